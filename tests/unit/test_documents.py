@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -27,9 +28,14 @@ FILES = {"dispatch.log", "gateway.log", "secrets.keys", "topics.ldif"}
 
 COMMAND = get_command(app)
 
+FOLDERS = ("tests", "benchmarks", "docs", *PACKAGES)
+THERE = {str(file.relative_to(ROOT)) for folder in FOLDERS for file in (ROOT / folder).rglob("*.*")}
+THERE |= {file.name for file in ROOT.glob("*.*")}
+
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
 
 
+@cache
 def text_of(document: Path) -> str:
     return document.read_text(encoding="utf-8")
 
@@ -77,17 +83,14 @@ def test_settings(document: Path) -> None:
 
 @every_document
 def test_tests_and_files(document: Path) -> None:
-    folders = ("tests", "benchmarks", "docs", *PACKAGES)
-    there = {str(file.relative_to(ROOT)) for folder in folders for file in (ROOT / folder).rglob("*.*")}
-    there |= {file.name for file in ROOT.glob("*.*")}
     for named in re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|md))`", text_of(document)):
-        assert any(file.endswith(f"/{named}") or file == named for file in there), named
+        assert any(file.endswith(f"/{named}") or file == named for file in THERE), named
     # Folders, files of other kinds and those in commands: from the top of the tree, or from the folder of its tests.
-    tops = "|".join((*folders, "deploy", "src", "notebooks", "client"))
+    tops = "|".join((*FOLDERS, "deploy", "src", "notebooks", "client"))
     for line in code_in(document):
         for path in re.findall(rf"(?<![\w./:$-])(?:{tops})/[\w./*-]*", line):
             named = path.rstrip("./")
-            assert any(ROOT.glob(named)) or any(file.endswith(f"/{named}") for file in there), path
+            assert any(ROOT.glob(named)) or any(file.endswith(f"/{named}") for file in THERE), path
 
 
 @every_document
@@ -133,10 +136,9 @@ def test_every_class_of_error_is_explained() -> None:
     assert {"", *error_classes()} == set(get_args(ErrorClass))
 
 
-def test_something_is_found() -> None:
-    """A page about security that names none would mean that we look for them wrongly."""
-    security = ROOT / "docs" / "security.md"
+def test_the_expressions_of_these_tests_find_something() -> None:
+    security, contributing = ROOT / "docs" / "security.md", ROOT / "CONTRIBUTING.md"
     assert len(re.findall(rf"`(?:{'|'.join(SECTIONS)})\.[a-z0-9_]+[` ]", text_of(security))) >= 3
     assert any(line.startswith("arborcast ") for line in code_in(security))
-    assert any(line.startswith("make ") for line in code_in(ROOT / "CONTRIBUTING.md"))
-    assert "the-house" in anchors_of(ROOT / "CONTRIBUTING.md")
+    assert any(line.startswith("make ") for line in code_in(contributing))
+    assert "the-house" in anchors_of(contributing)

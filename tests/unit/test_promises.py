@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -13,8 +12,6 @@ ROOT = Path(__file__).parents[2]
 
 
 class Row(NamedTuple):
-    """A promise of docs/promises.md."""
-
     promise: str
     stated: str
     model: str
@@ -28,13 +25,10 @@ ROWS = [
 ]
 
 
-def test_each_promise_of_the_readme_has_a_row() -> None:
+def test_each_promise_has_a_row() -> None:
     promises = re.findall(r"^- \*\*([\w ]+)\.\*\*", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert "Durable" in promises
     assert [row.promise for row in ROWS if "README" in row.stated] == promises
-
-
-def test_each_section_about_reliability_has_a_row() -> None:
     text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
     sections = [re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in re.findall(r"^## (.+)$", text, re.M)]
     stated = [found[1] for row in ROWS if (found := re.search(r"reliability\.md#([\w-]+)", row.stated))]
@@ -47,9 +41,5 @@ def test_its_tests_exist(row: Row) -> None:
     assert (ROOT / row.model).is_file(), row.model
     file, _, name = row.end_to_end.partition("::")
     assert re.match(r"tests/(integration|chaos|cluster|conformance)/", file), file
-    defined = {
-        each.name
-        for each in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
-        if isinstance(each, ast.FunctionDef)
-    }
+    defined = re.findall(r"^ *def (\w+)", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
     assert name in defined, f"{row.end_to_end}: name the test that holds the promise now"

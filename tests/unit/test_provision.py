@@ -43,32 +43,23 @@ def needed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_
     return found
 
 
-def test_the_cache_is_where_the_environment_says(needed: Needed, tmp_path: Path) -> None:
-    assert needed.program.cache == tmp_path / needed.program.name
-
-
-def test_without_it_setup_goes_on_and_says_what_will_be_missing(
-    needed: Needed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_run_without_the_program_is_no_run_with_it(
+    needed: Needed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = needed.program.name
+    assert needed.program.cache == tmp_path / name, "the place that the environment names"
     assert provision_main(name, "some", needed.provision) == 0
     assert f"{name}: some tests will be SKIPPED" in capsys.readouterr().err
+    with pytest.raises(pytest.skip.Exception, match=f"NO {name.upper()}"):
+        needed.require()
+    # Where the run decides over a merge.
     monkeypatch.setenv("CI", "true")
     assert provision_main(name, "some", needed.provision) == 1
-
-
-def test_a_test_that_needs_it_is_skipped_aloud(needed: Needed) -> None:
-    with pytest.raises(pytest.skip.Exception, match=f"NO {needed.program.name.upper()}"):
+    with pytest.raises(pytest.fail.Exception, match=f"NO {name.upper()}"):
         needed.require()
 
 
-def test_and_fails_where_the_run_decides_over_a_merge(needed: Needed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CI", "true")
-    with pytest.raises(pytest.fail.Exception, match=f"NO {needed.program.name.upper()}"):
-        needed.require()
-
-
-def test_a_half_unpacked_package_is_not_taken_for_it(needed: Needed) -> None:
+def test_a_half_unpacked_package_is_not_the_program(needed: Needed) -> None:
     file = needed.program.root / needed.file
     file.parent.mkdir(parents=True)
     file.touch()

@@ -101,25 +101,31 @@ def _expression(name: str) -> re.Pattern[Any]:
 
 
 # The parser is private, so it is only asked for what it makes of a pattern: pairs of an operation and its arguments.
-_parser = importlib.import_module("re._parser")
+_parser, _compiler = importlib.import_module("re._parser"), importlib.import_module("re._compiler")
 _REPEATS = {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}
 _POOL = "aZ1 x0_-.:/=\"'<>&;|{}[]()*+\\,%#@!?~\t\n\x01\x7f\xe9"
 _MANY = 50
 
 
+def _matched(operation: Any, argument: Any) -> list[str]:
+    """The characters of the pool that one part of an expression matches."""
+    part = _compiler.compile(_parser.SubPattern(_parser.State(), [(operation, argument)]))
+    return [each for each in _POOL if part.fullmatch(each)]
+
+
 def _alphabet(parts: Any) -> str:
     """Of the characters that no part of an expression tells apart, one."""
-    tests: list[Any] = []
+    tests: list[list[str]] = []
 
     def collect(parts: Any) -> None:
         for operation, argument in parts:
             if str(operation) in ("LITERAL", "NOT_LITERAL", "IN"):
-                tests.append(argument if str(operation) == "IN" else [("LITERAL", argument)])
+                tests.append(_matched(operation, argument))
             for each in _inside(str(operation), argument):
                 collect(each)
 
     collect(parts)
-    return "".join({tuple(_is_in(each, items) for items in tests): each for each in reversed(_POOL)}.values())
+    return "".join({tuple(each in test for test in tests): each for each in reversed(_POOL)}.values())
 
 
 def _inside(operation: str, argument: Any) -> list[Any]:
@@ -131,14 +137,14 @@ def _inside(operation: str, argument: Any) -> list[Any]:
     return [argument] if operation == "ATOMIC_GROUP" else []
 
 
-def _samples(operation: str, argument: Any, alphabet: str) -> list[str]:
+def _samples(operation: Any, argument: Any, alphabet: str) -> list[str]:
     """Texts that one part of an expression matches."""
-    match operation:
+    match str(operation):
         case "LITERAL":
             return [chr(argument)]
         case "NOT_LITERAL" | "ANY" | "IN":
-            items = [("NOT_LITERAL", argument)] if operation == "NOT_LITERAL" else argument or []
-            return [each for each in alphabet if _is_in(each, items)] or [chr(items[0][1][0])]
+            matched = _matched(operation, argument)
+            return [each for each in alphabet if each in matched] or [chr(argument[0][1][0])]
         case "BRANCH":
             return [text for branch in argument[1] for text in _texts(branch, alphabet)]
         case "SUBPATTERN":
@@ -152,33 +158,9 @@ def _samples(operation: str, argument: Any, alphabet: str) -> list[str]:
             return [""]
 
 
-def _is_in(character: str, items: Any) -> bool:
-    negated = found = False
-    for operation, argument in ((str(each[0]), each[1]) for each in items):
-        match operation:
-            case "NEGATE":
-                negated = True
-            case "LITERAL":
-                found = found or ord(character) == argument
-            case "NOT_LITERAL":
-                found = found or ord(character) != argument
-            case "RANGE":
-                found = found or argument[0] <= ord(character) <= argument[1]
-            case "CATEGORY":
-                kind = str(argument)
-                found = found or (
-                    character.isspace()
-                    if kind.endswith("SPACE")
-                    else character.isdigit()
-                    if kind.endswith("DIGIT")
-                    else character.isalnum() or character == "_"
-                )
-    return found != negated if items else character != "\n"
-
-
 def _texts(parts: Any, alphabet: str) -> list[str]:
     """Texts that a sequence matches: the shortest of each part, and each other sample of one part at a time."""
-    samples = [_samples(str(operation), argument, alphabet) for operation, argument in parts]
+    samples = [_samples(operation, argument, alphabet) for operation, argument in parts]
     shortest = [min(each, key=len) for each in samples]
     found = {"".join(shortest): None}
     for index, each in enumerate(samples):
@@ -195,7 +177,7 @@ def _repeated(parts: Any, alphabet: str, before: str = "") -> Iterator[tuple[str
             yield from _repeated(each, alphabet, before)
         if name in _REPEATS and argument[1] > _MANY:
             yield before, _texts(argument[2], alphabet)
-        before += min(_samples(name, argument, alphabet), key=len)
+        before += min(_samples(operation, argument, alphabet), key=len)
 
 
 def _pumped(pattern: re.Pattern[Any], length: int) -> Iterator[str]:

@@ -1,16 +1,28 @@
-"""What is in a backup while things move from log to log: the logs are lists here, `backup` is what it is."""
+"""Backups: the archive, and what is in it while deliveries move from log to log; the logs are lists here."""
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from arborcast.admin import backup
-from arborcast.admin.archive import BackupRecord, Contents, read_log, write_log
+from arborcast.admin.archive import (
+    MANIFEST,
+    BackupError,
+    BackupRecord,
+    Contents,
+    Manifest,
+    read_log,
+    seal,
+    verify,
+    write_log,
+)
 from arborcast.cli.maintenance import print_backup
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import dead_letters, parked
@@ -75,20 +87,19 @@ class Logs:
         log = self.of(name)
         log.append(Written(len(log), delivery.key(), value))
 
-    def reading(self, kafka: KafkaSettings, name: str, progress: object = None) -> Reading:
-        return Reading(self.of(name))
+    @contextmanager
+    def reading(self, kafka: KafkaSettings, name: str, progress: object = None) -> Iterator[Reading]:
+        yield Reading(self.of(name))
+
+    def back_up(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
+        monkeypatch.setattr(backup, "LogScan", self.reading)
+        monkeypatch.setattr(backup, "read_progress", lambda _kafka: self.progress)
+        return backup.backup(KafkaSettings(), folder, PullLimits(1, 1, 1))
 
 
 class Reading:
     def __init__(self, log: list[Written]) -> None:
         self._log = log
-
-    def __enter__(self) -> Reading:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
     def beginnings(self) -> dict[int, int]:
         return {0: 0}
@@ -112,7 +123,7 @@ def dead(name: str, offset: int) -> tuple[Delivery, DeadLetter]:
 
 
 @pytest.mark.parametrize("reaches_parked", [True, False], ids=["before parked is read", "after parked was read"])
-def test_a_letter_is_not_lost_between_the_logs_whenever_it_is_sent_again(
+def test_a_letter_that_moves_between_the_logs_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reaches_parked: bool
 ) -> None:
     logs = Logs()
@@ -135,8 +146,6 @@ def test_a_letter_is_not_lost_between_the_logs_whenever_it_is_sent_again(
             happen()
         return written
 
-    monkeypatch.setattr(backup, "LogScan", logs.reading)
-    monkeypatch.setattr(backup, "read_progress", lambda _kafka: logs.progress)
     monkeypatch.setattr(backup, "write_log", write)
     for each in (stays, sent, purged, meanwhile, delivered):
         logs.bury(*each)
@@ -144,9 +153,7 @@ def test_a_letter_is_not_lost_between_the_logs_whenever_it_is_sent_again(
     logs.park(*dying)
     logs.redrive(*sent)
     logs.forget(purged[0])
-
-    backup.backup(KafkaSettings(), tmp_path, PullLimits(1, 1, 1))
-
+    logs.back_up(tmp_path, monkeypatch)
     owed = {notifications.decode(each.value or b"").id for each in read_log(tmp_path, "notifications")}
     letters = [(parked.decode_key(each.key)[0], each.value or b"") for each in read_log(tmp_path, "dead")]
     kept = {dead_letters.decode(value).notification.id for _, value in letters}
@@ -155,20 +162,15 @@ def test_a_letter_is_not_lost_between_the_logs_whenever_it_is_sent_again(
     assert {delivery.place.redrive for delivery, _ in letters} == {DIED_MS}
 
 
-def test_what_is_counted_is_what_may_be_undelivered_and_is_said_so(
+def test_the_backup_has_and_counts_what_is_behind_the_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is behind the position is in the backup, delivered or not; what lies before it is not."""
     logs = Logs()
     for name in ("delivered", "behind the position"):
         logs.publish(name)
     logs.dispatched(1)
-    monkeypatch.setattr(backup, "LogScan", logs.reading)
-    monkeypatch.setattr(backup, "read_progress", lambda _kafka: logs.progress)
-    manifest = backup.backup(KafkaSettings(), tmp_path, PullLimits(1, 1, 1))
-
+    manifest = logs.back_up(tmp_path, monkeypatch)
     print_backup(manifest, tmp_path, "backed up to", json=False)
-
     owed = [notifications.decode(each.value or b"").id for each in read_log(tmp_path, "notifications")]
     assert owed == ["behind the position"]
     said = capsys.readouterr().out
@@ -204,3 +206,45 @@ def test_a_restore_flushes_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     backup._fill(Producer(), "control", "control", records)  # type: ignore[arg-type]
     assert (sent, unflushed) == (50, 0)
     assert most < 1_500
+
+
+RECORDS = [BackupRecord(b"k1", b"v" * 100_000), BackupRecord(b"k2", None), BackupRecord(b"", b"")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "backup"
+    seal(folder, Manifest(1, {"control": write_log(folder, "control", RECORDS)}))
+    return folder
+
+
+def test_an_archive_keeps_order_and_refuses_what_is_not_whole(folder: Path) -> None:
+    assert verify(folder).logs["control"].records == 3
+    assert not stat.S_IMODE((folder / "control.records.gz").stat().st_mode) & 0o077
+    with pytest.raises(BackupError, match="choose an empty folder"):
+        write_log(folder, "control", [])
+    assert list(read_log(folder, "control")) == RECORDS
+    manifest = msgspec.json.decode((folder / MANIFEST).read_bytes())
+    (folder / MANIFEST).write_bytes(msgspec.json.encode(manifest | {"v": 99}))
+    with pytest.raises(BackupError, match="upgrade"):
+        verify(folder)
+    (folder / MANIFEST).unlink()
+    with pytest.raises(BackupError, match="no complete backup"):
+        verify(folder)
+
+
+def test_a_changed_cut_or_missing_file_is_named(folder: Path) -> None:
+    file = folder / "control.records.gz"
+    whole = file.read_bytes()
+    for at in (0, 50, -1):
+        content = bytearray(whole)
+        content[at] ^= 1
+        file.write_bytes(content)
+        with pytest.raises(BackupError, match="is damaged"):
+            verify(folder)
+    file.write_bytes(whole[:-20])
+    with pytest.raises(BackupError, match="cannot be read"):
+        list(read_log(folder, "control"))
+    file.unlink()
+    with pytest.raises(BackupError, match="cannot be read"):
+        verify(folder)

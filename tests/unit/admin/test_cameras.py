@@ -65,9 +65,7 @@ def test_the_password_is_sealed_and_recorded_nowhere(
     assert not any(secret in begun.changes[0].after for secret in ("secret", camera.key, camera.sealed))
 
 
-def test_adding_again_changes_it_and_a_new_address_has_no_old_subscription(
-    settings: Settings, control: ControlView
-) -> None:
+def test_the_life_of_a_camera(settings: Settings, control: ControlView) -> None:
     cameras.add(settings, KAFKA, GATE)
     key = one(control).key
     control.apply(CameraState("gate", "connected", 1))
@@ -75,9 +73,9 @@ def test_adding_again_changes_it_and_a_new_address_has_no_old_subscription(
     assert control.cameras.state("gate") is not None
     cameras.pause(KAFKA, "gate")
     cameras.add(settings, KAFKA, GATE._replace(url="https://10.0.0.1:8443/onvif/device"))
-    assert (one(control).url, one(control).key) == ("https://10.0.0.1:8443/onvif/device", key)
-    assert one(control).paused
-    assert control.cameras.state("gate") is None
+    changed = one(control)
+    assert (changed.url, changed.key, changed.paused) == ("https://10.0.0.1:8443/onvif/device", key, True)
+    assert control.cameras.state("gate") is None, "a new address has no old subscription"
     cameras.resume(KAFKA, "gate")
     assert not one(control).paused
     cameras.remove(KAFKA, "gate")
@@ -97,9 +95,7 @@ def test_adding_again_changes_it_and_a_new_address_has_no_old_subscription(
         ("gate", "http://user:password@192.168.1.20", "must not have a user name"),
     ],
 )
-def test_what_cannot_be_a_camera_is_refused(
-    settings: Settings, control: ControlView, name: str, url: str, wrong: str
-) -> None:
+def test_wrong_cameras(settings: Settings, control: ControlView, name: str, url: str, wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong):
         cameras.add(settings, KAFKA, GATE._replace(name=name, url=url))
     assert not list(control.cameras)

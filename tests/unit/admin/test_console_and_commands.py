@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -16,57 +15,43 @@ ROOT = Path(__file__).parents[3]
 # Not questions or actions, but the ways to the logs, and times and names as people write them.
 HELPERS = {"control_log", "connection", "documents", "filters", "moments", "times"}
 
-# Functions (or whole modules) of admin that only commands call, with the words of the list that says why.
+# Functions (or whole modules) of admin that only commands call, by the words of the list that says why.
 ONLY_COMMANDS = {
-    "backup": "`arborcast backup`, `restore`",
-    "bundle": "`bundle`",
-    "cameras.add": "`arborcast cameras add`",
-    "cameras.pause": "`arborcast cameras add`, `remove`, `pause`",
-    "cameras.resume": "`arborcast cameras add`, `remove`, `pause`, `resume`",
-    "cameras.remove": "`arborcast cameras add`, `remove`",
-    "configuration.example": "`init`",
-    "configuration.in_force": "`arborcast config`",
-    "data_directory": "`arborcast backup`, `restore`",
-    "doctor": "`arborcast doctor`",
-    "federation.groups": "`arborcast federation topology`",
-    "keys.key_file": "`arborcast keys`",
-    "keys.new": "`arborcast keys`",
-    "keys.new_federation_secret": "`federation key`",
-    "keys.read": "`arborcast keys`",
-    "operations.recorded": "`triggers add`",
-    "operations.recorded_file": "`arborcast keys`",
-    "receiver_page.link": "`arborcast subscriptions link`",
-    "resealing": "`arborcast keys`",
-    "topic_units": "`arborcast topics import --from-ldap`",
-    "triggers.one": "`triggers add`",
-    "users": "`users`, `access check`",
+    "`arborcast backup`, `restore`": ("backup", "data_directory"),
+    "`bundle`": ("bundle",),
+    "`arborcast cameras add`, `remove`, `pause`, `resume`": (
+        *("cameras.add", "cameras.pause", "cameras.resume", "cameras.remove"),
+    ),
+    "`init`": ("configuration.example",),
+    "`arborcast config`": ("configuration.in_force",),
+    "`arborcast doctor`": ("doctor",),
+    "`arborcast federation topology`": ("federation.groups",),
+    "`federation key`": ("keys.new_federation_secret",),
+    "`arborcast keys`": ("keys.key_file", "keys.new", "keys.read", "operations.recorded_file", "resealing"),
+    "`triggers add`": ("operations.recorded", "triggers.one"),
+    "`arborcast subscriptions link`": ("receiver_page.link",),
+    "`arborcast topics import --from-ldap`": ("topic_units",),
+    "`users`, `access check`": ("users",),
     # The screen Topics does these on the trees that it holds.
-    "topic_documents.import_topics": "each command of `arborcast topics` changes the log at once",
-    "topics.add": "each command of `arborcast topics` changes the log at once",
-    "topics.listed": "the trees that it shows",
-    "topics.move": "each command of `arborcast topics` changes the log at once",
-    "topics.nodes": "the trees that it shows",
-    "topics.one_topic": "the trees that it shows",
-    "topics.remove": "each command of `arborcast topics` changes the log at once",
-    "topics.rename": "each command of `arborcast topics` changes the log at once",
-    "topics.with_code": "the trees that it shows",
+    "each command of `arborcast topics` changes the log at once": (
+        *("topic_documents.import_topics", "topics.add", "topics.move", "topics.remove", "topics.rename"),
+    ),
+    "the trees that it shows": ("topics.listed", "topics.nodes", "topics.one_topic", "topics.with_code"),
 }
 
 # Functions that only the console calls.
 ONLY_CONSOLE = {
-    "messages.busiest": "*busiest topics*",
-    "messages.last_attempts": "*Last attempts*",
-    "messages.last_messages": "*Recent messages*",
-    "messages.recent": "*Recent notifications*",
-    "messages.search": "*Messages*",
-    "receiver_page.receiver_of": "[page of a receiver]",
-    "receiver_page.linked": "[page of a receiver]",
-    "receiver_page.send_test": "[page of a receiver]",
-    "slo.attempts": "*Attempts by hour*",
-    "subscriptions.changes": "*Pause*",
-    "subscriptions.pull_point": "messages in a pull point",
-    "waiting.counts": "*Pending* and *Dead letters* of each subscription",
-    "topic_documents.plan_import": "changes that are staged and saved together",
+    "*busiest topics*": ("messages.busiest",),
+    "*Last attempts*": ("messages.last_attempts",),
+    "*Recent messages*": ("messages.last_messages",),
+    "*Recent notifications*": ("messages.recent",),
+    "*Messages*": ("messages.search",),
+    "[page of a receiver]": ("receiver_page.receiver_of", "receiver_page.linked", "receiver_page.send_test"),
+    "*Attempts by hour*": ("slo.attempts",),
+    "*Pause*": ("subscriptions.changes",),
+    "messages in a pull point": ("subscriptions.pull_point",),
+    "*Pending* and *Dead letters* of each subscription": ("waiting.counts",),
+    "changes that are staged and saved together": ("topic_documents.plan_import",),
 }
 
 # A function that one of both calls, and the function by which the other does the same.
@@ -91,14 +76,6 @@ def tree_of(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
-def functions() -> Iterator[str]:
-    """The public functions of admin, as module.function."""
-    for file in sorted((ROOT / "admin").glob("*.py")):
-        for node in tree_of(file).body:
-            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-                yield f"{file.stem}.{node.name}"
-
-
 def called_by(package: str) -> set[str]:
     """The names of admin that a package imports, or takes from a module of admin that it imports."""
     found: set[str] = set()
@@ -115,39 +92,36 @@ def called_by(package: str) -> set[str]:
     return found
 
 
-SERVICES = [each for each in functions() if each.partition(".")[0] not in HELPERS]
+# The public functions of admin, as module.function.
+SERVICES = {
+    f"{file.stem}.{node.name}"
+    for file in (ROOT / "admin").glob("*.py")
+    for node in tree_of(file).body
+    if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and file.stem not in HELPERS
+}
 BY_COMMANDS, BY_CONSOLE = called_by("cli"), called_by("console")
 
 
-def listed(named: dict[str, str], function: str) -> str | None:
-    """The words for a function, or for its module."""
-    return named.get(function) or named.get(function.partition(".")[0])
-
-
-@pytest.mark.parametrize("function", SERVICES)
-def test_it_is_there_in_both_or_the_list_says_why_not(function: str) -> None:
-    by_commands, by_console = function in BY_COMMANDS, function in BY_CONSOLE
-    if by_commands != by_console and function not in COUNTERPARTS:
-        named, where = (ONLY_COMMANDS, "console") if by_commands else (ONLY_CONSOLE, "command line")
-        words = listed(named, function)
-        assert words, f"admin.{function} is not in the {where}: add it, or a reason in docs/console.md"
-
-
-def test_nothing_is_listed_that_is_there_in_both() -> None:
-    only_commands = {each for each in SERVICES if each in BY_COMMANDS - BY_CONSOLE}
-    only_console = {each for each in SERVICES if each in BY_CONSOLE - BY_COMMANDS}
-    for named, only in ((ONLY_COMMANDS, only_commands), (ONLY_CONSOLE, only_console)):
-        for each in named:
-            assert any(each in (name, name.partition(".")[0]) for name in only), each
-    for one, other in COUNTERPARTS.items():
-        assert one in only_commands | only_console
-        assert other in SERVICES
-
-
-def test_the_list_has_every_reason() -> None:
+@pytest.mark.parametrize(
+    ("reasons", "only"),
+    [(ONLY_COMMANDS, BY_COMMANDS - BY_CONSOLE), (ONLY_CONSOLE, BY_CONSOLE - BY_COMMANDS)],
+    ids=["commands", "console"],
+)
+def test_a_function_of_one_alone_has_a_reason_in_the_documents(
+    reasons: dict[str, tuple[str, ...]], only: set[str]
+) -> None:
+    named = {each for functions in reasons.values() for each in functions}
+    only &= SERVICES
+    missing = {each for each in only - COUNTERPARTS.keys() if not {each, each.partition(".")[0]} & named}
+    assert not missing, "add it to the console or the command line, or a reason in docs/console.md"
+    assert named <= only | {each.partition(".")[0] for each in only}, "listed, although both have it"
     page = (ROOT / "docs" / "console.md").read_text(encoding="utf-8")
     section = " ".join(page.partition("\n## Console and command line\n")[2].split())
-    for words in {**ONLY_COMMANDS, **ONLY_CONSOLE}.values():
+    for words in reasons:
         assert words in section, words
-    # A row without a reason is none.
     assert all(re.search(r"\w", row.rsplit("|", 2)[1]) for row in page.splitlines() if row.startswith("| `arborcast"))
+
+
+def test_counterparts_exist() -> None:
+    assert COUNTERPARTS.keys() <= BY_COMMANDS ^ BY_CONSOLE
+    assert {*COUNTERPARTS.values()} <= SERVICES

@@ -29,27 +29,33 @@ def home(tmp_path: Path) -> Path:
     return home.path
 
 
-def test_what_has_to_last_comes_back(home: Path, tmp_path: Path) -> None:
-    made = copy(home, tmp_path / "backup")
+def test_a_copy_is_restored_for_its_owner_alone(home: Path, tmp_path: Path) -> None:
+    backup, restored = tmp_path / "backup", tmp_path / "restored"
+    with Home(home).locked(), pytest.raises(HomeInUse):
+        copy(home, backup)
+    assert not backup.exists()
+    made = copy(home, backup)
+    assert [file.name for file in made] == [ARCHIVE, KEYS]
     with tarfile.open(made[0]) as opened:
         assert KEYS not in opened.getnames(), "not beside what they open"
-    restore_copy(tmp_path / "backup", tmp_path / "restored")
-    restored = {str(file.relative_to(tmp_path / "restored")) for file in (tmp_path / "restored").rglob("*.*")}
-    assert restored == {"kafka/data/a-0/1.log", "topics.ldif", KEYS}
-    assert (tmp_path / "restored" / "kafka/data/a-0/1.log").read_text() == "records"
-    assert [file.name for file in made] == [ARCHIVE, KEYS]
-    for file in (*made, tmp_path / "restored" / KEYS):
-        assert file.stat().st_mode & 0o077 == 0, f"{file} is for its owner alone"
-
-
-def test_a_running_engine_is_not_copied(home: Path, tmp_path: Path) -> None:
-    with Home(home).locked(), pytest.raises(HomeInUse):
-        copy(home, tmp_path / "backup")
-    assert not (tmp_path / "backup").exists()
+    with pytest.raises(HomeError, match="not empty"):
+        restore_copy(backup, home)
+    assert (home / "log" / "job.log").exists()
+    command = ["restore", str(backup), "--home", str(restored)]
+    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
+    assert {str(file.relative_to(restored)) for file in restored.rglob("*.*")} == {
+        *("kafka/data/a-0/1.log", "topics.ldif", KEYS)
+    }
+    assert (restored / "kafka/data/a-0/1.log").read_text() == "records"
+    for file in (*made, restored / KEYS):
+        assert file.stat().st_mode & 0o077 == 0, file
+    made[0].write_bytes(made[0].read_bytes()[:700])
+    with pytest.raises(HomeError, match="cannot be restored"):
+        restore_copy(backup, tmp_path / "again")
 
 
 @pytest.mark.parametrize(("was_up", "as_drill"), [(True, False), (False, False), (True, True)])
-def test_engine_is_started_again_after_a_failed_copy(
+def test_an_engine_is_started_again_after_a_failed_copy(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_up: bool, as_drill: bool
 ) -> None:
     started: list[Path] = []
@@ -71,26 +77,9 @@ def test_engine_is_started_again_after_a_failed_copy(
     assert started == [home] * was_up
 
 
-def test_nothing_is_written_over_and_a_damaged_backup_is_told(home: Path, tmp_path: Path) -> None:
-    archive, _ = copy(home, tmp_path / "backup")
-    with pytest.raises(HomeError, match="not empty"):
-        restore_copy(tmp_path / "backup", home)
-    assert (home / "log" / "job.log").exists()
-    archive.write_bytes(archive.read_bytes()[:700])
-    with pytest.raises(HomeError, match="cannot be restored"):
-        restore_copy(tmp_path / "backup", tmp_path / "restored")
-
-
-def test_the_commands_restore_what_the_folder_holds_and_need_an_engine(home: Path, tmp_path: Path) -> None:
+def test_a_backup_needs_an_engine_and_an_audit_names_what_is_missing(tmp_path: Path) -> None:
     command = ["backup", "--data-directory", str(tmp_path / "backup"), "--home", str(tmp_path / "none")]
     assert "no engine's data directory" in str(CliRunner().invoke(app, command).exception)
-    copy(home, tmp_path / "backup")
-    command = ["restore", str(tmp_path / "backup"), "--home", str(tmp_path / "restored")]
-    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
-    assert (tmp_path / "restored" / "topics.ldif").read_text() == "dn: x"
-
-
-def test_what_is_missing_is_named() -> None:
     before = AuditCounts(accepted=10, matches=20, settled=5)
     assert before.missing_from(AuditCounts(accepted=10, matches=20, settled=20)) == []
     assert before.missing_from(AuditCounts(accepted=9, matches=20, settled=5)) == ["1 of 10 accepted notifications"]

@@ -78,33 +78,33 @@ def test_the_command_prints_times_in_iso_8601_and_an_empty_list(
 
 
 @pytest.mark.usefixtures("given")
-def test_a_list_has_the_newest_first_and_counts_the_others() -> None:
+def test_lists_counts_and_messages_of_letters(control: ControlView) -> None:
     found = dead_letters.listed(KAFKA, LetterFilter(), 3)
-    assert [each.subscription for each in found.letters] == ["s1", "s1", "over"]
-    assert found.more == 1
-    assert [each.given_up_ms for each in found.letters] == [NOW_MS + 3_000, AT_MS, AT_MS]
-    assert found.letters[0].status == 500
-    assert dead_letters.count(KAFKA, LetterFilter(subscription="s1")) == 3
-    assert dead_letters.count(KAFKA, LetterFilter(subscription="s1"), 2) == 2
-
-
-@pytest.mark.usefixtures("given")
-def test_parts_of_a_list_end_with_it(control: ControlView) -> None:
-    kept = DeliveryViews()
+    assert [(each.subscription, each.given_up_ms) for each in found.letters] == [
+        ("s1", NOW_MS + 3_000),
+        ("s1", AT_MS),
+        ("over", AT_MS),
+    ]
+    assert (found.more, found.letters[0].status) == (1, 500)
     wanted = LetterFilter(subscription="s1")
+    assert [dead_letters.count(KAFKA, wanted, *most) for most in ((), (2,))] == [3, 2]
+    # In parts, as the console has it.
+    kept = DeliveryViews()
     first, place = dead_letters.following(KAFKA, wanted, 2, None, control, kept)
     others, end = dead_letters.following(KAFKA, wanted, 2, place, control, kept)
     assert first + others == dead_letters.listed(KAFKA, wanted, 9).letters
     assert (len(first), len(others), end) == (2, 1, None)
-
-
-@pytest.mark.usefixtures("given")
-def test_chosen_letters_and_no_others_are_counted_and_a_time_that_is_none_is_refused() -> None:
+    # Chosen ones, and no others.
     chosen = LetterFilter(chosen=frozenset({("n", "over"), ("other", "s1")}))
     assert dead_letters.count(KAFKA, chosen) == 1
     assert [each.subscription for each in dead_letters.listed(KAFKA, chosen, 9).letters] == ["over"]
     with pytest.raises(ConfigError, match=r"^since --help"):
         dead_letters.listed(KAFKA, LetterFilter(since="--help"), 1)
+    # With the message.
+    assert dead_letters.first_whole(KAFKA, "n", "over").payload == "<x/>"
+    assert len([*dead_letters.whole(KAFKA, "n")]) == 4
+    with pytest.raises(ConfigError, match="no dead letter of notification m"):
+        dead_letters.first_whole(KAFKA, "m")
 
 
 @pytest.mark.usefixtures("given")
@@ -112,11 +112,3 @@ def test_some_letters_cannot_be_sent_again(control: ControlView, monkeypatch: py
     monkeypatch.setattr("arborcast.admin.dead_letters.time.time", lambda: NOW_MS / 1000)
     assert dead_letters.redrivable(KAFKA, LetterFilter(), None, control) == Redrivable(possible=2, over=1, too_new=1)
     assert dead_letters.redrivable(KAFKA, LetterFilter(), 1, control) == Redrivable(possible=1, over=0, too_new=0)
-
-
-@pytest.mark.usefixtures("given")
-def test_a_letter_with_its_message() -> None:
-    assert dead_letters.first_whole(KAFKA, "n", "over").payload == "<x/>"
-    assert len([*dead_letters.whole(KAFKA, "n")]) == 4
-    with pytest.raises(ConfigError, match="no dead letter of notification m"):
-        dead_letters.first_whole(KAFKA, "m")

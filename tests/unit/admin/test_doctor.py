@@ -29,9 +29,7 @@ def findings(home: Path, **overrides: str | int) -> dict[str, Check]:
     return {check.name: check for check in doctor.doctor(settings)}
 
 
-def test_looks_without_touching_and_names_a_java_that_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checks_write_nothing_and_name_a_missing_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = findings(tmp_path / "new")
     assert (found["data directory"].level, found["python"].level) == ("ok", "ok")
     assert found["pyspark"].finding == "4.2.0, and so are its jars"
@@ -51,41 +49,26 @@ def test_a_gear_that_has_too_few_slots(tmp_path: Path) -> None:
     assert findings(tmp_path, **few, dispatch__gear="batch")["gear"] == Check("gear", "ok", "batch")
 
 
-def test_busy_ports(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        found = findings(tmp_path, gateway__port=port, stack__kafka_port=port)
-    assert (found["gateway port"].level, found["kafka port"].level) == ("fail", "fail")
-    assert "--gateway-port PORT" in found["gateway port"].advice
-    assert "--kafka-port PORT" in found["kafka port"].advice
-
-
-def test_a_broker_and_a_directory_that_do_not_answer(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        nobody = server.getsockname()[1]
-    found = findings(
-        tmp_path,
-        stack__broker="external",
-        kafka__bootstrap_servers=f"127.0.0.1:{nobody}",
-        directory__kind="ldap",
-        directory__url=f"ldap://127.0.0.1:{nobody}",
-    )
-    assert found["broker"].level == "fail"
-    assert f"127.0.0.1:{nobody} does not answer" in found["broker"].finding
-    assert found["directory"].level == "fail"
-
-
-def test_the_mqtt_bridge(tmp_path: Path) -> None:
+def test_the_mqtt_bridge_and_busy_ports(tmp_path: Path) -> None:
     assert "mqtt" not in findings(tmp_path)
     file = tmp_path / "rules.toml"
     file.write_text('[in.a]\nmqtt = "a"\ntopic = "1"\n')
     with socket.create_server(("127.0.0.1", 0)) as server:
-        given = {"mqtt__url": f"mqtt://127.0.0.1:{server.getsockname()[1]}", "mqtt__rules_file": str(file)}
+        port = server.getsockname()[1]
+        given = {"mqtt__url": f"mqtt://127.0.0.1:{port}", "mqtt__rules_file": str(file)}
         assert "[in.a]" in findings(tmp_path, **given)["mqtt"].finding
         file.write_text('[in.a]\nmqtt = "a"\ntopic = "a"\n')
-        found = findings(tmp_path, **given)["mqtt"]
-        assert (found.level, found.finding) == ("ok", f"{given['mqtt__url']} accepts connections; rules: 1 in, 0 out")
-    assert findings(tmp_path, **given)["mqtt"].level == "fail"
+        found = findings(tmp_path, **given, gateway__port=port, stack__kafka_port=port)
+        assert found["mqtt"].finding == f"{given['mqtt__url']} accepts connections; rules: 1 in, 0 out"
+        assert (found["mqtt"].level, found["gateway port"].level, found["kafka port"].level) == ("ok", "fail", "fail")
+        assert "--gateway-port PORT" in found["gateway port"].advice
+        assert "--kafka-port PORT" in found["kafka port"].advice
+    # No server any more.
+    kafka = {"stack__broker": "external", "kafka__bootstrap_servers": f"127.0.0.1:{port}"}
+    directory = {"directory__kind": "ldap", "directory__url": f"ldap://127.0.0.1:{port}"}
+    found = findings(tmp_path, **given, **kafka, **directory)
+    assert [found[name].level for name in ("mqtt", "broker", "directory")] == ["fail"] * 3
+    assert f"127.0.0.1:{port} does not answer" in found["broker"].finding
 
 
 def test_tables_on_a_disk_of_their_own_and_a_pod_without_a_users_file(tmp_path: Path) -> None:
@@ -93,8 +76,9 @@ def test_tables_on_a_disk_of_their_own_and_a_pod_without_a_users_file(tmp_path: 
     elsewhere = str(tmp_path / "disk" / "tables")
     assert findings(tmp_path / "home", tables__path=elsewhere)["tables"].level == "ok"
     assert findings(tmp_path / "home", tables__path=elsewhere, stack__min_free_disk_mb=10**9)["tables"].level == "warn"
-    assert "tables" not in findings(tmp_path / "home", tables__path="s3://bucket/tables")
-    found = findings(tmp_path, access__methods="basic", access__users_file=str(tmp_path / "users.toml"))
+    users = {"access__methods": "basic", "access__users_file": str(tmp_path / "users.toml")}
+    found = findings(tmp_path / "home", tables__path="s3://bucket/tables", **users)
+    assert "tables" not in found
     assert not any("users.toml" in check.finding + check.advice for check in found.values())
 
 
@@ -139,7 +123,7 @@ def test_parts_that_do_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert f"{name}.log" in found[name].advice
 
 
-def test_a_supervisor_that_does_not_come_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supervisor_without_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arborcast.engine.embedded.status.BEAT_S", 0.1)
     home = Home(tmp_path)
     home.create()
@@ -152,8 +136,7 @@ def test_a_supervisor_that_does_not_come_round(tmp_path: Path, monkeypatch: pyte
     assert f"kill -CONT {os.getpid()}" in engine.advice
 
 
-def test_everything_that_is_wrong_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As much as can be wrong at once, and no line that leaves its reader alone."""
+def test_every_finding_has_an_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARBORCAST_JAVA", "/no/such/java")
     monkeypatch.setenv("ARBORCAST_CACHE", str(tmp_path / "empty"))
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Subscriptions and topics as an operator names them."""
+"""Subscriptions, topics and times as an operator names them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 
 from arborcast.admin import control_log
 from arborcast.admin.filters import TopicTest, subscription_id
-from arborcast.core.errors import ExpressionError
+from arborcast.admin.times import beginning, moment_ms
+from arborcast.core.errors import ConfigError, ExpressionError
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import TopicRecord
@@ -38,3 +39,13 @@ def test_codes_are_looked_up_in_the_state_that_is_given(monkeypatch: pytest.Monk
     assert selected(TopicTest("code:1.4"), control) == ["a/b"]
     monkeypatch.setattr(control_log, "read_tree", lambda _: control.table.topics)
     assert selected(TopicTest("code:1.4")) == ["a/b"]
+
+
+def test_spans_times_and_errors_that_name_their_field() -> None:
+    spans = [1_000_000 - beginning(text, 1_000_000) for text in ("30m", "1.5h", "2 d", "90s")]
+    assert spans == [1_800, 5_400, 172_800, 90]
+    assert beginning("2026-01-01T00:00:00+00:00", 0) == 1_767_225_600
+    with pytest.raises(ConfigError, match="yesterday"):
+        beginning("yesterday", 0)
+    with pytest.raises(ConfigError, match=r"^until --help: write a span"):
+        moment_ms("until", "--help")

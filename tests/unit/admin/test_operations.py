@@ -8,6 +8,7 @@ import platform
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,41 +40,18 @@ KAFKA = KafkaSettings()
 
 # Commands that change nothing of an engine, or what clients do through a gateway.
 UNRECORDED = {
-    **dict.fromkeys(("up", "down", "status", "doctor"), "processes; their logs have it"),
-    **dict.fromkeys(("init", "fetch", "federation key"), "they make files that belong to no engine yet"),
-    **dict.fromkeys(("backup", "bundle", "topics export"), "they write a copy"),
-    **dict.fromkeys(("publish", "listen", "subscribe", "unsubscribe", "rotate-secret"), "what any client may do"),
-    "subscriptions link": "it signs an address",
-    **dict.fromkeys(
-        (
-            *(
-                "audit",
-                "trace",
-                "why",
-                "slo",
-                "erasures",
-                "top",
-                "report",
-                "operations",
-                "config show",
-                "config schema",
-                "config spark",
-            ),
-            *("topics list", "topics tree", "topics find", "topics match", "topics who", "topics problems"),
-            *(
-                "subscriptions list",
-                "cameras list",
-                "triggers list",
-                "waiting list",
-                "queues list",
-                "queues show",
-                "keys list",
-            ),
-            *("dead-letters list", "dead-letters show", "users list", "users check"),
-            *("federation members", "federation topology", "federation links"),
-        ),
-        "questions",
-    ),
+    *("up", "down", "status", "doctor"),  # processes; their logs have it
+    *("init", "fetch", "federation key"),  # make files that belong to no engine yet
+    *("backup", "bundle", "topics export"),  # write a copy
+    *("publish", "listen", "subscribe", "unsubscribe", "rotate-secret"),  # what any client may do
+    "subscriptions link",  # signs an address
+    # Questions.
+    *("audit", "trace", "why", "slo", "erasures", "top", "report", "operations"),
+    *("config show", "config schema", "config spark"),
+    *("topics list", "topics tree", "topics find", "topics match", "topics who", "topics problems"),
+    *("subscriptions list", "cameras list", "triggers list", "waiting list", "queues list", "queues show", "keys list"),
+    *("dead-letters list", "dead-letters show", "users list", "users check"),
+    *("federation members", "federation topology", "federation links"),
 }
 
 # The names of operations that commands and forms make, where they differ from those of the commands.
@@ -103,46 +81,36 @@ UNRECORDED_FORMS = {*DRAFTS, "/topics/import", "/try", "/try/who"}
 
 def test_an_operation_is_recorded_before_it_is_made_and_with_its_result(written_operations: WrittenOperations) -> None:
     with operations.recorded(KAFKA, "dead-letters purge", [change("all")], Operator("console", "anna")) as said:
-        (operation,) = written_operations.records
+        (begun,) = written_operations.records
         said.append("3 deleted")
-    assert isinstance(operation, OperationBegun)
-    assert (operation.door, operation.who, operation.what) == ("console", "anna", "dead-letters purge")
-    assert operation.changes == (RecordedChange("all"),)
-    assert written_operations.records[1:] == [OperationEnded(operation.id, "3 deleted", 1)]
+    assert isinstance(begun, OperationBegun)
+    assert (begun.door, begun.who, begun.what) == ("console", "anna", "dead-letters purge")
+    assert begun.changes == (RecordedChange("all"),)
+    with pytest.raises(ValueError, match="no such key"), operations.recorded(KAFKA, "x", []):
+        raise ValueError("no such key")
+    _, ended, _, failed = written_operations.records
+    assert ended == OperationEnded(begun.id, "3 deleted", 1)
+    assert isinstance(failed, OperationEnded)
+    assert failed.result == "failed: no such key"
 
 
-def test_what_cannot_be_recorded_is_not_done(written_operations: WrittenOperations) -> None:
-    written_operations.error = InfrastructureError("Kafka is away")
+def test_an_operation_without_its_record_is_not_made_and_without_its_result_is(
+    written_operations: WrittenOperations,
+) -> None:
+    away = InfrastructureError("Kafka is away")
+    with operations.recorded(KAFKA, "x", []):
+        written_operations.error = away
+    assert len(written_operations.records) == 1
     with pytest.raises(InfrastructureError, match="Kafka is away"), operations.recorded(KAFKA, "x", []):
         pytest.fail("it was done")
 
 
-def test_a_failure_is_recorded_and_raised(written_operations: WrittenOperations) -> None:
-    with pytest.raises(ValueError, match="no such key"), operations.recorded(KAFKA, "x", []):
-        raise ValueError("no such key")
-    assert [each.result for each in written_operations.records if isinstance(each, OperationEnded)] == [
-        "failed: no such key"
-    ]
-
-
-def test_a_change_that_was_made_succeeds_without_its_result(written_operations: WrittenOperations) -> None:
-    with operations.recorded(KAFKA, "x", []):
-        written_operations.error = InfrastructureError("Kafka is away")
-    assert len(written_operations.records) == 1
-
-
-def test_parts_of_the_list_are_each_change_once_although_some_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_the_list_have_each_change_once(monkeypatch: pytest.MonkeyPatch) -> None:
     records: list[OperationBegun | OperationEnded] = []
 
-    class Scan:
+    class Scan(nullcontext["Scan"]):
         def __init__(self, *_: object) -> None:
-            pass
-
-        def __enter__(self) -> Scan:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
+            super().__init__(self)
 
         def at(self, ms: int) -> int:
             return ms
@@ -177,7 +145,7 @@ def test_the_user_of_a_command_and_the_one_behind_sudo(monkeypatch: pytest.Monke
     assert operations.this_user() == Operator("command", "root@host (sudo of anna)")
 
 
-def test_a_changed_file_without_a_broker_is_recorded_by_the_next_gateway(tmp_path: Path) -> None:
+def test_operations_without_a_broker_are_recorded_by_the_next_gateway(tmp_path: Path) -> None:
     settings = settings_in(tmp_path / "home")  # an embedded engine that does not run
     for name in ("anna", "bert"):
         with operations.recorded_file(settings, "users add", change(name)):
@@ -194,13 +162,12 @@ def test_a_changed_file_without_a_broker_is_recorded_by_the_next_gateway(tmp_pat
     log.error = None
     append_pending(settings.home, log)
     append_pending(settings.home, log)
-    subjects = [each.changes[0].subject for each in log.records if isinstance(each, OperationBegun)]
-    assert subjects == ["anna", "bert"]
+    assert log.made() == [("users add", ["anna"]), ("users add", ["bert"])]
     assert [each.result for each in log.records if isinstance(each, OperationEnded)] == ["done", "done"]
     assert not file.read_bytes()
 
 
-def test_a_record_that_is_stored_while_a_gateway_appends_the_others_stays(tmp_path: Path) -> None:
+def test_a_record_stored_while_a_gateway_appends_others_stays(tmp_path: Path) -> None:
     settings = settings_in(tmp_path / "home")
     storing: list[threading.Thread] = []
 
@@ -221,7 +188,7 @@ def test_a_record_that_is_stored_while_a_gateway_appends_the_others_stays(tmp_pa
     append_pending(settings.home, log)
     storing[0].join(TIMEOUT_S)
     append_pending(settings.home, log)
-    assert [each.changes[0].subject for each in log.records if isinstance(each, OperationBegun)] == ["anna", "bert"]
+    assert log.made() == [("users add", ["anna"]), ("users add", ["bert"])]
 
 
 def commands(group: Any, before: str = "") -> Iterator[str]:
@@ -230,39 +197,45 @@ def commands(group: Any, before: str = "") -> Iterator[str]:
         yield from commands(each, f"{before}{name} ") if hasattr(each, "commands") else (f"{before}{name}",)
 
 
-def recorded_names() -> set[str]:
-    """The names of operations in calls that record."""
-    found = set()
-    for file in (*(ROOT / "admin").glob("*.py"), *(ROOT / "cli").rglob("*.py"), *(ROOT / "console").rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
-                ("recorded", "recorded_file", "recorded_control", "_change", "write_import", ".commit")
-            ):
-                texts = [ast.unparse(each) for each in node.args if isinstance(each, ast.Constant | ast.JoinedStr)]
-                found |= {text.removeprefix("f").strip("'\"") for text in texts}
-    return found
+def calls(node: ast.AST) -> list[ast.Call]:
+    return [each for each in ast.walk(node) if isinstance(each, ast.Call)]
 
 
-def test_each_command_is_recorded_or_changes_nothing() -> None:
-    names, recorded = set(commands(get_command(app))), recorded_names()
-    assert set(UNRECORDED) <= names, "the list names commands that are gone"
-    missing = {each for each in names - set(UNRECORDED) if RECORDED.get(each, each) not in recorded}
+FUNCTIONS = [
+    (file, node)
+    for package in ("admin", "cli", "console")
+    for file in (ROOT / package).rglob("*.py")
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+]
+
+# The names of operations in calls that record.
+RECORDED_NAMES = {
+    ast.unparse(argument).removeprefix("f").strip("'\"")
+    for _, node in FUNCTIONS
+    for call in calls(node)
+    if ast.unparse(call.func).endswith(
+        ("recorded", "recorded_file", "recorded_control", "_change", "write_import", ".commit")
+    )
+    for argument in call.args
+    if isinstance(argument, ast.Constant | ast.JoinedStr)
+}
+
+
+def test_each_command_form_and_button_is_recorded_or_changes_nothing(tmp_path: Path) -> None:
+    names = set(commands(get_command(app)))
+    assert names >= UNRECORDED, "the list names commands that do not exist"
+    missing = {each for each in names - UNRECORDED if RECORDED.get(each, each) not in RECORDED_NAMES}
     assert not missing, "record what they change with admin.operations, or say above why they change nothing"
-
-
-def test_each_form_of_the_console_is_recorded_or_changes_nothing(tmp_path: Path) -> None:
     console = console_parts(tmp_path).console
     routes = [route for screen in console.screens for route in screen.routes(console)]
-    found = {route.path for route in routes if "POST" in (route.methods or ())}
-    assert set(RECORDED) - {"access check"} <= found
-    missing = {each for each in found - UNRECORDED_FORMS if RECORDED.get(each, each) not in recorded_names()}
+    forms = {route.path for route in routes if "POST" in (route.methods or ())}
+    assert set(RECORDED) - {"access check"} <= forms
+    missing = {each for each in forms - UNRECORDED_FORMS if RECORDED.get(each, each) not in RECORDED_NAMES}
     assert not missing, "use VisitorChanges.commit, or say above why it changes nothing"
-
-
-def test_each_button_of_the_page_of_a_receiver_is_recorded() -> None:
     template = (ROOT / "console" / "templates" / "receiver.html").read_text(encoding="utf-8")
     assert set(re.findall(r"\bbutton\('([^']*)'", template)) == set(RECEIVER)
-    assert set(RECEIVER.values()) <= recorded_names()
+    assert set(RECEIVER.values()) <= RECORDED_NAMES
 
 
 def test_records_of_the_control_log_are_appended_by_recorded_functions_only() -> None:
@@ -271,18 +244,13 @@ def test_records_of_the_control_log_are_appended_by_recorded_functions_only() ->
         *("control_log.append", "ControlLog", "desk.redrive", "desk.purge", "replay.send", "_fill"),
         *("request_attempts", "keyring.remove_key", "_log.commit"),
     )
-    bare = {}
-    for file in (*(ROOT / "admin").glob("*.py"), *(ROOT / "console").rglob("*.py")):
-        if file.name == "control_log.py":
-            continue
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            calls = [ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)]
-            writes = [each for each in calls if each.endswith(writing)]
-            source = ast.unparse(node)
-            if writes and "recorded(" not in source and "recorded_control(" not in source and "_record," not in source:
-                bare[f"{file.stem}.{node.name}"] = writes
+    bare = {
+        f"{file.stem}.{node.name}"
+        for file, node in FUNCTIONS
+        if (ROOT / "cli") not in file.parents
+        and file.name != "control_log.py"
+        and any(ast.unparse(call.func).endswith(writing) for call in calls(node))
+        and not re.search(r"recorded\(|recorded_control\(|_record,", ast.unparse(node))
+    }
     # The caller of `_reseal` records; a process of the console is made with its log.
-    known = {"resealing._reseal", "process.__init__"}
-    assert set(bare) == known, "surround it with admin.operations.recorded"
+    assert bare == {"resealing._reseal", "process.__init__"}, "surround it with admin.operations.recorded"

@@ -33,8 +33,6 @@ JOBS = TopicPath("jobs")
 def control() -> ControlView:
     control = ControlView()
     control.apply(TopicRecord(JOBS, policy=TopicPolicy(queue=True, merge=False)))
-    control.apply(TopicRecord(TopicPath("idle"), policy=TopicPolicy(queue=True)))
-    control.apply(TopicRecord(TopicPath("plain")))
     for name, capacity in (("s1", 2), ("s2", 1), ("watcher", 0)):
         made = make_subscription(name, "jobs", consumer=f"http://{name}/", created_ms=capacity)
         control.apply(SubscriptionRecord(msgspec.structs.replace(made, queue=capacity)))
@@ -69,19 +67,15 @@ def test_a_job_that_does_not_answer_is_a_problem_and_no_error(tmp_path: Path, mo
 
 def test_requests_are_what_waits_in_the_lane_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     lane = Delivery("queue:jobs", Place(1, 0, 2))
+    waits = [
+        Wait(lane, "r1", JOBS, 1_000, 1_000, Tries(2, 2, 5_000, 2_000), None, 5),
+        Wait(lane, "r2", JOBS, 2_000, 2_000, Tries()),
+    ]
 
     def oldest(_: object, asked: DeliverySelection, most: int) -> tuple[list[Wait], int, Counter[str]]:
-        assert asked.subscription("queue:jobs")
-        assert not asked.subscription("queue:others")
+        assert [asked.subscription(name) for name in ("queue:jobs", "queue:others")] == [True, False]
         assert most == 2
-        return (
-            [
-                Wait(lane, "r1", JOBS, 1_000, 1_000, Tries(2, 2, 5_000, 2_000), None, 5),
-                Wait(lane, "r2", JOBS, 2_000, 2_000, Tries()),
-            ],
-            3,
-            Counter(),
-        )
+        return waits, 3, Counter()
 
     monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.oldest", oldest)
     assert requests(KafkaSettings(), JOBS, 2) == QueueRequests(

@@ -1,11 +1,15 @@
-"""Subscriptions as an operator sees them."""
+"""Subscriptions and triggers as an operator sees them."""
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
-from arborcast.admin import control_log
+from arborcast.admin import control_log, triggers
+from arborcast.admin.moments import iso
 from arborcast.admin.subscriptions import (
     Change,
     ListedSubscription,
@@ -21,6 +25,8 @@ from arborcast.admin.subscriptions import (
     recipients,
     suspended,
 )
+from arborcast.admin.triggers import ListedTrigger
+from arborcast.cli import app
 from arborcast.core.errors import ConfigError
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.control_view import ControlView
@@ -36,13 +42,6 @@ from arborcast.topic_model.records.control import (
 from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.routing import make_subscription, make_trigger
-
-
-def test_what_else_must_be_fulfilled_beyond_the_topic_is_said_in_words() -> None:
-    subscription = Subscription("s", EndpointReference("http://r/"), types=("{urn:t}a", "{urn:t}b"))
-    assert conditions_of(subscription) == "type: {urn:t}a or {urn:t}b"
-    apart = msgspec.structs.replace(subscription, types=(), policy=DeliveryPolicy(interval_ms=1_500))
-    assert conditions_of(apart) == "1.5 s apart"
 
 
 @pytest.fixture
@@ -67,21 +66,14 @@ def ids(found: SubscriptionList) -> list[str]:
 def test_the_list_has_suspended_ones_first_and_no_triggers(control: ControlView) -> None:
     found = listed(control, SubscriptionFilter(), 10)
     assert (ids(found), found.more) == (["s3", "s1", "s2"], 0)
-    first = found.subscriptions[0]
-    assert (first.state, first.suspended, first.expression) == (
-        "suspended",
-        Suspension(2, 1, "connection refused"),
-        "//.",
-    )
-    assert found.subscriptions[1] == ListedSubscription(
+    first, second, _ = found.subscriptions
+    assert (first.state, first.expression) == ("suspended", "//.")
+    assert first.suspended == Suspension(2, 1, "connection refused")
+    assert second == ListedSubscription(
         "s1", "active", None, False, "adaptive", "http://one/in", "a//.", "", "", 5, None
     )
-    assert one(control, "s1") == found.subscriptions[1]
-    assert one(control, "t") is None
-    assert one(control, "nowhere") is None
-
-
-def test_a_list_goes_on_behind_its_last_subscription(control: ControlView) -> None:
+    assert one(control, "s1") == second
+    assert one(control, "t") is one(control, "nowhere") is None
     found = listed(control, SubscriptionFilter(), 2)
     assert (ids(found), found.more) == (["s3", "s1"], 1)
     found = listed(control, SubscriptionFilter(), 2, after="s1")
@@ -100,34 +92,34 @@ def test_a_list_goes_on_behind_its_last_subscription(control: ControlView) -> No
         (SubscriptionFilter(state="active", topic=TopicPath("a/x")), ["s1"]),
     ],
 )
-def test_filters(control: ControlView, wanted: SubscriptionFilter, expected: list[str]) -> None:
+def test_filters_of_a_list(control: ControlView, wanted: SubscriptionFilter, expected: list[str]) -> None:
     assert ids(listed(control, wanted, 10)) == expected
 
 
-def test_recipients_of_a_topic_come_with_the_expression_and_the_state(control: ControlView) -> None:
+def test_recipients_have_their_expression_state_and_conditions(control: ControlView) -> None:
     found = recipients(control, TopicPath("a/x"))
     assert [(each.subscription, each.state, each.expression, each.consumer) for each in found] == [
         ("s1", "active", "a//.", "http://one/in"),
         ("s3", "suspended", "//.", "http://three/in"),
     ]
     assert len(recipients(control, TopicPath("a/x"), 1)) == 1
+    typed = Subscription("s", EndpointReference("http://r/"), types=("{urn:t}a", "{urn:t}b"))
+    assert conditions_of(typed) == "type: {urn:t}a or {urn:t}b"
+    apart = msgspec.structs.replace(typed, types=(), policy=DeliveryPolicy(interval_ms=1_500))
+    assert conditions_of(apart) == "1.5 s apart"
 
 
-def test_only_suspended_subscriptions_are_resumed(control: ControlView) -> None:
+def test_only_suspended_subscriptions_are_resumed(control: ControlView, monkeypatch: pytest.MonkeyPatch) -> None:
     assert suspended(control, ["s3", "http://broker/subscriptions/s3"]) == ["s3"]
-    with pytest.raises(ConfigError, match="its subscriber has paused it"):
-        suspended(control, ["s3", "s2"])
-    with pytest.raises(ConfigError, match="s1 is not suspended"):
-        suspended(control, ["s1"])
-    with pytest.raises(ConfigError, match="there is no subscription gone"):
-        suspended(control, ["gone"])
+    for names, why in (
+        (["s3", "s2"], "its subscriber has paused it"),
+        (["s1"], "s1 is not suspended"),
+        (["gone"], "there is no subscription gone"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            suspended(control, names)
     assert all_suspended(control) == all_suspended(control, "http://three/in") == ["s3"]
     assert all_suspended(control, "http://one/in") == all_suspended(control, "") == []
-
-
-def test_the_end_of_suspensions_leaves_the_subscriptions_own_records(
-    control: ControlView, monkeypatch: pytest.MonkeyPatch
-) -> None:
     written: list[ControlRecord] = []
     monkeypatch.setattr(control_log, "append", lambda _, records: written.extend(records))
     end_suspensions(KafkaSettings(), control, ["s3", "s1"])
@@ -140,9 +132,33 @@ def test_changes_are_the_records_that_are_missing(control: ControlView) -> None:
         assert subscription is not None
         return [key_of(record) for record in changes(control, change, subscription)]
 
-    assert keys("pause", "s1") == ["sub:s1"]
-    assert keys("pause", "s2") == []
-    assert keys("resume", "s1") == []
-    assert keys("resume", "s2") == ["sub:s2"]
-    assert keys("resume", "s3") == ["susp:s3"]
+    cases: list[tuple[Change, str, list[str]]] = [
+        ("pause", "s1", ["sub:s1"]),
+        ("pause", "s2", []),
+        ("resume", "s1", []),
+        ("resume", "s2", ["sub:s2"]),
+        ("resume", "s3", ["susp:s3"]),
+    ]
+    for change, name, expected in cases:
+        assert keys(change, name) == expected, (change, name)
     assert "sub:s3" in keys("end", "s3")
+
+
+def test_triggers_are_listed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    control = ControlView()
+    for record in (
+        TopicRecord(TopicPath("a")),
+        TopicRecord(TopicPath("b")),
+        SubscriptionRecord(make_subscription("s", "a")),
+    ):
+        control.apply(record)
+    for name in ("t2", "t1"):
+        control.apply(TriggerRecord(make_trigger(name, "a", "b", created_ms=5_000)))
+    found = triggers.listed(control, 1)
+    assert [each.trigger for each in triggers.listed(control, 5).triggers] == ["t1", "t2"]
+    assert found.more == 1
+    assert found.triggers == (ListedTrigger("t1", "t1", "active", "a", "", "b", "<x/>", "", 5_000),)
+    monkeypatch.setattr("arborcast.cli.triggers.kafka_of", lambda *_: None)
+    monkeypatch.setattr("arborcast.admin.control_log.read_control", lambda _: control)
+    shown = json.loads(CliRunner().invoke(app, ["triggers", "list", "--limit", "1", "--json"]).output)
+    assert (shown["more"], shown["triggers"][0]["trigger"], shown["triggers"][0]["created"]) == (1, "t1", iso(5_000))

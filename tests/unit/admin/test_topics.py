@@ -1,13 +1,16 @@
-"""The topics that an operator names."""
+"""The topics that an operator names, documents of them, and differences between them and their directory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from arborcast.admin import control_log
+from arborcast.admin.directory import DirectoryProblem, ProblemList, problems
+from arborcast.admin.topic_documents import format_of, plan_import, read_document, write_document
 from arborcast.admin.topics import (
     TopicNode,
     add,
@@ -21,20 +24,17 @@ from arborcast.admin.topics import (
     topic_named,
     with_code,
 )
-from arborcast.core.errors import ExpressionError, TopicError
+from arborcast.core.errors import ConfigError, ExpressionError, TopicError
 from arborcast.core.settings import KafkaSettings
-from arborcast.topic_model.records.control import ControlRecord
+from arborcast.directory.sync.problems import SyncProblem, SyncProblems
+from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRemoved
 from tests.support.directory import topic, tree_of
+
+BASE = "ou=topics,dc=arborcast"
 
 
 def test_one_topic_and_no_more() -> None:
-    for text, path in (
-        ("a/b", "a/b"),
-        ("a:b:c", "a/b/c"),
-        ("{urn:t}a", "{urn:t}a"),
-        ("p:a", "{urn:p}a"),
-        ("Größe", "Größe"),
-    ):
+    for text, path in (("a:b:c", "a/b/c"), ("{urn:t}a", "{urn:t}a"), ("p:a", "{urn:p}a"), ("Größe", "Größe")):
         assert one_topic(text, {"p": "urn:p"}) == path
     for text in ("a/*", "a//.", "a|b", "//.", "//b"):
         with pytest.raises(TopicError, match="more than one"):
@@ -43,14 +43,11 @@ def test_one_topic_and_no_more() -> None:
         one_topic("a//", {})
 
 
-def test_matching() -> None:
+def test_topics_are_found_by_expression_and_code() -> None:
     tree = tree_of(topic("a"), topic("a/b"), topic("a/b/c"), topic("x/b"))
     assert matching(tree, "a//.", {}) == ["a", "a/b", "a/b/c"]
     assert matching(tree, "//b", {}) == ["a/b", "x/b"]
     assert matching(tree, "a/*[c]", {}, xpath=True) == ["a/b"]
-
-
-def test_topics_are_listed_with_their_facts_and_found_by_code() -> None:
     tree = tree_of(topic("a", code="A"), topic("a/b", priority=3), topic("x"))
     assert listed(tree, "a//.", {}) == [topic("a", code="A"), topic("a/b", priority=3)]
     assert with_code(tree, "A") == [topic("a", code="A")]
@@ -92,3 +89,54 @@ def test_changes_are_appended_and_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert remove(kafka, topic("d").path, recursive=True) == ((), ("d/e", "d"))
     assert sorted(tree.paths()) == ["c"]
     assert topic("c", code="C") in written
+
+
+@pytest.mark.parametrize("form", ["ldif", "topicset", "json"])
+def test_documents_of_every_format_read_back(form: str) -> None:
+    topics = (
+        topic("a", code="1", priority=3),
+        topic("a/{urn:x}b", final=True, publishers=("cn=p",)),
+        topic("{urn:t}Größe/c", message_types=("{urn:t}m",), retain=True, routing="group"),
+    )
+    data = write_document(topics, form, BASE)  # type: ignore[arg-type]
+    assert format_of(None, None, data) == form
+    assert read_document(data, form, BASE) == (topics, ())
+
+
+def test_the_format_and_the_base_of_a_document() -> None:
+    lines = write_document([topic("b/c"), topic("a")], "ldif", BASE).decode().splitlines()
+    assert [line for line in lines if line.startswith("dn:")] == [
+        f"dn: {above}{BASE}" for above in ("", "topicName=a,", "topicName=b,", "topicName=c,topicName=b,")
+    ], "parents first"
+    assert format_of(Path("x.xml"), "json") == "json"
+    assert format_of(Path("x.XML"), None) == "topicset"
+    with pytest.raises(ConfigError, match="--format"):
+        format_of(None, None)
+    with pytest.raises(ConfigError, match="--base-dn"):
+        read_document(write_document([topic("a")], "ldif", "ou=elsewhere,dc=x"), "ldif", BASE)
+
+
+def test_imports() -> None:
+    tree = tree_of(topic("a"), topic("b", code="B"), topic("same"))
+    result = plan_import(tree, [topic("new/x"), topic("b", code="C"), topic("same")])
+    assert result.records == (topic("b", code="C"), topic("new/x"))
+    assert (result.added, result.changed, result.removed) == (1, 1, 0)
+    # One that replaces removes the rest first, so that its codes are free.
+    tree = tree_of(topic("a", code="K"), topic("a/b"))
+    result = plan_import(tree, [topic("a/b"), topic("z", code="K")], replace=True)
+    assert result.records == (TopicRemoved(topic("a").path), Tombstone("topic:a"), topic("z", code="K"))
+    assert (result.added, result.changed, result.removed) == (1, 0, 1)
+    # All or nothing.
+    with pytest.raises(TopicError, match=r"2 topics cannot be: .*'K'.*final"):
+        plan_import(tree, [topic("b", code="K"), topic("ok"), topic("x", final=True), topic("x/y")])
+
+
+def test_problems_of_the_directory(tmp_path: Path) -> None:
+    assert problems(tmp_path) == ProblemList("", 0, ())
+    problem = SyncProblem("alias", "cn=x", "an alias", "a/b", 5)
+    found = SyncProblems(directory="ldap://d", count=7, problems=(problem,))
+    (tmp_path / "directory-problems.json").write_bytes(msgspec.json.encode(found))
+    assert problems(tmp_path) == ProblemList(
+        "ldap://d", 7, (DirectoryProblem("cn=x", "a/b", 5, "alias", "an alias", problem.advice),)
+    )
+    assert problem.advice

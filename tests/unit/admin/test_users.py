@@ -1,4 +1,4 @@
-"""Users, and the subscriptions of those who lost a right."""
+"""Users, and subscriptions whose owner has lost a right."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ import msgspec
 import pytest
 
 from arborcast.admin import control_log
-from arborcast.admin.users import (
-    add,
-    end,
-    lost_rights,
-    rights_of,
-)
+from arborcast.admin.users import add, end, lost_rights, rights_of
 from arborcast.core.errors import ConfigError
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, TriggerRecord, key_of
@@ -22,16 +17,14 @@ from tests.support.console import settings_in
 from tests.support.routing import make_subscription, make_trigger
 
 
-def test_a_name_that_cannot_be_and_rights_without_authentication_are_refused(tmp_path: Path) -> None:
+def test_wrong_names_and_rights_without_authentication(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a user's name has"):
         add(tmp_path / "users.toml", "a:b", lambda: pytest.fail("asked"), ())
     with pytest.raises(ConfigError, match=r"access\.methods is not set"):
         rights_of(settings_in(tmp_path))
 
 
-def test_what_its_owner_may_not_have_any_more_is_ended_as_what_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_subscriptions_and_triggers_without_a_right_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, written = RoutingTable(), list[ControlRecord]()
     made = msgspec.structs.replace(make_subscription("s", "a"), owner="gone")
     table.apply(SubscriptionRecord(made))

@@ -17,35 +17,27 @@ def arrived(*each: tuple[float, str]) -> list[Arrival]:
     return [Arrival(at, "/a", f"000-0000000{mark}" if len(mark) == 1 else mark) for at, mark in each]
 
 
-A, B = "000-00000000", "000-00000001"
-
-
-def test_all_is_well() -> None:
-    outcome = check(sent(A, B), arrived((102.0, "0"), (102.0, "1")), ["/a"])
-    assert (outcome.delivered, outcome.lost, outcome.twice, outcome.disorder) == (2, 0, 0, 0)
-    assert outcome.delays == [2000.0, 1000.0]
-    assert outcome.per_second == 1.0
+A, B, C = "000-00000000", "000-00000001", "001-00000000"
 
 
 @pytest.mark.parametrize(
-    ("arrivals", "receivers", "delivered", "lost", "twice"),
+    ("marks", "arrivals", "receivers", "expected"),
     [
-        ([(101.0, "0")], ["/a", "/b"], 1, 1, 0),
-        ([(101.0, "0"), (103.0, "0")], ["/a"], 1, 0, 1),
-        ([(101.0, "0"), (101.0, "9")], ["/a"], 1, 0, 0),
+        ([A, B], [(102.0, "0"), (102.0, "1")], ["/a"], (2, 0, 0, 0)),
+        ([A], [(101.0, "0")], ["/a", "/b"], (1, 1, 0, 0)),
+        ([A], [(101.0, "0"), (103.0, "0")], ["/a"], (1, 0, 1, 0)),
+        ([A], [(101.0, "0"), (101.0, "9")], ["/a"], (1, 0, 0, 0)),
+        ([A, B, C], [(101.0, "1"), (102.0, C), (103.0, "0")], ["/a"], (3, 0, 0, 1)),
     ],
-    ids=["lost at one of two", "twice", "a message of another run"],
+    ids=["well", "lost at one of two", "twice", "a message of another run", "disorder within a publisher"],
 )
-def test_one_message(
-    arrivals: list[tuple[float, str]], receivers: list[str], delivered: int, lost: int, twice: int
+def test_outcomes(
+    marks: list[str], arrivals: list[tuple[float, str]], receivers: list[str], expected: tuple[int, int, int, int]
 ) -> None:
-    outcome = check(sent(A), arrived(*arrivals), receivers)
-    assert (outcome.delivered, outcome.lost, outcome.twice, outcome.disorder) == (delivered, lost, twice, 0)
-
-
-def test_disorder_is_within_a_publisher() -> None:
-    outcome = check(sent(A, B, "001-00000000"), arrived((101.0, "1"), (102.0, "001-00000000"), (103.0, "0")), ["/a"])
-    assert outcome.disorder == 1
+    outcome = check(sent(*marks), arrived(*arrivals), receivers)
+    assert (outcome.delivered, outcome.lost, outcome.twice, outcome.disorder) == expected
+    if marks == [A, B]:
+        assert (outcome.delays, outcome.per_second) == ([2000.0, 1000.0], 1.0)
 
 
 @pytest.mark.parametrize("edge", ["soap", "old"])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from arborcast.topic_model.subscriptions import Reliability
-from benchmarks.storms.judge import judge
+from benchmarks.storms.judge import Findings, judge
 from benchmarks.storms.record import Accepted, Arrival, Kill, Record, Wanted
 
 TOPIC = "storm/a"
@@ -23,99 +24,74 @@ def well(strict: bool = False, pulled: bool = False) -> Record:
     )
 
 
-def books(record: Record) -> dict[tuple[str, str], str]:
-    return {("one", each.mark): "delivered" for each in record.accepted}
+def books(record: Record, **states: str) -> dict[tuple[str, str], str]:
+    """What the tables claim: all delivered, but these."""
+    return {("one", each.mark): states.get(each.mark, "delivered") for each in record.accepted}
 
 
-def arrival(at: float, mark: str, *, attempt: int = 1, settled: bool = True, refused: bool = False) -> Arrival:
-    return Arrival("one", at, (mark,), attempt, "", at if settled else None, refused)
+def found(record: Record, **states: str) -> Findings:
+    return judge(record, books(record, **states), BUDGET_S)
+
+
+def change(record: Record, number: int, **facts: Any) -> None:
+    record.arrivals[number] = dataclasses.replace(record.arrivals[number], **facts)
 
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("pulled", [False, True])
-def test_what_is_well_is_found_well(strict: bool, pulled: bool) -> None:
-    record = well(strict, pulled)
-
-    findings = judge(record, books(record), BUDGET_S)
-
+def test_a_good_record_has_no_faults_and_a_removed_delivery_is_found(strict: bool, pulled: bool) -> None:
+    findings = found(well(strict, pulled))
     assert findings.faults == {}
     assert (findings.expected, findings.delivered, findings.duplicates.total()) == (5, 5, 0)
-
-
-@pytest.mark.parametrize("number", range(5))
-@pytest.mark.parametrize("pulled", [False, True])
-def test_removed_delivery_is_noticed_though_the_books_claim_it(number: int, pulled: bool) -> None:
-    record = well(pulled=pulled)
-    del record.arrivals[number]
-
-    findings = judge(record, books(record), BUDGET_S)
-
-    assert findings.faults
-    assert (findings.lost or findings.claimed)[0].startswith(f"m{number} for one")
-
-
-def test_delivery_without_a_row_is_lost() -> None:
-    record = well()
-    del record.arrivals[2]
-    known = books(record)
-    del known["one", "m2"]
-
-    assert judge(record, known, BUDGET_S).lost == ["m2 for one (nothing)"]
+    for number in range(5):
+        record = well(strict, pulled)
+        del record.arrivals[number]
+        findings = found(record)
+        assert findings.faults
+        assert (findings.lost or findings.claimed)[0].startswith(f"m{number} for one"), "the books claim it"
+        known = books(record)
+        del known["one", f"m{number}"]
+        assert judge(record, known, BUDGET_S).lost == [f"m{number} for one (nothing)"]
 
 
 @pytest.mark.parametrize(("state", "lost"), [("dead", 0), ("expired", 0), ("cancelled", 0), ("parked", 1)])
-def test_what_was_given_up_is_not_lost_and_what_still_waits_is(state: str, lost: int) -> None:
+def test_what_waits_is_lost_and_what_was_given_up_is_not(state: str, lost: int) -> None:
     record = well()
-    record.arrivals[2] = dataclasses.replace(record.arrivals[2], settled=None)
-
-    findings = judge(record, {**books(record), ("one", "m2"): state}, BUDGET_S)
-
-    assert len(findings.lost) == lost
-    assert findings.given_up == 1 - lost
+    change(record, 2, settled=None)
+    findings = found(record, m2=state)
+    assert (len(findings.lost), findings.given_up) == (lost, 1 - lost)
 
 
-def test_first_attempts_in_another_order_are_noticed() -> None:
+def test_disorder_overtaking_and_strays() -> None:
     record = well()
-    record.arrivals[1] = dataclasses.replace(record.arrivals[1], marks=("m2",))
-    record.arrivals[2] = dataclasses.replace(record.arrivals[2], marks=("m1",))
-
-    assert len(judge(record, books(record), BUDGET_S).disordered) == 1
-
-
-def test_strict_subscription_is_pushed_nothing_while_something_is_open() -> None:
+    change(record, 1, marks=("m2",))
+    change(record, 2, marks=("m1",))
+    assert len(found(record).disordered) == 1
     record = well(strict=True)
-    record.arrivals[1] = dataclasses.replace(record.arrivals[1], settled=None)
-    record.arrivals.append(arrival(110, "m1", attempt=2))
-
-    assert judge(record, books(record), BUDGET_S).overtaken
-    assert judge(dataclasses.replace(record, wanted=well().wanted), books(record), BUDGET_S).faults == {}
-
-
-def test_repeat_needs_a_reason() -> None:
+    change(record, 1, settled=None)
+    record.arrivals.append(Arrival("one", 110, ("m1",), 2, "", 110))
+    assert found(record).overtaken, "a strict subscription is pushed nothing while something is open"
+    assert found(dataclasses.replace(record, wanted=well().wanted)).faults == {}
     record = well()
-    record.arrivals.append(arrival(130, "m2"))
-    assert len(judge(record, books(record), BUDGET_S).unexplained) == 1
+    record.wanted = [Wanted("one", frozenset({"storm/b"}))]
+    assert len(judge(record, {}, BUDGET_S).strays) == 5
 
+
+def test_a_repetition_needs_a_reason() -> None:
+    record = well()
+    record.arrivals.append(Arrival("one", 130, ("m2",), 1, "", 130))
+    assert len(found(record).unexplained) == 1
     record.kills = [Kill(103.0, ("jvm",), 120.0, 129.0)]
-    findings = judge(record, books(record), BUDGET_S)
+    findings = found(record)
     assert findings.faults == {}
     assert findings.duplicates == {"under way at a kill": 1}
     assert findings.by_kill.total() == 1
-
     # Its answer was there two seconds before the kill: its row was written.
     record.kills = [Kill(record.arrivals[2].at + 2.0, ("jvm",), 120.0, 129.0)]
-    assert len(judge(record, books(record), BUDGET_S).unexplained) == 1
-
+    assert len(found(record).unexplained) == 1
     record.kills = []
-    record.arrivals[2] = dataclasses.replace(record.arrivals[2], settled=record.arrivals[2].at + 3)
-    assert judge(record, books(record), BUDGET_S).duplicates == {"answered late": 1}
-
-
-def test_message_of_another_topic_is_noticed() -> None:
-    record = well()
-    record.wanted = [Wanted("one", frozenset({"storm/b"}))]
-
-    assert len(judge(record, {}, BUDGET_S).strays) == 5
+    change(record, 2, settled=record.arrivals[2].at + 3)
+    assert found(record).duplicates == {"answered late": 1}
 
 
 @pytest.mark.parametrize(
@@ -133,25 +109,15 @@ def test_message_of_another_topic_is_noticed() -> None:
         ("adaptive", "dead", False, True),
     ],
 )
-def test_what_is_left_out_has_to_be_what_may_be(
-    reliability: Reliability, state: str, reliable: bool, may: bool
-) -> None:
+def test_what_may_be_left_out(reliability: Reliability, state: str, reliable: bool, may: bool) -> None:
     record = well()
     record.wanted = [Wanted("one", frozenset({TOPIC}), reliability=reliability)]
     record.accepted[2] = dataclasses.replace(record.accepted[2], reliable=reliable)
     del record.arrivals[2]
-
-    findings = judge(record, books(record) | {("one", "m2"): state}, BUDGET_S)
-
+    findings = found(record, m2=state)
     assert findings.left_out == ([] if may else [f"m2 for one ({state})"])
     assert findings.dropped == (state != "dead")
-
-
-def test_what_a_strict_receiver_has_refused_may_be_given_up() -> None:
-    record = well()
-    record.wanted = [Wanted("one", frozenset({TOPIC}), reliability="strict")]
-    record.arrivals[2] = arrival(102.2, "m2", refused=True)
-
-    findings = judge(record, books(record) | {("one", "m2"): "dead"}, BUDGET_S)
-
-    assert (findings.faults, findings.given_up) == ({}, 1)
+    # What a strict receiver has refused may be given up.
+    record.arrivals.insert(2, Arrival("one", 102.2, ("m2",), 1, "", 102.2, refused=True))
+    if state == "dead":
+        assert (found(record, m2="dead").faults, found(record, m2="dead").given_up) == ({}, 1)

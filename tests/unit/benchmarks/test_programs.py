@@ -20,10 +20,7 @@ PROGRAMS = sorted(
     for file in (ROOT / "benchmarks").rglob("*.py")
     if re.search(r"^ +run\(measure", file.read_text(encoding="utf-8"), re.MULTILINE)
 )
-
-
-def test_programs_are_found() -> None:
-    assert {"benchmarks.throughput", "benchmarks.peers.floor", "benchmarks.storms.soak"} <= set(PROGRAMS)
+assert {"benchmarks.throughput", "benchmarks.peers.floor", "benchmarks.storms.soak"} <= set(PROGRAMS)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -49,7 +46,6 @@ def test_a_program_describes_itself_and_takes_json(name: str, monkeypatch: pytes
 @pytest.mark.parametrize("seed", range(5))
 def test_plan_of_a_storm_strikes_every_part_and_some_at_once(seed: int) -> None:
     strikes = list(plan(30, random.Random(seed)))
-
     assert len(strikes) == 30
     assert {strike[0] for strike in strikes[:6]} == set(PARTS)
     assert {part for strike in strikes[6:] for part in strike} == set(PARTS)

@@ -125,30 +125,22 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_no_command_hands_on_what_acts_on_a_terminal(engine: Path, arguments: list[str]) -> None:
-    result = CliRunner().invoke(app, [*arguments, "--home", str(engine)], env={"COLUMNS": "1000"})
-
-    assert "NEEDLE" in result.output, result.output
-    assert is_printable(result.output)
-    assert "\\u202edrow" in result.output, "it is not left out, it is written out"
+def test_no_command_prints_what_acts_on_a_terminal(engine: Path, arguments: list[str]) -> None:
+    command = [*arguments, "--home", str(engine)]
+    plain = CliRunner().invoke(app, command, env={"COLUMNS": "1000"}).output
+    assert "\\u202edrow" in plain, "it is not left out, it is written out"
     if arguments != ["dead-letters", "show", "n1"]:  # which ends with the payload as it is
-        assert not re.search(r"^\s*FORGED", result.output, re.MULTILINE)
-
-
-@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_colours_of_ours_are_all_the_escapes_that_a_terminal_gets(engine: Path, arguments: list[str]) -> None:
-    coloured = {"COLUMNS": "1000", "FORCE_COLOR": "1", "TERM": "xterm-256color"}
-    result = CliRunner().invoke(app, [*arguments, "--home", str(engine)], env=coloured)
-
-    plain = re.sub(r"\x1b\[(?!8m)[0-9;]*m", "", result.output)
-    assert "NEEDLE" in plain
-    assert is_printable(plain)
+        assert not re.search(r"^\s*FORGED", plain, re.MULTILINE)
+    colours = {"COLUMNS": "1000", "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    coloured = CliRunner().invoke(app, command, env=colours).output
+    for output in (plain, re.sub(r"\x1b\[(?!8m)[0-9;]*m", "", coloured)):
+        assert "NEEDLE" in output, output
+        assert is_printable(output)
 
 
 @pytest.mark.parametrize("arguments", [*COMMANDS, ["topics", "tree"]], ids=" ".join)
-def test_json_is_printable_and_says_exactly_what_there_is(engine: Path, arguments: list[str]) -> None:
+def test_json_is_printable_and_exact(engine: Path, arguments: list[str]) -> None:
     result = CliRunner().invoke(app, [*arguments, "--json", "--home", str(engine)])
-
     assert is_printable(result.output)
     assert any(NAME in text for text in texts(json.loads(result.output)))
 
@@ -166,11 +158,8 @@ def texts(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("json_wanted", [False, True])
-def test_what_listen_prints(capsys: pytest.CaptureFixture[str], json_wanted: bool) -> None:
-    message = ReceivedMessage(ODD.encode(), TOPIC, None, ODD, 2, ODD)
-
-    messages._print_message(message, json_wanted)
-
+def test_listen(capsys: pytest.CaptureFixture[str], json_wanted: bool) -> None:
+    messages._print_message(ReceivedMessage(ODD.encode(), TOPIC, None, ODD, 2, ODD), json_wanted)
     printed = capsys.readouterr().out
     assert "NEEDLE" in printed
     assert is_printable(printed)
@@ -178,12 +167,18 @@ def test_what_listen_prints(capsys: pytest.CaptureFixture[str], json_wanted: boo
         assert json.loads(printed)["payload"] == ODD
 
 
-def test_what_a_library_warns_of_while_no_log_is_set_up(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As `listen` has none: a stranger's push that is refused is told of with its words."""
+def test_errors_tracebacks_and_warnings(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no log is set up, as in `listen`."""
+
+    def fails() -> None:
+        raise ArborcastError(f"answered {ODD}")
+
     monkeypatch.setattr(logging, "lastResort", logging._StderrHandler(logging.WARNING))  # type: ignore[attr-defined]
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr("arborcast.cli._only", lambda _: fails)
+    with pytest.raises(SystemExit):
+        command()
+    terminal.print_error(f"answered {ODD}")
     terminal.guard()
     assert logging.lastResort is not None
     logging.lastResort.handle(logging.makeLogRecord({"msg": "refused: %s", "args": (ODD,), "levelno": logging.WARNING}))
@@ -191,29 +186,13 @@ def test_what_a_library_warns_of_while_no_log_is_set_up(
         raise ValueError(ODD)
     except ValueError as error:
         sys.excepthook(type(error), error, error.__traceback__)
-
     printed = capsys.readouterr().err
-    assert printed.count("NEEDLE") >= 2
+    assert printed.replace("\n", "").count("NEEDLE") >= 4
     assert "Traceback (most recent call last)" in printed
     assert is_printable(printed)
 
 
-def test_errors_that_quote_strangers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails() -> None:
-        raise ArborcastError(f"answered {ODD}")
-
-    monkeypatch.setattr("arborcast.cli._only", lambda _: fails)
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    with pytest.raises(SystemExit):
-        command()
-    terminal.print_error(f"answered {ODD}")
-
-    printed = capsys.readouterr().err
-    assert printed.replace("\n", "").count("NEEDLE") == 2
-    assert is_printable(printed)
-
-
-def test_a_document_is_exact_for_a_pipe_and_fit_to_be_seen_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_is_exact_for_a_pipe_and_printable_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for is_terminal in (False, True):
         raw = io.BytesIO()
         stream = io.TextIOWrapper(raw, encoding="utf-8")
@@ -222,33 +201,28 @@ def test_a_document_is_exact_for_a_pipe_and_fit_to_be_seen_on_a_terminal(monkeyp
         terminal.print_document(ODD.encode())
         assert (raw.getvalue() == ODD.encode()) is not is_terminal
         assert is_printable(raw.getvalue().decode()) is is_terminal
-
-
-def test_letters_that_a_terminal_lacks_stop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     terminal.print_line("Prüfung")
-    assert raw.getvalue() == b"Pr\\xfcfung\n"
+    assert raw.getvalue() == b"Pr\\xfcfung\n", "letters that a terminal lacks"
 
 
 def test_top_and_report() -> None:
     endpoints = [{"endpoint": ENDPOINT, "pushes": 4, "failed": 1, "mean_s": 2.0, "longest": 3.0}]
     samples = [MetricsSample(at=float(at), errors={ODD: float(at)}, refused={ODD: float(at)}) for at in (0, 5)]
     seen = EngineView(samples, endpoints, ODD)
-
     drawn = io.StringIO()
     looks = EngineWatch(["http://127.0.0.1:9"])
     looks.look = lambda: seen  # type: ignore[method-assign]
     top_frame.once(looks, ODD, drawn)
     assert "drow" in drawn.getvalue()
     assert is_printable(drawn.getvalue())
-
     html = page(seen, ODD, 0.0, 10.0)
     assert html.count("NEEDLE") >= 4
     assert is_printable(html)
 
 
-def test_what_sparks_jvm_logs_leaves_out_the_same_characters() -> None:
+def test_the_log_of_sparks_jvm_leaves_out_the_same_characters() -> None:
     text = (ROOT / "dispatch" / "spark" / "log4j2.properties").read_text(encoding="utf-8")
     (pattern,) = re.findall(
         r"^appender\.stderr\.layout\.pattern = %replace\{.+\}\{\[(.+)&&\[\^(.+)\]\]\}\{\?\}$", text, re.M
@@ -265,15 +239,12 @@ def test_what_sparks_jvm_logs_leaves_out_the_same_characters() -> None:
         assert expected is not is_printable(character), hex(code)
 
 
-# -- nothing goes around it -------------------------------------------------------------------------------------------
-
-# Each prints in its own way, for the reason that stands there.
+# Each prints in its own way.
 AROUND = {
     "engine/terminal.py": "the one place",
     "cli/watching.py": "gives the stream to `top`, which draws frames of `figures.printable` lines",
     "core/telemetry/log_format.py": "the one form of log lines, which passes `printable` too",
 }
-
 
 PRINTS = re.compile(
     r"(?<![\w.]) (print|Console|input) \( | sys\.(__)?std(out|err)(?!\.(isatty|flush|fileno)\()"
@@ -285,6 +256,8 @@ PRINTS = re.compile(
 
 def printing(source: str) -> bool:
     """Whether the code prints, in any of the ways that there are; what texts and comments say does not count."""
+    if not re.search(r"print|Console|input|std(out|err)|echo|SystemExit|sys\.exit|os\.write", source):
+        return False  # the most of them, without the time of reading their tokens
     texts = (tokenize.STRING, tokenize.COMMENT)
     code = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type not in texts]
     words = (f" {each.string} " if each.string in ("import", "from") else each.string for each in code)

@@ -1,4 +1,4 @@
-"""Who is a member, and who speaks for a group."""
+"""Members, and representatives of groups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def representative(members: MemberRegister, now: float, group: str = "G") -> str
     return found.name if found is not None else ""
 
 
-def test_the_first_that_registered_speaks_for_its_group() -> None:
+def test_the_first_member_represents_its_group() -> None:
     members = MemberRegister(StoredMembers(), 0.0, 0)
     assert [members.register(registration(name), 0.0).number for name in ("b", "a")] == [1, 2]
     assert members.register(registration("x", "H"), 0.0).number == 3
@@ -35,7 +35,7 @@ def test_the_first_that_registered_speaks_for_its_group() -> None:
     assert representative(members, 0.0, "I") == ""
 
 
-def test_silence_makes_suspect_then_gone_and_who_returns_has_a_new_number() -> None:
+def test_silence_makes_suspect_then_gone_and_a_return_a_new_number() -> None:
     members = MemberRegister(StoredMembers(), 0.0, 0)
     first = members.register(registration("a"), 0.0)
     members.register(registration("b"), 0.0)
@@ -57,35 +57,35 @@ def test_silence_makes_suspect_then_gone_and_who_returns_has_a_new_number() -> N
     assert representative(members, 20.0) == "b"
 
 
-def test_an_engine_that_is_started_again_at_once_keeps_its_number() -> None:
-    members = MemberRegister(StoredMembers(), 0.0, 0)
-    members.register(registration("a"), 0.0)
-    members.check(SUSPECT_S)
-    assert members.register(registration("a"), SUSPECT_S + 1).number == 1
-    assert members.topology(SUSPECT_S + 1).members[0].state == "live"
-
-
-def test_a_name_belongs_to_who_has_it_until_that_is_gone() -> None:
+def test_a_name_belongs_to_its_engine_until_that_is_gone() -> None:
     members = MemberRegister(StoredMembers(), 0.0, 0)
     members.register(registration("a"), 0.0)
     for other in (registration("a", url="http://elsewhere"), registration("a", "H")):
         with pytest.raises(NameTaken, match="taken by the engine at http://a:8080, of the group G"):
             members.register(other, 1.0)
-    members.check(GONE_S + 1)
-    assert members.register(registration("a", "H"), GONE_S + 1).number == 2
+    members.check(SUSPECT_S)
+    assert members.register(registration("a"), SUSPECT_S + 1).number == 1, "an engine that was started again"
+    assert members.topology(SUSPECT_S + 1).members[0].state == "live"
+    gone = SUSPECT_S + 1 + GONE_S
+    members.check(gone)
+    assert members.register(registration("a", "H"), gone).number == 2
+    members.check(gone + GONE_S)
+    members.check(gone + FORGOTTEN_S)
+    assert members.topology(gone + FORGOTTEN_S).members == ()
+    assert members.register(registration("a"), gone + FORGOTTEN_S).number == 3
 
 
 @pytest.mark.parametrize(
     "wrong", [registration("a b"), registration("a", "-G"), registration("a", url="ftp://a"), registration("")]
 )
-def test_registrations_that_cannot_be(wrong: MemberRegistration) -> None:
+def test_wrong_registrations(wrong: MemberRegistration) -> None:
     members = MemberRegister(StoredMembers(), 0.0, 0)
     with pytest.raises(RegistrationRefused):
         members.register(wrong, 0.0)
     assert members.topology(0.0).members == ()
 
 
-def test_after_a_start_everybody_has_time_to_be_heard_of() -> None:
+def test_after_a_start_members_have_time_to_be_heard() -> None:
     members = MemberRegister(StoredMembers(), 0.0, 0)
     members.register(registration("a"), 0.0)
     members.register(registration("b"), 0.0)
@@ -103,16 +103,7 @@ def test_after_a_start_everybody_has_time_to_be_heard_of() -> None:
     assert later.version > members.version
 
 
-def test_who_is_gone_for_long_is_forgotten() -> None:
-    members = MemberRegister(StoredMembers(), 0.0, 0)
-    members.register(registration("a"), 0.0)
-    members.check(GONE_S)
-    members.check(FORGOTTEN_S)
-    assert members.topology(FORGOTTEN_S).members == ()
-    assert members.register(registration("a"), FORGOTTEN_S).number == 2
-
-
-def test_where_a_member_takes_datagrams_is_told_and_kept() -> None:
+def test_the_port_for_datagrams_of_a_member() -> None:
     members = MemberRegister(StoredMembers(), 0.0, 0)
     members.register(registration("a"), 0.0)
     before = members.topology(0.0)

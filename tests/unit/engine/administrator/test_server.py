@@ -1,4 +1,4 @@
-"""The administrator's door: who may come in, what it answers, and what is left after a crash."""
+"""The administrator's server: rights, answers, and what is left after a crash."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def keys(tmp_path: Path) -> SharedKeys:
     file = tmp_path / "key"
     file.write_text(f"# the federation\n{new_secret()}\n")
     return SharedKeys(str(file))
+
+
+@pytest.fixture
+def app(keys: SharedKeys, tmp_path: Path) -> AdministratorApp:
+    return AdministratorApp(keys, tmp_path / "members.json", PAGES)
 
 
 async def ask(
@@ -59,20 +64,22 @@ def asked(app: AdministratorApp, keys: SharedKeys, method: str, path: str, body:
     return status, answer
 
 
-def test_registering_beating_and_asking(keys: SharedKeys, tmp_path: Path) -> None:
-    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
+def test_the_life_of_a_member_and_a_crash(keys: SharedKeys, app: AdministratorApp, tmp_path: Path) -> None:
     status, answer = asked(app, keys, "POST", "/members", REGISTRATION)
-    registered = msgspec.json.decode(answer, type=Registered)
-    assert (status, registered.number) == (200, 1)
-    assert asked(app, keys, "POST", "/members/a/heartbeat", msgspec.json.encode(Beat(1)))[0] == 200
-    assert asked(app, keys, "POST", "/members/a/heartbeat", msgspec.json.encode(Beat(7)))[0] == 404
+    assert (status, msgspec.json.decode(answer, type=Registered).number) == (200, 1)
+    for number, expected in ((1, 200), (7, 404)):
+        beat = msgspec.json.encode(Beat(number))
+        assert asked(app, keys, "POST", "/members/a/heartbeat", beat)[0] == expected
     taken = msgspec.json.encode(MemberRegistration("a", "G", "http://b:8080", "1"))
     status, answer = asked(app, keys, "POST", "/members", taken)
-    assert status == 409
-    assert b"taken by the engine at http://a:8080" in answer
-    status, answer = asked(app, keys, "GET", "/topology?after=0")
-    topology = msgspec.json.decode(answer, type=Topology)
-    assert (topology.version, [each.engine for each in topology.members]) == (1, ["G/a"])
+    assert (status, b"taken by the engine at http://a:8080" in answer) == (409, True)
+    for each in (app, AdministratorApp(keys, tmp_path / "members.json", PAGES)):
+        topology = msgspec.json.decode(asked(each, keys, "GET", "/topology?after=0")[1], type=Topology)
+        (member,) = topology.members
+        assert (topology.version, member.engine, member.number, member.state) == (1, "G/a", 1, "live")
+    (tmp_path / "members.json").write_text("nonsense")
+    with pytest.raises(ConfigError, match="all engines register again"):
+        AdministratorApp(keys, tmp_path / "members.json", PAGES)
 
 
 @pytest.mark.parametrize(
@@ -86,13 +93,13 @@ def test_registering_beating_and_asking(keys: SharedKeys, tmp_path: Path) -> Non
         ("POST", "/members/%00/heartbeat", b'{"number": 1}', 404),
     ],
 )
-def test_bad_input(keys: SharedKeys, tmp_path: Path, method: str, path: str, body: bytes, status: int) -> None:
-    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
+def test_bad_input(keys: SharedKeys, app: AdministratorApp, method: str, path: str, body: bytes, status: int) -> None:
     assert asked(app, keys, method, path, body)[0] == status
 
 
-def test_strangers_are_refused(keys: SharedKeys, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
+def test_strangers_and_web_pages_of_others_are_refused(
+    keys: SharedKeys, app: AdministratorApp, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     good = keys.signed("POST", "/members", REGISTRATION)
     other = keys.signed("POST", "/members/a/heartbeat", REGISTRATION)
     old = SharedKeys(str(tmp_path / "key"), lambda: 1_000.0).signed("POST", "/members", REGISTRATION)
@@ -100,6 +107,10 @@ def test_strangers_are_refused(keys: SharedKeys, tmp_path: Path, caplog: pytest.
         status, _, answer = asyncio.run(ask(app, "POST", "/members", REGISTRATION, headers))
         assert status == 401, answer
     assert asyncio.run(ask(app, "POST", "/members", REGISTRATION + b" ", good))[0] == 401
+    for page in ({"origin": "https://evil.example"}, {"host": "evil.example:8095"}):
+        signed = keys.signed("POST", "/members", REGISTRATION) | page
+        assert asyncio.run(ask(app, "POST", "/members", REGISTRATION, signed))[0] == 403
+        assert asyncio.run(ask(app, "GET", "/health/live", b"", page))[0] == 403
     assert asyncio.run(ask(app, "GET", "/health/live", b"", {}))[0] == 200
     assert not (tmp_path / "members.json").exists()
     assert "was refused" not in caplog.text, "strangers fill no log"
@@ -107,9 +118,7 @@ def test_strangers_are_refused(keys: SharedKeys, tmp_path: Path, caplog: pytest.
     assert "was refused" in caplog.text
 
 
-def test_who_waits_for_something_new_hears_of_it(keys: SharedKeys, tmp_path: Path) -> None:
-    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
-
+def test_a_question_waits_for_a_new_topology(keys: SharedKeys, app: AdministratorApp) -> None:
     async def both() -> bytes:
         path = "/topology?after=0"
         waiting = asyncio.create_task(ask(app, "GET", path, b"", keys.signed("GET", path, b"")))
@@ -121,28 +130,7 @@ def test_who_waits_for_something_new_hears_of_it(keys: SharedKeys, tmp_path: Pat
     assert msgspec.json.decode(asyncio.run(both()), type=Topology).version == 1
 
 
-def test_members_are_kept_over_a_crash(keys: SharedKeys, tmp_path: Path) -> None:
-    file = tmp_path / "members.json"
-    asked(AdministratorApp(keys, file, PAGES), keys, "POST", "/members", REGISTRATION)
-    again = AdministratorApp(keys, file, PAGES)
-    topology = msgspec.json.decode(asked(again, keys, "GET", "/topology")[1], type=Topology)
-    assert (topology.version, topology.members[0].number, topology.members[0].state) == (1, 1, "live")
-    file.write_text("nonsense")
-    with pytest.raises(ConfigError, match="all engines register again"):
-        AdministratorApp(keys, file, PAGES)
-
-
-def test_pages_of_others_are_refused(keys: SharedKeys, tmp_path: Path) -> None:
-    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
-    for headers in ({"origin": "https://evil.example"}, {"host": "evil.example:8095"}):
-        signed = keys.signed("POST", "/members", REGISTRATION) | headers
-        assert asyncio.run(ask(app, "POST", "/members", REGISTRATION, signed))[0] == 403
-        assert asyncio.run(ask(app, "GET", "/health/live", b"", headers))[0] == 403
-    assert not (tmp_path / "members.json").exists()
-
-
-def test_a_recorded_heartbeat_or_registration_is_not_taken_again(keys: SharedKeys, tmp_path: Path) -> None:
-    app = AdministratorApp(keys, tmp_path / "members.json", PAGES)
+def test_a_recorded_heartbeat_or_registration_is_not_taken_again(keys: SharedKeys, app: AdministratorApp) -> None:
     for path, body in (("/members", REGISTRATION), ("/members/a/heartbeat", msgspec.json.encode(Beat(1)))):
         headers = keys.signed("POST", path, body)
         assert asyncio.run(ask(app, "POST", path, body, headers))[0] == 200

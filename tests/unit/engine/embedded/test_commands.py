@@ -1,20 +1,29 @@
-"""`down` and `status` where no engine runs, and clearing away after one that was killed."""
+"""State, `status` and `down`: of an engine that runs, that does not, and after one that was killed."""
 
 from __future__ import annotations
 
+import os
 import subprocess
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 
+from arborcast.cli.engine import status as print_status
 from arborcast.engine.embedded import commands, state
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.state import EngineStatus, PartState, PartStatus
 from arborcast.engine.embedded.status import status
 from arborcast.engine.processes import processes
 from arborcast.engine.processes.processes import ProcessId
+from arborcast.jobs import dispatch_stream
 from tests.support.engine import gone
+
+ME = ProcessId.of_this()
+DEAD = ProcessId(2**22 + 1, 0.0)  # above Linux's largest process id
 
 
 @pytest.fixture
@@ -34,27 +43,68 @@ def orphan() -> Iterator[ProcessId]:
 
 
 def write_state(home: Home, process: ProcessId | None, part: PartState = PartState.READY) -> None:
-    dead = ProcessId(2**22 + 1, 0.0)  # above Linux's largest process id
-    state.write(home.state_file, EngineStatus(dead, 0.0, {}, {"kafka": PartStatus(part, 0.0, process)}, "no room"))
+    state.write(home.state_file, EngineStatus(DEAD, 0.0, {}, {"kafka": PartStatus(part, 0.0, process)}, "no room"))
 
 
-def test_why_it_failed_is_still_known_afterwards(home: Home) -> None:
-    write_state(home, None, PartState.FAILED)
-    document = status(home.path)
-    assert document["parts"]["kafka"]["state"] == "failed"
-    assert document["problem"] == "no room"
-
-
-def test_down_ends_what_a_killed_supervisor_left_behind(home: Home, orphan: ProcessId) -> None:
-    write_state(home, orphan)
+def down(home: Home) -> list[str]:
     said: list[str] = []
     assert commands.down(home.path, said.append) is False
+    return said
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"parts": {"kafka": {}}}', "\x00"])
+def test_a_damaged_state_is_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "state.json").write_text(content)
+    assert state.read(tmp_path / "state.json") is None
+
+
+def test_an_engine_is_ready_when_every_part_is() -> None:
+    ready, starting = (PartStatus(each, 0.0) for each in (PartState.READY, PartState.STARTING))
+    for parts, expected in (
+        ((ready, ready), True),
+        ((ready, starting), False),
+        ((ready, replace(ready, silent_since=1.0)), False),
+        ((), False),
+    ):
+        named = {str(number): each for number, each in enumerate(parts)}
+        assert EngineStatus(DEAD, 0.0, {}, named).ready is expected, parts
+
+
+def test_a_process_has_its_start_too() -> None:
+    assert ME.pid == os.getpid()
+    assert ME.process() is not None
+    assert ProcessId(ME.pid, ME.created - 60).process() is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "environment", "kafka"),
+    [
+        ("", {}, "127.0.0.1:9680"),
+        ("", {"ARBORCAST_READY_FILE": "ready"}, "127.0.0.1:9092"),
+        ('[kafka]\nbootstrap_servers = "127.0.0.1:7"\n', {}, "127.0.0.1:7"),
+    ],
+    ids=["alone", "started by the supervisor", "with a Kafka of its own"],
+)
+def test_a_job_finds_the_kafka_of_the_engine_that_runs(
+    home: Home, monkeypatch: pytest.MonkeyPatch, lines: str, environment: dict[str, str], kafka: str
+) -> None:
+    state.write(home.state_file, EngineStatus(DEAD, 2.5, {"kafka": "127.0.0.1:9680"}, {}))
+    monkeypatch.setattr(Home, "owner", lambda _: DEAD.pid)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    config = home.path / "arborcast.toml"
+    config.write_text(lines)
+    assert dispatch_stream._settings(config, home.path).kafka.bootstrap_servers == kafka
+
+
+def test_down_ends_what_a_killed_supervisor_left_and_no_other_process(home: Home, orphan: ProcessId) -> None:
+    write_state(home, ProcessId(orphan.pid, orphan.created - 3600))
+    down(home)
+    assert not gone(orphan.pid), "another process has the same id"
+    write_state(home, orphan)
+    assert down(home) == [f"kafka: pid {orphan.pid} was left by an engine that was killed; ending it"]
     assert gone(orphan.pid)
-    assert said == [f"kafka: pid {orphan.pid} was left by an engine that was killed; ending it"]
-
-
-def test_down_finds_what_outlived_the_first_process_of_its_part(home: Home) -> None:
-    # The shell is the recorded process, and gone; its child names the data directory in its command line.
+    # The shell is the recorded process, which has ended; its child names the data directory in its command line.
     script = f"/bin/sh -c 'sleep 600; : {home.path}' & echo $!"
     shell = subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE, text=True)
     assert shell.stdout is not None
@@ -62,37 +112,45 @@ def test_down_finds_what_outlived_the_first_process_of_its_part(home: Home) -> N
     shell.wait()
     shell.stdout.close()
     write_state(home, ProcessId(shell.pid, 0.0))
-    commands.down(home.path, lambda _line: None)
+    down(home)
     assert gone(child)
 
 
-def test_a_stranger_with_the_same_process_id_is_spared(home: Home, orphan: ProcessId) -> None:
-    write_state(home, ProcessId(orphan.pid, orphan.created - 3600))
-    commands.down(home.path, lambda _line: None)
-    assert not gone(orphan.pid)
-
-
-def test_status_adds_up_what_a_part_uses(home: Home, orphan: ProcessId) -> None:
+def test_the_status_of_parts(home: Home, orphan: ProcessId) -> None:
+    write_state(home, None, PartState.FAILED)
+    document = status(home.path)
+    assert (document["parts"]["kafka"]["state"], document["problem"]) == ("failed", "no room")
     write_state(home, orphan)
     with home.locked():
         document = status(home.path)
-    kafka = document["parts"]["kafka"]
-    assert (kafka["state"], kafka["pid"], kafka["processes"]) == ("ready", orphan.pid, 1)
-    assert kafka["memory_bytes"] > 0
-    assert kafka["since"] == "1970-01-01T00:00:00.000Z"
-    assert document["memory_kind"] == processes.memory_kind()
-
-
-def test_a_part_whose_end_could_not_be_written_down_is_not_said_to_be_ready(home: Home, orphan: ProcessId) -> None:
-    write_state(home, ProcessId(orphan.pid, orphan.created - 3600))
-    with home.locked():
+        kafka = document["parts"]["kafka"]
+        assert (kafka["state"], kafka["pid"], kafka["processes"]) == ("ready", orphan.pid, 1)
+        assert kafka["memory_bytes"] > 0
+        assert kafka["since"] == "1970-01-01T00:00:00.000Z"
+        assert document["memory_kind"] == processes.memory_kind()
+        # Its end could not be written.
+        write_state(home, ProcessId(orphan.pid, orphan.created - 3600))
         document = status(home.path)
-    assert (document["ready"], document["parts"]["kafka"]["state"]) == (False, "restarting")
-
-
-def test_status_says_what_is_full(home: Home) -> None:
-    assert status(home.path)["disk"] == ""
+        assert (document["ready"], document["parts"]["kafka"]["state"]) == (False, "restarting")
+    assert document["disk"] == ""
     home.settings_file.write_text(f"[stack]\nmin_free_disk_mb = {10**9}\n")
-    said = status(home.path)["disk"]
-    assert f"MiB are free on the disk of {home.path}" in said
-    assert "make room" in said
+    assert f"MiB are free on the disk of {home.path}" in status(home.path)["disk"]
+
+
+def test_the_status_tells_of_restarts_and_silence(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = {
+        "kafka": PartStatus(PartState.READY, 0.0, ME, 2, "did not answer for 30 s (no answer within 7.5 s)", 1),
+        "gateway": PartStatus(PartState.READY, 0.0, ME, silent_since=time.time() - 12),
+        "dispatch": PartStatus(PartState.READY, 0.0, ME),
+    }
+    state.write(home.state_file, EngineStatus(ME, 0.0, {}, parts))
+    with home.locked(), pytest.raises(typer.Exit):
+        print_status(home=home.path)
+    said = capsys.readouterr().out
+    for words in (
+        "kafka was restarted 2 times; last time it did not answer for 30 s (no answer within 7.5 s)",
+        "gateway has not answered for 12 s; it is restarted when that goes on",
+        "silent 12 s",
+    ):
+        assert words in said
+    assert "dispatch was" not in said

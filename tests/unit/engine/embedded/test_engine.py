@@ -65,7 +65,7 @@ def test_a_busy_port_names_its_option(home: Home, busy: int, name: str) -> None:
         engine.effective(settings(home, **{name: busy}))
 
 
-def test_a_console_that_nobody_asked_for_keeps_no_engine_from_starting(home: Home, busy: int) -> None:
+def test_a_busy_port_of_the_usual_console_stops_no_start(home: Home, busy: int) -> None:
     held = HeldPort()
     held.for_life_of(home)
     given = settings(home, gateway__port=held.number)
@@ -73,21 +73,27 @@ def test_a_console_that_nobody_asked_for_keeps_no_engine_from_starting(home: Hom
     assert engine.effective(usual).console.port not in (0, busy)
 
 
-def test_an_embedded_broker_beside_a_named_one_is_a_contradiction(home: Home) -> None:
+def test_external_parts_are_neither_started_nor_asked(home: Home, tools: Tools, busy: int) -> None:
+    def parts(chosen: Settings) -> set[str]:
+        return {part.name for part in engine.parts(chosen, tools, home, {})}
+
     with pytest.raises(ConfigError, match=r"kafka\.bootstrap_servers = 'kafka\.example:9092'.*stack\.broker"):
         engine.effective(settings(home, kafka__bootstrap_servers="kafka.example:9092"))
-
-
-def test_with_an_external_broker_and_without_a_console_none_is_started(home: Home, tools: Tools) -> None:
     given = settings(home, kafka__bootstrap_servers="kafka.example:9092", stack__broker="external", console__port=0)
     chosen = engine.effective(given)
     assert chosen.kafka.bootstrap_servers == "kafka.example:9092"
-    assert {part.name for part in engine.parts(chosen, tools, home, {})} == {"dispatch", "gateway"}
+    assert parts(chosen) == {"dispatch", "gateway"}
     assert not {"kafka", "console"} & engine.questions_of(chosen, home).keys()
     assert "console" not in engine.addresses(chosen)
+    # The job's port for metrics is its own: it may run already.
+    chosen = engine.effective(settings(home, stack__job="external", metrics__job_port=busy))
+    assert parts(chosen) == engine.questions_of(chosen, home).keys() == {"kafka", "gateway", "console"}
+    assert set(engine.metrics_urls(chosen)) == {"gateway", "dispatch"}
+    nowhere = engine.effective(settings(home, stack__job="external"))
+    assert set(engine.metrics_urls(nowhere)) == {"gateway"}
 
 
-def test_the_edges_are_there_where_the_settings_open_them(home: Home, tools: Tools) -> None:
+def test_edges_exist_where_the_settings_open_them(home: Home, tools: Tools) -> None:
     chosen = engine.effective(settings(home, zmq__enabled=True))
     assert chosen.framed.port, "the ZeroMQ edges are a client of the framed edge"
     assert engine.addresses(chosen)["framed"] == f"framed://127.0.0.1:{chosen.framed.port}"
@@ -96,17 +102,7 @@ def test_the_edges_are_there_where_the_settings_open_them(home: Home, tools: Too
     assert "framed" not in engine.addresses(engine.effective(settings(home)))
 
 
-def test_with_an_external_job_none_is_started_or_asked(home: Home, tools: Tools, busy: int) -> None:
-    # Its port for metrics is its own: it may run already.
-    chosen = engine.effective(settings(home, stack__job="external", metrics__job_port=busy))
-    assert {part.name for part in engine.parts(chosen, tools, home, {})} == {"kafka", "gateway", "console"}
-    assert set(engine.questions_of(chosen, home)) == {"kafka", "gateway", "console"}
-    assert set(engine.metrics_urls(chosen)) == {"gateway", "dispatch"}
-    nowhere = engine.effective(settings(home, stack__job="external"))
-    assert set(engine.metrics_urls(nowhere)) == {"gateway"}
-
-
-def test_the_parts_read_the_effective_settings_and_nobody_else_does(home: Home) -> None:
+def test_the_parts_read_the_effective_settings_alone(home: Home) -> None:
     chosen = engine.effective(settings(home))
     chosen = dataclasses.replace(chosen, kafka=dataclasses.replace(chosen.kafka, sasl_password="x7"))  # noqa: S106
     engine.write_settings(chosen, home)
@@ -114,17 +110,16 @@ def test_the_parts_read_the_effective_settings_and_nobody_else_does(home: Home) 
     assert load_settings(home.settings_file, environ={}) == chosen
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Java does not go by the locale")
-def test_java_can_open_what_is_in_a_folder_of_any_name(home: Home, tools: Tools) -> None:
-    environ = {"LC_ALL": "C", "LANG": "en_US.UTF-8"}
-    parts = {part.name: part for part in engine.parts(engine.effective(settings(home)), tools, home, environ)}
-    assert parts["kafka"].environ["LC_ALL"] == parts["dispatch"].environ["LC_ALL"] == "C.UTF-8"
-
-
-def test_the_job_is_started_by_spark_submit_and_reads_its_classes_from_the_archive(home: Home, tools: Tools) -> None:
+def test_how_parts_are_started_and_in_which_order_they_stop(home: Home, tools: Tools) -> None:
     tools = dataclasses.replace(tools, classes=Path("/cache/classes.jsa"))
-    parts = {part.name: part for part in engine.parts(engine.effective(settings(home)), tools, home, {})}
+    environ = {"LC_ALL": "C", "LANG": "en_US.UTF-8"}
+    made = engine.parts(engine.effective(settings(home)), tools, home, environ)
+    in_order = sorted(made, key=lambda part: part.stop_share)
+    assert [part.name for part in in_order] == ["gateway", "console", "dispatch", "kafka"]
+    parts = {part.name: part for part in made}
     dispatch = parts["dispatch"]
+    if sys.platform == "linux":  # elsewhere Java does not go by the locale: a folder may have any name
+        assert parts["kafka"].environ["LC_ALL"] == dispatch.environ["LC_ALL"] == "C.UTF-8"
     home.ready_file.touch()
     dispatch.prepare()
     assert not dispatch.is_ready(), "what an earlier run left does not count"
@@ -133,23 +128,3 @@ def test_the_job_is_started_by_spark_submit_and_reads_its_classes_from_the_archi
     text = Path(properties).read_text()
     assert "-XX:SharedArchiveFile=/cache/classes.jsa" in text
     assert "spark.driver.extraClassPath /jars/connector.jar\n" in text
-
-
-def test_parts_stop_gateway_first_and_kafka_last(home: Home, tools: Tools) -> None:
-    parts = engine.parts(engine.effective(settings(home)), tools, home, {})
-    in_order = sorted(parts, key=lambda part: part.stop_share)
-    assert [part.name for part in in_order] == ["gateway", "console", "dispatch", "kafka"]
-
-
-def test_an_archive_of_classes_is_taken_when_it_is_whole_and_made_for_these(tools: Tools, tmp_path: Path) -> None:
-    """Java itself ends in a crash when the file is shorter than it says."""
-    place = engine.class_archive_name(tools, tmp_path, 4)
-    place.parent.mkdir()
-    assert engine.class_archive(tools, tmp_path) is None
-    place.write_bytes(b"clas")
-    assert engine.class_archive(tools, tmp_path) == place
-    assert engine.class_archive(dataclasses.replace(tools, spark_jars=[Path("/jars/newer.jar")]), tmp_path) is None
-    newer = dataclasses.replace(tools.java, version="21")
-    assert engine.class_archive(dataclasses.replace(tools, java=newer), tmp_path) is None
-    place.write_bytes(b"cla")
-    assert engine.class_archive(tools, tmp_path) is None

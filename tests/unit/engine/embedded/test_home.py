@@ -1,4 +1,4 @@
-"""The data directory: can it be used, and by whom is it."""
+"""The data directory: whether it can be used, its owner, its mode, and the space on its disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from arborcast.engine.embedded.home import Access, Home, keep_private
+from arborcast.engine.embedded.home import Access, DiskWatch, Home, free_mb, keep_private
 from arborcast.engine.processes.errors import HomeError, HomeInUse
 from tests.support.waiting import wait_until
 
@@ -47,29 +47,23 @@ def test_a_second_engine_is_refused_with_the_pid_of_the_first(home: Home) -> Non
                 pass
         finally:
             holder.kill()
-    # The lock goes with the process: nobody has to clear anything away.
+    # The lock ends with the process.
     wait_until(lambda: home.owner() is None)
     with home.locked():
         pass
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HomeError, match=r"the data directory .*file/data cannot be written: .*--home DIR"):
         Home(tmp_path / "file" / "data").create()
-
-
-def test_a_directory_that_cannot_be_written_is_named(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(HomeError, match=r"only \d+ MiB are free .* at least 1000000000 MiB .*stack.min_free_disk_mb"):
+        Home(tmp_path).create(min_free_mb=10**9)
     refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(home.path))
     # Root may write everywhere.
     monkeypatch.setattr(tempfile, "TemporaryFile", Mock(side_effect=refused))
     with pytest.raises(HomeError, match="cannot be written: this user may not read or write it"):
         home.create()
-
-
-def test_a_nearly_full_disk_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(HomeError, match=r"only \d+ MiB are free .* at least 1000000000 MiB .*stack.min_free_disk_mb"):
-        Home(tmp_path).create(min_free_mb=10**9)
 
 
 def mode(path: Path) -> int:
@@ -84,9 +78,7 @@ def umask() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("access", "wanted", "file"), [("owner", 0o700, 0o600), ("group", 0o2770, 0o660)])
-def test_nobody_else_reads_what_an_engine_keeps(
-    tmp_path: Path, umask: None, access: Access, wanted: int, file: int
-) -> None:
+def test_files_of_an_engine_are_private(tmp_path: Path, umask: None, access: Access, wanted: int, file: int) -> None:
     home = Home(tmp_path / "above" / "data")
     keep_private(access)
     assert home.create(access=access) == ""
@@ -111,7 +103,7 @@ def test_nobody_else_reads_what_an_engine_keeps(
         (".arborcast", "kafka", 0o777, "group", 0o2770, "had the mode 777, now it has 2770"),
     ],
 )
-def test_the_mode_of_a_directory_that_is_there_already(
+def test_the_mode_of_a_directory_that_exists(
     tmp_path: Path, umask: None, name: str, inside: str, before: int, access: Access, after: int, note: str
 ) -> None:
     """What is an engine's own is narrowed, and that is reported; another's folder and a shared one stay as they are."""
@@ -127,12 +119,31 @@ def test_the_mode_of_a_directory_that_is_there_already(
     assert mode(path) == after
 
 
-def test_a_directory_of_another_user_is_told_of(tmp_path: Path, umask: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_another_user_is_named(tmp_path: Path, umask: None, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Home(tmp_path / "data")
     home.path.mkdir()
-
-    def refuse(_path: Path, _mode: int) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(Path, "chmod", refuse)
+    monkeypatch.setattr(Path, "chmod", Mock(side_effect=PermissionError(1, "Operation not permitted")))
     assert "it cannot be made 700: Operation not permitted" in home.create()
+
+
+def test_a_shortage_of_space_is_reported_once_and_so_is_its_end(tmp_path: Path) -> None:
+    free, said = [1000], list[str]()
+    watch = DiskWatch(Path("/data"), 500, said.append, lambda _: free[0])
+    for free[0], words in (
+        (1000, ""),
+        (499, "only 499 MiB are free on the disk of /data"),
+        (3, ""),
+        (501, ""),  # around the mark it is the same shortage
+        (2, ""),
+        (600, "600 MiB are free again on the disk of /data"),
+        (100, "stack.min_free_disk_mb asks for 500"),
+    ):
+        said.clear()
+        watch.check()
+        assert len(said) == bool(words), free
+        assert words in "".join(said)
+    said.clear()
+    DiskWatch(tmp_path / "gone", 1, said.append).check()
+    assert not said
+    with pytest.raises(OSError, match="gone"):
+        free_mb(tmp_path / "gone")

@@ -1,11 +1,15 @@
-"""One part through its lives, over a real process and hours of a clock that nobody waits for."""
+"""One part through its lives, over a real process and hours of a clock that does not run by itself."""
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from arborcast.core.telemetry.log_format import write
 from arborcast.engine.embedded.parts import Part, PartSpec
@@ -19,24 +23,33 @@ SETTINGS = StackSettings(start_timeout_s=120, restart_first_s=0.5)
 
 @contextmanager
 def part(
-    folder: Path, is_ready: Callable[[], bool], code: str = "", report: Callable[[str], None] = lambda _words: None
+    folder: Path,
+    ready: bool = True,
+    code: str = "",
+    report: Callable[[str], None] = lambda _words: None,
+    lives: Callable[[float], str] | None = None,
 ) -> Iterator[Part]:
     sleeps = (sys.executable, "-c", f"import time; {code}; time.sleep(600)")
-    made = Part(PartSpec("a", sleeps, {}, folder, folder / "a.log", is_ready), SETTINGS, report)
+    watched: dict[str, Any] = {"lives": lives, "hang_timeout_s": 0.6} if lives else {}
+    made = Part(PartSpec("a", sleeps, {}, folder, folder / "a.log", lambda: ready, **watched), SETTINGS, report)
     try:
         yield made
     finally:
         made.kill()
 
 
-def end_the_process_of(it: Part) -> None:
-    (process,) = it.members()
-    process.kill()
-    wait_until(lambda: gone(process.pid))
+def start(it: Part, at: float = 0.0) -> None:
+    it.step(at)
+    it.step(at)
+    assert state_of(it) is PartState.READY
 
 
-def test_a_start_that_takes_long_and_leads_nowhere_is_not_forgiven(tmp_path: Path) -> None:
-    with part(tmp_path, lambda: False) as it:
+def state_of(it: Part) -> PartState:
+    return it.state
+
+
+def test_failures_are_forgotten_after_a_long_life_that_was_ready(tmp_path: Path) -> None:
+    with part(tmp_path, ready=False) as it:
         for attempt in (1, 2, 3):
             it.step(attempt * 1_000.0)
             assert it.state is PartState.STARTING
@@ -44,17 +57,13 @@ def test_a_start_that_takes_long_and_leads_nowhere_is_not_forgiven(tmp_path: Pat
             it.step(attempt * 1_000.0 + 122)
             assert (it.process.failures, it.restarts) == (attempt, attempt)
         assert it.status.last_exit == "was not ready within 120 s"
-
-
-def test_a_long_life_that_was_ready_is(tmp_path: Path) -> None:
-    with part(tmp_path, lambda: True) as it:
+    with part(tmp_path) as it:
         for life, (ran, failures) in enumerate([(1, 1), (1, 2), (61, 1), (1, 2)]):
-            began = life * 1_000.0
-            it.step(began)
-            it.step(began)
-            assert it.state is PartState.READY
-            end_the_process_of(it)
-            it.step(began + ran)
+            start(it, life * 1_000.0)
+            (process,) = it.members()
+            process.kill()
+            wait_until(lambda pid=process.pid: gone(pid))  # type: ignore[misc]
+            it.step(life * 1_000.0 + ran)
             assert it.process.failures == failures
 
 
@@ -62,7 +71,7 @@ def test_a_start_that_does_not_end_is_reported_with_the_reason_in_its_log(tmp_pa
     line = write("human", 1.0, "warning", "dispatch", "push is started again in 1 s: chmod was not found")
     other = write("human", 2.0, "warning", "dispatch", "an endpoint fails")
     reported: list[str] = []
-    with part(tmp_path, lambda: False, f"print({line!r}); print({other!r}, flush=True)", reported.append) as it:
+    with part(tmp_path, False, f"print({line!r}); print({other!r}, flush=True)", reported.append) as it:
         it.step(1_000.0)
         wait_until(lambda: "endpoint" in (tmp_path / "a.log").read_text())
         it.step(1_005.0)
@@ -71,3 +80,62 @@ def test_a_start_that_does_not_end_is_reported_with_the_reason_in_its_log(tmp_pa
         f"a: starting, {seconds} s so far; its log has: push is started again in 1 s: chmod was not found"
         for seconds in (5, 10)
     ]
+
+
+@pytest.mark.slow
+def test_a_part_is_silent_in_the_supervisors_own_time(tmp_path: Path) -> None:
+    """The lid of the laptop was closed: what had no answer meanwhile has been silent for a moment of its own time."""
+    asked = threading.Semaphore(0)
+
+    def silent(_deadline_s: float) -> str:
+        asked.release()
+        return "no answer"
+
+    with part(tmp_path, lives=silent) as it:
+        start(it)
+        it.watch(100.0)
+        for _ in range(5):
+            asked.acquire()
+        it.watch(100.5)
+        assert state_of(it) is PartState.READY
+        assert it.status.silent_since
+        it.watch(100.7)
+        assert state_of(it) is PartState.RESTARTING
+        assert it.status.hangs == it.restarts == 1
+
+
+@pytest.mark.slow
+def test_a_question_that_is_open_or_failed_says_nothing_of_the_part(tmp_path: Path) -> None:
+    deadlines: list[float] = []
+    hold = threading.Event()
+
+    def slow(deadline_s: float) -> str:
+        deadlines.append(deadline_s)
+        hold.wait()
+        return "no answer"
+
+    with part(tmp_path, lives=slow) as it:
+        start(it)
+        it.watch(100.0)
+        wait_until(lambda: deadlines)
+        it.watch(1_000.0)
+        assert state_of(it) is PartState.READY
+        assert not it.status.silent_since
+        hold.set()
+        wait_until(lambda: len(deadlines) > 3)
+        it.watch(1_000.0)
+        assert state_of(it) is PartState.RESTARTING
+    assert deadlines[0] == pytest.approx(0.15), "three of them fit into the time limit"
+    asked = threading.Semaphore(0)
+
+    def broken(_deadline_s: float) -> str:
+        asked.release()
+        raise RuntimeError("too many open files")
+
+    with part(tmp_path, lives=broken) as it:
+        start(it)
+        it.watch(0.0)
+        for _ in range(4):
+            asked.acquire()
+        it.watch(1_000.0)
+        assert state_of(it) is PartState.READY

@@ -49,42 +49,33 @@ def http(status: str, body: str) -> bytes:
 
 
 @pytest.mark.parametrize("who", ASKERS)
-def test_a_connection_is_no_answer(who: str) -> None:
-    with server(None) as port:
-        assert ASKERS[who](port)(0.2) == "no answer within 0.2 s"
-
-
-@pytest.mark.parametrize("who", ASKERS)
-def test_nobody_listens(who: str) -> None:
-    with server(None) as port:
-        pass
-    assert ASKERS[who](port)(5) == "no process listens"
-
-
-@pytest.mark.parametrize("who", ASKERS)
-def test_whoever_turns_us_away_lives(who: str) -> None:
+def test_a_process_that_closes_connections_lives(who: str) -> None:
     """Too many connections, a certificate that we do not have: its process has decided that."""
+    with server(None) as port:
+        assert ASKERS[who](port)(0.2) == "no answer within 0.2 s", "a connection is no answer"
+    assert ASKERS[who](port)(5) == "no process listens"
     with server(b"") as port:
         assert ASKERS[who](port)(30) == ""
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("who", "answer", "why"),
     [
-        (http("200 OK", "alive\n"), ""),
-        (http("503 Service Unavailable", "there are too many connections\n"), ""),
-        (http("500 Internal Server Error", "the parent of the workers ...\n"), "the parent of the workers ..."),
-        (b"no HTTP at all", ""),
+        ("gateway", http("200 OK", "alive\n"), ""),
+        ("gateway", http("503 Service Unavailable", "there are too many connections\n"), ""),
+        (
+            "gateway",
+            http("500 Internal Server Error", "the parent of the workers ...\n"),
+            "the parent of the workers ...",
+        ),
+        ("gateway", b"no HTTP at all", ""),
+        ("kafka", struct.pack(">iii", 8, 1, 0), ""),  # it has not found itself yet
     ],
+    ids=["200", "503", "500", "no HTTP", "kafka"],
 )
-def test_what_a_gateway_says(answer: bytes, why: str) -> None:
+def test_answers(who: str, answer: bytes, why: str) -> None:
     with server(answer) as port:
-        assert ASKERS["gateway"](port)(30) == why
-
-
-def test_a_broker_that_has_not_found_itself_lives() -> None:
-    with server(struct.pack(">iii", 8, 1, 0)) as port:
-        assert ASKERS["kafka"](port)(30) == ""
+        assert ASKERS[who](port)(30) == why
 
 
 def test_a_heart_beats_when_its_file_has_a_new_time(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What workers leave for each other."""
+"""What workers write for each other."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def publish(metrics: WorkerMetrics, until: Callable[[], bool], obstacle: Callabl
     asyncio.run(run())
 
 
-def test_metrics_are_read_by_the_thread_that_counts(share: Share) -> None:
+def test_metrics_are_read_by_the_thread_that_counts_and_a_mark_says_ready(share: Share) -> None:
     # In another one, what is read may change in the middle.
     readers: list[int] = []
 
@@ -61,21 +61,16 @@ def test_metrics_are_read_by_the_thread_that_counts(share: Share) -> None:
 
     metrics = WorkerMetrics(share)
     metrics.gauge("waiting", "What the event loop changes.", read)
-
-    publish(metrics, (share.folder / "0.ready").exists, obstacle)
+    mark = share.folder / "0.ready"
+    publish(metrics, mark.exists, obstacle)
     assert (share.folder / "0.metrics").read_text() == metrics.text().replace('{worker="0"}', "")
     assert set(readers) == {threading.get_ident()}
     assert share.waits_for(2) == "worker 1 is not ready yet"
-
-
-def test_who_is_not_ready_leaves_metrics_but_no_mark(share: Share) -> None:
-    mark = share.folder / "0.ready"
-    mark.touch()
-    publish(WorkerMetrics(share), (share.folder / "0.metrics").exists, lambda: "the logs are not read")
+    publish(WorkerMetrics(share), lambda: not mark.exists(), lambda: "the logs are not read")
     assert not mark.exists()
 
 
-def test_what_cannot_be_read_is_not_kept_quiet(share: Share) -> None:
+def test_publishing_fails_with_a_broken_figure_and_ends_with_the_folder(share: Share) -> None:
     def broken() -> float:
         raise RuntimeError("dictionary changed size during iteration")
 
@@ -83,6 +78,8 @@ def test_what_cannot_be_read_is_not_kept_quiet(share: Share) -> None:
     metrics.gauge("broken", "Nothing reads it.", broken)
     with pytest.raises(RuntimeError, match="changed size"):
         publish(metrics, lambda: False)
+    shutil.rmtree(share.folder)  # as the parent does
+    publish(WorkerMetrics(share), lambda: False)
 
 
 def test_a_full_disk_is_waited_for(
@@ -101,12 +98,7 @@ def test_a_full_disk_is_waited_for(
     assert [record.levelname for record in caplog.records if "No space" in record.getMessage()][:1] == ["ERROR"]
 
 
-def test_it_ends_with_the_parent_that_has_taken_the_folder_away(share: Share) -> None:
-    shutil.rmtree(share.folder)
-    publish(WorkerMetrics(share), lambda: False)
-
-
-def test_a_worker_that_dies_while_the_others_are_asked(share: Share, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_may_end_while_metrics_are_read(share: Share, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (1, 2):
         (share.folder / f"{number}.metrics").write_text("# TYPE a gauge\na 1\n")
     read = Path.read_text

@@ -38,59 +38,34 @@ class Group:
         return [name for name, candidate in self.candidates.items() if candidate.mine]
 
 
-def test_the_first_takes_it_and_the_second_waits() -> None:
+def test_a_lease_is_taken_kept_and_lost_in_time() -> None:
     group = Group("a", "b")
-    group.look("a")
-    group.look("b")
-
+    for name in ("a", "b", "b"):
+        group.look(name)
     assert group.holders() == ["a"]
-    group.look("b")
     assert [each.term for each in group.log] == [1, 0], "the other shows itself once, and claims nothing"
-
-
-def test_a_silent_holder_loses_it_within_ten_seconds_and_not_before_its_time() -> None:
-    group = Group("a", "b")
-    group.look("a")
-    group.look("b")
     while not group.candidates["b"].mine and group.now < 20:  # a is dead: it neither reads nor writes
         group.now += RENEW_S
         group.look("b")
-
     assert group.candidates["b"].mine
     assert HOLD_S < LEASE_S < group.now < 10
-
-
-def test_a_holder_that_wakes_up_late_sees_that_it_has_lost() -> None:
-    group = Group("a", "b")
-    group.look("a")
-    group.look("b")
-    group.now = LEASE_S + 1
-    group.look("b")
     late = group.candidates["a"].next(group.now)
     assert late is not None
     assert late.kind == "renewal"
     group.log.append(late)
-    group.follow("a")
-    group.follow("b")
-
+    for name in ("a", "b"):
+        group.follow(name)
     assert group.holders() == ["b"], "a renewal of a past term is nothing"
-
-
-def test_what_is_released_is_free_at_once() -> None:
-    group = Group("a", "b")
+    released = group.candidates["b"].release()
+    assert released is not None
+    group.log.append(released)
+    group.follow("b")
     group.look("a")
-    group.look("b")
-    word = group.candidates["a"].release()
-    assert word is not None
-    group.log.append(word)
-    group.follow("a")
-    group.look("b")
-
-    assert group.holders() == ["b"]
-    assert group.candidates["a"].release() is None
+    assert group.holders() == ["a"], "a released lease is free at once"
+    assert group.candidates["b"].release() is None
 
 
-def test_a_restarted_process_takes_up_its_own_lease_at_once() -> None:
+def test_a_restarted_process_has_its_own_lease_at_once() -> None:
     group = Group("host/8080#1", "host/8080#2", "host/8081#3")
     former, again, other = group.candidates
     group.look(former)
@@ -98,16 +73,14 @@ def test_a_restarted_process_takes_up_its_own_lease_at_once() -> None:
     assert group.holders() == [former]
     group.look(again)
     group.follow(former)
-
     assert group.holders() == [again]
     assert group.candidates[again].term == 2
 
 
-def test_one_who_sees_only_a_claim_that_came_second_learns_the_holder_from_its_renewal() -> None:
+def test_a_candidate_without_the_first_claim_finds_the_holder_by_its_renewal() -> None:
     late = Lease("c")
     late.apply(LeaseRecord(kind="claim", holder="b", term=7), 0.0)  # the first claim is no longer in the log
     late.apply(LeaseRecord(kind="renewal", holder="a", term=7), 1.0)
-
     assert late.holder == "a"
     assert late.next(2.0) == LeaseRecord(kind="claim", holder="c", term=0), "it takes nothing from the holder"
 
@@ -125,7 +98,6 @@ def test_never_two_who_have_read_everything(steps: list[tuple[str, str]]) -> Non
                 group.now += RENEW_S if step == "wait" else LEASE_S + 1
     for name in group.candidates:
         group.follow(name)
-
     assert len(group.holders()) <= 1
 
 
@@ -157,6 +129,11 @@ class Gateways:
         for each in steps:
             self.steps.append(each)
             self.step()
+
+    def after(self, *steps: Step) -> list[tuple[bytes, bytes]]:
+        """The log after these steps."""
+        self.run(*steps)
+        return self.log
 
     def step(self) -> None:
         """The next step, within which others may be taken."""
@@ -201,38 +178,25 @@ class LogAppender:
         self._world.step()
 
 
-def test_a_gateway_alone_is_the_sole_one_until_another_shows_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = [("a", RENEW_S), ("a", RENEW_S), ("b", 0.0), ("a", RENEW_S), ("b", 0.0)]
+def test_the_sole_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until another shows itself, which has to wait for a lease's time when the first has ended."""
     world = Gateways(monkeypatch, ("a", "b"), ())
     found = []
-    for look in looks:
+    for look in (("a", RENEW_S), ("a", RENEW_S), ("b", 0.0), ("a", RENEW_S), ("b", 0.0)):
         world.run(look)
         found.append((world.sole(), world.positions["b"].shown))
-
     assert found == [([], False), (["a"], False), (["a"], False), ([], False), ([], True)]
-
-
-def test_a_sole_gateway_that_is_gone_holds_up_another_for_the_time_of_the_lease(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     world = Gateways(monkeypatch, ("a", "b"), ())
     world.run(("a", 0.0), ("a", RENEW_S))
     assert world.sole() == ["a"]
     began = world.now
     while not world.positions["b"].shown:
         world.run(("b", RENEW_S))
-
     assert LEASE_S < world.now - began < 2 * LEASE_S
-
-
-def test_a_successor_of_the_same_name_is_the_sole_gateway_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = Gateways(monkeypatch, ("host:1",), ())
-    world.run(("host:1", RENEW_S), ("host:1", RENEW_S))
-    again = Gateways(monkeypatch, ("host:1",), ())
-    again.log += world.log
-    again.run(("host:1", RENEW_S), ("host:1", RENEW_S))
-
-    assert again.sole() == ["host:1"]
+    again = Gateways(monkeypatch, ("a",), ())
+    again.log += Gateways(monkeypatch, ("a",), ()).after(("a", RENEW_S), ("a", RENEW_S))
+    again.run(("a", RENEW_S), ("a", RENEW_S))
+    assert again.sole() == ["a"], "a successor of the same name"
 
 
 @pytest.mark.parametrize("looks", [1, 2])

@@ -50,9 +50,7 @@ def test_it_is_made_once_and_found_by_what_it_was_made_for(
 ) -> None:
     played(monkeypatch, _JOB)
     said: list[str] = []
-
     assert class_archive.make(tools, tmp_path, said.append)
-
     made = engine.class_archive(tools, tmp_path)
     assert made is not None
     assert made.read_text() == "classes"
@@ -74,10 +72,8 @@ def test_archives_of_earlier_versions_do_not_pile_up(
     own.write_text("known")
     os.utime(own, (0, 0))
     assert engine.class_archive(tools, tmp_path) == own, "which marks it as used"
-
     newer = dataclasses.replace(tools, java_home=Path("/opt/newer"))
     assert class_archive.make(newer, tmp_path, lambda _line: None)
-
     assert {own, recent} < {*(tmp_path / "java").iterdir()}
     assert not unused.exists()
 
@@ -96,7 +92,20 @@ def test_without_one_everything_goes_on_more_slowly(
     said: list[str] = []
 
     assert not class_archive.make(tools, tmp_path, said.append)
-
     assert re.search(why, said[-1]), said
     assert engine.class_archive(tools, tmp_path) is None
     assert list((tmp_path / "java").iterdir()) == []
+
+
+def test_an_archive_is_taken_when_it_is_whole_and_of_these_classes(tools: Tools, tmp_path: Path) -> None:
+    """Java itself ends in a crash when the file is shorter than it says."""
+    place = engine.class_archive_name(tools, tmp_path, 4)
+    place.parent.mkdir()
+    assert engine.class_archive(tools, tmp_path) is None
+    place.write_bytes(b"clas")
+    assert engine.class_archive(tools, tmp_path) == place
+    assert engine.class_archive(dataclasses.replace(tools, spark_jars=[Path("/jars/newer.jar")]), tmp_path) is None
+    newer = dataclasses.replace(tools.java, version="21")
+    assert engine.class_archive(dataclasses.replace(tools, java=newer), tmp_path) is None
+    place.write_bytes(b"cla")
+    assert engine.class_archive(tools, tmp_path) is None

@@ -76,25 +76,23 @@ def entries(cache: Path) -> set[str]:
     return {path.name for path in (cache / "jars").iterdir() if path.name != ".lock"}
 
 
-def test_fetches_all_sets_apart_and_tells_of_each_jar(cache: Path, played: PlayedIvy, report: list[str]) -> None:
+def test_sets_are_fetched_apart_once_and_mended(cache: Path, played: PlayedIvy, report: list[str]) -> None:
     told: list[tuple[str, int, int]] = []
     jars.fetch(
         played.java, report.append, cache, progress=lambda what, done=0, total=0: told.append((what, done, total))
     )
     assert [path.name for path in jars.jar_paths("spark", cache)] == ["connector-1.0.jar"]
     assert [path.name for path in jars.jar_paths("broker", cache)] == ["kafka-2.0.jar", "log-1.jar"]
-    assert [each for each in told if each[0] == "downloading the broker jars"] == [
-        ("downloading the broker jars", 1, 2),
-        ("downloading the broker jars", 2, 2),
-    ]
+    assert [each[1:] for each in told if each[0] == "downloading the broker jars"] == [(1, 2), (2, 2)]
     assert any("broker set complete, 2 jars" in line for line in report)
-
-
-def test_the_second_time_nothing_is_asked_of_java(cache: Path, played: PlayedIvy, report: list[str]) -> None:
-    jars.fetch(played.java, report.append, cache)
     asked = played.asked
     jars.fetch(played.java, report.append, cache)
-    assert played.asked == asked
+    assert played.asked == asked, "Java is not started for what is there"
+    jars.jar_paths("spark", cache)[0].write_bytes(b"rotten")
+    with pytest.raises(JarError, match="is not the pinned one"):
+        jars.jar_paths("spark", cache)
+    jars.fetch(played.java, report.append, cache)
+    assert jars.is_fetched("spark", cache)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +119,9 @@ def test_a_set_with_a_wrong_jar_is_refused_as_a_whole(
     assert not (cache / "ivy").exists()
 
 
-def test_offline_says_what_to_do(cache: Path, played: PlayedIvy, report: list[str]) -> None:
+def test_offline_and_on_a_full_disk_nothing_is_half_written(
+    cache: Path, played: PlayedIvy, report: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     played.says(
         "Server access error at url https://jars.example.org/x (java.net.UnknownHostException: repo1)\n"
         "\t\t:: org.example#connector;1.0: not found",
@@ -133,23 +133,16 @@ def test_offline_says_what_to_do(cache: Path, played: PlayedIvy, report: list[st
     assert message.startswith("could not fetch connector-1.0.jar: org.example#connector;1.0: not found")
     assert "UnknownHostException" in message
     assert "arborcast fetch --from FOLDER" in message
-
-
-def test_a_full_disk_is_said_and_leaves_nothing_half_written(cache: Path, played: PlayedIvy, report: list[str]) -> None:
     played.says("java.io.IOException: No space left on device", 1)
     with pytest.raises(HomeError, match="the disk is full"):
         jars.fetch(played.java, report.append, cache)
     assert entries(cache) == set()
-
-
-def test_too_little_room_is_noticed_before_anything_is_fetched(
-    cache: Path, played: PlayedIvy, report: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    asked = played.asked
     usage = shutil.disk_usage("/")._replace(free=5 * 2**20)
     monkeypatch.setattr("arborcast.engine.install.jars.shutil.disk_usage", lambda _path: usage)
     with pytest.raises(HomeError, match="only 5 MiB free"):
         jars.fetch(played.java, report.append, cache)
-    assert played.asked == 0
+    assert played.asked == asked
 
 
 def test_ctrl_c_in_the_middle_leaves_nothing_half_written(cache: Path, played: PlayedIvy, report: list[str]) -> None:
@@ -162,32 +155,16 @@ def test_ctrl_c_in_the_middle_leaves_nothing_half_written(cache: Path, played: P
     assert [name.partition("-")[0] for name in entries(cache)] == ["spark"]
 
 
-def test_takes_jars_from_a_folder_without_java(
-    cache: Path, played: PlayedIvy, report: list[str], tmp_path: Path
-) -> None:
-    jars.fetch(played.java, report.append, tmp_path / "other machine")
-    asked = played.asked
-    jars.fetch(played.java, report.append, cache, source=tmp_path / "other machine")
-    assert jars.is_fetched("spark", cache)
-    assert jars.is_fetched("broker", cache)
-    assert played.asked == asked
-
-
-def test_a_folder_that_lacks_a_jar_names_it(cache: Path, played: PlayedIvy, report: list[str], tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
+def test_jars_from_a_folder_need_no_java(cache: Path, played: PlayedIvy, report: list[str], tmp_path: Path) -> None:
+    other, empty = tmp_path / "other machine", tmp_path / "empty"
+    empty.mkdir()
     with pytest.raises(JarError, match=r"connector-1\.0\.jar is not in"):
-        jars.fetch(played.java, report.append, cache, source=tmp_path / "empty")
-
-
-def test_a_jar_that_was_changed_after_the_fetch_is_noticed_and_mended(
-    cache: Path, played: PlayedIvy, report: list[str]
-) -> None:
-    jars.fetch(played.java, report.append, cache)
-    jars.jar_paths("spark", cache)[0].write_bytes(b"rotten")
-    with pytest.raises(JarError, match="is not the pinned one"):
-        jars.jar_paths("spark", cache)
-    jars.fetch(played.java, report.append, cache)
-    assert jars.is_fetched("spark", cache)
+        jars.fetch(played.java, report.append, cache, source=empty)
+    jars.fetch(played.java, report.append, other)
+    asked = played.asked
+    jars.fetch(played.java, report.append, cache, source=other)
+    assert [jars.is_fetched(each, cache) for each in ("spark", "broker")] == [True, True]
+    assert played.asked == asked
 
 
 @pytest.mark.parametrize(
@@ -208,5 +185,5 @@ def test_a_jar_that_was_changed_after_the_fetch_is_noticed_and_mended(
         ),
     ],
 )
-def test_java_is_told_of_the_proxy(environ: Mapping[str, str], expected: list[str]) -> None:
+def test_options_of_java_for_a_proxy(environ: Mapping[str, str], expected: list[str]) -> None:
     assert jars.proxy_options(environ) == expected

@@ -47,60 +47,40 @@ def test_reads_versions(said: str, version: str | None) -> None:
     assert parse_version(said) == version
 
 
-def test_a_tested_release_goes_before_a_newer_one_found_earlier(tmp_path: Path) -> None:
-    newer, tested = make_java(tmp_path / "jdk25", V25), make_java(tmp_path / "jdk21", V21)
-    environ = {"JAVA_HOME": str(newer), "PATH": str(tested / "bin")}
-    assert find_java(environ, places=()).home == tested
-    found = find_java({"JAVA_HOME": str(newer)}, places=())
-    assert (found.home, found.feature, found.found) == (newer, 25, "JAVA_HOME")
-
-
-def test_an_old_one_on_the_path_does_not_hide_a_good_one_elsewhere(tmp_path: Path) -> None:
-    old = make_java(tmp_path / "old", V11)
-    good = make_java(tmp_path / "jvm" / "good", V17)
+def test_the_choice_of_a_java(tmp_path: Path) -> None:
+    newest, tested = make_java(tmp_path / "jdk25", V25), make_java(tmp_path / "jdk21", V21)
+    old, good = make_java(tmp_path / "old", V11), make_java(tmp_path / "jvm" / "good", V17)
+    environ = {"JAVA_HOME": str(newest), "PATH": str(tested / "bin")}
+    assert find_java(environ, places=()).home == tested, "a tested release goes before a newer one"
+    found = find_java({"JAVA_HOME": str(newest)}, places=())
+    assert (found.home, found.feature, found.found) == (newest, 25, "JAVA_HOME")
     assert find_java({"PATH": str(old / "bin")}, places=(f"{tmp_path}/jvm/*",)).home == good
+    for chosen in (newest, newest / "bin" / "java"):
+        assert find_java({"ARBORCAST_JAVA": str(chosen), "JAVA_HOME": str(good)}, places=()).home == newest
 
 
-def test_the_chosen_one_is_the_last_word(tmp_path: Path) -> None:
-    chosen, other = make_java(tmp_path / "jdk25", V25), make_java(tmp_path / "jdk17", V17)
-    environ = {"ARBORCAST_JAVA": str(chosen), "JAVA_HOME": str(other)}
-    assert find_java(environ, places=()).home == chosen
-    environ["ARBORCAST_JAVA"] = str(chosen / "bin" / "java")
-    assert find_java(environ, places=()).home == chosen
-
-
-def test_java_11_is_too_old_and_named(tmp_path: Path) -> None:
-    home = make_java(tmp_path / "jdk11", V11)
+def test_a_java_that_cannot_be_used_is_named_and_not_replaced(tmp_path: Path) -> None:
+    home, good, old = make_java(tmp_path / "11", V11), make_java(tmp_path / "17", V17), make_java(tmp_path / "8", V8)
     with pytest.raises(JavaTooOld) as caught:
         find_java({"PATH": str(home / "bin")}, places=())
     assert "Java 17 or newer is needed" in str(caught.value)
     assert f"Java 11.0.21 at {home / 'bin' / 'java'} (PATH)" in str(caught.value)
     assert "make setup JAVA=wheel" in str(caught.value)
-
-
-def test_a_chosen_java_that_cannot_be_used_is_not_replaced_in_silence(tmp_path: Path) -> None:
-    chosen, other = make_java(tmp_path / "jdk8", V8), make_java(tmp_path / "jdk17", V17)
     with pytest.raises(JavaTooOld, match=r"ARBORCAST_JAVA is Java 1\.8\.0_392"):
-        find_java({"ARBORCAST_JAVA": str(chosen), "JAVA_HOME": str(other)}, places=())
+        find_java({"ARBORCAST_JAVA": str(old), "JAVA_HOME": str(good)}, places=())
     with pytest.raises(JavaNotFound, match=r"ARBORCAST_JAVA = .*nowhere"):
-        find_java({"ARBORCAST_JAVA": str(tmp_path / "nowhere"), "JAVA_HOME": str(other)}, places=())
-
-
-def test_no_java_says_the_ways_out(tmp_path: Path) -> None:
+        find_java({"ARBORCAST_JAVA": str(tmp_path / "nowhere"), "JAVA_HOME": str(good)}, places=())
     stub = make_java(tmp_path / "stub", "Unable to locate a Java Runtime.", code=1)  # what macOS has
-    with pytest.raises(JavaNotFound) as caught:
+    with pytest.raises(JavaNotFound) as missing:
         find_java({"PATH": str(stub / "bin"), "JAVA_HOME": str(tmp_path / "nothing")}, places=())
-    assert "make setup JAVA=wheel" in str(caught.value)
-    assert "arborcast[java]" in str(caught.value)
-
-
-def test_spark_gets_a_complete_runtime_as_it_is(tmp_path: Path) -> None:
-    home = make_java(tmp_path / "jdk", V17)
-    (home / "release").write_text('JAVA_VERSION="17"\nMODULES="java.base jdk.incubator.vector"\n')
-    assert home_for_spark(find_java({"JAVA_HOME": str(home)}, places=()), tmp_path / "cache") == home
+    assert "make setup JAVA=wheel" in str(missing.value)
+    assert "arborcast[java]" in str(missing.value)
 
 
 def test_spark_gets_a_wrapper_round_a_runtime_without_the_vector_module(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "jdk", V17)
+    (home / "release").write_text('JAVA_VERSION="17"\nMODULES="java.base jdk.incubator.vector"\n')
+    assert home_for_spark(find_java({"JAVA_HOME": str(home)}, places=()), tmp_path / "cache") == home
     home = make_java(tmp_path / "a jdk's home", V25)
     (home / "release").write_text('JAVA_VERSION="25"\nMODULES="java.base java.sql"\n')
     (home / "bin" / "java").write_text('#!/bin/sh\nfor a do printf "[%s]" "$a"; done\n')

@@ -21,22 +21,27 @@ HEALTHY = [
     for number in range(13)
 ]
 
-
-def last_as(**changes: Any) -> EngineView:
-    """A view in which the last sample is another one."""
-    return EngineView([*HEALTHY[:-1], msgspec.structs.replace(HEALTHY[-1], **changes)], failing=[])
-
-
-def endpoint(name: str = "http://e/", pushes: int = 10, failed: int = 10, **more: Any) -> dict[str, Any]:
-    return {"endpoint": name, "pushes": pushes, "failed": failed, "mean_s": 0.02, "longest": 0.03, **more}
+RULES: dict[str, str] = {
+    each["alert"]: each["expr"]
+    for group in yaml.safe_load((ROOT / "docs" / "monitoring" / "alerts.yml").read_text())["groups"]
+    for each in group["rules"]
+}
+"""The expressions of the alert rules."""
 
 
-@pytest.mark.parametrize("rule", sorted(THRESHOLDS))
-def test_the_thresholds_are_those_of_the_alert_rules(rule: str) -> None:
-    document = yaml.safe_load((ROOT / "docs" / "monitoring" / "alerts.yml").read_text())
-    (found,) = [each for group in document["groups"] for each in group["rules"] if each["alert"] == rule]
-    numbers = re.findall(r"> ([0-9.]+)(?![0-9.])", found["expr"])
-    assert THRESHOLDS[rule] in map(float, numbers)
+def last_as(**changes: Any) -> list[MetricsSample]:
+    """Samples of which the last is another one."""
+    return [*HEALTHY[:-1], msgspec.structs.replace(HEALTHY[-1], **changes)]
+
+
+def found(samples: list[MetricsSample], at: float = NOW, **view: Any) -> list[str]:
+    """The concerns of a view."""
+    view = {"failing": [], **view}
+    return [f"{each.level} {each.about}: {each.text}" for each in concerns(EngineView(samples, **view), at)]
+
+
+def endpoint(pushes: int = 10, failed: int = 10, **more: Any) -> dict[str, Any]:
+    return {"endpoint": "http://e/", "pushes": pushes, "failed": failed, "mean_s": 0.02, "longest": 0.03, **more}
 
 
 def slow(name: str, low: float, high: float) -> str:
@@ -97,47 +102,43 @@ METRICS = {
 """For each alert rule, metrics with which it fires, and the concern that they are."""
 
 
-@pytest.mark.parametrize(
-    ("view", "concern"),
-    [
-        (EngineView(HEALTHY, failing=[endpoint()], failing_count=1), "bad endpoints: 1 endpoint failing"),
-        (
-            EngineView(HEALTHY, failing=[endpoint(failed=1)], failing_count=1),
-            "warn degraded: 1 endpoint with some fail",
-        ),
-        (EngineView(HEALTHY, problem="no answer"), "bad engine: The engine's state is unknown: no answer"),
-    ],
-)
-def test_endpoints_and_an_engine_without_an_answer_are_concerns(view: EngineView, concern: str) -> None:
-    (found,) = concerns(view, NOW)
-    assert f"{found.level} {found.about}: {found.text}".startswith(concern)
-
-
-def test_each_alert_rule_has_metrics() -> None:
-    document = yaml.safe_load((ROOT / "docs" / "monitoring" / "alerts.yml").read_text())
-    rules = {each["alert"] for group in document["groups"] for each in group["rules"]}
-    assert rules == {f"Arborcast{each}" for each in METRICS} | {"ArborcastErasureOpen"}, "that is in the control log"
-
-
 @pytest.mark.parametrize("rule", METRICS)
-def test_the_metrics_of_each_alert_rule_are_a_concern(rule: str) -> None:
+def test_metrics_of_an_alert_are_a_concern(rule: str) -> None:
     metrics, concern = METRICS[rule]
     job = "arborcast_dispatch_batches_total 1\n"
     before = sample_of(NOW - 60, Scrape.of(job))
     after = sample_of(NOW, Scrape.of(metrics + "\n" + job * (rule != "JobGone")))
-    (found,) = concerns(EngineView([before, after], failing=[]), NOW)
-    assert f"{found.level} {found.about}: {found.text}".startswith(concern)
+    (only,) = found([before, after])
+    assert only.startswith(concern)
 
 
-def test_a_budget_that_is_not_spent_any_more_is_no_concern() -> None:
-    ended = last_as(states={"burn 1h": 20.0, "burn 5m": 0.0, "burn 6h": 8.0, "burn 30m": 5.0})
-    assert concerns(ended, NOW) == []
+def test_alert_rules_have_metrics_and_the_same_thresholds() -> None:
+    assert RULES.keys() == {f"Arborcast{each}" for each in METRICS} | {"ArborcastErasureOpen"}, "of the control log"
+    for rule, threshold in THRESHOLDS.items():
+        assert threshold in map(float, re.findall(r"> ([0-9.]+)(?![0-9.])", RULES[rule])), rule
 
 
-def test_old_figures_are_no_figures() -> None:
-    assert concerns(EngineView(HEALTHY, failing=[]), NOW + STALE_S) == []
-    (found,) = concerns(EngineView(HEALTHY, failing=[]), NOW + STALE_S + 1)
-    assert (found.level, found.about) == ("bad", "engine")
+@pytest.mark.parametrize(
+    ("view", "concern"),
+    [
+        ({"failing": [endpoint()], "failing_count": 1}, "bad endpoints: 1 endpoint failing"),
+        ({"failing": [endpoint(failed=1)], "failing_count": 1}, "warn degraded: 1 endpoint with some fail"),
+        ({"problem": "no answer"}, "bad engine: The engine's state is unknown: no answer"),
+    ],
+)
+def test_concerns_without_an_alert(view: dict[str, Any], concern: str) -> None:
+    (only,) = found(HEALTHY, **view)
+    assert only.startswith(concern)
+
+
+def test_figures_that_are_no_concern() -> None:
+    assert found(last_as(states={"burn 1h": 20.0, "burn 5m": 0.0, "burn 6h": 8.0, "burn 30m": 5.0})) == [], "ended"
+    gap = [*HEALTHY[:5], MetricsSample(at=NOW - 35, parts={"kafka": True}), *HEALTHY[6:]]
+    many = [msgspec.structs.replace(each, attempts={"dead": 2_800.0} if each.attempts else {}) for each in gap]
+    assert found(many) == [], "a sample without the job is no growth of its counters"
+    assert found(HEALTHY, NOW + STALE_S) == []
+    (stale,) = found(HEALTHY, NOW + STALE_S + 1)
+    assert stale.startswith("bad engine")
 
 
 @pytest.mark.parametrize(
@@ -151,18 +152,11 @@ def test_old_figures_are_no_figures() -> None:
         (endpoint(pushes=0, failed=0, breaker="closed", failures=2), "degraded"),
     ],
 )
-def test_the_health_of_an_endpoint(one: dict[str, Any], word: str) -> None:
+def test_health_of_an_endpoint(one: dict[str, Any], word: str) -> None:
     assert endpoint_health(one) == word
 
 
 def test_tiles_have_the_level_of_their_threshold() -> None:
-    shown = {each.name: each for each in tiles(last_as(lag_seconds=31.0).samples)}
-    assert (shown["lag"].value, shown["lag"].level) == ("31.0 s", "bad")
-    assert (shown["delivered"].value, shown["delivered"].level) == ("0.2", "good")
+    shown = {each.name: (each.value, each.level) for each in tiles(last_as(lag_seconds=31.0))}
+    assert (shown["lag"], shown["delivered"]) == (("31.0 s", "bad"), ("0.2", "good"))
     assert tiles([]) == []
-
-
-def test_a_look_without_the_job_is_no_growth_of_its_counters() -> None:
-    gap = [*HEALTHY[:5], MetricsSample(at=NOW - 35, parts={"kafka": True}), *HEALTHY[6:]]
-    many = [msgspec.structs.replace(each, attempts={"dead": 2_800.0} if each.attempts else {}) for each in gap]
-    assert concerns(EngineView(many, failing=[]), NOW) == []

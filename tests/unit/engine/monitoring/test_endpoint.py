@@ -3,8 +3,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,70 +23,74 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 
-def _asked(query: Mapping[str, str]) -> bytes:
-    return str(int(query["number"])).encode()
-
-
-def _broken() -> bytes:
-    raise RuntimeError("no")
+@contextmanager
+def serving(make: Callable[[], bytes] = lambda: b"up 1\n", **more: Page) -> Iterator[tuple[Endpoint, str]]:
+    """An endpoint with a page /metrics, and its address."""
+    pages = {"/metrics": Page("text/plain", make), **{f"/{name}": page for name, page in more.items()}}
+    endpoint = Endpoint("127.0.0.1", 0, pages, "test")
+    endpoint.start()
+    yield endpoint, f"http://127.0.0.1:{endpoint.port}"
+    endpoint.close()
 
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    pages = {"/metrics": Page("text/plain", lambda: b"up 1\n"), "/broken": Page("text/plain", _broken, _asked)}
-    endpoint = Endpoint("127.0.0.1", 0, pages, "test")
-    endpoint.start()
-    yield endpoint
-    endpoint.close()
+    with serving() as (endpoint, _):
+        yield endpoint
 
 
-def test_pages_by_path(endpoint: Endpoint) -> None:
-    base = f"http://127.0.0.1:{endpoint.port}"
-    answer = requests.get(f"{base}/metrics?x=1", timeout=60)
-    assert (answer.status_code, answer.text, answer.headers["Content-Type"]) == (200, "up 1\n", "text/plain")
-    other = requests.get(f"{base}/", timeout=60)
-    assert other.status_code == 404
-    assert "/metrics" in other.text
-    assert requests.get(f"{base}/broken", timeout=60).status_code == 500
-    assert requests.get(f"{base}/broken?number=7&more=1", timeout=60).text == "7"
-    refused = requests.get(f"{base}/broken?number=seven", timeout=60)
-    assert (refused.status_code, "seven" in refused.text) == (400, True)
-    assert requests.post(f"{base}/metrics", timeout=60).status_code == 501
+def asked(url: str, **headers: str) -> tuple[int, str]:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    answer = requests.get(url, headers=named, timeout=60)
+    return answer.status_code, answer.text
 
 
-def test_a_taken_port_is_named(endpoint: Endpoint) -> None:
-    with pytest.raises(ConfigError, match=str(endpoint.port)):
-        Endpoint("127.0.0.1", endpoint.port, {}, "second")
+def test_pages_by_path_and_their_errors() -> None:
+    def broken() -> bytes:
+        raise RuntimeError("no")
+
+    def number(query: Mapping[str, str]) -> bytes:
+        return str(int(query["number"])).encode()
+
+    with serving(broken=Page("text/plain", broken, number)) as (endpoint, base):
+        answer = requests.get(f"{base}/metrics?x=1", timeout=60)
+        assert (answer.status_code, answer.text, answer.headers["Content-Type"]) == (200, "up 1\n", "text/plain")
+        status, text = asked(f"{base}/")
+        assert (status, "/metrics" in text) == (404, True)
+        assert asked(f"{base}/broken")[0] == 500
+        assert asked(f"{base}/broken?number=7&more=1") == (200, "7")
+        status, text = asked(f"{base}/broken?number=seven")
+        assert (status, "seven" in text) == (400, True)
+        assert requests.post(f"{base}/metrics", timeout=60).status_code == 501
+        with pytest.raises(FileNotFoundError):
+            get(f"{base}/nothing")
+        with pytest.raises(OSError, match="answered 500"):
+            get(f"{base}/broken")
+        with pytest.raises(ConfigError, match=str(endpoint.port)):
+            Endpoint("127.0.0.1", endpoint.port, {}, "second")
 
 
-def test_a_port_whose_last_owner_was_killed_is_free_at_once() -> None:
-    """What it had open stays with the system for a minute (TIME_WAIT): its successor must not wait for that."""
-    first = Endpoint("127.0.0.1", 0, {"/": Page("text/plain", lambda: b"x")}, "first")
-    first.start()
-    with socket.create_connection(("127.0.0.1", first.port)) as client:
+def test_a_port_in_time_wait_is_free() -> None:
+    with serving() as (first, _), socket.create_connection(("127.0.0.1", first.port)) as client:
         client.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        while client.recv(4096):  # to its end: the server closed first, and keeps the connection in mind
+        while client.recv(4096):  # to its end: the server closes first, and has the connection in TIME_WAIT
             pass
-    first.close()
     second = Endpoint("127.0.0.1", first.port, {}, "second")
     assert second.port == first.port
     second.close()
 
 
-def test_a_job_whose_port_is_taken_serves_later(endpoint: Endpoint) -> None:
-    settings = MetricsSettings(job_port=endpoint.port)
-    serve_job_sometime(JobMetrics(), settings, pause_s=0.02)
-    assert requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60).text == "up 1\n"
-    endpoint.close()
-    wait_until(lambda: _answers(endpoint.port))
-    assert "arborcast_" in requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60).text
+def test_a_job_whose_port_is_taken_serves_later() -> None:
+    with serving() as (endpoint, base):
+        serve_job_sometime(JobMetrics(), MetricsSettings(job_port=endpoint.port), pause_s=0.02)
+        assert asked(f"{base}/metrics") == (200, "up 1\n")
 
+    def text() -> str:
+        with contextlib.suppress(requests.ConnectionError):
+            return asked(f"{base}/metrics")[1]
+        return ""
 
-def _answers(port: int) -> bool:
-    try:
-        return requests.get(f"http://127.0.0.1:{port}/status.json", timeout=60).ok
-    except requests.ConnectionError:
-        return False
+    wait_until(lambda: "arborcast_" in text())
 
 
 def test_a_page_of_our_own_part_behind_tls(endpoint: Endpoint, tmp_path: Path) -> None:
@@ -97,26 +102,19 @@ def test_a_page_of_our_own_part_behind_tls(endpoint: Endpoint, tmp_path: Path) -
         get(url)
 
 
-def test_a_page_that_is_not_there_is_told_from_one_that_cannot_be_had(endpoint: Endpoint) -> None:
-    base = f"http://127.0.0.1:{endpoint.port}"
-    with pytest.raises(FileNotFoundError):
-        get(f"{base}/nothing")
-    with pytest.raises(OSError, match="answered 500"):
-        get(f"{base}/broken")
-
-
 def test_web_pages_of_others_are_refused(endpoint: Endpoint) -> None:
+    url = f"http://localhost:{endpoint.port}/metrics"
     for headers in (
         {"Host": "evil.example:9464"},
         {"Origin": "https://evil.example"},
-        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
+        {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors"},
     ):
-        answer = requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", headers=headers, timeout=60)
-        assert (answer.status_code, "up 1" in answer.text) == (403, False)
-    assert requests.get(f"http://localhost:{endpoint.port}/metrics", timeout=60).status_code == 200
+        status, text = asked(url, **headers)
+        assert (status, "up 1" in text) == (403, False), headers
+    assert asked(url)[0] == 200
 
 
-def test_one_that_sends_a_byte_now_and_then_is_cut_off(endpoint: Endpoint) -> None:
+def test_a_client_that_sends_single_bytes_is_cut_off(endpoint: Endpoint) -> None:
     """Each byte comes long before a time limit of a single read would end, and the request never."""
     with socket.create_connection(("127.0.0.1", endpoint.port), timeout=60) as slow:
         slow.settimeout(0.2)
@@ -130,36 +128,22 @@ def test_one_that_sends_a_byte_now_and_then_is_cut_off(endpoint: Endpoint) -> No
                     ended = True
 
 
-@pytest.fixture
-def few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("request_line", [b"", b"GET /large HTTP/1.0\r\n\r\n"], ids=["no request", "no reading"])
+def test_held_connections_shut_no_client_out(monkeypatch: pytest.MonkeyPatch, request_line: bytes) -> None:
     monkeypatch.setattr(endpoint_module, "_MOST_CONNECTIONS", 8)
-
-
-@pytest.mark.usefixtures("few_connections")
-def test_connections_without_a_request_shut_no_client_out(endpoint: Endpoint) -> None:
     others = threading.active_count()
-    with contextlib.ExitStack() as held:
-        for _ in range(3 * endpoint_module._MOST_CONNECTIONS):
-            held.enter_context(socket.create_connection(("127.0.0.1", endpoint.port), timeout=60))
-        answer = requests.get(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=60)
-        assert answer.text == "up 1\n"
-        assert threading.active_count() - others < 2 * endpoint_module._MOST_CONNECTIONS
-
-
-@pytest.mark.usefixtures("few_connections")
-def test_clients_that_read_no_answer_shut_no_client_out() -> None:
-    pages = {"/large": Page("text/plain", lambda: bytes(32_000_000)), "/small": Page("text/plain", lambda: b"x")}
-    endpoint = Endpoint("127.0.0.1", 0, pages, "large")
-    endpoint.start()
-    with contextlib.ExitStack() as held:
-        for _ in range(2 * endpoint_module._MOST_CONNECTIONS):
+    with (
+        serving(large=Page("text/plain", lambda: bytes(32_000_000))) as (endpoint, base),
+        contextlib.ExitStack() as held,
+    ):
+        for _ in range(24):
             one = held.enter_context(socket.create_connection(("127.0.0.1", endpoint.port), timeout=60))
-            one.sendall(b"GET /large HTTP/1.0\r\n\r\n")
-        assert requests.get(f"http://127.0.0.1:{endpoint.port}/small", timeout=60).text == "x"
-    endpoint.close()
+            one.sendall(request_line)
+        assert asked(f"{base}/metrics") == (200, "up 1\n")
+        assert threading.active_count() - others < 16
 
 
-def test_a_page_that_takes_long_is_made_once_at_a_time(endpoint: Endpoint) -> None:
+def test_a_page_that_takes_long_is_made_once_at_a_time() -> None:
     at_work, most = 0, 0
     gate = threading.Event()
 
@@ -171,11 +155,8 @@ def test_a_page_that_takes_long_is_made_once_at_a_time(endpoint: Endpoint) -> No
         at_work -= 1
         return b"x"
 
-    slow = Endpoint("127.0.0.1", 0, {"/": Page("text/plain", make)}, "slow")
-    slow.start()
-    with ThreadPoolExecutor(4) as pool:
-        answers = [pool.submit(requests.get, f"http://127.0.0.1:{slow.port}/", timeout=60) for _ in range(4)]
+    with serving(make) as (_, base), ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(asked, f"{base}/metrics") for _ in range(4)]
         gate.set()
-        assert [each.result().text for each in answers] == ["x"] * 4
+        assert [each.result() for each in answers] == [(200, "x")] * 4
     assert most == 1
-    slow.close()

@@ -38,7 +38,7 @@ def samples(count: int = 500) -> list[MetricsSample]:
     ]
 
 
-def test_the_page_needs_nothing_but_itself() -> None:
+def test_the_page_stands_alone_with_its_figures_and_charts() -> None:
     text = page(EngineView(samples(), [SLOW]), "/srv/<engine>", 1_767_225_600.0, 1_767_229_200.0)
     document = html.document_fromstring(text)
     assert not document.xpath("//script | //link | //img | //iframe | //@href | //@src | //@onload")
@@ -46,42 +46,33 @@ def test_the_page_needs_nothing_but_itself() -> None:
     assert "/srv/<engine>" in document.findtext(".//h1")  # type: ignore[operator]
     tiles = {one.findtext("span"): one.findtext("b") for one in elements(document, "//div[@class='tiles']/div")}
     # 249 steps of 100 in each of the two lives.
-    assert tiles["notifications accepted"] == "49.8 k"
-    assert tiles["system notices, the engine's own, beside these"] == "499"
-    assert tiles["deliveries made"] == "49.8 k"
-    assert tiles["longest lag"] == "5.0 s"
-    assert tiles["delivery, median"] == "50 ms"
+    assert tiles.items() >= {
+        ("notifications accepted", "49.8 k"),
+        ("system notices, the engine's own, beside these", "499"),
+        ("deliveries made", "49.8 k"),
+        ("longest lag", "5.0 s"),
+        ("delivery, median", "50 ms"),
+    }
     plots = elements(document, "//figure[.//*[local-name()='polyline']]")
     captions = [str(plot.xpath("normalize-space(figcaption/text())")) for plot in plots]
-    for wanted in (
-        "Accepted per second",
-        "Delivery latency",
-        "CPU (% of a core)",
-        "Memory",
-        "Threads",
-        "Heap of the Java virtual machines",
-        "Garbage collection (share of all time)",
-        "Java classes loaded",
-    ):
-        assert wanted in captions
     assert len({*captions}) == len(captions), "two charts have one name"
+    assert {
+        *("Accepted per second", "Delivery latency", "CPU (% of a core)", "Memory", "Threads", "Java classes loaded"),
+        *("Heap of the Java virtual machines", "Garbage collection (share of all time)"),
+    } <= {*captions}
     cells = document.xpath("//td/text()")
     assert isinstance(cells, list)
-    assert "http://<slow>/" in cells
-    assert "timeout" in cells
+    assert {"http://<slow>/", "timeout"} <= {*cells}
     # What is counted there are attempts: one notification may be tried many times.
     heads = [[head.text for head in elements(table, ".//th")] for table in elements(document, "//table")]
     assert ["outcome", "attempts"] in heads
     assert ["error", "attempts"] in heads
 
 
-def test_an_engine_without_history_says_so(tmp_path: Path) -> None:
+def test_a_report_of_an_engine_that_is_down(tmp_path: Path) -> None:
     assert "Nothing was recorded" in page(EngineView(), "x", 0, 1)
     with pytest.raises(StackError, match="no history"):
         history_for(None, tmp_path, 0)
-
-
-def test_a_report_of_an_engine_that_is_down(tmp_path: Path) -> None:
     history = MetricsHistory(tmp_path / "metrics", keep_s=1e9)
     for sample in samples(50):
         history.add(sample)

@@ -17,7 +17,6 @@ from arborcast.engine.monitoring.samples import (
     MetricsSample,
     ProcessFigures,
     Scrape,
-    ScrapedValue,
     collecting_shares,
     grown,
     grown_buckets,
@@ -59,44 +58,43 @@ def test_a_label_cannot_make_a_line_of_its_own(odd: str) -> None:
     assert Scrape.of(merged({"one": registry.text()}, "worker")).sum("pushes_total", worker="one") == 1
 
 
-def test_a_moment_of_a_scrape() -> None:
-    readings = Scrape(
-        [
-            ScrapedValue("arborcast_gateway_accepted_total", {"worker": "0"}, 5),
-            ScrapedValue("arborcast_attempts_total", {"state": "delivered", "error": ""}, 7),
-            ScrapedValue("arborcast_attempts_total", {"state": "parked", "error": "timeout"}, 2),
-            ScrapedValue("arborcast_dispatch_lag_records", {"query": "push"}, 9),
-            ScrapedValue("arborcast_dispatch_lag_records", {"query": "record"}, 100),
-            ScrapedValue("arborcast_subscriptions", {"worker": "0"}, 3),
-            ScrapedValue("arborcast_subscriptions", {"worker": "1"}, 3),
-            ScrapedValue("arborcast_suspended_subscriptions", {"worker": "1"}, 2),
-            ScrapedValue("arborcast_part_ready", {"part": "kafka"}, 0),
-            ScrapedValue("arborcast_pushes_in_flight", {"by": "batch"}, 40),
-            ScrapedValue("arborcast_pushes_in_flight", {"by": "redelivery"}, 2),
-            ScrapedValue("arborcast_process_cpu_seconds_total", {"process": "kafka"}, 1.5),
-            ScrapedValue("arborcast_process_threads", {"process": "kafka"}, 70),
-        ]
-    )
-    sample = sample_of(100.0, readings)
-    assert sample.accepted == 5
-    assert sample.attempts == {"delivered": 7, "parked": 2}
-    assert sample.errors == {"timeout": 2}
-    assert sample.lag_records == 9
-    assert (sample.subscriptions, sample.suspended) == (3, 2)
-    assert sample.parts == {"kafka": False}
-    assert sample.in_flight == {"batch": 40, "redelivery": 2}
+def test_a_sample_of_a_scrape() -> None:
+    text = """
+arborcast_gateway_accepted_total{worker="0"} 5
+arborcast_attempts_total{state="delivered",error=""} 7
+arborcast_attempts_total{state="parked",error="timeout"} 2
+arborcast_dispatch_lag_records{query="push"} 9
+arborcast_dispatch_lag_records{query="record"} 100
+arborcast_subscriptions{worker="0"} 3
+arborcast_subscriptions{worker="1"} 3
+arborcast_suspended_subscriptions{worker="1"} 2
+arborcast_part_ready{part="kafka"} 0
+arborcast_pushes_in_flight{by="batch"} 40
+arborcast_pushes_in_flight{by="redelivery"} 2
+arborcast_process_cpu_seconds_total{process="kafka"} 1.5
+arborcast_process_threads{process="kafka"} 70
+"""
+    sample = sample_of(100.0, Scrape.of(text))
+    assert (sample.accepted, sample.lag_records, sample.subscriptions, sample.suspended) == (5, 9, 3, 2)
+    assert (sample.attempts, sample.errors) == ({"delivered": 7, "parked": 2}, {"timeout": 2})
+    assert (sample.parts, sample.in_flight) == ({"kafka": False}, {"batch": 40, "redelivery": 2})
     assert sample.processes == {"kafka": ProcessFigures(1.5, 0, 70, 0)}
 
 
-def test_counters_that_began_anew() -> None:
-    assert grown(10, 15) == 5
-    assert grown(10, 3) == 3
+def test_rates_of_counters_that_start_again_or_move_in_steps() -> None:
+    assert (grown(10, 15), grown(10, 3)) == (5, 3)
     samples = [MetricsSample(0, accepted=100), MetricsSample(10, accepted=150), MetricsSample(20, accepted=20)]
     assert rates(samples, "accepted") == [None, 5.0, 2.0]
     assert rates([], "accepted") == []
     both = [MetricsSample(0, attempts={"delivered": 1}), MetricsSample(2, attempts={"delivered": 5, "dead": 2})]
-    assert rates(both, "attempts") == [None, 3.0]
-    assert rates(both, "attempts", "dead") == [None, 1.0]
+    assert (rates(both, "attempts"), rates(both, "attempts", "dead")) == ([None, 3.0], [None, 1.0])
+    # Outcomes are counted about every five seconds, and sampled every five: some samples see two steps, some none.
+    counted = [0, 100, 100, 300, 300, 400, 600, 600, 700, 900, 900, 1_000, 1_200, 1_200, 1_300]
+    steps = [MetricsSample(at=5.0 * number, attempts={"delivered": count}) for number, count in enumerate(counted)]
+    jumping = [each for each in rates(steps, "attempts", "delivered")[7:] if each is not None]
+    steady = [each for each in rates(steps, "attempts", "delivered", 30.0)[7:] if each is not None]
+    assert (min(jumping), max(jumping)) == (0.0, 40.0)
+    assert 16.0 < min(steady) <= max(steady) < 24.0
 
 
 def test_quantiles_of_what_came_in_between() -> None:
@@ -114,39 +112,44 @@ def test_quantiles_of_what_came_in_between() -> None:
     assert quantiles(samples, "delivery", 0.5) == [None, pytest.approx(0.055), None]
 
 
-def test_history_outlives_a_restart_and_stays_bounded(tmp_path: Path) -> None:
-    history = MetricsHistory(tmp_path / "metrics", keep_s=100)
-    for at in range(0, 150, 10):
-        history.add(MetricsSample(at))
-    again = MetricsHistory(tmp_path / "metrics", keep_s=100)
-    for at in range(150, 400, 10):
-        again.add(MetricsSample(at))
-    kept = [sample.at for sample in read_history(tmp_path / "metrics")]
-    assert kept == list(range(int(kept[0]), 400, 10))
-    assert 100 <= 390 - kept[0] <= 220
-    assert [sample.at for sample in read_history(tmp_path / "metrics", since=380)] == [380, 390]
-    assert len(again.recent()) == 25
+def test_a_history_is_bounded_over_restarts_and_a_clock_put_back(tmp_path: Path) -> None:
+    def add(folder: str, *moments: int) -> MetricsHistory:
+        history = MetricsHistory(tmp_path / folder, keep_s=60)
+        for at in moments:
+            history.add(MetricsSample(float(at)))
+        return history
+
+    add("a", *range(100))
+    assert len(add("a", *range(100, 300)).recent()) == 200
+    kept = [sample.at for sample in read_history(tmp_path / "a")]
+    assert kept == list(range(int(kept[0]), 300))
+    assert 60 <= 299 - kept[0] <= 130
+    assert [sample.at for sample in read_history(tmp_path / "a", since=298)] == [298, 299]
+    day = 86_400
+    assert [each.at for each in add("b", day, *range(100)).recent()] == list(range(100))
+    # After a restart the time of the first sample is that of the file.
+    stored = [sample.at for sample in add("b", *range(100, 200)).stored()]
+    assert {*stored} <= {*range(200)}
+    assert len(stored) <= 2 * 62
 
 
-def test_half_a_line_costs_only_itself(tmp_path: Path) -> None:
+def test_a_torn_line_or_a_folder_that_cannot_be_written_costs_only_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     MetricsHistory(tmp_path, keep_s=100).add(MetricsSample(1))
     current, _ = files_in(tmp_path)
     with current.open("ab") as stream:
         stream.write(b'{"at": 2, "acc')
     MetricsHistory(tmp_path, keep_s=100).add(MetricsSample(3))
     assert [sample.at for sample in read_history(tmp_path)] == [1, 3]
-
-
-def test_a_history_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "metrics").write_text("a file where the folder should be")
     history = MetricsHistory(tmp_path / "metrics", keep_s=100)
-    history.add(MetricsSample(1))
-    history.add(MetricsSample(2))
-    assert len(caplog.records) == 1
-    assert len(history.recent()) == 2
+    for at in (1, 2):
+        history.add(MetricsSample(at))
+    assert (len(caplog.records), len(history.recent())) == (1, 2)
 
 
-def test_of_a_long_history_no_more_is_read_than_is_shown(tmp_path: Path) -> None:
+def test_a_long_history_is_thinned_while_it_is_read(tmp_path: Path) -> None:
     history = MetricsHistory(tmp_path, keep_s=500)
     for number in range(200):
         history.add(MetricsSample(at=float(number * 5), accepted=float(number)))
@@ -167,16 +170,6 @@ def test_the_share_of_time_spent_collecting_garbage() -> None:
         for at, spent in ((0.0, 1.0), (10.0, 2.0), (20.0, None), (30.0, 0.5), (40.0, 1.0))
     ]
     assert collecting_shares(moments, "kafka") == [None, 0.1, None, None, 0.05]
-
-
-def test_a_steady_rate_is_steady_though_its_counter_moves_in_steps() -> None:
-    """Outcomes are counted about every five seconds, and sampled every five: some samples see two steps, some none."""
-    counted = [0, 100, 100, 300, 300, 400, 600, 600, 700, 900, 900, 1_000, 1_200, 1_200, 1_300]
-    samples = [MetricsSample(at=5.0 * number, attempts={"delivered": count}) for number, count in enumerate(counted)]
-    jumping = [each for each in rates(samples, "attempts", "delivered")[7:] if each is not None]
-    steady = [each for each in rates(samples, "attempts", "delivered", 30.0)[7:] if each is not None]
-    assert (min(jumping), max(jumping)) == (0.0, 40.0)
-    assert 16.0 < min(steady) <= max(steady) < 24.0
 
 
 def test_thinning_keeps_peaks(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_part_that_hangs_is_shown_and_not_waited_for(tmp_path: Path) -> None:
     known = EngineStatus(ME, 0.0, {}, {"gateway": silent})
 
     def fetch(url: str) -> bytes:
-        raise AssertionError("nobody is asked who does not answer")
+        raise AssertionError("a silent part is not asked")
 
     monitor = StackMonitor(lambda: known, {"gateway": "http://gateway"}, MetricsHistory(tmp_path, 60), 5, fetch)
     readings = Scrape.of(monitor.reading().text)
@@ -74,15 +74,7 @@ def test_a_part_that_hangs_is_shown_and_not_waited_for(tmp_path: Path) -> None:
     assert readings.sum("arborcast_part_silent_seconds") >= 20
 
 
-def test_a_moment_is_not_shown_twice(tmp_path: Path) -> None:
-    history = MetricsHistory(tmp_path, 60)
-    monitor = StackMonitor(lambda: status(kafka=PartState.READY), {}, history, 5)
-    history.add(monitor.reading().sample)
-    assert len(decode_samples(monitor.pages()["/recent.json"].make())) == 1
-    assert len(decode_samples(monitor.pages()["/history.json"].make())) == 1
-
-
-def test_cpu_of_what_has_ended_is_not_forgotten() -> None:
+def test_cpu_of_ended_processes_still_counts() -> None:
     accounts = ProcessAccounts()
     old = Use("workers", (1, 0.0), 10.0, 100, 2, 3)
     assert accounts.update([old, Use("workers", (2, 0.0), 5.0, 50, 1, 1)])["workers"].cpu_seconds == 15
@@ -93,7 +85,7 @@ def test_cpu_of_what_has_ended_is_not_forgotten() -> None:
     assert "workers" not in accounts.update([])
 
 
-def test_memory_is_read_again_when_it_has_changed_or_after_a_minute() -> None:
+def test_memory_is_read_after_a_change_or_a_minute() -> None:
     at, size, read = [0.0], [1_000_000], []
 
     def reads(process: psutil.Process) -> int:
@@ -114,42 +106,28 @@ def test_memory_is_read_again_when_it_has_changed_or_after_a_minute() -> None:
     assert len(read) == 4
 
 
-def test_this_process_is_found_in_its_session() -> None:
+def test_processes_and_their_roles() -> None:
     names = [use.name for use in uses_of({os.getsid(0): "kafka"}, MemoryReader())]
     assert names[0] == "supervisor"
     assert "kafka" in names
     assert uses_of({}, MemoryReader())[0].identity == (os.getpid(), psutil.Process().create_time())
+    for part, command, expected in (
+        ("kafka", "/usr/bin/java -Xmx256m", "kafka"),
+        ("dispatch", "/usr/bin/java org.apache.spark.deploy.SparkSubmit dispatch_stream.py", "dispatch-jvm"),
+        ("dispatch", "/venv/bin/python3 /x/jobs/dispatch_stream.py --config", "dispatch-driver"),
+        ("dispatch", "/venv/bin/python3 -m arborcast.dispatch.job.worker_daemon", "dispatch-workers"),
+        ("dispatch", "", "dispatch"),
+    ):
+        assert role(part, command.split()) == expected, command
 
 
-@pytest.mark.parametrize(
-    ("part", "command", "expected"),
-    [
-        ("kafka", ["/usr/bin/java", "-Xmx256m"], "kafka"),
-        ("dispatch", ["/usr/bin/java", "org.apache.spark.deploy.SparkSubmit", "dispatch_stream.py"], "dispatch-jvm"),
-        ("dispatch", ["/venv/bin/python3", "/x/jobs/dispatch_stream.py", "--config"], "dispatch-driver"),
-        ("dispatch", ["/venv/bin/python3", "-m", "arborcast.dispatch.job.worker_daemon"], "dispatch-workers"),
-        ("dispatch", [], "dispatch"),
-    ],
-)
-def test_what_a_process_is(part: str, command: list[str], expected: str) -> None:
-    assert role(part, command) == expected
-
-
-def test_the_history_is_bounded_after_the_clock_was_put_back(tmp_path: Path) -> None:
-    history, day = MetricsHistory(tmp_path, 60), 86_400
-    for at in (day, *range(100)):
-        history.add(MetricsSample(at=float(at)))
-    assert [each.at for each in history.recent()] == list(range(100))
-    # After a restart the time of the first sample is that of the file.
+def test_pages_of_the_history(tmp_path: Path) -> None:
     history = MetricsHistory(tmp_path, 60)
-    for at in range(100, 200):
-        history.add(MetricsSample(at=float(at)))
-    assert {each.at for each in history.stored()} <= set(range(200))
-    assert len(history.stored()) <= 2 * 62
-
-
-def test_a_part_of_the_history_may_be_asked_for(tmp_path: Path) -> None:
-    history = MetricsHistory(tmp_path, 60)
+    monitor = StackMonitor(lambda: status(kafka=PartState.READY), {}, history, 5)
+    history.add(monitor.reading().sample)
+    for name in ("recent", "history"):
+        assert len(decode_samples(monitor.pages()[f"/{name}.json"].make())) == 1, "no moment twice"
+    history = MetricsHistory(tmp_path / "long", 60)
     now = time.time()
     for ago in range(100, 0, -1):
         history.add(MetricsSample(at=now - ago))

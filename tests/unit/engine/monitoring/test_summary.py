@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,6 +16,12 @@ from arborcast.engine.monitoring.samples import MetricsSample
 from arborcast.engine.monitoring.summary import Summary, document, first_view
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
 from tests.unit.cli.test_top_frame import busy_engine
+
+
+def watch_of(*views: EngineView) -> EngineWatch:
+    looks, watch = iter(views), EngineWatch(["h:1"])
+    watch.look = lambda: next(looks)  # type: ignore[method-assign]
+    return watch
 
 
 def test_all_views_have_the_same_figures() -> None:
@@ -37,7 +42,7 @@ def test_all_views_have_the_same_figures() -> None:
 
 
 @pytest.mark.parametrize("gap", [1, 5])
-def test_a_process_that_does_not_answer_or_starts_again_falsifies_nothing(gap: int) -> None:
+def test_an_outage_or_a_restart_of_a_process_falsifies_nothing(gap: int) -> None:
     samples = list(busy_engine(24).samples)
     for number in range(10, 10 + gap):
         samples[number] = MetricsSample(at=samples[number].at)
@@ -45,38 +50,26 @@ def test_a_process_that_does_not_answer_or_starts_again_falsifies_nothing(gap: i
     assert (whole.accepted, whole.total("accepted")) == (1_000, 115_000)
     assert whole.totals("attempts") == {"delivered": 230_000, "parked": 115_000}
     assert whole.delivery_median == pytest.approx(0.05)
-    started = [msgspec.structs.replace(each, accepted=number * 5_000.0) for number, each in enumerate(samples[:5])]
-    again = [msgspec.structs.replace(each, accepted=number * 5_000.0) for number, each in enumerate(samples[5:10], 1)]
-    assert Summary([*started, *again]).total("accepted") == 45_000
+    counted = [*range(5), *range(1, 6)]
+    restarted = [msgspec.structs.replace(each, accepted=5_000.0 * n) for each, n in zip(samples, counted, strict=False)]
+    assert Summary(restarted[:10]).total("accepted") == 45_000
 
 
-def test_what_is_not_known_is_null() -> None:
+def test_a_document_has_null_for_what_is_unknown_and_the_state_of_parts() -> None:
     shown = document(EngineView([MetricsSample(at=0)]), "x")
-    assert shown["rates"]["accepted"] is None
-    assert shown["ready"] is None
+    assert (shown["rates"]["accepted"], shown["ready"]) == (None, None)
     assert document(EngineView(problem="away"), "x") == {"engine": "x", "problem": "away"}
-
-
-def test_a_part_that_is_away_shows() -> None:
     down = msgspec.structs.replace(busy_engine(2).samples[-1], parts={"kafka": False, "gateway": True})
     shown = document(EngineView([down]), "x")
     assert (shown["ready"], shown["parts"]) == (False, {"kafka": False, "gateway": True})
 
 
-def test_one_sample_is_no_rate_so_it_looks_twice() -> None:
-    views = iter([EngineView(busy_engine(1).samples), EngineView(busy_engine(2).samples)])
-    watch = EngineWatch(["h:1"])
-    watch.look = lambda: next(views)  # type: ignore[method-assign]
+def test_the_command_looks_twice_for_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
+    watch = watch_of(EngineView(busy_engine(1).samples), EngineView(busy_engine(2).samples))
     assert len(first_view(watch, slept.append).samples) == 2
     assert len(slept) == 1
-
-
-@pytest.mark.parametrize(("seen", "status"), [(busy_engine(3), 0), (EngineView(problem="away"), 1)])
-def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seen: EngineView, status: int) -> None:
-    watch = EngineWatch(["h:1"])
-    watch.look = lambda: seen  # type: ignore[method-assign]
-    monkeypatch.setattr(watching, "_watch", lambda *_: (watch, "x"))
-    result = CliRunner().invoke(app, ["top", "--json"])
-    assert result.exit_code == status
-    assert json.loads(result.stdout)["problem"] == (seen.problem or None)
+    for seen, status in ((EngineView(busy_engine(3).samples), 0), (EngineView(problem="away"), 1)):
+        monkeypatch.setattr(watching, "_watch", lambda *_, seen=seen: (watch_of(seen), "x"))
+        result = CliRunner().invoke(app, ["top", "--json"])
+        assert (result.exit_code, json.loads(result.stdout)["problem"]) == (status, seen.problem or None)

@@ -1,15 +1,21 @@
-"""Settings: precedence, origins, and errors a person can act on."""
+"""Settings: precedence, origins, errors that name the mistake, and the file that `arborcast init` writes."""
 
 from __future__ import annotations
 
-import stat
+import re
+from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from typer.testing import CliRunner
 
+from arborcast.admin import configuration
+from arborcast.cli import app
 from arborcast.core.errors import ConfigError
 from arborcast.engine.settings.loading import SECTIONS, Settings, declarations, dump, json_schema, load_settings
+
+EXAMPLE = configuration.example()
 
 
 def load(tmp_path: Path, toml: str = "", env: dict[str, str] | None = None, **kwargs: object) -> Settings:
@@ -25,17 +31,24 @@ def test_the_stronger_source_wins_and_origins_say_which(tmp_path: Path) -> None:
         {"ARBORCAST_GATEWAY_PORT": "2222", "ARBORCAST_KAFKA_PREFIX": "y."},
         overrides={"gateway.port": 3333},
     )
-    assert settings.gateway.port == 3333
-    assert settings.gateway.host == "127.0.0.2"
-    assert settings.kafka.prefix == "y."
-    assert settings.origins["gateway.port"] == "command line"
-    assert settings.origins["kafka.prefix"] == "$ARBORCAST_KAFKA_PREFIX"
-    assert settings.origins["gateway.host"] == str(tmp_path / "arborcast.toml")
-    assert settings.origins["kafka.partitions"] == "default"
+    assert (settings.gateway.port, settings.gateway.host, settings.kafka.prefix) == (3333, "127.0.0.2", "y.")
+    assert settings.origins.items() >= {
+        ("gateway.port", "command line"),
+        ("kafka.prefix", "$ARBORCAST_KAFKA_PREFIX"),
+        ("gateway.host", str(tmp_path / "arborcast.toml")),
+        ("kafka.partitions", "default"),
+    }
+
+
+def test_home_is_relative_to_the_file_that_names_it(tmp_path: Path) -> None:
+    assert load(tmp_path, 'home = "data"').home == tmp_path / "data"
+    assert load(tmp_path, 'home = "data"', {"ARBORCAST_HOME": "/elsewhere"}).home == Path("/elsewhere")
+    assert load(tmp_path, home=tmp_path / "given").tables.path == str(tmp_path / "given" / "tables")
+    assert not (tmp_path / "given").exists(), "reading writes nothing"
 
 
 @pytest.mark.parametrize(
-    ("toml", "told"),
+    ("toml", "named"),
     [
         ("[gateway]\nport = 70000", ["gateway.port", "70000", "from 0 to 65535"]),
         ('[gateway]\nport = "80"', ["gateway.port", "'80'", "a whole number"]),
@@ -53,61 +66,37 @@ def test_the_stronger_source_wins_and_origins_say_which(tmp_path: Path) -> None:
         ("[gateway\nport = 80", ["not valid TOML", "line"]),
         ("home = 3", ["home", "3"]),
         ("[[gateway]]\nport = 80", ["gateway must be a table"]),
+        ({"ARBORCAST_GATEWAY_PORT": "eighty"}, ["gateway.port = 'eighty'"]),
+        ({"ARBORCAST_GATEWAY_PROT": "80"}, ["did you mean ARBORCAST_GATEWAY_PORT?"]),
+        ({"ARBORCAST_TOPICS_FIXED": "maybe"}, ["true or false"]),
+        ({"ARBORCAST_TABLES_INTERVAL_S": "nan"}, ["tables.interval_s = 'nan'"]),
+        ({"ARBORCAST_GATEWAY_PORT": "70000"}, ["gateway.port = '70000'"]),
+        ({"ARBORCAST_KAFKA_SECURITY_PROTOCOL": "TLS"}, ["'SASL_SSL'"]),
     ],
 )
-def test_an_error_names_the_key_the_value_and_what_is_allowed(tmp_path: Path, toml: str, told: list[str]) -> None:
+def test_an_error_names_the_key_or_variable_and_what_is_allowed(
+    tmp_path: Path, toml: str | dict[str, str], named: list[str]
+) -> None:
     with pytest.raises(ConfigError) as caught:
-        load(tmp_path, toml)
-    for part in told:
+        load(tmp_path, toml) if isinstance(toml, str) else load(tmp_path, env=toml)
+    for part in (*named, *([] if isinstance(toml, str) else toml)):
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "told"),
-    [
-        ("ARBORCAST_GATEWAY_PORT", "eighty", "gateway.port = 'eighty'"),
-        ("ARBORCAST_GATEWAY_PROT", "80", "did you mean ARBORCAST_GATEWAY_PORT?"),
-        ("ARBORCAST_TOPICS_FIXED", "maybe", "true or false"),
-        ("ARBORCAST_TABLES_INTERVAL_S", "nan", "tables.interval_s = 'nan'"),
-        ("ARBORCAST_GATEWAY_PORT", "70000", "gateway.port = '70000'"),
-        ("ARBORCAST_KAFKA_SECURITY_PROTOCOL", "TLS", "'SASL_SSL'"),
-    ],
-)
-def test_errors_of_variables_name_the_variable(tmp_path: Path, variable: str, value: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=variable) as caught:
-        load(tmp_path, env={variable: value})
-    assert told in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("true", True), ("1", True), ("Yes", True), ("FALSE", False), ("no", False)]
-)
-def test_a_variable_may_say_yes_in_several_ways(tmp_path: Path, text: str, value: bool) -> None:
-    assert load(tmp_path, env={"ARBORCAST_TOPICS_FIXED": text}).topics.fixed is value
-
-
-def test_the_schema_has_every_setting_with_its_range() -> None:
-    definitions = json_schema()["$defs"]
-    assert set(definitions["arborcast"]["properties"]) == {"home", *SECTIONS}
-    for each in declarations():
-        found = definitions[each.section]["properties"][each.name]
-        assert (found["description"], found["default"]) == (each.info.help, each.default)
-        assert (found.get("minimum"), found.get("maximum")) == (each.info.minimum, each.info.maximum)
-        assert set(found.get("enum", ())) == set(get_args(each.type))
-    assert definitions["gateway"]["additionalProperties"] is False
-
-
-def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
+def test_mistakes_are_reported_together_and_a_missing_file_is_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, "[nosuch]\na = 1\n[gateway]\nprot = 80\nhost = 1", env={"ARBORCAST_TOPICS_FIXED": "maybe"})
     names = ("nosuch", "gateway.prot", "gateway.host", "topics.fixed")
     for name, line in zip(names, str(caught.value).splitlines(), strict=True):
         assert name in line
-
-
-def test_a_missing_file_that_was_named_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         load_settings(tmp_path / "none.toml", environ={})
+
+
+@pytest.mark.parametrize("text", ["true", "1", "Yes", "FALSE", "no"])
+def test_words_for_true_and_false_in_a_variable(tmp_path: Path, text: str) -> None:
+    expected = text in ("true", "1", "Yes")
+    assert load(tmp_path, env={"ARBORCAST_TOPICS_FIXED": text}).topics.fixed is expected
 
 
 def test_a_secret_is_never_in_an_error_or_a_repr(tmp_path: Path) -> None:
@@ -120,29 +109,48 @@ def test_a_secret_is_never_in_an_error_or_a_repr(tmp_path: Path) -> None:
 
 
 def test_dump_reads_back_to_the_same(tmp_path: Path) -> None:
-    settings = load(
-        tmp_path,
-        '[kafka]\nsasl_password = "quote\\" back\\\\ newline\\n del\\u007f ü"\n[tables]\ninterval_s = 2\n',
-        home=tmp_path / "a home",
-    )
-    again = load(tmp_path, dump(settings))
-    assert again == settings
+    assert load(tmp_path, dump(load(tmp_path))) == load(tmp_path), "the defaults are allowed"
+    odd = '[kafka]\nsasl_password = "quote\\" back\\\\ newline\\n del\\u007f ü"\n[tables]\ninterval_s = 2\n'
+    settings = load(tmp_path, odd, home=tmp_path / "a home")
+    assert load(tmp_path, dump(settings)) == settings
 
 
-def test_home_is_relative_to_the_file_that_names_it(tmp_path: Path) -> None:
-    assert load(tmp_path, 'home = "data"').home == tmp_path / "data"
-    assert load(tmp_path, 'home = "data"', {"ARBORCAST_HOME": "/elsewhere"}).home == Path("/elsewhere")
-    assert load(tmp_path, "", home=Path("/given")).tables.path == "/given/tables"
+def test_the_schema_has_every_setting_with_its_range() -> None:
+    definitions = json_schema()["$defs"]
+    assert set(definitions["arborcast"]["properties"]) == {"home", *SECTIONS}
+    for each in declarations():
+        assert each.info.help.endswith("."), each.key
+        found = definitions[each.section]["properties"][each.name]
+        assert (found["description"], found["default"]) == (each.info.help, each.default)
+        assert (found.get("minimum"), found.get("maximum")) == (each.info.minimum, each.info.maximum)
+        assert set(found.get("enum", ())) == set(get_args(each.type))
+    assert definitions["gateway"]["additionalProperties"] is False
 
 
-def test_every_setting_is_documented_and_its_default_allowed(tmp_path: Path) -> None:
-    for declaration in declarations():
-        assert declaration.info.help.endswith("."), declaration.key
-        assert declaration.env.startswith("ARBORCAST_")
-    load(tmp_path, dump(load(tmp_path)))
+def test_the_example_changes_nothing_with_and_without_each_number_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the data directory is by default
+    usual = load_settings(environ={})
+    assert load(tmp_path, EXAMPLE) == usual
+    assert load(tmp_path, re.sub(r"^#([a-z0-9_]+ = )", r"\1", EXAMPLE, flags=re.MULTILINE)) == usual
+    assert re.findall(r"^\[(.*)\]$", EXAMPLE, re.MULTILINE) == list(SECTIONS)
+    for above, line in pairwise(EXAMPLE.splitlines()):
+        assert not re.match(r"#[a-z0-9_]+ = ", line) or re.match(r"# \S", above), "a setting has a sentence"
+    most_used = {f"{section}.{name}" for section, names in configuration._MOST_USED.items() for name in names}
+    assert most_used <= {each.key for each in declarations()}
 
 
-def test_reading_settings_writes_nothing(tmp_path: Path) -> None:
-    load(tmp_path, home=tmp_path / "home")
-    assert not (tmp_path / "home").exists()
-    assert stat.S_ISREG((tmp_path / "arborcast.toml").stat().st_mode)
+def test_init_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run, file = CliRunner(), tmp_path / "arborcast.toml"
+    assert run.invoke(app, ["init"]).exit_code == 0
+    assert file.read_text(encoding="utf-8") == EXAMPLE
+    file.write_text("mine", encoding="utf-8")
+    again = run.invoke(app, ["init"])
+    assert again.exit_code != 0
+    assert "--force" in str(again.exception)
+    assert file.read_text(encoding="utf-8") == "mine"
+    assert run.invoke(app, ["init", "--force"]).exit_code == 0
+    assert file.read_text(encoding="utf-8") == run.invoke(app, ["init", "--stdout"]).stdout == EXAMPLE
+    assert run.invoke(app, ["init", str(tmp_path / "nowhere" / "a.toml")]).exit_code != 0

@@ -16,42 +16,18 @@ def settings(tmp_path: Path, **overrides: str | int | bool) -> Settings:
     return load_settings(home=tmp_path, overrides=chosen, environ={})
 
 
-def test_own_services_are_the_engine_s(tmp_path: Path) -> None:
+def test_ports_of_the_engine_are_its_own(tmp_path: Path) -> None:
+    (tmp_path / "kafka").mkdir()
+    (tmp_path / "kafka" / "controller.port").write_text("8209\n")
     chosen = settings(
         tmp_path,
+        gateway__host="127.0.0.5",
         gateway__port=8123,
         gateway__public_url="https://Bus.example/wsn",
         metrics__job_port=8124,
         kafka__bootstrap_servers="127.0.0.1:9192, [::1]:9193,kafka.invalid:9194",
         directory__kind="ldap",
         directory__url="ldaps://ldap.invalid",
-        outbound__allow="0.0.0.0/0, ::/0",
-    )
-
-    policy = policy_of(chosen)
-
-    for url in (
-        "http://127.0.0.1:8123/",
-        "http://localhost:9192/",
-        "http://[::1]:9193/",
-        "http://kafka.invalid:9194/",
-        "http://ldap.invalid:636/",
-        "https://bus.example/somewhere",
-        "http://127.0.0.1:8124/metrics",
-    ):
-        refusal = policy.check_url(url)
-        assert refusal is not None, url
-        assert refusal.rule == "own-port", url
-    assert policy.check_url("http://127.0.0.1:8125/") is None
-    assert policy.check_url("https://ldap.invalid/") is None
-
-
-def test_all_doors_are_the_engine_s(tmp_path: Path) -> None:
-    (tmp_path / "kafka").mkdir()
-    (tmp_path / "kafka" / "controller.port").write_text("8209\n")
-    chosen = settings(
-        tmp_path,
-        gateway__host="127.0.0.5",
         framed__port=8201,
         console__port=8202,
         federation__administrator="https://admin.invalid:8203",
@@ -66,22 +42,21 @@ def test_all_doors_are_the_engine_s(tmp_path: Path) -> None:
         outbound__allow="0.0.0.0/0, ::/0",
     )
     policy = policy_of(chosen, more={("127.0.0.1", 8211)})
-
-    for port in (8201, 8202, 8204, 8205, 8206, 8207, 8208, 8209, 8211):
-        refusal = policy.check_url(f"http://127.0.0.1:{port}/")
-        assert refusal is not None, port
-        assert refusal.rule == "own-port", port
-    assert policy.check_url("http://admin.invalid:8203/") is not None
-    assert policy.check_url("http://127.0.0.1:8210/") is None, "that is a client's socket"
+    for at in (
+        *("127.0.0.1:8123", "127.0.0.5:8123", "localhost:9192", "[::1]:9193", "kafka.invalid:9194", "ldap.invalid:636"),
+        *("127.0.0.1:8124", "admin.invalid:8203", "bus.example:443"),
+        *(f"127.0.0.1:{port}" for port in (8201, 8202, 8204, 8205, 8206, 8207, 8208, 8209, 8211)),
+    ):
+        refusal = policy.check_url(f"http://{at}/somewhere")
+        assert refusal is not None, at
+        assert refusal.rule == "own-port", at
+    for url in ("http://127.0.0.1:8125/", "https://ldap.invalid/", "http://127.0.0.1:8210/"):
+        assert policy.check_url(url) is None, "a port of others, or a client's socket"
     closed = policy_of(settings(tmp_path, zmq__enabled=False, outbound__scope="loopback"))
     assert closed.check_url("http://127.0.0.1:5555/") is None
-
-
-def test_a_gateway_whose_port_the_system_chose(tmp_path: Path) -> None:
     chosen = settings(tmp_path, gateway__port=0, outbound__scope="loopback")
-
     assert policy_of(chosen).check_url("http://127.0.0.1:41234/") is None
-    assert policy_of(chosen, 41234).check_url("http://127.0.0.1:41234/") is not None
+    assert policy_of(chosen, 41234).check_url("http://127.0.0.1:41234/") is not None, "the system's choice"
 
 
 @pytest.mark.parametrize(
@@ -96,26 +71,16 @@ def test_a_gateway_whose_port_the_system_chose(tmp_path: Path) -> None:
         ({"stack__broker": "external"}, "public"),
     ],
 )
-def test_only_an_engine_that_is_alone_with_itself_opens_loopback(
-    tmp_path: Path, overrides: dict[str, str], scope: str
-) -> None:
+def test_only_an_engine_on_loopback_opens_loopback(tmp_path: Path, overrides: dict[str, str], scope: str) -> None:
     chosen = settings(tmp_path, gateway__port=0, stack__kafka_port=0, **overrides)
-
     assert chosen.outbound.scope == overrides.get("outbound__scope", "public")
     assert engine.effective(chosen).outbound.scope == scope
 
 
-def test_what_is_said_at_the_start(tmp_path: Path) -> None:
-    chosen = settings(
-        tmp_path,
-        outbound__allow="10.1.0.0/16",
-        outbound__deny="10.1.9.0/24",
-        outbound__ports="443",
-        outbound__https_only=True,
-    )
-
-    said = describe(chosen.outbound)
-
+def test_the_policy_in_words(tmp_path: Path) -> None:
+    parts = {"allow": "10.1.0.0/16", "deny": "10.1.9.0/24", "ports": "443"}
+    given = {f"outbound__{name}": value for name, value in parts.items()}
+    said = describe(settings(tmp_path, **given, outbound__https_only=True).outbound)
     assert said.startswith("globally routable addresses only")
-    for part in ("10.1.0.0/16", "10.1.9.0/24", "443", "https only", "outbound.scope = public"):
+    for part in (*parts.values(), "https only", "outbound.scope = public"):
         assert part in said

@@ -1,3 +1,5 @@
+"""Charts as SVG: ticks, thresholds and outages."""
+
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
@@ -5,14 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lxml import html
 
+from arborcast.engine.monitoring.figures import line_plot
 from arborcast.engine.monitoring.ticks import Unit, clock, linear, logarithmic
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
-
-
-def labels(most: float, unit: Unit) -> str:
-    return ", ".join(text for _, text in linear(most, unit))
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,12 @@ def labels(most: float, unit: Unit) -> str:
     ],
 )
 def test_round_numbers_of_one_unit(most: float, unit: Unit, expected: str) -> None:
-    assert labels(most, unit) == expected
+    assert ", ".join(text for _, text in linear(most, unit)) == expected
 
 
 @given(st.floats(min_value=1e-6, max_value=1e12), st.sampled_from(["count", "rate", "seconds", "bytes", "share"]))
 def test_an_axis_holds_what_it_is_for(most: float, unit: Unit) -> None:
     ticks = linear(most, unit)
-
     assert [*ticks[0]] == [0, "0"]
     assert ticks[-1][0] >= most * (1 - 1e-6)
     assert 2 <= len(ticks) <= 6
@@ -59,9 +58,7 @@ def test_an_axis_holds_what_it_is_for(most: float, unit: Unit) -> None:
 )
 def test_clock_times_are_round(begin: timedelta, span: timedelta, expected: str) -> None:
     at = (NOON + begin).timestamp()
-
     found = clock(at, at + span.total_seconds())
-
     assert ", ".join(text for _, text in found) == expected
     assert all(at <= tick <= at + span.total_seconds() for tick, _ in found)
 
@@ -77,5 +74,17 @@ def test_clock_times_are_round(begin: timedelta, span: timedelta, expected: str)
         (1e5, 1e12, "1 min, 10 min, 1 h, 10 h, 1 d, 10 d"),
     ],
 )
-def test_decades_of_time_have_the_names_that_people_use(low: float, high: float, expected: str) -> None:
+def test_decades_of_time_have_usual_names(low: float, high: float, expected: str) -> None:
     assert ", ".join(text for _, text in logarithmic(low, high)) == expected
+
+
+def drawn(values: list[tuple[float, float | None]], limit: float | None = None) -> html.HtmlElement:
+    return html.fragment_fromstring(line_plot("lag", {"": values}, "seconds", 20.0, (0.0, 100.0), None, 0.0, limit))
+
+
+def test_a_plot_has_its_threshold_and_times_without_samples() -> None:
+    points: list[tuple[float, float | None]] = [(0.0, 10.0), (10.0, 40.0)]
+    for limit, shown in ((30.0, 1), (3_000.0, 0), (None, 0)):
+        assert len(drawn(points, limit).xpath("//*[@class='limit']")) == shown
+    (gap,) = drawn([(0.0, 1.0), (10.0, 1.0), (60.0, 1.0), (70.0, None)]).xpath("//*[@class='gap']")
+    assert (gap.get("x"), gap.get("width")) == ("100.0", "500.0")

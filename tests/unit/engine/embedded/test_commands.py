@@ -117,6 +117,7 @@ def test_down_ends_what_a_killed_supervisor_left_and_no_other_process(home: Home
 
 
 def test_the_status_of_parts(home: Home, orphan: ProcessId) -> None:
+    assert status(home.path)["disk"] == "", "without a state"
     write_state(home, None, PartState.FAILED)
     document = status(home.path)
     assert (document["parts"]["kafka"]["state"], document["problem"]) == ("failed", "no room")
@@ -132,9 +133,10 @@ def test_the_status_of_parts(home: Home, orphan: ProcessId) -> None:
         write_state(home, ProcessId(orphan.pid, orphan.created - 3600))
         document = status(home.path)
         assert (document["ready"], document["parts"]["kafka"]["state"]) == (False, "restarting")
-    assert document["disk"] == ""
     home.settings_file.write_text(f"[stack]\nmin_free_disk_mb = {10**9}\n")
-    assert f"MiB are free on the disk of {home.path}" in status(home.path)["disk"]
+    said = status(home.path)["disk"]
+    assert f"MiB are free on the disk of {home.path}" in said
+    assert "make room" in said
 
 
 def test_the_status_tells_of_restarts_and_silence(home: Home, capsys: pytest.CaptureFixture[str]) -> None:

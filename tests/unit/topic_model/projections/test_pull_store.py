@@ -35,9 +35,9 @@ class Log:
         self.store.apply(pull_point, record, offset)
         return offset
 
-    def put(self, *elements: str) -> None:
+    def put(self, *elements: str, pull_point: str = "p") -> None:
         for each in elements:
-            self.append(StoredMessage(each.encode()))
+            self.append(StoredMessage(each.encode()), pull_point)
 
     def waiting_offsets(self, most: int = 1_000) -> list[int]:
         return [message.offset for message in self.store.head("p", most, 1_000_000)]
@@ -194,8 +194,8 @@ def test_status_of_a_pull_point() -> None:
 def test_beyond_the_total_the_longest_queue_loses_its_oldest() -> None:
     log = Log(PullLimits(messages=1_000, bytes=1_000_000, resident_bytes=0, total=100))
     log.put("<a/>", pull_point="small")
-    first = log.put(*["<b/>"] * 99)[0]
-    log.claim("c", first, first + 9)
+    log.put(*["<b/>"] * 99)
+    log.append(Claimed("c", 1, 10, 1_000))
     log.put("<c/>", pull_point="small")
     assert (log.store.waiting("p"), log.store.waiting("small")) == (80, 2), "a tenth at once; claimed ones count"
     log.append(Settled("c"))

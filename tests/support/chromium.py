@@ -158,7 +158,7 @@ def visit(chromium: Chromium) -> Iterator[Visitors]:
 
 
 def faults(page: Page) -> list[str]:
-    """What axe-core finds on the page in the light and the dark scheme: whom it keeps out, and where."""
+    """Violations that axe-core finds on the page in the light and the dark scheme, with their elements."""
     from axe_playwright_python.base import AXE_SCRIPT
 
     page.evaluate(AXE_SCRIPT)

@@ -83,7 +83,7 @@ def test_a_standalone_cluster_has_the_secret_of_its_job(tmp_path: Path, master: 
 @pytest.mark.parametrize(
     ("settings", "master", "secret"),
     [
-        (DispatchSettings(spark_secret="ours"), "spark://host:7077", "ours"),  # noqa: S106
+        (DispatchSettings(spark_secret="ours"), "spark://host:7077", "ours"),  # noqa: S106  # a made-up one
         (DispatchSettings(), "yarn", None),
         (DispatchSettings(spark_authenticate=False), "spark://h:1", None),
     ],

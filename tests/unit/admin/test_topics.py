@@ -98,7 +98,7 @@ def test_documents_of_every_format_read_back(form: str) -> None:
         topic("a/{urn:x}b", final=True, publishers=("cn=p",)),
         topic("{urn:t}Größe/c", message_types=("{urn:t}m",), retain=True, routing="group"),
     )
-    data = write_document(topics, form, BASE)  # type: ignore[arg-type]
+    data = write_document(topics, form, BASE)  # type: ignore[arg-type]  # a parameter of the test
     assert format_of(None, None, data) == form
     assert read_document(data, form, BASE) == (topics, ())
 

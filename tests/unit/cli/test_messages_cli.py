@@ -170,7 +170,7 @@ class Broker:
 
 
 UNKNOWN = FaultReceived("there is none", "ResourceUnknownFault")
-AWAY = BrokerUnreachable("nobody answers")
+AWAY = BrokerUnreachable("no answer")
 
 
 def test_a_lease_while_the_broker_is_away() -> None:
@@ -184,7 +184,7 @@ def test_a_lease_while_the_broker_is_away() -> None:
         wait_until(lambda: len(broker.printed) == 2, "the broker is back")
         assert "the broker is back; the subscription goes on" in broker.printed[1]
         broker.unsubscription_fails = AWAY
-    assert re.search(r"it ends by itself at \d\d:\d\d:\d\d: nobody answers", broker.printed[2])
+    assert re.search(r"it ends by itself at \d\d:\d\d:\d\d: no answer", broker.printed[2])
 
 
 def test_between_renewals_a_connection_shows_whether_the_broker_is_there() -> None:
@@ -205,7 +205,7 @@ def test_between_renewals_a_connection_shows_whether_the_broker_is_there() -> No
 
 
 def test_a_subscription_that_is_over_is_made_again_only_after_its_lease() -> None:
-    """After a notebook has slept; not when somebody else has ended it."""
+    """After a suspension of the machine; not when another client has ended it."""
     asleep = Broker(renewal_fails=UNKNOWN)
     with asleep.leased(0.001):
         wait_until(lambda: bool(asleep.printed), "a note")

@@ -254,7 +254,7 @@ def failing(number: int) -> Callable[..., Any]:
 def test_a_disk_that_fails(engine: Engine, number: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a command names its file, and where none does."""
     monkeypatch.setattr("arborcast.core.files.os.open", failing(number))
-    assert message in complaint_of(engine, "users add somebody --stdin")
+    assert message in complaint_of(engine, "users add anna --stdin")
     assert message in complaint_of(engine, "keys new")
     monkeypatch.setattr(keyring, "add_key", failing(number))
     unforeseen = complaint_of(engine, "keys new")

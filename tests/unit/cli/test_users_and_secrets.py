@@ -61,7 +61,7 @@ def test_a_missing_data_directory_has_no_empty_list(tmp_path: Path, command: str
 def test_a_gateway_in_the_network_needs_authentication(tmp_path: Path, host: str) -> None:
     def check(host: str, **more: object) -> None:
         overrides = {"gateway.host": host} | {f"access.{key}": value for key, value in more.items()}
-        check_exposed(load_settings(home=tmp_path, overrides=overrides, environ={}))  # type: ignore[arg-type]
+        check_exposed(load_settings(home=tmp_path, overrides=overrides, environ={}))  # type: ignore[arg-type]  # values of a table
 
     with pytest.raises(ConfigError, match=r"access\.methods.*access\.open_network"):
         check(host)

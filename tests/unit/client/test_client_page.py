@@ -172,7 +172,7 @@ def test_a_receiver_stores_a_message_once() -> None:
 
 
 def test_the_page_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker is played: it pushes what is published to the address that was subscribed with."""
+    """A simulated broker, which pushes each publication to the subscribed address."""
     subscribed = (
         "<wsnt:SubscribeResponse><wsnt:SubscriptionReference><wsa:Address>http://b/s</wsa:Address>"
         "</wsnt:SubscriptionReference></wsnt:SubscribeResponse>"

@@ -104,7 +104,7 @@ class Serves:
 
 
 class Posts:
-    """A transport that takes everything, and what was posted with it."""
+    """A transport that accepts every request and records it."""
 
     def __init__(self) -> None:
         self.taken: SimpleQueue[tuple[str, bytes]] = SimpleQueue()

@@ -133,7 +133,7 @@ OPERATIONS = [
         )
         for operation in ("Renew", "Unsubscribe", "PauseSubscription", "ResumeSubscription")
     ),
-    _operation("Unsubscribe of nobody", _UNKNOWN, "no subscription is named", "<wsnt:Unsubscribe/>"),
+    _operation("Unsubscribe without a subscription", _UNKNOWN, "no subscription is named", "<wsnt:Unsubscribe/>"),
     _operation("an unknown pull point", _UNKNOWN, "no pull point 'x'", "<wsnt:GetMessages/>", path="/wsn/pullpoints/x"),
     _operation(
         "an unknown registration",

@@ -402,7 +402,7 @@ def test_order_limits_and_refusals_of_messages(way: type[PublishDoor], tmp_path:
         if way.xml:
             for payload, reason in TOO_LARGE.items():
                 assert re.match(reason, door.publish("a/b", payload)), payload[:40]
-        if way.xml and way.namespaces:  # in the older envelope what is not XML is text
+        if way.xml and way.namespaces:  # in the older envelope other content is text
             for payload in ("<x>&e;</x>", "<p:x/>"):
                 assert "not well-formed" in door.publish("a/b", payload), payload
             if way not in (ZeroMq, Mqtt):  # where what does not begin as an element is text

@@ -68,7 +68,7 @@ def test_the_system_is_called_once_for_one_answer_after_another(pair: Pair) -> N
             ours.recv(100)
             selector.unregister(ours)
         assert selector.calls == ["register"]
-        # What is not waited for is reported neither now nor later.
+        # Without a wait the result is reported neither now nor later.
         theirs.send(b"unasked")
         assert selector.select(120) == []
         assert selector.calls == ["register", "unregister"]

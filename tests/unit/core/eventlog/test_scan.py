@@ -1,4 +1,4 @@
-"""A scan comes to the end of what was there, whatever compaction and transactions leave out; records by offset."""
+"""Scans end at the end of the log, also with offsets missing after compaction and transactions; records by offset."""
 
 from __future__ import annotations
 

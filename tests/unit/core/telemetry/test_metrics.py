@@ -34,7 +34,7 @@ def test_the_text_that_prometheus_reads() -> None:
         'breakers{state="open"} 2.0',
     ]
     del states["open",]
-    assert 'state="open"' not in registry.text(), "readings are those of now"
+    assert 'state="open"' not in registry.text(), "readings are current"
 
 
 def test_a_histogram_counts_up_to_and_including_its_bounds() -> None:

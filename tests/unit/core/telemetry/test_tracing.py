@@ -1,4 +1,4 @@
-"""Headers of traces, and spans as a collector gets them. What is not installed is not tested: the extra is `otel`."""
+"""Headers of traces, and spans as a collector gets them. Without the extra `otel` they are skipped."""
 
 from __future__ import annotations
 

@@ -271,6 +271,7 @@ def accepting(target: Subscription, vault: Vault | None = VAULT, callback_s: flo
 def managed(
     form: str = "notify", address: str = "https://gw/base/wsn/subscriptions/s%201", **more: Any
 ) -> Subscription:
+    # A form of the test, and other fields by name.
     return Subscription("s 1", EndpointReference("http://r/"), address=address, form=form, **more)  # type: ignore[arg-type]
 
 

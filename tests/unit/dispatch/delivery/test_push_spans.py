@@ -1,4 +1,4 @@
-"""The spans of pushes. What is not installed is not tested: the extra is `otel`."""
+"""The spans of pushes. Without the extra `otel` they are skipped."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class World:
         self.kafka = FakeProducer(partitions=3)
         self.written = Rows()
         self.journal = SinkJournal(settings or KafkaSettings(), 1.0, connecting(self.kafka))
-        self.journal._attempts = self.written  # type: ignore[assignment]
+        self.journal._attempts = self.written  # type: ignore[assignment]  # records calls
         self.journal.begin(3)
         self.triggers = triggers
         self.rules = rules

@@ -201,7 +201,7 @@ async def test_guesses_count_for_their_address_and_name(source: Source, clock: C
 
 
 @pytest.mark.parametrize("remember_s", [0, 60])
-async def test_guesses_of_others_lock_nobody_out(source: Source, clock: Clock, remember_s: int) -> None:
+async def test_guesses_of_others_lock_no_user_out(source: Source, clock: Clock, remember_s: int) -> None:
     """Also when the cached password is checked again, and with the very name that is guessed."""
     users = users_of(source, clock, 3, 3, remember_s)
     assert await users.check("a", "right", "h", b"a:right") == A

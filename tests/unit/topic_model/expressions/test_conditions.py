@@ -34,7 +34,7 @@ HOLD = [
     *("o:customer/text() = 'Mills & Sons'", "contains(o:customer, 'Mills')", "starts-with(@state, 'op') or false()"),
     *("(//o:line)[2]/@price = 20", "o:line[o:item[. = 'bolt']]", "//*[.//o:box]"),
     "translate(@state, 'open', 'OPEN') = 'OPEN'",
-    "plain",  # no namespace is no namespace, whatever the default one is
+    "plain",  # no namespace is no namespace, also with a default one
     *("/", "/.", "/self::node()", "boolean(/)"),  # the document, which is no element
     *("'x'", "count(//o:line)", "true()"),  # as boolean() would take it
 ]

@@ -106,7 +106,7 @@ def test_a_second_exchange_before_the_subscription_is_written() -> None:
     table.apply(first)
     second = exchange(table, THIRD)
     assert set(second.sealed) == set(sealed_in(made)) | set(first.sealed.values())
-    # Somebody writes it with the secrets of the first exchange.
+    # Written with the secrets of the first exchange.
     late = SubscriptionRecord(the_one(fold(before, first)))
     for records in ([first, second], [second], [second, late]):
         assert opened(the_one(fold(before, *records)), only_third) == opened(made, OLD)

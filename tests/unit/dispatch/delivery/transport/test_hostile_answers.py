@@ -160,6 +160,7 @@ def test_a_byte_now_and_then_ends_at_the_deadline(make: Make, villain: Villains,
 def test_no_redirect_is_followed(make: Make, villain: Villains, status: int) -> None:
     for place in ("http://127.0.0.1:1/", "file:///etc/passwd", "//127.0.0.1/", "/elsewhere"):
         answer = f"HTTP/1.1 {status} Gone\r\nLocation: {place}\r\nContent-Length: 0\r\n\r\n".encode()
+        # mypy infers no lambda with a default.
         redirecting = villain(lambda connection, answer=answer: connection.sendall(answer))  # type: ignore[misc]
         result = pushed(make, redirecting)
         assert (result.status, result.failure, len(redirecting.requests)) == (status, "", 1), place

@@ -145,7 +145,7 @@ def test_public_addresses_are_called(transport: str) -> None:
 @needs_island
 @each
 def test_without_a_look_at_the_text_the_check_at_the_connection_is_enough(transport: str) -> None:
-    """Parsers of URLs differ; whatever one makes of a trick, it connects nowhere that it must not."""
+    """Parsers of URLs differ; no reading of a trick leads to a forbidden connection."""
     urls = [*tricks(), *(literal(address) for addresses in FORBIDDEN.values() for address in addresses)]
 
     findings = island.explore(urls, transport, blind=True)

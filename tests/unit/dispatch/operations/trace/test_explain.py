@@ -210,7 +210,7 @@ AT_MOST = subscription("s", policy=DeliveryPolicy(interval_ms=1_500))
 TRIGGER_ENDED = [(ACCEPTED + 500, each) for each in (TriggerEnded("s", "removed", 9_000), Tombstone("trigger:s"))]
 
 
-# By outcome: by the last row and what stands in the way of a parked delivery now; without a row by the subscription,
+# By outcome: by the last row and the obstacle of a parked delivery; without a row by the subscription,
 # by the progress of the dispatch, and by what was left out for an interval, a link or a trigger.
 WHY: dict[str, list[tuple[Evidence, str]]] = {
     "waiting": [

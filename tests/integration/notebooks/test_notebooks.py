@@ -22,7 +22,6 @@ from arborcast.dispatch.tables import (
     TABLES,
     TOPICS,
 )
-from arborcast.engine.processes import processes
 from tests.support.table_rows import NOON, attempt, fill, record
 
 NBFORMAT: Any = nbformat  # typed in parts only
@@ -90,7 +89,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     fill(tmp_path, ROUTES, [{"topic": topic, "subscription": name, "state": "active"} for topic, name in routes])
     monkeypatch.setenv("ARBORCAST_HOME", str(tmp_path))
     # No Kafka: the tables alone are looked at, and the notebook says so.
-    monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", f"127.0.0.1:{processes.free_port()}")
+    monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     monkeypatch.setenv("ARBORCAST_KAFKA_REQUEST_TIMEOUT_S", "1")
     monkeypatch.setenv("MPLBACKEND", "agg")
     return tmp_path

@@ -8,7 +8,6 @@ import pytest
 
 from arborcast.admin.trace import UnknownNotification
 from arborcast.dispatch.tables import NOTIFICATIONS, RETRIES
-from arborcast.engine.processes import processes
 from tests.support.command import Shell
 from tests.support.table_rows import NOON, attempt, fill, record
 
@@ -26,7 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     notification = {"notification": "n1", "topic": "a/b", "logged_at": NOON, "payload": b"<x/>", **facts}
     fill(tmp_path, NOTIFICATIONS, [notification])
     fill(tmp_path, RETRIES, [{"delivery": "1", "notification": "n1", "subscription": "bad"}])
-    monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", f"127.0.0.1:{processes.free_port()}")
+    monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     monkeypatch.setenv("ARBORCAST_KAFKA_REQUEST_TIMEOUT_S", "1")
     monkeypatch.setenv("ARBORCAST_HOME", str(tmp_path))
     return tmp_path

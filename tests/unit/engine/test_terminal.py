@@ -37,7 +37,6 @@ from arborcast.engine import terminal
 from arborcast.engine.monitoring.report import page
 from arborcast.engine.monitoring.samples import MetricsSample
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
-from arborcast.engine.processes import processes
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
@@ -104,7 +103,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(arborcast.dispatch.operations.audit, "audit", lambda *_, **__: audited)
     monkeypatch.setattr(arborcast.admin.doctor, "doctor", lambda _: [Check("odd", "warn", ODD, ODD)])
     monkeypatch.setattr("arborcast.engine.embedded.questions.unreachable_reason", lambda _: "")
-    monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", f"127.0.0.1:{processes.free_port()}")
+    monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     monkeypatch.setenv("ARBORCAST_KAFKA_REQUEST_TIMEOUT_S", "1")
     return home
 

@@ -8,7 +8,6 @@ import pytest
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.processes import processes
 from arborcast.ingest.operations import current_message
 from arborcast.ingest.operations.current_message import RetainedMessages
 from arborcast.ingest.settings import TopicSettings
@@ -191,7 +190,7 @@ def test_with_retain_all_topics_may_say_no() -> None:
 
 
 def test_while_kafka_is_away_requests_do_not_queue_up() -> None:
-    settings = KafkaSettings(bootstrap_servers=f"127.0.0.1:{processes.free_port()}", request_timeout_s=0.5)
+    settings = KafkaSettings(bootstrap_servers="127.0.0.1:1", request_timeout_s=0.5)
 
     async def run() -> list[object]:
         retained = RetainedMessages(settings)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from arborcast.dispatch.settings import TableSettings
 from arborcast.dispatch.tables import (
@@ -24,7 +23,6 @@ from arborcast.dispatch.tables import (
 )
 from tests.support.table_rows import NOON, attempt, fill, record
 
-NBFORMAT: Any = nbformat  # typed in parts only
 FOLDER = Path(__file__).parents[3] / "notebooks"
 
 # What matplotlib takes for a formula, and finds to be a wrong one.
@@ -34,6 +32,18 @@ NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 
 # It starts a JVM, and has a test of its own.
 SPARK = "spark.ipynb"
+
+
+@pytest.fixture(scope="module")
+def nbformat() -> Any:
+    """Imported here: its validator takes seconds to load, which every process of a run would pay when it collects."""
+    return importlib.import_module("nbformat")
+
+
+def kernel(notebook: Any, folder: Path) -> Any:
+    """A client that executes the cells in this folder."""
+    resources = {"metadata": {"path": str(folder)}}
+    return importlib.import_module("nbclient").NotebookClient(notebook, timeout=300, resources=resources)
 
 
 @pytest.fixture
@@ -165,25 +175,25 @@ SHOWN: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_notebook_shows_what_the_tables_hold(engine: Path, name: str) -> None:
-    notebook = NBFORMAT.read(FOLDER / f"{name}.ipynb", as_version=4)
+def test_a_notebook_shows_the_contents_of_the_tables(engine: Path, nbformat: Any, name: str) -> None:
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     asked = ", ".join(f"{each!r}: {each}" for each in SHOWN[name])
-    notebook.cells.append(NBFORMAT.v4.new_code_cell(f"import json\nprint(json.dumps({{{asked}}}, default=str))"))
-    NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(engine)}}).execute()
+    notebook.cells.append(nbformat.v4.new_code_cell(f"import json\nprint(json.dumps({{{asked}}}, default=str))"))
+    kernel(notebook, engine).execute()
     assert json.loads(notebook.cells[-1].outputs[0]["text"]) == SHOWN[name]
 
 
-def test_an_engine_that_has_done_nothing(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_has_done_nothing(engine: Path, nbformat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Words instead of pictures and of empty tables, and no error; all notebooks in one kernel."""
     home = engine / "new"
     for spec in TABLES:
         spec.ensure(spec.location(TableSettings(), home))
     monkeypatch.setenv("ARBORCAST_HOME", str(home))
-    notebook = NBFORMAT.v4.new_notebook(
-        cells=[cell for name in NAMES if name != SPARK for cell in NBFORMAT.read(FOLDER / name, as_version=4).cells]
+    notebook = nbformat.v4.new_notebook(
+        cells=[cell for name in NAMES if name != SPARK for cell in nbformat.read(FOLDER / name, as_version=4).cells]
     )
 
-    NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(engine)}}).execute()
+    kernel(notebook, engine).execute()
 
     shown = [output["data"] for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
     assert not any("image/png" in data for data in shown)
@@ -200,9 +210,9 @@ def test_an_engine_that_has_done_nothing(engine: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.spark
 @pytest.mark.long
-def test_spark(engine: Path) -> None:
+def test_spark(engine: Path, nbformat: Any) -> None:
     """The engine delivers another notification while the stream is read."""
-    notebook = NBFORMAT.read(FOLDER / SPARK, as_version=4)
+    notebook = nbformat.read(FOLDER / SPARK, as_version=4)
     asked = """
         'month': month[['topic', 'deliveries', 'failed']].values.tolist(),
         'first commit': history.operation.iloc[-1],
@@ -210,9 +220,9 @@ def test_spark(engine: Path) -> None:
         'grown': [len(batches) > 1, float(grown().sum(axis=1).iloc[-1])],
         'chart': type(chart()).__name__,
     """
-    asks = NBFORMAT.v4.new_code_cell(f"import json\nprint(json.dumps({{{asked}}}))")
+    asks = nbformat.v4.new_code_cell(f"import json\nprint(json.dumps({{{asked}}}))")
     notebook.cells.append(asks)
-    client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(engine)}})
+    client = kernel(notebook, engine)
     with client.setup_kernel():
         for number, cell in enumerate(notebook.cells):
             if "processAllAvailable" in cell.source:
@@ -228,8 +238,8 @@ def test_spark(engine: Path) -> None:
     }
 
 
-def test_notebooks_are_kept_without_outputs() -> None:
+def test_notebooks_are_kept_without_outputs(nbformat: Any) -> None:
     for name in NAMES:
-        cells = [cell for cell in NBFORMAT.read(FOLDER / name, as_version=4).cells if cell.cell_type == "code"]
+        cells = [cell for cell in nbformat.read(FOLDER / name, as_version=4).cells if cell.cell_type == "code"]
         assert cells
         assert all(cell.outputs == [] and cell.execution_count is None for cell in cells), name

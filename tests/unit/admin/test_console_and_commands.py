@@ -80,6 +80,8 @@ def called_by(package: str) -> set[str]:
     """The names of admin that a package imports, or takes from a module of admin that it imports."""
     found: set[str] = set()
     for file in (ROOT / package).rglob("*.py"):
+        if "arborcast.admin" not in file.read_text(encoding="utf-8"):
+            continue
         modules: dict[str, str] = {}
         for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.ImportFrom) and node.module == "arborcast.admin":

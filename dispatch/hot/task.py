@@ -11,7 +11,6 @@ view, the connection with the driver, and the limits for notifications in memory
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 import time
@@ -23,7 +22,7 @@ from typing import Protocol
 from pyspark.core.broadcast import Broadcast
 
 from arborcast.core import liveness
-from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.dispatch.delivery.capacity import Limits
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes, waits
 from arborcast.dispatch.hot.hold_buffer import HoldBuffer
@@ -40,8 +39,6 @@ from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.routing import Found
-
-logger = logging.getLogger(__name__)
 
 # Limits of notifications for many subscriptions with more deliveries left than `_MOST_LEFT`: others pass them. A single
 # one may have any number left.
@@ -367,12 +364,5 @@ class PartitionTask:
 
 
 def read_notification(value: bytes, partition: int, offset: int) -> Notification | None:
-    """The notification in a record; None, with a log message, for a damaged one: an error would stop the partition for
-    ever. Raises RecordVersionError for a record of a newer Arborcast."""
-    try:
-        return notifications.decode(value)
-    except RecordVersionError:
-        raise
-    except InfrastructureError as error:
-        logger.error("skipped offset %d of partition %d: %s", offset, partition, error)
-        return None
+    """The notification in a record; None for a damaged one. Raises RecordVersionError."""
+    return unless_damaged("notifications", (partition, offset), notifications.decode, value)

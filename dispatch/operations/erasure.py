@@ -247,13 +247,13 @@ class Eraser(Work):
                 # Behind these positions are only deliveries parked since the last pass.
                 firsts = {number: max(first, before.get(number, 0)) for number, first in firsts.items()}
             for record in log.read_from(firsts, ends):
-                delivery, is_tries = parked.decode_key(record.key)
-                if is_tries:
+                read = parked.readable(record.key, record.value, (record.partition, record.offset))
+                if read is None or read.of_tries:
                     continue
-                if record.value is None:
+                delivery, _, entry = read
+                if entry is None:
                     waiting.pop(record.key, None)
                     continue
-                entry = parked.decode(record.value)
                 name = covering(scopes, entry.notification) if isinstance(entry, Parked) else ""
                 if name and isinstance(entry, Parked) and len(waiting) < _AT_ONCE:
                     waiting[record.key] = name, self._row(delivery, entry, name)

@@ -28,6 +28,7 @@ from arborcast.core.eventlog.client import (
     partition_of_key,
     translated,
 )
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import PULL_LOG, ensure_topics, specifications
 from arborcast.core.progress import Progress, no_progress
@@ -139,8 +140,10 @@ def _pullable(kafka: KafkaSettings, limits: PullLimits, progress: Progress) -> I
     """Waiting and claimed messages that are not settled, in their original form."""
     store = PullStore(limits)
     for record in _all(kafka, PULL_LOG, progress):
-        store.apply(*pull.decode(record.key, record.value), record.offset)
-    unsettled = set().union(*store.unsettled())
+        read = unless_damaged(PULL_LOG, (record.partition, record.offset), pull.decode, record.key, record.value)
+        if read is not None:
+            store.apply(*read, record.offset)
+    unsettled = store.unsettled()
     for record in _all(kafka, PULL_LOG, progress):
         if record.offset in unsettled:
             yield BackupRecord(record.key, record.value)

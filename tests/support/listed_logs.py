@@ -89,6 +89,9 @@ class ListedScan:
     def ends(self) -> dict[int, int]:
         return {0: len(self._records)}
 
+    def at(self, ms: int) -> dict[int, int]:
+        return {0: next((each.offset for each in self._records if each.timestamp >= ms), len(self._records))}
+
     def read_all(self) -> Iterator[Listed]:
         return self.read_from(self.beginnings())
 

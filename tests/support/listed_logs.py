@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from arborcast.core.eventlog.consumer import Replaced
+from arborcast.core.eventlog.scan import OffsetRange
 from arborcast.dispatch.logs import dead_letters, parked
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Parked, Tried, Tries
@@ -88,6 +89,9 @@ class ListedScan:
 
     def ends(self) -> dict[int, int]:
         return {0: len(self._records)}
+
+    def read(self, ranges: Mapping[int, OffsetRange]) -> Iterator[Listed]:
+        yield from self._records[slice(*ranges[0])]
 
     def at(self, ms: int) -> dict[int, int]:
         return {0: next((each.offset for each in self._records if each.timestamp >= ms), len(self._records))}

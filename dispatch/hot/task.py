@@ -228,6 +228,7 @@ class PartitionTask:
         journal.begin(job.number)
         self._matched_at = 0.0
         self._check_at = 0.0  # while it settles
+        self._release_at = 0.0
         self.stopped = False
         """Whether everything is settled after the driver's request to stop."""
 
@@ -248,8 +249,9 @@ class PartitionTask:
     def step(self, rows: TaskRows) -> float:
         """One turn; returns the seconds until the next one, unless an event arrives."""
         self._link.apply(self)
-        if self.intake.buffer.examined:
-            self._release_buffered(time.monotonic())
+        if self.intake.buffer.examined and (now := time.monotonic()) >= self._release_at:
+            self._release_at = now + POLL_S
+            self._release_buffered(now)
         if self._link.stop:
             if not self.stopped:
                 self.stopped = True
@@ -274,6 +276,7 @@ class PartitionTask:
     def exclude(self, exclusions: Exclusions) -> None:
         """Stop pushes to these lanes, endpoints and subscriptions."""
         before, self.intake.exclusions = self.intake.exclusions, exclusions
+        self._release_at = 0.0  # lanes may be free
         lanes, outcomes = self.intake.lanes, self.intake.outcomes
         if lanes.size and (exclusions.degraded is not before.degraded or exclusions.on_trial is not before.on_trial):
             for subscription, _ in list(lanes.waiting()):

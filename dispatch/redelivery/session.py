@@ -63,8 +63,9 @@ _VALID_MS = CONTROL_HISTORY_MS // 2
 # Interval at which an idle file records that it is up to date.
 _REFRESH_S = 600.0
 
-# Interval of writes of the health of degraded endpoints.
-_HEALTH_S = 5.0
+# Interval of writes of the health of degraded endpoints: some megabytes with ten thousand. A suspension and an orderly
+# end do not wait for it.
+_HEALTH_S = 60.0
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ import msgspec
 
 from arborcast.admin import connection
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.eventlog.topics import OPERATIONS_LOG
 from arborcast.core.settings import KafkaSettings
@@ -110,6 +112,10 @@ class OperationFilter(NamedTuple):
         )
 
 
+def _decoded(record: ConsumerRecord) -> OperationBegun | OperationEnded | None:
+    return unless_damaged(OPERATIONS_LOG, record.offset, operations.decode, record.value)
+
+
 def _changes_in(read: OperationBegun) -> Iterator[Recorded]:
     for number, each in enumerate(read.changes or (change(""),)):
         more = 0 if number else read.more
@@ -124,14 +130,13 @@ def listed(kafka: KafkaSettings, selection: OperationFilter, limit: int) -> tupl
     count = 0
     with LogScan(kafka, OPERATIONS_LOG) as log:
         for record in log.read_from(log.at(max(0, selection.since_ms - CLOCKS_APART_MS))):
-            read = operations.decode(record.value)
+            read = _decoded(record)
             if isinstance(read, OperationEnded):
                 results[read.id] = read.result
-                continue
-            for one in _changes_in(read):
-                if selection.includes(one):
-                    found.append((read.id, one))
-                    count += 1
+            elif read is not None:
+                included = [(read.id, one) for one in _changes_in(read) if selection.includes(one)]
+                found.extend(included)
+                count += len(included)
     newest = [msgspec.structs.replace(one, result=results.get(name, "")) for name, one in reversed(found)]
     return newest, count - len(newest)
 
@@ -152,12 +157,13 @@ def earlier(
         ((partition, first),) = log.at(max(0, selection.since_ms - CLOCKS_APART_MS)).items()
         end = log.ends()[partition] if place is None else place.end
         begin = max(first, end - records)
-        values = [record.value for record in log.read({partition: OffsetRange(begin, end)})] if begin < end else []
+        decoded = [_decoded(each) for each in log.read({partition: OffsetRange(begin, end)})] if begin < end else []
     found: list[Recorded] = []
     results = {} if place is None else dict(place.results)
-    for read in map(operations.decode, reversed(values)):
+    for read in reversed(decoded):
         if isinstance(read, OperationEnded):
             results[read.id] = read.result
+        if not isinstance(read, OperationBegun):
             continue
         # A result is behind the records of its operation.
         result = results.get(read.id, "") if read.first else results.pop(read.id, "")

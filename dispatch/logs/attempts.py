@@ -196,7 +196,7 @@ def key_of(batch: int) -> bytes:
 
 def batch_of(key: bytes | None) -> int | None:
     """The batch of a key; None for another key."""
-    return int(key) if key and key.lstrip(b"-").isdigit() else None
+    return int(key) if key and key.removeprefix(b"-").isdigit() else None
 
 
 def encode_evaluation(evaluation: Evaluation) -> Iterator[bytes]:
@@ -252,8 +252,9 @@ def decode_all(value: bytes) -> tuple[list[Attempt], Evaluation | None]:
 
 
 def evaluation_in(value: bytes | None) -> Evaluation | None:
-    """The evaluation in one Kafka value, if it has one; raises as `decode_all`."""
-    return _evaluated.decode(value).evaluation
+    """The evaluation in one Kafka value; None without one, or if it is damaged. Raises RecordVersionError."""
+    read = unless_damaged("attempts", f"{len(value or b'')} bytes", _evaluated.decode, value)
+    return None if read is None else read.evaluation
 
 
 def partition_of_subscription(subscription_id: str, partitions: int) -> int:

@@ -123,11 +123,14 @@ def test_parts_of_all_changes_read_each_record_once(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(records, "_CHANGES_PER_RECORD", 2)
     for number in range(1, 5):
+        if number == 3:
+            logs.write(OPERATIONS_LOG, b"damaged", b"\xc1", 3_000_000)
         make(number, *(f"{number}{letter}" for letter in "abc"))
     everything = OperationFilter(since_ms=2_000_000)
     found, place = operations.earlier(KAFKA, everything, 2)
     assert place is not None
     make(5)
+    logs.write(OPERATIONS_LOG, b"damaged", b"\xc1")
     assert operations.listed(KAFKA, OperationFilter(), 1)[0][0].result == "done 5", "an operation without changes"
     sizes = [2]
     while place is not None:
@@ -137,7 +140,7 @@ def test_parts_of_all_changes_read_each_record_once(monkeypatch: pytest.MonkeyPa
         found += part
     assert [each.subject for each in found] == [f"{number}{letter}" for number in (4, 3, 2) for letter in "cba"]
     assert {each.result for each in found} == {"done 2", "done 3", "done 4"}
-    assert sum(sizes) == 9
+    assert sum(sizes) == 10
 
 
 def test_the_user_of_a_command_and_the_one_behind_sudo(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,12 +28,13 @@ from arborcast.core.eventlog.client import (
     partition_of_key,
     translated,
 )
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import PULL_LOG, ensure_topics, specifications
 from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
-from arborcast.dispatch.logs import dead_letters, parked
+from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.attempts import partition_of_subscription
 from arborcast.dispatch.logs.parked import roomy
 from arborcast.dispatch.realtime.messages import read_progress
@@ -99,16 +100,16 @@ def _undelivered(kafka: KafkaSettings, first_undelivered: dict[int, int], progre
 
 
 def _apply(waiting: sqlite3.Connection, record: ConsumerRecord, first_undelivered: dict[int, int]) -> None:
-    delivery, of_tries = parked.decode_key(record.key)
-    if of_tries:
+    read = parked.readable(record.key, record.value, (record.partition, record.offset))
+    if read is None or read.of_tries:
         return  # attempts are counted from 0 again
-    place = delivery.place
+    place = read.delivery.place
     if record.value is None:
         waiting.execute("delete from waiting where key = ?", (record.key,))
     elif place.redrive or place.offset < first_undelivered.get(place.partition, 0):
         waiting.execute(
             "insert or replace into waiting values (?, ?, ?, ?, ?, ?)",
-            (record.key, place.batch, place.partition, place.offset, delivery.subscription, record.value),
+            (record.key, place.batch, place.partition, place.offset, read.delivery.subscription, record.value),
         )
     # Otherwise its notification is dispatched again as a whole.
 
@@ -117,16 +118,21 @@ def _letters(kafka: KafkaSettings, until: dict[int, int], progress: Progress) ->
     """The letters in the log before that end, and all later ones: a letter removed since may be among the parked
     deliveries read so far, or may have been given up again."""
     with closing(sqlite3.connect("")) as letters:
-        letters.execute("create table letters (key blob primary key, value)")
+        letters.execute("create table letters (key blob primary key, value, at_ms)")
         for record in _all(kafka, "dead", progress):
-            if record.value is not None:
-                letters.execute("insert or replace into letters values (?, ?)", (record.key, record.value))
+            read = parked.readable_letter(record.key, record.value, (record.partition, record.offset))
+            if read is None:
+                continue
+            _, letter = read
+            if letter is not None:
+                values = record.key, record.value, letter.at_ms
+                letters.execute("insert or replace into letters values (?, ?, ?)", values)
             elif record.offset < until.get(record.partition, 0):
                 letters.execute("delete from letters where key = ?", (record.key,))
-        for key, value in letters.execute("select key, value from letters order by rowid"):
+        for key, value, at_ms in letters.execute("select key, value, at_ms from letters order by rowid"):
             delivery, _ = parked.decode_key(key)
             # Batches and offsets start again at 0, and their letters must not replace these.
-            place = delivery.place._replace(redrive=delivery.place.redrive or dead_letters.decode(value).at_ms)
+            place = delivery.place._replace(redrive=delivery.place.redrive or at_ms)
             yield BackupRecord(delivery._replace(place=place).key(), value)
 
 
@@ -134,8 +140,10 @@ def _pullable(kafka: KafkaSettings, limits: PullLimits, progress: Progress) -> I
     """Waiting and claimed messages that are not settled, in their original form."""
     store = PullStore(limits)
     for record in _all(kafka, PULL_LOG, progress):
-        store.apply(*pull.decode(record.key, record.value), record.offset)
-    unsettled = set().union(*store.unsettled())
+        read = unless_damaged(PULL_LOG, (record.partition, record.offset), pull.decode, record.key, record.value)
+        if read is not None:
+            store.apply(*read, record.offset)
+    unsettled = store.unsettled()
     for record in _all(kafka, PULL_LOG, progress):
         if record.offset in unsettled:
             yield BackupRecord(record.key, record.value)

@@ -6,7 +6,7 @@ import getpass
 import os
 import platform
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import NamedTuple
 
@@ -14,7 +14,9 @@ import msgspec
 
 from arborcast.admin import connection
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.damaged import unless_damaged
+from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.eventlog.topics import OPERATIONS_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import CLOCKS_APART_MS
@@ -24,7 +26,14 @@ from arborcast.engine.settings.loading import Settings
 from arborcast.topic_model.control_log import OperationsLog
 from arborcast.topic_model.records import operations
 from arborcast.topic_model.records.control import ControlRecord
-from arborcast.topic_model.records.operations import OperationEnded, Operator, RecordedChange, change, control_changes
+from arborcast.topic_model.records.operations import (
+    OperationBegun,
+    OperationEnded,
+    Operator,
+    RecordedChange,
+    change,
+    control_changes,
+)
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -103,27 +112,61 @@ class OperationFilter(NamedTuple):
         )
 
 
-def listed(
-    kafka: KafkaSettings, selection: OperationFilter, limit: int, before: int | None = None
-) -> tuple[list[Recorded], int]:
-    """The newest changes in the log, the newest first, and the number of the others. With `before` only the oldest so
-    many are listed: the number of the others lists the next part. Raises InfrastructureError, RecordVersionError."""
+def _decoded(record: ConsumerRecord) -> OperationBegun | OperationEnded | None:
+    return unless_damaged(OPERATIONS_LOG, record.offset, operations.decode, record.value)
+
+
+def _changes_in(read: OperationBegun) -> Iterator[Recorded]:
+    for number, each in enumerate(read.changes or (change(""),)):
+        more = 0 if number else read.more
+        yield Recorded(read.at_ms, read.door, read.who, read.what, each.subject, each.before, each.after, more, "")
+
+
+def listed(kafka: KafkaSettings, selection: OperationFilter, limit: int) -> tuple[list[Recorded], int]:
+    """The newest changes in the log, the newest first, and the number of the others. Raises InfrastructureError,
+    RecordVersionError."""
     found: deque[tuple[str, Recorded]] = deque(maxlen=limit)
     results: dict[str, str] = {}
     count = 0
     with LogScan(kafka, OPERATIONS_LOG) as log:
         for record in log.read_from(log.at(max(0, selection.since_ms - CLOCKS_APART_MS))):
-            read = operations.decode(record.value)
+            read = _decoded(record)
             if isinstance(read, OperationEnded):
                 results[read.id] = read.result
-                continue
-            for each in read.changes or (change(""),):
-                more = read.more if each is read.changes[0] else 0
-                one = Recorded(
-                    read.at_ms, read.door, read.who, read.what, each.subject, each.before, each.after, more, ""
-                )
-                if selection.includes(one) and (before is None or count < before):
-                    found.append((read.id, one))
-                    count += 1
+            elif read is not None:
+                included = [(read.id, one) for one in _changes_in(read) if selection.includes(one)]
+                found.extend(included)
+                count += len(included)
     newest = [msgspec.structs.replace(one, result=results.get(name, "")) for name, one in reversed(found)]
     return newest, count - len(newest)
+
+
+class ChangesPlace(NamedTuple):
+    """A place in the log: the offset behind the earlier records, and results of operations among these."""
+
+    end: int
+    results: Mapping[str, str]
+
+
+def earlier(
+    kafka: KafkaSettings, selection: OperationFilter, records: int, place: ChangesPlace | None = None
+) -> tuple[list[Recorded], ChangesPlace | None]:
+    """The changes in this number of records before a place, by default the end of the log, the newest first; and the
+    place of the others, None without any. Raises as `listed`."""
+    with LogScan(kafka, OPERATIONS_LOG) as log:
+        ((partition, first),) = log.at(max(0, selection.since_ms - CLOCKS_APART_MS)).items()
+        end = log.ends()[partition] if place is None else place.end
+        begin = max(first, end - records)
+        decoded = [_decoded(each) for each in log.read({partition: OffsetRange(begin, end)})] if begin < end else []
+    found: list[Recorded] = []
+    results = {} if place is None else dict(place.results)
+    for read in reversed(decoded):
+        if isinstance(read, OperationEnded):
+            results[read.id] = read.result
+        if not isinstance(read, OperationBegun):
+            continue
+        # A result is behind the records of its operation.
+        result = results.get(read.id, "") if read.first else results.pop(read.id, "")
+        changes = [msgspec.structs.replace(each, result=result) for each in _changes_in(read)]
+        found += filter(selection.includes, reversed(changes))
+    return found, ChangesPlace(begin, results) if begin > first else None

@@ -31,6 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, help="settings file (TOML)")
     parser.add_argument("--home", type=Path, help="data directory")
     options = parser.parse_args(arguments)
+    # Read when Arrow is loaded, with the first question about a table: its own pool would keep 25 MiB after it.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     log_format.configure("human", "console")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from arborcast.admin.operations import OperationFilter, Recorded, listed
+from arborcast.admin.operations import OperationFilter, Recorded, earlier, listed
 from arborcast.admin.times import moment_ms
 from arborcast.console.console import Console, Screen
 from arborcast.console.downloads import Download, Parts, followed
@@ -18,8 +19,8 @@ from arborcast.core.errors import ArborcastError
 
 _AT_ONCE = 100
 
-# Changes of a part of a file: the log is read once for each. A change has up to 8 KB.
-_IN_A_FILE = 5_000
+# Records of a part of a file. A change has up to 8 KB.
+_IN_A_FILE = 1_000
 
 _BY = ("since", "who", "what", "subject")
 
@@ -53,12 +54,7 @@ def _routes(console: Console) -> list[Route]:
     def parts(request: Request) -> Parts:
         asked = _asked(request)
         wanted = OperationFilter(moment_ms("since", asked["since"]), asked["who"], asked["what"], asked["subject"])
-
-        async def read(before: int | None) -> tuple[list[Recorded], int | None]:
-            found, more = await console.questions.ask_log(listed, wanted, _IN_A_FILE, before)
-            return found, more or None
-
-        return followed(read)
+        return followed(partial(console.questions.ask_log, earlier, wanted, _IN_A_FILE))
 
     return [
         console.listing("/operations", page, Download("changes", Recorded, parts)),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
+from arborcast.core.recent import BoundedDict
 from arborcast.dispatch.delivery.capacity import scopes_of
 from arborcast.dispatch.delivery.health import Sign, quick_s, sign_of
 from arborcast.dispatch.delivery.journal import Journal
@@ -48,6 +49,9 @@ UNANSWERED = failed("waiting", "no answer yet: the push is still under way")
 # Longer than any lifespan.
 _NEVER_MS = 1 << 62
 
+# Lanes with known failures: in real time a task runs for months, and gets no notice of ended subscriptions.
+_LANES = 50_000
+
 # Retry policies in the cache: subscriptions have few different ones.
 _POLICIES = 1_024
 
@@ -83,7 +87,7 @@ class BatchOutcomes:
         self._now = now
         self._chance = chance
         self._policy_of = lru_cache(_POLICIES)(lambda policy, link: policy_of(policy, retry, link=link))
-        self._failures: dict[str, int] = {}  # in a row, by lane
+        self._failures: BoundedDict[str, int] = BoundedDict(_LANES)  # in a row, by lane
         self._unreachable: set[str] = set()
         self._unreachable_before: set[str] = set()
         self._silent: dict[str, set[str]] = {}  # endpoints without an answer, by host

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from arborcast.core.recent import Recent
 from arborcast.dispatch.hot.batch_outcomes import NEWER, BatchOutcomes, cancelled, waits
 from arborcast.dispatch.hot.hold_buffer import HoldBuffer
 from arborcast.dispatch.hot.intervals import Intervals
@@ -29,8 +30,8 @@ from arborcast.topic_model.subscriptions import Subscription, Trigger, queue_top
 
 logger = logging.getLogger(__name__)
 
-# Triggers whose loops were logged by this process.
-_logged: set[str] = set()
+# Triggers whose loops were logged by this process in the last hour or two.
+_logged: Recent[str, bool] = Recent(256 * 1024, age_s=3_600.0)
 
 _rates = OwnerRates()
 
@@ -266,7 +267,7 @@ class Intake:
             if self.journal.publish(cause, subscription, made, is_retained(trigger, self.rules)):
                 return
             made = Refused("skipped", "kafka.max_record_bytes has no room for it")
-        if made.error == "hops" and subscription.id not in _logged:
-            _logged.add(subscription.id)
+        if made.error == "hops" and not _logged.get(subscription.id):
+            _logged.put(subscription.id, True, len(subscription.id))
             logger.warning("the trigger %s publishes nothing because of %s: %s", trigger.name, cause.id, made.detail)
         self.outcomes.write_unpushed(subscription, (received,), cancelled(made.detail, made.error))

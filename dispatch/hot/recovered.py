@@ -24,7 +24,7 @@ from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
-from arborcast.dispatch.logs.parked import Parked, Place, decode, decode_key, roomy
+from arborcast.dispatch.logs.parked import Parked, Place, readable, roomy
 from arborcast.topic_model.topics import TopicPath
 
 logger = logging.getLogger(__name__)
@@ -158,10 +158,10 @@ def parked_in_batch(
     waiting: dict[bytes, tuple[str, str, Place]] = {}
     with LogScan(roomy(kafka), "parked", timeout_s) as log:
         for record in log.read_from(_behind(log, ends.parked)):
-            delivery, is_tries = decode_key(record.key)
-            if is_tries or delivery.place.batch != batch:
+            read = readable(record.key, record.value, (record.partition, record.offset))
+            if read is None or read.of_tries or read.delivery.place.batch != batch:
                 continue
-            parked = decode(record.value) if record.value is not None else None
+            delivery, _, parked = read
             if isinstance(parked, Parked):
                 waiting[record.key] = delivery.subscription, parked.notification.id, delivery.place
             else:

@@ -11,7 +11,6 @@ view, the connection with the driver, and the limits for notifications in memory
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 import time
@@ -23,7 +22,7 @@ from typing import Protocol
 from pyspark.core.broadcast import Broadcast
 
 from arborcast.core import liveness
-from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.dispatch.delivery.capacity import Limits
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes, waits
 from arborcast.dispatch.hot.hold_buffer import HoldBuffer
@@ -40,8 +39,6 @@ from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.routing import Found
-
-logger = logging.getLogger(__name__)
 
 # Limits of notifications for many subscriptions with more deliveries left than `_MOST_LEFT`: others pass them. A single
 # one may have any number left.
@@ -231,6 +228,7 @@ class PartitionTask:
         journal.begin(job.number)
         self._matched_at = 0.0
         self._check_at = 0.0  # while it settles
+        self._release_at = 0.0
         self.stopped = False
         """Whether everything is settled after the driver's request to stop."""
 
@@ -251,8 +249,9 @@ class PartitionTask:
     def step(self, rows: TaskRows) -> float:
         """One turn; returns the seconds until the next one, unless an event arrives."""
         self._link.apply(self)
-        if self.intake.buffer.examined:
-            self._release_buffered(time.monotonic())
+        if self.intake.buffer.examined and (now := time.monotonic()) >= self._release_at:
+            self._release_at = now + POLL_S
+            self._release_buffered(now)
         if self._link.stop:
             if not self.stopped:
                 self.stopped = True
@@ -277,6 +276,7 @@ class PartitionTask:
     def exclude(self, exclusions: Exclusions) -> None:
         """Stop pushes to these lanes, endpoints and subscriptions."""
         before, self.intake.exclusions = self.intake.exclusions, exclusions
+        self._release_at = 0.0  # lanes may be free
         lanes, outcomes = self.intake.lanes, self.intake.outcomes
         if lanes.size and (exclusions.degraded is not before.degraded or exclusions.on_trial is not before.on_trial):
             for subscription, _ in list(lanes.waiting()):
@@ -367,12 +367,5 @@ class PartitionTask:
 
 
 def read_notification(value: bytes, partition: int, offset: int) -> Notification | None:
-    """The notification in a record; None, with a log message, for a damaged one: an error would stop the partition for
-    ever. Raises RecordVersionError for a record of a newer Arborcast."""
-    try:
-        return notifications.decode(value)
-    except RecordVersionError:
-        raise
-    except InfrastructureError as error:
-        logger.error("skipped offset %d of partition %d: %s", offset, partition, error)
-        return None
+    """The notification in a record; None for a damaged one. Raises RecordVersionError."""
+    return unless_damaged("notifications", (partition, offset), notifications.decode, value)

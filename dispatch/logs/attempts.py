@@ -9,7 +9,6 @@ times as much.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 import zlib
@@ -19,14 +18,12 @@ from typing import Literal
 
 import msgspec
 
-from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.eventlog.client import Producer, make_producer
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.topic_model.topics import TopicPath
-
-logger = logging.getLogger(__name__)
 
 VERSION = 1
 
@@ -199,7 +196,7 @@ def key_of(batch: int) -> bytes:
 
 def batch_of(key: bytes | None) -> int | None:
     """The batch of a key; None for another key."""
-    return int(key) if key and key.lstrip(b"-").isdigit() else None
+    return int(key) if key and key.removeprefix(b"-").isdigit() else None
 
 
 def encode_evaluation(evaluation: Evaluation) -> Iterator[bytes]:
@@ -241,14 +238,8 @@ def decode(value: bytes) -> list[Attempt]:
 
 
 def readable(value: bytes) -> tuple[list[Attempt], Evaluation | None]:
-    """As `decode_all`, but a damaged value has no attempts and is logged. Raises RecordVersionError."""
-    try:
-        return decode_all(value)
-    except RecordVersionError:
-        raise
-    except InfrastructureError as error:
-        logger.error("a record of the attempts log, of %d bytes, is left out: %s", len(value), error)
-        return [], None
+    """As `decode_all`, but a damaged value has no attempts. Raises RecordVersionError."""
+    return unless_damaged("attempts", f"{len(value)} bytes", decode_all, value) or ([], None)
 
 
 def decode_all(value: bytes) -> tuple[list[Attempt], Evaluation | None]:
@@ -261,8 +252,9 @@ def decode_all(value: bytes) -> tuple[list[Attempt], Evaluation | None]:
 
 
 def evaluation_in(value: bytes | None) -> Evaluation | None:
-    """The evaluation in one Kafka value, if it has one; raises as `decode_all`."""
-    return _evaluated.decode(value).evaluation
+    """The evaluation in one Kafka value; None without one, or if it is damaged. Raises RecordVersionError."""
+    read = unless_damaged("attempts", f"{len(value or b'')} bytes", _evaluated.decode, value)
+    return None if read is None else read.evaluation
 
 
 def partition_of_subscription(subscription_id: str, partitions: int) -> int:

@@ -23,6 +23,7 @@ import msgspec
 from arborcast.core import fence
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import Acknowledgement, Producer, make_producer
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.topics import PARKED_OVERHEAD, RESULTS_LOG
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
@@ -135,6 +136,32 @@ def decode_key(key: bytes) -> tuple[Delivery, bool]:
 def decode(value: bytes) -> Parked | Tried:
     """The record in a Kafka value. Raises RecordVersionError if a newer Arborcast wrote it."""
     return _codec.decode(value).record
+
+
+class ParkedRecord(NamedTuple):
+    """`record` is None for a null; `of_tries`: its key is that of the delivery's tries."""
+
+    delivery: Delivery
+    of_tries: bool
+    record: Parked | Tried | None
+
+
+def readable(key: bytes, value: bytes | None, place: object) -> ParkedRecord | None:
+    """A record of the log; None for a damaged one (see `core.eventlog.damaged`). Raises RecordVersionError."""
+    return unless_damaged("parked", place, _decode_record, key, value)
+
+
+def _decode_record(key: bytes, value: bytes | None) -> ParkedRecord:
+    return ParkedRecord(*decode_key(key), None if value is None else decode(value))
+
+
+def readable_letter(key: bytes, value: bytes | None, place: object) -> tuple[Delivery, DeadLetter | None] | None:
+    """As `readable`, for a record of the `dead` log."""
+    return unless_damaged("dead", place, _decode_letter, key, value)
+
+
+def _decode_letter(key: bytes, value: bytes | None) -> tuple[Delivery, DeadLetter | None]:
+    return decode_key(key)[0], None if value is None else dead_letters.decode(value)
 
 
 def roomy(kafka: KafkaSettings) -> KafkaSettings:

@@ -181,7 +181,11 @@ def letters(kafka: KafkaSettings, selected: LetterConditions) -> Iterator[tuple[
         beginnings, ends = log.beginnings(), log.ends()
         last_offsets: dict[bytes, int] = {}
         for record in log.read_from(beginnings, ends):
-            if record.value is not None and selected.includes(dead_letters.decode(record.value)):
+            read = parked.readable_letter(record.key, record.value, (record.partition, record.offset))
+            if read is None:
+                continue
+            _, letter = read
+            if letter is not None and selected.includes(letter):
                 last_offsets[record.key] = record.offset
             else:
                 last_offsets.pop(record.key, None)

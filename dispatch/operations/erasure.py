@@ -15,12 +15,13 @@ import functools
 import logging
 import operator
 import secrets
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import date
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -33,6 +34,7 @@ from lxml import etree
 from arborcast.core import liveness
 from arborcast.core.errors import ExpressionError
 from arborcast.core.eventlog.client import Admin
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.eventlog.topics import FRAGMENT_LOG, PULL_LOG
 from arborcast.core.eventlog.writers import LogWriter
@@ -70,7 +72,7 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-# Deliveries of a pass, some 500 bytes each; the next pass has the others.
+# Deliveries, and messages in pull points, of a pass; some 500 bytes each. The next pass has the others.
 _AT_ONCE = 50_000
 
 # Rows that one commit rewrites.
@@ -92,8 +94,8 @@ _UNLIMITED = PullLimits(messages=1 << 60, bytes=1 << 60, resident_bytes=0, total
 # Kafka deletes at intervals: log.retention.check.interval.ms, log.cleaner.backoff.ms.
 _KAFKA_INTERVALS_MS = 300_000
 
-# Difference of the clocks of brokers and gateways.
-_CLOCKS_MS = 60_000
+# Difference of the clocks of brokers and gateways, and of a clock with a wrong date or time zone.
+_CLOCKS_MS = 86_400_000
 
 # Kafka's value for no limit is the largest number of 64 bits.
 _NO_LIMIT_MS = 1 << 50
@@ -247,13 +249,13 @@ class Eraser(Work):
                 # Behind these positions are only deliveries parked since the last pass.
                 firsts = {number: max(first, before.get(number, 0)) for number, first in firsts.items()}
             for record in log.read_from(firsts, ends):
-                delivery, is_tries = parked.decode_key(record.key)
-                if is_tries:
+                read = parked.readable(record.key, record.value, (record.partition, record.offset))
+                if read is None or read.of_tries:
                     continue
-                if record.value is None:
+                delivery, _, entry = read
+                if entry is None:
                     waiting.pop(record.key, None)
                     continue
-                entry = parked.decode(record.value)
                 name = covering(scopes, entry.notification) if isinstance(entry, Parked) else ""
                 if name and isinstance(entry, Parked) and len(waiting) < _AT_ONCE:
                     waiting[record.key] = name, self._row(delivery, entry, name)
@@ -326,25 +328,21 @@ class Eraser(Work):
         return Counter(last.values())
 
     def _pull_points(self, scopes: Sequence[ErasureScope]) -> Counter[str]:
-        store = PullStore(_UNLIMITED)
-        covered: dict[int, tuple[str, str]] = {}
+        found = Counter[str]()
         with LogScan(self._kafka, PULL_LOG) as log:
-            for record in log.read_all():
-                pull_point, entry = pull.decode(record.key, record.value)
-                store.apply(pull_point, entry, record.offset)
-                if isinstance(entry, StoredMessage):
-                    name = covering(scopes, _as_notification(entry, record.timestamp, scopes))
-                    if name:
-                        covered[record.offset] = pull_point, name
-        waiting, claimed = store.unsettled()
-        # A claimed one is being delivered to the client: it is settled, or waits again at the next pass.
-        found = Counter({name: 0 for offset, (_, name) in covered.items() if offset in claimed})
-        taken = [(offset, *covered[offset]) for offset in sorted(waiting & covered.keys())]
-        if taken:
-            with closing(LogWriter(self._kafka, PULL_LOG)) as writer:
-                for some in _pieces(taken, 500):
-                    writer.append_encoded([each for offset, point, _ in some for each in self._removal(point, offset)])
-        found.update(name for _, _, name in taken)
+            firsts = log.beginnings()
+            while firsts:
+                store, firsts = _covered_in(log, firsts, scopes)
+                # A claimed one is being delivered to the client: it is settled, or waits again at the next pass.
+                for point, claim, _ in store.open_claims():
+                    found.update({each.notification: 0 for each in store.claimed(point, claim)})
+                taken = [(point, each) for point in store.ids() for each in store.head(point, _AT_ONCE, sys.maxsize)]
+                if taken:
+                    with closing(LogWriter(self._kafka, PULL_LOG)) as writer:
+                        for some in _pieces(taken, 500):
+                            removals = (self._removal(point, each.offset) for point, each in some)
+                            writer.append_encoded(list(chain.from_iterable(removals)))
+                found.update(each.notification for _, each in taken)
         return found
 
     def _removal(self, pull_point: str, offset: int) -> Iterator[tuple[bytes, bytes]]:
@@ -398,6 +396,30 @@ class _Covered(LetterConditions):
 
     def includes(self, letter: DeadLetter) -> bool:
         return covers(self.scope, letter.notification)
+
+
+def _covered_in(
+    log: LogScan, firsts: Mapping[int, int], scopes: Sequence[ErasureScope]
+) -> tuple[PullStore, dict[int, int]]:
+    """Up to _AT_ONCE covered messages of pull points that are not settled, each with the erasure in place of its
+    notification; and where the others begin in the log, empty if these are all. A claim is behind its messages, so
+    the log can be read from any offset."""
+    store = PullStore(_UNLIMITED)
+    others: dict[int, int] = {}
+    for record in log.read_from(firsts):
+        read = unless_damaged(PULL_LOG, (record.partition, record.offset), pull.decode, record.key, record.value)
+        if read is None:
+            continue
+        pull_point, entry = read
+        if isinstance(entry, StoredMessage):
+            name = "" if others else covering(scopes, _as_notification(entry, record.timestamp, scopes))
+            if name and store.messages >= _AT_ONCE:
+                others[record.partition] = record.offset
+            if not name or others:
+                continue
+            entry = StoredMessage(b"", notification=name)
+        store.apply(pull_point, entry, record.offset)
+    return store, others
 
 
 def _as_notification(entry: StoredMessage, written_ms: int, scopes: Sequence[ErasureScope]) -> Notification:

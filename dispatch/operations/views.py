@@ -290,13 +290,15 @@ class PendingView(DeliveryView):
     log = "parked"
 
     def _fold(self, record: ConsumerRecord) -> None:
-        delivery, is_tries = parked.decode_key(record.key)
+        read = parked.readable(record.key, record.value, (record.partition, record.offset))
+        if read is None:
+            return
+        delivery, of_tries, entry = read
         key = delivery.key()
-        if record.value is None:
-            if not is_tries:
+        if entry is None:
+            if not of_tries:
                 self._remove(key)
             return
-        entry = parked.decode(record.value)
         known = self._value(key)
         if known is not None:
             before = pending_of(known)
@@ -316,10 +318,13 @@ class LettersView(DeliveryView):
     log = "dead"
 
     def _fold(self, record: ConsumerRecord) -> None:
-        if record.value is None:
+        read = parked.readable_letter(record.key, record.value, (record.partition, record.offset))
+        if read is None:
+            return
+        _, letter = read
+        if letter is None:
             self._remove(record.key)
             return
-        letter = dead_letters.decode(record.value)
         reason = str(letter.status or letter.error or letter.state)
         group = ViewGroup(letter.subscription, letter.endpoint, letter.notification.topic, reason)
         message = _without_message(letter.notification)

@@ -6,7 +6,6 @@ positions, so a crash neither loses nor repeats a row.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -14,8 +13,8 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 
-from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.recording.follower import GatheringFollower
@@ -23,8 +22,6 @@ from arborcast.dispatch.tables import NOTIFICATIONS
 from arborcast.dispatch.tables.delta_table import Build, DeltaTableWriter, as_progress, build, days, times
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
-
-logger = logging.getLogger(__name__)
 
 LOG = "notifications"
 
@@ -89,13 +86,9 @@ def notification_rows(records: Iterable[ConsumerRecord], recorded_ms: int, erase
     version."""
     archived = []
     for record in records:
-        try:
-            notification = notifications.decode(record.value or b"")
-        except RecordVersionError:
-            raise
-        except InfrastructureError as error:
-            logger.error("offset %d of partition %d is not archived: %s", record.offset, record.partition, error)
-        else:
+        at = record.partition, record.offset
+        notification = unless_damaged("notifications", at, notifications.decode, record.value)
+        if notification is not None:
             place = record.partition, record.offset, record.timestamp
             row = _Archived(notification, *place, len(notification.payload))
             if erasure := erased(notification):

@@ -21,8 +21,8 @@ import msgspec
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.versions import Versioned, VersionedCodec
@@ -177,13 +177,8 @@ class SloTable(TableFollower):
     def take(self, records: Iterable[ConsumerRecord]) -> None:
         """Count the rows of these records. Damaged ones are skipped, as by the table of attempts."""
         for record in records:
-            try:
-                rows = _codec.decode(record.value).attempts
-            except RecordVersionError:
-                raise
-            except InfrastructureError:
-                continue
-            for row in rows:
+            batch = unless_damaged("attempts", (record.partition, record.offset), _codec.decode, record.value)
+            for row in () if batch is None else batch.attempts:
                 if queue_topic(row.subscription) is None:
                     self._take(row)
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.recording.follower import TableFollower, Work
@@ -162,14 +162,8 @@ class TableFold(ABC):
 
 
 def apply(fold: TableFold, record: ConsumerRecord, changes: RowChanges, log: str) -> None:
-    """Collect the change. Damaged records are logged and skipped. Raises RecordVersionError."""
-    try:
-        fold.apply(record, changes)
-    except RecordVersionError:
-        raise
-    except (InfrastructureError, UnicodeDecodeError) as error:
-        where = f"offset {record.offset} of partition {record.partition}"
-        logger.error("%s of the %s log is left out of the tables: %s", where, log, error)
+    """Collect the change. Damaged records are skipped. Raises RecordVersionError."""
+    unless_damaged(log, (record.partition, record.offset), fold.apply, record, changes)
 
 
 class FoldedTables(TableFollower):

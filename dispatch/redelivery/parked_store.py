@@ -7,7 +7,6 @@ does not scan deliveries that are not due, or other lanes.
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 import sys
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
@@ -15,15 +14,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.wall_clock import TOLERANCE_MS
 from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Delivery, Parked, Place, Tries
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
-
-logger = logging.getLogger(__name__)
 
 # Increased with every change of the tables: a file of another form is rebuilt from the log.
 _FORM = 2
@@ -208,20 +205,16 @@ class ParkedStore:
 
     def apply(self, key: bytes, value: bytes | None, offset: int) -> str | None:
         """Apply one record of the log; returns the lane if it has a new delivery. All of a lane is in one partition of
-        the log. Raises RecordVersionError; a damaged record is logged and skipped."""
+        the log. Raises RecordVersionError; a damaged record is skipped."""
         if key in self._finished:
             # Records of a delivery that was finished here, up to its null.
             if value is None:
                 self._finished.discard(key)
             return None
-        try:
-            delivery, is_tries = parked.decode_key(key)
-            record = None if value is None else parked.decode(value)
-        except RecordVersionError:
-            raise
-        except InfrastructureError as error:
-            logger.error("offset %d of the parked log is left out: %s", offset, error)
+        read = parked.readable(key, value, offset)
+        if read is None:
             return None
+        delivery, is_tries, record = read
         if record is None:
             if not is_tries and self.remove(delivery):
                 self.ended_elsewhere.add(delivery.subscription)

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from arborcast.core import liveness
-from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.eventlog.consumer import Discontinued
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.eventlog.topics import CONTROL_HISTORY_MS, RESULTS_LOG
 from arborcast.core.settings import KafkaSettings
-from arborcast.core.wall_clock import time_ms
+from arborcast.core.wall_clock import is_due, time_ms
 from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.logs.parked import roomy
 from arborcast.dispatch.redelivery.endpoints import HealthMemory
@@ -63,8 +63,9 @@ _VALID_MS = CONTROL_HISTORY_MS // 2
 # Interval at which an idle file records that it is up to date.
 _REFRESH_S = 600.0
 
-# Interval of writes of the health of degraded endpoints.
-_HEALTH_S = 5.0
+# Interval of writes of the health of degraded endpoints: some megabytes with ten thousand. A suspension and an orderly
+# end do not wait for it.
+_HEALTH_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -230,12 +231,9 @@ class RedeliverySession:
         count = 0
         for records in self._results.poll(0.0).values():
             for record in records:
-                try:
-                    self.redelivery.reported(decode_result(record.value))
-                except RecordVersionError:
-                    raise
-                except InfrastructureError as error:
-                    logger.error("offset %d of the results log is left out: %s", record.offset, error)
+                result = unless_damaged(RESULTS_LOG, record.offset, decode_result, record.value)
+                if result is not None:
+                    self.redelivery.reported(result)
             self._store.remember(_RESULTS, b"%d" % (records[-1].offset + 1))
             self._moved = True
             count += len(records)
@@ -305,9 +303,10 @@ def _opened(file: Path, log: str) -> ParkedStore:
         discard(file)
         return ParkedStore(file, log)
     try:
-        if store.positions() and time_ms() - int(store.recall(_READ_MS) or 0) > _VALID_MS:
+        read_ms = int(store.recall(_READ_MS) or 0)
+        if store.positions() and is_due(read_ms + _VALID_MS, read_ms, time_ms()):
             # Nulls of deliveries that a job on another host has finished since may have been compacted away.
-            logger.info("the file of parked deliveries, %s, is older than half a day: the log is read again", file)
+            logger.info("the file of parked deliveries, %s, may be older than half a day: the log is read again", file)
             store.forget()
     except BaseException:
         store.close()

@@ -121,13 +121,13 @@ class MemberRegister:
         """Detect silent members; returns whether that changes the topology."""
         before = self.version
         for name, known in list(self._known.items()):
-            # The time before the start of this process does not count.
+            # The time before the start of this process does not count: the clock may have been wrong at that start.
             silent_s = now - known.last_beat
             state: State = "gone" if silent_s >= GONE_S else "suspect" if silent_s >= SUSPECT_S else "live"
-            if known.state == "gone" and known.silent_s(now) >= FORGOTTEN_S:
+            if silent_s >= FORGOTTEN_S:
                 del self._known[name]
                 self.version += 1
-            elif known.state != "gone" and known.state != state:
+            elif known.state not in ("gone", state):
                 known.state = state
                 self.version += 1
         return self.version != before

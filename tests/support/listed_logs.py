@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from arborcast.core.eventlog.consumer import Replaced
+from arborcast.core.eventlog.scan import OffsetRange
 from arborcast.dispatch.logs import dead_letters, parked
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Parked, Tried, Tries
@@ -58,11 +60,47 @@ class ListedLogs:
     def write(self, log: str, key: bytes, value: bytes | None, at_ms: int = 0) -> None:
         self.records[log].append(Listed(key, value, len(self.records[log]), at_ms))
 
+    def scanned(self, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
+        """The logs for scans of these modules, too."""
+        for module in modules:
+            monkeypatch.setattr(module, "LogScan", self._scan)
+
+    def _scan(self, _kafka: object, log: str, *_: Any, **__: Any) -> AbstractContextManager[ListedScan]:
+        return nullcontext(ListedScan(self.records[log]))
+
     def _cursor(
         self, _kafka: object, log: str, positions: Mapping[int, int], seen: Mapping[int, int] | None = None, **_: Any
     ) -> ListedCursor:
         self.began_at.append(dict(positions))
         return ListedCursor(self, log, positions, seen or {})
+
+
+class ListedScan:
+    """A `LogScan` of a listed log."""
+
+    def __init__(self, records: Sequence[Listed]) -> None:
+        self._records = records
+
+    def partitions(self) -> list[int]:
+        return [0]
+
+    def beginnings(self) -> dict[int, int]:
+        return {0: 0}
+
+    def ends(self) -> dict[int, int]:
+        return {0: len(self._records)}
+
+    def read(self, ranges: Mapping[int, OffsetRange]) -> Iterator[Listed]:
+        yield from self._records[slice(*ranges[0])]
+
+    def at(self, ms: int) -> dict[int, int]:
+        return {0: next((each.offset for each in self._records if each.timestamp >= ms), len(self._records))}
+
+    def read_all(self) -> Iterator[Listed]:
+        return self.read_from(self.beginnings())
+
+    def read_from(self, firsts: Mapping[int, int], ends: Mapping[int, int] | None = None) -> Iterator[Listed]:
+        yield from self._records[firsts[0] : (ends or self.ends())[0]]
 
 
 class ListedCursor:

@@ -104,7 +104,8 @@ class PullStore:
         self._queues: dict[str, _Queue] = {}
         self._claimed_until: BoundedDict[str, int] = BoundedDict(_CLAIMS_KNOWN)  # the last claim of each pull point
         self.resident_bytes = 0
-        self._messages = 0  # waiting or claimed
+        self.messages = 0
+        """The number of waiting and claimed messages."""
         self.dropped = 0
         """Messages dropped because their pull point was full."""
         self.dropped_from: str = ""
@@ -197,11 +198,9 @@ class PullStore:
             if claim.until_ms <= now_ms
         ]
 
-    def unsettled(self) -> tuple[set[int], set[int]]:
-        """The offsets of the waiting messages, and of the claimed ones."""
-        queues = self._queues.values()
-        waiting = {message.offset for queue in queues for message in queue.waiting}
-        return waiting, {message.offset for queue in queues for message in queue.messages()} - waiting
+    def unsettled(self) -> set[int]:
+        """The offsets of the waiting and claimed messages."""
+        return {message.offset for queue in self._queues.values() for message in queue.messages()}
 
     def ids(self) -> list[str]:
         """The pull points with messages."""
@@ -234,9 +233,9 @@ class PullStore:
             )
         )
         queue.size += size
-        self._messages += 1
+        self.messages += 1
         self._bound(pull_point_id, queue)
-        if self._messages > self._limits.total:
+        if self.messages > self._limits.total:
             self._shorten()
         self.changed(pull_point_id)
 
@@ -304,7 +303,7 @@ class PullStore:
         self.changed(pull_point_id)
 
     def _release(self, message: WaitingMessage) -> None:
-        self._messages -= 1
+        self.messages -= 1
         if message.element is not None:
             self.resident_bytes -= message.size
             message.element = None

@@ -31,18 +31,24 @@ class Suspensions:
 
     def __init__(self) -> None:
         self._suspended: dict[str, SubscriptionSuspended] = {}
+        self._ids: frozenset[str] | None = None  # until the next change
 
     def apply(self, record: ControlRecord) -> None:
         """Apply one record; records of other kinds are ignored."""
         match record:
             case SubscriptionSuspended(id=subscription_id):
                 self._suspended[subscription_id] = record
+                self._ids = None
             case SubscriptionEnded(id=subscription_id) | TriggerEnded(id=subscription_id):
-                self._suspended.pop(subscription_id, None)
+                self._end(subscription_id)
             case Tombstone(key=key) if key.startswith(_KEY):
-                self._suspended.pop(key.removeprefix(_KEY), None)
+                self._end(key.removeprefix(_KEY))
             case Tombstone(key=key) if key.startswith(_SUBSCRIPTION_KEY):
-                self._suspended.pop(key.removeprefix(_SUBSCRIPTION_KEY), None)
+                self._end(key.removeprefix(_SUBSCRIPTION_KEY))
+
+    def _end(self, subscription_id: str) -> None:
+        if self._suspended.pop(subscription_id, None) is not None:
+            self._ids = None
 
     def get(self, subscription_id: str) -> SubscriptionSuspended | None:
         """Reason and time of a subscription's suspension; None without one."""
@@ -63,7 +69,9 @@ class Suspensions:
         return [Tombstone(suspension_key(subscription_id))] if subscription_id in self._suspended else []
 
     def ids(self) -> frozenset[str]:
-        return frozenset(self._suspended)
+        if self._ids is None:
+            self._ids = frozenset(self._suspended)
+        return self._ids
 
     def unjudged(self) -> frozenset[str]:
         """Subscriptions suspended for expensive conditions, which are not evaluated."""

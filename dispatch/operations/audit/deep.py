@@ -15,7 +15,7 @@ from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.hot.intervals import Lane, lane_of
-from arborcast.dispatch.logs import dead_letters, parked
+from arborcast.dispatch.logs import parked
 from arborcast.dispatch.matching.filters import Conditions, matching_recipients
 from arborcast.dispatch.operations.audit.balance import Balance, problem
 from arborcast.dispatch.operations.audit.ledger import (
@@ -38,23 +38,17 @@ from arborcast.topic_model.subscriptions import Subscription
 _RETRY_S = 0.5
 
 
-def _parked_id(value: bytes) -> str:
-    record = parked.decode(value)
-    return record.notification.id if isinstance(record, parked.Parked) else ""
-
-
 class _Store(NamedTuple):
     """A compacted log, and the states of the deliveries that must be in it."""
 
     log: Literal["parked", "dead"]
     kind: Kind
     states: tuple[int, ...]
-    notification_of: Callable[[bytes], str]
 
 
 _KEEPERS = (
-    _Store("parked", "not-parked", (PENDING,), _parked_id),
-    _Store("dead", "no-letter", (DEAD, EXPIRED), lambda value: dead_letters.decode(value).notification.id),
+    _Store("parked", "not-parked", (PENDING,)),
+    _Store("dead", "no-letter", (DEAD, EXPIRED)),
 )
 
 
@@ -97,15 +91,16 @@ def _lacking(kafka: KafkaSettings, store: _Store, deliveries: DeliveryRows, prog
         return deliveries
     keys = set(deliveries.key.tolist())
     entries: dict[bytes, int] = {}
+    decode = parked.readable if store.log == "parked" else parked.readable_letter
     with LogScan(kafka, store.log, progress=progress) as log:
         for record in log.read_all():
-            subscription, _, place = record.key.partition(b"\t")
-            if b"\t" in place:
-                continue  # a record of its tries
-            if record.value is None:
+            found = decode(record.key, record.value, (record.partition, record.offset))
+            if found is None or isinstance(found[-1], parked.Tried):
+                continue
+            if found[-1] is None:
                 entries.pop(record.key, None)
                 continue
-            key = delivery_key(store.notification_of(record.value), subscription.decode())
+            key = delivery_key(found[-1].notification.id, found[0].subscription)
             if key in keys:
                 entries[record.key] = key
     stored = np.fromiter(set(entries.values()), np.int64)

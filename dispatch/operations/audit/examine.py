@@ -14,7 +14,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.operations.audit.balance import Balance, balance
 from arborcast.dispatch.operations.audit.deep import examine_deeply
-from arborcast.dispatch.operations.audit.ledger import Ledger, decode, notification_key
+from arborcast.dispatch.operations.audit.ledger import Ledger, notification_key, readable
 from arborcast.dispatch.operations.audit.order import check_order
 from arborcast.dispatch.operations.audit.report import MAX_PROBLEMS, Problem, Report
 from arborcast.topic_model.records.notifications import notification_in
@@ -129,7 +129,7 @@ class _Examination:
             return
         names: dict[int, str] = {}
         for record in self.records():
-            for row in decode(record.value).attempts:
+            for row in readable(record.value).attempts:
                 key = notification_key(row.notification)
                 if key in keys:
                     names[key] = row.notification

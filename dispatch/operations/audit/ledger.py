@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.dispatch.logs.attempts import VERSION, Evaluation, State
 
@@ -35,6 +36,12 @@ class SlimRecord(Versioned, frozen=True, gc=False):
 
 
 decode = VersionedCodec(SlimRecord, "an attempts record", VERSION).decode
+_NOTHING = SlimRecord(VERSION, [])
+
+
+def readable(value: bytes | None) -> SlimRecord:
+    """The record in a value; without attempts for a damaged one. Raises RecordVersionError."""
+    return unless_damaged("attempts", f"{len(value or b'')} bytes", decode, value) or _NOTHING
 
 
 Numbers = npt.NDArray[np.int64]
@@ -239,8 +246,8 @@ class Ledger:
         }
 
     def add(self, value: bytes | None, written_ms: int = 0) -> None:
-        """Add one record, in the order of its partition. Raises RecordVersionError, InfrastructureError."""
-        record = decode(value)
+        """Add one record, in the order of its partition. Raises RecordVersionError."""
+        record = readable(value)
         if record.attempts:
             self.rows += len(record.attempts)
             self._open += record.attempts

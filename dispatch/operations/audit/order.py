@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.versions import Versioned, VersionedCodec
@@ -136,9 +137,9 @@ class OrderCheck:
         self._folder.cleanup()
 
     def add(self, record: ConsumerRecord) -> None:
-        """Add a record of the attempts log, in the order of its partition. Raises RecordVersionError,
-        InfrastructureError."""
-        for row in _decode(record.value).attempts:
+        """Add a record of the attempts log, in the order of its partition. Raises RecordVersionError."""
+        batch = unless_damaged("attempts", (record.partition, record.offset), _decode, record.value)
+        for row in () if batch is None else batch.attempts:
             if row.push or row.state in FINAL or row.error == REDRIVEN:
                 self._open.append((record, row))
         if len(self._open) >= _ROWS_AT_ONCE:

@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.settings import KafkaSettings
@@ -188,7 +189,7 @@ class Gatherer:
         rows, evaluated = [], None
         for record in self._log("attempts", since_ms, notes):
             if record.value is not None and notification_id.encode() in record.value:
-                rows += [each for each in attempts.decode(record.value) if each.notification == notification_id]
+                rows += [each for each in attempts.readable(record.value)[0] if each.notification == notification_id]
                 evaluated = _evaluated_in(record, notification_id, evaluated)
         return list(attempt_rows(rows)), evaluated
 
@@ -303,7 +304,8 @@ def in_pull_points(records: Iterable[ConsumerRecord], notification_id: str, unti
         if point not in waiting and notification_id.encode() not in value:
             continue
         mine = waiting.setdefault(point, {})
-        match pull.decode(point, value)[1]:
+        read = unless_damaged(PULL_LOG, record.offset, pull.decode, point, value)
+        match None if read is None else read[1]:
             case StoredMessage(notification=name) as message if name == notification_id:
                 # Without the payload: a notification may be in many pull points.
                 mine[record.offset] = msgspec.structs.replace(message, element=b"")

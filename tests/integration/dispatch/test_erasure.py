@@ -56,7 +56,7 @@ def pullable(kafka: KafkaSettings) -> list[bytes]:
         store.apply(name, entry, record.offset)
         if isinstance(entry, StoredMessage):
             found[record.offset] = entry.element
-    return [found[each] for each in sorted(set().union(*store.unsettled()))]
+    return [found[each] for each in sorted(store.unsettled())]
 
 
 def current(kafka: KafkaSettings) -> dict[str, str]:

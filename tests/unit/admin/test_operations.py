@@ -8,9 +8,7 @@ import platform
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +18,10 @@ from arborcast.admin import operations
 from arborcast.admin.operations import OperationFilter
 from arborcast.cli import app
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.topics import OPERATIONS_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.pending_operations import PENDING, append_pending
+from arborcast.topic_model.records import operations as records
 from arborcast.topic_model.records.operations import (
     OperationBegun,
     OperationEnded,
@@ -29,8 +29,10 @@ from arborcast.topic_model.records.operations import (
     RecordedChange,
     change,
     encode,
+    pieces_of,
 )
 from tests.support.console import console_parts, settings_in
+from tests.support.listed_logs import ListedLogs
 from tests.support.waiting import TIMEOUT_S
 from tests.support.written_operations import WrittenOperations
 
@@ -105,35 +107,40 @@ def test_an_operation_without_its_record_is_not_made_and_without_its_result_is(
         pytest.fail("it was done")
 
 
-def test_parts_of_the_list_have_each_change_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    records: list[OperationBegun | OperationEnded] = []
+def test_parts_of_all_changes_read_each_record_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = ListedLogs(monkeypatch)
+    logs.scanned(monkeypatch, operations)
 
-    class Scan(nullcontext["Scan"]):
-        def __init__(self, *_: object) -> None:
-            super().__init__(self)
+    def write(record: OperationBegun | OperationEnded, at_ms: int) -> None:
+        logs.write(OPERATIONS_LOG, *encode(record), at_ms)
 
-        def at(self, ms: int) -> int:
-            return ms
+    def make(number: int, *subjects: str) -> None:
+        at_ms = number * 1_000_000
+        made = OperationBegun(str(number), at_ms, "console", "anna", "x", tuple(map(RecordedChange, subjects)))
+        for each in pieces_of(made):
+            write(each, at_ms)
+        write(OperationEnded(made.id, f"done {number}", 2), at_ms)
 
-        def read_from(self, _: int) -> Iterator[SimpleNamespace]:
-            return (SimpleNamespace(value=encode(each)[1]) for each in records)
-
-    def make(number: int) -> None:
-        changes = (RecordedChange(f"{number}a"), RecordedChange(f"{number}b"))
-        made = OperationBegun(str(number), number, "console", "anna", "x", changes)
-        records.extend((made, OperationEnded(made.id, f"done {number}", 2)))
-
-    monkeypatch.setattr(operations, "LogScan", Scan)
+    monkeypatch.setattr(records, "_CHANGES_PER_RECORD", 2)
     for number in range(1, 5):
-        make(number)
-    everything = OperationFilter(since_ms=2)
-    found, before = operations.listed(KAFKA, everything, 3)
-    assert [(each.subject, each.result) for each in found] == [("4b", "done 4"), ("4a", "done 4"), ("3b", "done 3")]
-    while before:
-        make(9)
-        part, before = operations.listed(KAFKA, everything, 2, before)
+        if number == 3:
+            logs.write(OPERATIONS_LOG, b"damaged", b"\xc1", 3_000_000)
+        make(number, *(f"{number}{letter}" for letter in "abc"))
+    everything = OperationFilter(since_ms=2_000_000)
+    found, place = operations.earlier(KAFKA, everything, 2)
+    assert place is not None
+    make(5)
+    logs.write(OPERATIONS_LOG, b"damaged", b"\xc1")
+    assert operations.listed(KAFKA, OperationFilter(), 1)[0][0].result == "done 5", "an operation without changes"
+    sizes = [2]
+    while place is not None:
+        before = place.end
+        part, place = operations.earlier(KAFKA, everything, 2, place)
+        sizes.append(before - (place.end if place else 3))
         found += part
-    assert [each.subject for each in found] == ["4b", "4a", "3b", "3a", "2b", "2a"]
+    assert [each.subject for each in found] == [f"{number}{letter}" for number in (4, 3, 2) for letter in "cba"]
+    assert {each.result for each in found} == {"done 2", "done 3", "done 4"}
+    assert sum(sizes) == 10
 
 
 def test_the_user_of_a_command_and_the_one_behind_sudo(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
             waiting.following: ((PARKED,), None),
             waiting.counts: {f"s{number}": waiting.DeliveryCounts(number, 0) for number in range(AT_ONCE + 3)},
             deliveries._audit: report,
-            operations.listed: (OPERATIONS, 0),
+            operations.earlier: (OPERATIONS, None),
         },
     )
 
@@ -195,12 +195,12 @@ def test_a_long_list_of_changes_is_read_in_parts(browser: Browser, monkeypatch: 
 
     async def value(_self: object, function: Any, arguments: tuple[Any, ...], **_: Any) -> Any:
         asked.append((function, arguments))
-        return OPERATIONS, {None: 2, 2: 1, 1: 0}[arguments[2]]
+        return OPERATIONS, {None: 2, 2: 1, 1: None}[arguments[2] if len(arguments) > 2 else None]
 
     monkeypatch.setattr("arborcast.console.questions.Questions._value", value)
     found = rows(browser.get("/operations?who=ann&since=2026-01-01T00:00:00%2B00:00&format=csv"))
     assert len(found) == 9
-    assert {function for function, _ in asked} == {operations.listed}
+    assert {function for function, _ in asked} == {operations.earlier}
     assert {wanted for _, (wanted, *_) in asked} == {OperationFilter(1_767_225_600_000, "ann")}
 
 

@@ -12,6 +12,7 @@ from arborcast.dispatch.delivery.health import Sign
 from arborcast.dispatch.delivery.outcomes import classify
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.delivery.verdict import Push
+from arborcast.dispatch.hot import batch_outcomes
 from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
 from arborcast.dispatch.hot.pump import Pump, PumpRun
 from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Tries
@@ -58,7 +59,7 @@ class Ran:
         pump.run(PumpRun(lanes, settlement, show=self.told.append))
         assert lanes.empty
         assert not self.transport.pending
-        self.report, self.rows = settlement.report, self.journal.rows
+        self.outcomes, self.report, self.rows = settlement, settlement.report, self.journal.rows
 
 
 def test_a_message_that_waited_beyond_its_validity_is_not_pushed() -> None:
@@ -234,6 +235,12 @@ def test_a_lane_ends_after_several_failures_in_a_row_or_a_410() -> None:
     ran = Ran(filled(("n1", to("s")), ("n2", to("s"))), lambda _: GONE)
     assert ran.states("s") == [("n1", "cancelled", "client-error"), ("n2", "cancelled", "ended")]
     assert (ran.report.gone, ran.journal.parked, ran.journal.buried) == ({"s"}, {}, [])
+
+
+def test_the_lanes_with_known_failures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_outcomes, "_LANES", 8)
+    ran = Ran(filled(*(("n1", to(f"s{number}")) for number in range(20))), lambda _: FAILS)
+    assert list(ran.outcomes._failures) == [f"s{number}" for number in range(12, 20)]
 
 
 def test_the_rest_for_a_receiver_that_holds_up_the_batch_is_parked() -> None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from arborcast.core.recent import Recent
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot import intake
 from arborcast.dispatch.hot.sink_journal import SinkJournal
@@ -247,8 +248,8 @@ def test_a_repeated_batch_publishes_the_same_ids_in_order(topics: list[str], cut
     assert cut_off.partitions() == whole.partitions()
 
 
-def test_a_refused_publication_has_a_row(caplog: pytest.LogCaptureFixture) -> None:
-    intake._logged.clear()
+def test_a_refused_publication_has_a_row(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "_logged", Recent(1_000))
     last = cause(accepted_ms=1, hops=MAX_HOPS, cause="n")
     world = World(trigger("t1"))
     world.run(last, msgspec.structs.replace(last, id="again"))

@@ -90,6 +90,24 @@ def test_lanes_that_an_earlier_session_has_found() -> None:
     assert lanes.for_workers()[0] == {"t"}
 
 
+def test_an_update_examines_only_lanes_that_were_read() -> None:
+    examined: list[int] = []
+
+    def acknowledged(number: int) -> bool:
+        examined.append(number)
+        return number != 2
+
+    lanes = HeldLanes(acknowledged)
+    for number in range(1_000):
+        lanes.sent(str(number), number)
+        lanes.written(str(number), number % 2, number)
+    lanes.change((), (), {0: 3, 1: 2})
+    assert sorted(examined) == [0, 1, 2]
+    held = lanes.for_workers()[0]
+    assert len(held) == 998
+    assert lanes.for_workers()[0] is held, "two that are compared at each update are one object"
+
+
 STEPS = ("park s", "park t", "acknowledge", "acknowledge", "read", "read", "try", "tell", "report", "begin again")
 
 

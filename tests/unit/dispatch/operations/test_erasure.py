@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -9,13 +11,19 @@ from typing import Any, cast
 import pytest
 from deltalake import DeltaTable
 
+from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations import erasure
 from arborcast.dispatch.operations.erasure import Eraser
 from arborcast.dispatch.tables import NOTIFICATIONS
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 from arborcast.topic_model.projections.erasures import Erasures
+from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
+from arborcast.topic_model.records import notifications, pull
 from arborcast.topic_model.records.control import ErasureScope
+from arborcast.topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage
+from tests.support.listed_logs import ListedLogs
+from tests.support.make import notification
 from tests.support.table_rows import neutral
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -85,6 +93,76 @@ def test_payloads_of_an_erasure_are_emptied(
     assert erase(table, scope) == ({"e": len(emptied)} if emptied else {})
     assert left(table).keys() == {f"n{each:03}" for each in range(40) if each not in emptied}
     assert erase(table, scope) == {}, "a second pass finds nothing"
+
+
+class Pass:
+    """Passes of an eraser over logs in memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.logs = ListedLogs(monkeypatch)
+        self.logs.scanned(monkeypatch, erasure)
+        self.cuts: list[int] = []
+        self.appended: list[int] = []
+        monkeypatch.setattr(erasure, "LogWriter", lambda _kafka, log: self)
+        monkeypatch.setattr(erasure, "Admin", lambda _kafka: self)
+        settled = {0: 1_000}
+        self.eraser = Eraser(
+            KafkaSettings(), cast(Any, Erasures()), lambda: settled, list, str, archive=False, unused_files_hours=1
+        )
+
+    def append_encoded(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+        self.appended.append(len(records))
+        for key, value in records:
+            self.logs.write(PULL_LOG, key, value)
+
+    def delete_before(self, _topic: str, _partition: int, offset: int) -> None:
+        self.cuts.append(offset)
+
+    def close(self) -> None:
+        """There is no connection."""
+
+    def pull(self, point: str, record: PullRecord) -> None:
+        self.append_encoded([pull.encode(point, record)])
+
+    def pullable(self) -> list[bytes]:
+        store, messages = PullStore(PullLimits(100, 1 << 20, 0)), {}
+        for each in self.logs.records[PULL_LOG]:
+            if each.value is not None and each.key:
+                point, record = pull.decode(each.key, each.value)
+                store.apply(point, record, each.offset)
+                messages[each.offset] = record
+        left = [messages[each] for each in sorted(store.unsettled())]
+        return [each.element for each in left if isinstance(each, StoredMessage)]
+
+
+def test_an_erasure_keeps_few_messages_of_pull_points_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(erasure, "_AT_ONCE", 2)
+    passes = Pass(monkeypatch)
+    for number in range(8):
+        element = b"<e>n%d<p>%s</p></e>" % (number, b"7" if number < 7 else b"8")
+        passes.pull("pq"[number % 2], StoredMessage(element, accepted_ms=1))
+    for claim, offset in (("settled", 0), ("kept", 2), ("returned", 4)):
+        passes.pull("p", Claimed(claim, offset, offset, 1))
+    passes.pull("p", Settled("settled"))
+    passes.pull("p", Returned("returned"))
+    scopes = [ErasureScope("e", EVER_MS, subject="7")]
+    assert passes.eraser._pull_points(scopes) == Counter({"e": 5})
+    assert passes.eraser._pull_points(scopes) == {"e": 0}, "a client fetches a message"
+    passes.pull("p", Settled("kept"))
+    assert passes.eraser._pull_points(scopes) == {}
+    assert max(passes.appended) == 2 * 2, "a claim and its settlement of each message"
+    assert passes.pullable() == [b"<e>n7<p>8</p></e>"]
+
+
+def test_a_clock_with_a_wrong_time_zone_deletes_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka's times differ from those of a gateway in another time zone by hours."""
+    passes, hour_ms = Pass(monkeypatch), 3_600_000
+    before_ms = 100 * hour_ms
+    for number, accepted_ms in enumerate((90, 95, 101, 96, 105)):
+        made = notification(f"n{number}", "a", accepted_ms=accepted_ms * hour_ms)
+        passes.logs.write("notifications", *notifications.encode(made), (90 + number) * hour_ms)
+    assert not passes.eraser._cut(ErasureScope("e", before_ms)), "a covered one is behind an uncovered one"
+    assert passes.cuts == [2]
 
 
 def test_two_erasures_are_carried_out_together(table: Path, tmp_path: Path) -> None:

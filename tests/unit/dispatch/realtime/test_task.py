@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from arborcast.dispatch.hot import task as partition_task
+from arborcast.dispatch.hot.hold_buffer import HoldBuffer
 from arborcast.dispatch.realtime import worker
 from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerProgress, WorkerUpdate
 from arborcast.dispatch.realtime.task import LogLink, RealtimeJob
@@ -72,6 +73,19 @@ def test_a_lane_stays_held_while_the_driver_begins_again(monkeypatch: pytest.Mon
     )
     running.step()
     assert engine.pushed == 0, "what is parked was not tried"
+    with monkeypatch.context() as patch:
+        examined: list[float] = []
+
+        def release(_buffer: HoldBuffer, _held: object, now: float) -> tuple[()]:
+            examined.append(now)
+            return ()
+
+        patch.setattr(HoldBuffer, "release", release)
+        for _ in range(9):
+            running.step()
+        engine.world.now_ms += 1_000
+        running.step()
+    assert len(examined) == 1, "not at each turn: a thousand lanes may have deferred messages"
 
     running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(freed=frozenset({"s"}))))
     running.step()

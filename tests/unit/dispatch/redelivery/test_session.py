@@ -16,9 +16,11 @@ from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tries
 from arborcast.dispatch.redelivery import session
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
-from arborcast.dispatch.redelivery.scheduler import RedeliveryContext
+from arborcast.dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
 from arborcast.dispatch.redelivery.session import SessionParts, opened_session
 from arborcast.dispatch.settings import PushSettings, RetrySettings
+from arborcast.topic_model.records import results
+from arborcast.topic_model.records.results import Promise, Result
 from tests.support.make import notification
 from tests.support.redelivery_world import HOUR_MS, World
 
@@ -74,7 +76,7 @@ def test_parts_that_are_open_when_a_session_cannot_begin_are_closed(
     assert sorted(closed) == expected
 
 
-@pytest.mark.parametrize(("hours", "waits"), [(11, 1), (13, 0)])
+@pytest.mark.parametrize(("hours", "waits"), [(11, 1), (13, 0), (-1, 0)], ids=["used", "old", "the clock was put back"])
 def test_a_file_that_was_not_used_for_half_a_day_is_read_again(
     hours: int, waits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,3 +129,24 @@ def test_a_fold_of_large_messages_is_committed_by_their_bytes(tmp_path: Path, mo
         begun.read_to_end(lambda: False)
         assert store.count == 15
     assert max(sizes) < 40_000_000
+
+
+def test_a_result_is_read_again_after_a_full_disk_and_a_damaged_one_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Results(Records):
+        def poll(self, timeout_s: float) -> dict[int, Sequence[Any]]:
+            self.positions[0] = self._left
+            return {0: [SimpleNamespace(value=b"\xc1", offset=0), SimpleNamespace(value=result, offset=1)]}
+
+    def reported(_: Redelivery, each: Result) -> NoReturn:
+        assert each.promise.push == "p1"
+        raise InfrastructureError("the disk is full")
+
+    _, result = results.encode(Result(Promise("s", "p1", 1, HOUR_MS, 1), "delivered", 2))
+    world = World()
+    with closing(ParkedStore(None)) as store:
+        reading, reports = cast(Any, Records(0)), cast(Any, Results(2))
+        begun = session.RedeliverySession(parts(None, world), store, reading, reports, world.journal, world)
+        monkeypatch.setattr(Redelivery, "reported", reported)
+        with pytest.raises(InfrastructureError, match="the disk is full"):
+            begun.read_to_end(lambda: False)
+        assert store.recall("results") is None

@@ -103,6 +103,17 @@ def test_after_a_start_members_have_time_to_be_heard() -> None:
     assert later.version > members.version
 
 
+def test_a_start_with_a_wrong_clock_removes_no_member() -> None:
+    members = MemberRegister(StoredMembers(), 0.0, 0)
+    members.register(registration("a"), 0.0)
+    ahead = MemberRegister(members.stored(0.0, 0), 0.0, int(FORGOTTEN_S * 1000) + 1)
+    ahead.check(GONE_S)
+    ahead.check(FORGOTTEN_S - 1)
+    assert [each.state for each in ahead.topology(FORGOTTEN_S - 1).members] == ["gone"]
+    ahead.check(FORGOTTEN_S)
+    assert ahead.topology(FORGOTTEN_S).members == ()
+
+
 def test_the_port_for_datagrams_of_a_member() -> None:
     members = MemberRegister(StoredMembers(), 0.0, 0)
     members.register(registration("a"), 0.0)

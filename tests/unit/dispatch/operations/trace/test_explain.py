@@ -471,7 +471,8 @@ def log(*records: PullRecord, point: str = "p") -> list[ConsumerRecord]:
 def test_the_claims_of_its_pull_point_show_its_fetch(records: tuple[PullRecord, ...], step: Step) -> None:
     assert in_pull_points(log(*records), "n", until_ms=60_000) == {"s": step}
     others = log(OTHER, Claimed("c", 0, 9, 9), Settled("c"), point="other")
-    assert in_pull_points([*log(MINE), *others], "n", until_ms=60_000) == {"s": WAITS}
+    damaged: Any = Listed(b"p", b"\xc1", 9, 1_000)
+    assert in_pull_points([*log(MINE), damaged, *others], "n", until_ms=60_000) == {"s": WAITS}
 
 
 def test_the_rest_of_the_log_is_not_read_without_an_open_step() -> None:

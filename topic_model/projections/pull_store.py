@@ -7,6 +7,7 @@ the first gets them. Any prefix of the log may be deleted, since a claim follows
 
 from __future__ import annotations
 
+import heapq
 import sys
 from collections import deque
 from collections.abc import Callable, Container, Iterator
@@ -29,8 +30,9 @@ class PullLimits:
     total: int = 1_000_000
 
 
-# Beyond the total the longest queue loses this part of its messages at once: it is found by a look at all queues.
-_SHORTENED_BY = 10
+# Beyond the total the longest queues lose this part of their messages, up to this part of the total together: finding
+# them takes a search of all queues.
+_SHORTENED_BY, _FREED_BY = 10, 1_000
 
 # Pull points with a known last claim.
 _CLAIMS_KNOWN = 10_000
@@ -247,9 +249,15 @@ class PullStore:
             self._drop(pull_point_id, queue)
 
     def _shorten(self) -> None:
-        pull_point_id, queue = max(self._queues.items(), key=lambda each: len(each[1].waiting))
-        for _ in range(-(-len(queue.waiting) // _SHORTENED_BY)):
-            self._drop(pull_point_id, queue)
+        to_free = -(-self._limits.total // _FREED_BY)
+        longest = heapq.nlargest(to_free, self._queues.items(), key=lambda each: len(each[1].waiting))
+        for pull_point_id, queue in longest:
+            shortened = -(-len(queue.waiting) // _SHORTENED_BY)
+            for _ in range(shortened):
+                self._drop(pull_point_id, queue)
+            to_free -= shortened
+            if to_free <= 0:
+                return
 
     def _drop(self, pull_point_id: str, queue: _Queue) -> None:
         message = queue.waiting.popleft()

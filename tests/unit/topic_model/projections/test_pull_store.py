@@ -206,3 +206,13 @@ def test_beyond_the_total_the_longest_queue_loses_its_oldest() -> None:
     log.put(*["<e/>"] * 20, pull_point="other")
     log.put(*["<f/>"] * 2, pull_point="other")
     assert (log.store.waiting("other"), log.store.total) == (19, 19), "only those that wait can be dropped"
+
+
+def test_one_search_shortens_several_of_many_short_queues() -> None:
+    log = Log(PullLimits(messages=1_000, bytes=1_000_000, resident_bytes=0, total=5_000))
+    for number in range(2_500):
+        log.put("<a/>", "<b/>", pull_point=f"p{number}")
+    for number in range(6):
+        log.put("<c/>", pull_point=f"p{number}")
+        assert log.store.dropped == (5 if number < 5 else 10)
+    assert log.store.total == 4_996

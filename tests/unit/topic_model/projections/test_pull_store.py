@@ -94,14 +94,14 @@ def test_a_log_without_its_beginning_brings_back_no_fetched_message() -> None:
                 claim = open_claims.pop(chance.randrange(len(open_claims)))
                 taken = [message.offset for message in log.store.claimed("p", claim) if chance.random() < 0.5]
                 log.append(Settled(claim) if chance.random() < 0.6 else Returned(claim, tuple(taken)))
-    waiting, earliest = log.waiting_offsets(), log.store.earliest()
+    waiting, earliest = log.waiting_offsets(), log.store.first("p")
     assert waiting
     assert earliest is not None
     for beginning in range(len(log.records)):
         rest = log.replayed(beginning)
         assert rest.waiting_offsets() == [offset for offset in waiting if offset >= beginning]
         if beginning <= earliest:
-            assert rest.store.earliest() == earliest
+            assert rest.store.first("p") == earliest
 
 
 @dataclass
@@ -168,10 +168,11 @@ def test_the_store_against_a_list_of_all_messages(
                 (each.offset, each.returned, each.resident) for each in kept if each.point == name and not each.claim
             ]
         assert log.store.resident_bytes == sum(each.size for each in kept if each.resident)
-        assert log.store.earliest() == min((each.offset for each in kept), default=None)
+        for name in "pq":
+            assert log.store.first(name) == min((each.offset for each in kept if each.point == name), default=None)
+        assert log.store.total == sum(not each.claim for each in kept)
         assert set(log.store.ids()) == {each.point for each in kept}
-        overdue = {(each.point, each.claim) for each in kept if each.claim and each.until_ms <= 3}
-        assert set(log.store.overdue(3)) == overdue
+        assert set(log.store.open_claims()) == {(each.point, each.claim, each.until_ms) for each in kept if each.claim}
         assert log.woken == woken
 
 

@@ -18,11 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import IO
 
 from arborcast.client.received import PartOf, ReceivedMessage
+from arborcast.core.log_limit import LogLimit
 from arborcast.topic_model.projections.open_messages import OpenMessage, OpenMessages
 from arborcast.topic_model.records.fragments import Reason, StoredPart
 from arborcast.topic_model.topics import TopicPath
 
 logger = logging.getLogger(__name__)
+logger.addFilter(LogLimit())  # any client can send parts
 
 _COPY_BYTES = 1024 * 1024
 

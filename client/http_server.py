@@ -16,8 +16,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Self
+from typing import Any, Self
 
+from arborcast.core.log_limit import LogLimit
 from arborcast.core.security.web_pages import is_of_browser
 
 MAX_BODY = 64 * 1024 * 1024
@@ -311,6 +312,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
         self._stopping = asyncio.Event()
+        self._log_limit = LogLimit(10)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
@@ -350,8 +352,14 @@ class Server:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._failed)
         server = HttpServer(self._handle)
         await server.start(self._socket)
         self._ready.set()
         await self._stopping.wait()
         await server.stop(self._socket, _STOP_S)
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        # Without free file descriptors, asyncio reports a hundred failed accepts a second.
+        if self._log_limit.passes("loop"):
+            loop.default_exception_handler(context)

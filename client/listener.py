@@ -24,6 +24,7 @@ from arborcast.client.received import OnMessage, ReceivedMessage, Verify, read_p
 from arborcast.client.transport import RequestsTransport, Transport
 from arborcast.client.triggers import Namespaces, Triggers
 from arborcast.core.errors import PeerError, SignatureError
+from arborcast.core.log_limit import LogLimit
 from arborcast.core.recent import Recent
 from arborcast.core.security.web_pages import is_of_browser
 from arborcast.wire import faults
@@ -34,6 +35,7 @@ from arborcast.wire.times import utc_now
 __all__ = ["Assembler", "Listener", "ListenerApp", "OnMessage", "ReceivedMessage", "Verify", "read_push"]
 
 logger = logging.getLogger(__name__)
+logger.addFilter(LogLimit())  # any client can send pushes
 
 # The cache of handled ids: bytes in each of two generations, and their age.
 _REMEMBERED = 32 * 1024 * 1024

@@ -14,7 +14,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NameResolutionError, NewConnectionError
 
-from arborcast.core.security.outbound import AddressPolicy, GuardedSockets, Refusal
+from arborcast.core.security.outbound import AddressPolicy, GuardedSockets, Refusal, connect_share, families_in_turn
 
 # As in libcurl: all header lines together, including interim answers.
 _MAX_HEAD = 300 * 1024
@@ -82,12 +82,12 @@ class CheckedConnection(HTTPConnection):
         # One timeout for all addresses: a name may have hundreds that do not answer.
         timeout = self.timeout if isinstance(self.timeout, (int, float)) else None
         until = None if timeout is None else time.monotonic() + timeout
-        for family, kind, protocol, _, address in found:
+        for number, (family, kind, protocol, _, address) in enumerate(families_in_turn(found)):
             opened = sockets.open(family, kind, protocol, address)
             if opened is None:
                 continue
             try:
-                self._connect(opened, address, until)
+                self._connect(opened, address, until, len(found) - number)
             except OSError as error:
                 opened.close()
                 problem = error
@@ -99,14 +99,14 @@ class CheckedConnection(HTTPConnection):
             raise ConnectTimeoutError(self, f"no connection to {self.host} in time") from problem
         raise NewConnectionError(self, f"no connection to {self.host}: {problem or 'it has no address'}") from problem
 
-    def _connect(self, opened: socket.socket, address: Any, until: float | None) -> None:
+    def _connect(self, opened: socket.socket, address: Any, until: float | None, addresses_left: int) -> None:
         for option in self.socket_options or ():
             opened.setsockopt(*option)
         if until is not None:
             left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError("timed out")
-            opened.settimeout(left)
+            opened.settimeout(connect_share(left, addresses_left))
         opened.connect(address)
         # The pool sets a timeout for each read.
         opened.settimeout(self.timeout if isinstance(self.timeout, (int, float)) else None)

@@ -8,9 +8,11 @@ connection (`check_address`), since a name can resolve differently each time. Tr
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from itertools import zip_longest
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from arborcast.core.errors import ConfigError
@@ -30,6 +32,8 @@ from arborcast.core.security.ip_addresses import (
 )
 from arborcast.core.security.uris import to_uri
 from arborcast.core.settings import setting
+
+_Found = TypeVar("_Found", bound=tuple[Any, ...])
 
 _SCOPES: dict[str, frozenset[Kind]] = {
     "public": frozenset({"public"}),
@@ -231,6 +235,19 @@ class GuardedSockets:
             return None
         self._opened = True
         return LentSocket(family, kind, protocol)
+
+
+def families_in_turn(found: Sequence[_Found]) -> list[_Found]:
+    """The addresses of a name, as from `getaddrinfo`, with IPv6 and IPv4 in turn (RFC 8305, 4)."""
+    first = [each for each in found if each[0] == found[0][0]]
+    others = [each for each in found if each[0] != found[0][0]]
+    return [each for pair in zip_longest(first, others) for each in pair if each is not None]
+
+
+def connect_share(left_s: float, addresses_left: int) -> float:
+    """The connect timeout of the next address: half of the time left, so that one without an answer leaves time for
+    others; all of it for the last one."""
+    return left_s / 2 if addresses_left > 1 else left_s
 
 
 class LentSocket(socket.socket):

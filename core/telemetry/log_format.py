@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
+from arborcast.core.log_limit import LogLimit
 from arborcast.core.printable import as_json, printable
 
 Form = Literal["human", "json"]
@@ -28,6 +29,9 @@ FACTS = ("notification", "subscription", "endpoint")
 
 INHERITED = "ARBORCAST_LOG_FORM"
 """The environment variable with the format for Spark's Python workers, which have no settings file."""
+
+# Characters of a message, which may have text of a request, and of a stack trace.
+_MOST_TEXT, _MOST_TRACE = 8_000, 32_000
 
 _HUMAN = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z +[a-z]+ +\S+: (.*)", re.DOTALL)
 
@@ -66,10 +70,12 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line; in the human format followed by the stack trace, if any."""
-        message = record.getMessage()
+        message = _cut(record.getMessage(), _MOST_TEXT)
+        if omitted := getattr(record, "omitted", 0):
+            message += f" (and {omitted} more lines like it since the last)"
         facts = {name: str(value) for name in FACTS if (value := getattr(record, name, ""))}
         if record.exc_info:
-            trace = self.formatException(record.exc_info)
+            trace = _cut(self.formatException(record.exc_info), _MOST_TRACE)
             if self._form == "json":
                 facts["trace"] = trace
             else:
@@ -81,14 +87,20 @@ class LineFormatter(logging.Formatter):
         return write(self._form, record.created, record.levelname.lower(), self._part, message, facts)
 
 
+def _cut(text: str, most: int) -> str:
+    """The beginning and the end of a long text."""
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+
+
 def configure(form: Form, part: str, level: int = logging.INFO) -> None:
-    """Send the log of this process to standard error in this format.
+    """Send the log of this process to standard error in this format, with a limit of repeated lines.
 
     Messages of the Kafka client are dropped: while a broker is down it logs each connection attempt several times, as
     errors, many per second. Its users log such a failure once. With `level` debug its warnings appear.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(form, part))
+    handler.addFilter(LogLimit())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.getLogger("kafka").setLevel(logging.WARNING if level <= logging.DEBUG else logging.CRITICAL)
 

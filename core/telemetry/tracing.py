@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import logging
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from arborcast.core.errors import ConfigError
+from arborcast.core.log_limit import LogLimit
 from arborcast.core.settings import setting
 from arborcast.core.threads import start_thread
 
@@ -87,22 +87,6 @@ _EXPORTING = (
 
 # The interval of log lines about an unavailable collector.
 _LOG_INTERVAL_S = 600.0
-
-
-class _RateLimit(logging.Filter):
-    """Passes one line in each interval."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
-        self._clock = clock
-        self._next = clock()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        now = self._clock()
-        if now < self._next:
-            return False
-        self._next = now + _LOG_INTERVAL_S
-        return True
 
 
 @dataclass(frozen=True)
@@ -209,9 +193,9 @@ def make_tracing(settings: TracingSettings, part: str, ratio: float | None = Non
             f"tracing.endpoint is set, but OpenTelemetry is not installed: pip install 'arborcast[otel]' ({error})"
         ) from error
     exporter = OTLPSpanExporter(endpoint=settings.endpoint)
-    rate_limit = _RateLimit()
+    limit = LogLimit(1, _LOG_INTERVAL_S)
     for name in _EXPORTING:
-        logging.getLogger(name).filters[:] = [rate_limit]
+        logging.getLogger(name).filters[:] = [limit]
     return Tracing(part, settings.ratio if ratio is None else ratio, BatchSpanProcessor(exporter))
 
 

@@ -93,8 +93,9 @@ class Deadlines:
             self._turns.cancel(silence)
             self._missed.discard(silence)
 
-    def matched(self, subscription: str, topic: str, accepted_ms: int) -> Quiet | None:
-        """Apply a match; returns the reported silence that it ends."""
+    def matched(self, subscription: str, topic: str, accepted_ms: int, now_ms: int) -> Quiet | None:
+        """Apply a match; returns the reported silence that it ends. Whether one accepted longer ago than the deadline
+        ends it is the result of the next `checked`: by a gateway whose clock is behind, all are."""
         known = self._watched.get(subscription)
         if known is None:
             return None
@@ -107,7 +108,7 @@ class Deadlines:
         if last_ms is not None and accepted_ms <= last_ms:
             return None
         self._restart(silence, accepted_ms)
-        if silence not in self._missed:
+        if silence not in self._missed or accepted_ms + known.deadline_ms <= now_ms:
             return None
         self._missed.remove(silence)
         return silence
@@ -120,21 +121,27 @@ class Deadlines:
                     self._restart(Quiet(name, topic), now_ms)
 
     def over(self, now_ms: int) -> Iterator[Quiet]:
-        """The silences past their deadline, each once until `missed` is called for it."""
+        """The silences past their deadline, each once until `checked` is called for it."""
         while (silence := self._turns.pop(now_ms)) is not None:
             yield silence
 
-    def missed(self, silence: Quiet, now_ms: int) -> int | None:
-        """Check a deadline; returns the beginning of the silence if it is missed. It ends with the next match."""
+    def checked(self, silence: Quiet, at_ms: int) -> tuple[_Kind, int] | None:
+        """Check a deadline, after all matches of messages accepted until `at_ms`; returns the notice, with the time of
+        the last match, if there is one to send."""
         known = self._watched.get(silence.subscription)
         since_ms = None if known is None else known.since_ms.get(silence.topic)
-        if known is None or since_ms is None or silence in self._missed:
+        if known is None or since_ms is None:
             return None
-        if since_ms + known.deadline_ms > now_ms:
+        before, now = silence in self._missed, since_ms + known.deadline_ms <= at_ms
+        if not now:
             self._turns.set(silence, since_ms + known.deadline_ms)
+        if before == now:
             return None
-        self._missed.add(silence)
-        return since_ms
+        if now:
+            self._missed.add(silence)
+            return "deadline-missed", since_ms
+        self._missed.remove(silence)
+        return "deadline-met", since_ms
 
     def _restart(self, silence: Quiet, at_ms: int) -> None:
         known = self._watched[silence.subscription]
@@ -142,10 +149,10 @@ class Deadlines:
         self._turns.set(silence, at_ms + known.deadline_ms)
 
 
-class _Checked(NamedTuple):
-    """A silence, and the ends of the `notifications` log after its deadline had passed."""
+class _LogEnds(NamedTuple):
+    """The ends of the `notifications` log at a time."""
 
-    silence: Quiet
+    at_ms: int
     ends: Mapping[int, int]
 
 
@@ -172,7 +179,7 @@ class DeadlineWatch(SubscriptionListener):
         self._changed: deque[str] = deque()
         self._reports: deque[Mapping[tuple[str, str], int]] = deque()
         self._over: list[Quiet] = []  # silences whose log ends are to be queried
-        self._checked: list[_Checked] = []
+        self._checked: dict[Quiet, _LogEnds] = {}  # checked once everything before these ends is matched
         self._log = LogConsumer(kafka, "notifications")
         self._caught_up = 0.0  # when the control log was last read here, by the monotonic clock
         self._service = Service(
@@ -217,10 +224,9 @@ class DeadlineWatch(SubscriptionListener):
         self._apply_changes()
         self._apply_reports()
         now_ms = self._clock.now_ms()
-        self._over += self._deadlines.over(now_ms)
+        self._over += [each for each in self._deadlines.over(now_ms) if each not in self._checked]
         if self._over:
-            ends = self._log.ends()
-            self._checked += [_Checked(each, ends) for each in self._over]
+            self._checked.update(dict.fromkeys(self._over, _LogEnds(now_ms, self._log.ends())))
             self._over.clear()
         if self._checked:
             self._check(now_ms)
@@ -242,7 +248,7 @@ class DeadlineWatch(SubscriptionListener):
         while self._reports:
             for (subscription, topic), at_ms in self._reports.popleft().items():
                 accepted_ms = min(at_ms, now_ms)  # the clock of a gateway may be ahead
-                ended = self._deadlines.matched(subscription, topic, accepted_ms)
+                ended = self._deadlines.matched(subscription, topic, accepted_ms, now_ms)
                 if ended is not None:
                     self._publish_event("deadline-met", ended, accepted_ms)
 
@@ -251,16 +257,17 @@ class DeadlineWatch(SubscriptionListener):
         at = self._positions() or {}
         # Matches are reported before, or with, the position: apply them now.
         self._apply_reports()
-        pending: list[_Checked] = []
-        for each in self._checked:
-            if any(at.get(number, 0) < end for number, end in each.ends.items()):
-                pending.append(each)
+        pending: dict[Quiet, _LogEnds] = {}
+        for silence, log in self._checked.items():
+            if any(at.get(number, 0) < end for number, end in log.ends.items()):
+                pending[silence] = log
                 continue
-            subscription = self._view.subscription(each.silence.subscription)
+            subscription = self._view.subscription(silence.subscription)
             if subscription is None or subscription.expired(now_ms):
-                self._deadlines.forget(each.silence.subscription)
-            elif (since_ms := self._deadlines.missed(each.silence, now_ms)) is not None:
-                self._publish_event("deadline-missed", each.silence, since_ms)
+                self._deadlines.forget(silence.subscription)
+            elif (notice := self._deadlines.checked(silence, log.at_ms)) is not None:
+                kind, since_ms = notice
+                self._publish_event(kind, silence, since_ms)
         self._checked = pending
 
     def _publish_event(self, kind: _Kind, silence: Quiet, since_ms: int) -> None:

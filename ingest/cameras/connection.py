@@ -8,6 +8,7 @@ small cameras a second.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,7 +19,7 @@ import httptools
 from arborcast.core.errors import NoAnswer, NotCalled
 from arborcast.core.http_client import HttpAnswer
 from arborcast.core.reasons import reason_of
-from arborcast.core.security.outbound import AddressPolicy, Refusal, place_of
+from arborcast.core.security.outbound import AddressPolicy, Refusal, connect_share, families_in_turn, place_of
 from arborcast.core.security.uris import to_uri
 from arborcast.ingest.cameras.credentials import Credentials, DigestAccess
 
@@ -121,22 +122,26 @@ class CameraConnection:
         context = _tls_context(*self._tls) if scheme == "https" else None
         loop = asyncio.get_running_loop()
         refusal: Refusal | None = None
-        problem: Exception = OSError(f"{host} has no address")
-        async with asyncio.timeout(_CONNECT_S if context is None else 2 * _CONNECT_S):
-            for *_, address in await loop.getaddrinfo(host, port, type=1):
-                found = self._policy.check_address(str(address[0]), port)
-                if found is not None:
-                    refusal = found
-                    continue
-                try:
+        problem: OSError | None = None
+        limit_s = _CONNECT_S if context is None else 2 * _CONNECT_S
+        until = loop.time() + limit_s
+        async with asyncio.timeout(limit_s):
+            found = families_in_turn(await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        for number, (*_, address) in enumerate(found):
+            refused = self._policy.check_address(str(address[0]), int(address[1]))
+            if refused is not None:
+                refusal = refused
+                continue
+            try:
+                async with asyncio.timeout(connect_share(until - loop.time(), len(found) - number)):
                     return await asyncio.open_connection(
-                        str(address[0]), port, ssl=context, server_hostname=host if context else None
+                        str(address[0]), int(address[1]), ssl=context, server_hostname=host if context else None
                     )
-                except OSError as error:
-                    problem = error
-        if refusal is not None:
+            except OSError as error:
+                problem = error
+        if problem is None and refusal is not None:
             raise _not_called(url, refusal)
-        raise problem
+        raise problem or OSError(f"{host} has no address")
 
 
 class _Closed(ConnectionError):

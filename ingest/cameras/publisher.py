@@ -6,12 +6,14 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from xml.sax.saxutils import escape
 
 import msgspec
 
-from arborcast.core.errors import PeerError
+from arborcast.core.backoff import Backoff, retried
+from arborcast.core.errors import InfrastructureError, PeerError
 from arborcast.ingest.cameras.events import MOST_TOPICS, folder, read_events
 from arborcast.ingest.cameras.messages import Notice
 from arborcast.ingest.operations.gateway import Gateway
@@ -22,6 +24,8 @@ from arborcast.topic_model.topics import SYSTEM, TopicPath
 from arborcast.wire import times
 
 logger = logging.getLogger(__name__)
+
+_BACKOFF = Backoff(0.5, 10.0)
 
 GONE, BACK = TopicPath(f"{SYSTEM}/camera/gone"), TopicPath(f"{SYSTEM}/camera/back")
 
@@ -98,5 +102,8 @@ class CameraPublisher:
             if len(notifications) == 1:
                 logger.warning("an event of the camera %s is dropped: %s", name, error)
                 return 1
-            return sum([await self._store(name, [each]) for each in notifications])
+            # Each is repeated by itself: a caller that repeats all of them would store the first ones twice.
+            what = f"an event of the camera {name} waits"
+            attempts = [partial(self._store, name, [each]) for each in notifications]
+            return sum([await retried(what, each, _BACKOFF, InfrastructureError) for each in attempts])
         return 0

@@ -10,6 +10,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from arborcast.ingest.access.settings import TlsSettings
 
 logger = logging.getLogger(__name__)
 
-_LOOK_AGAIN_S = 10.0
+_CHECK_INTERVAL_S = 10.0
 
 
 @dataclass
@@ -39,9 +40,9 @@ class ServerTls:
         self.settings = settings
         self.handshakes = Handshakes()
         self.context = _context(settings)
-        self._stamps = self._look()
+        self._stamps = self._current_stamps()
 
-    async def follow_files(self, every_s: float = _LOOK_AGAIN_S) -> None:
+    async def follow_files(self, every_s: float = _CHECK_INTERVAL_S) -> None:
         """Load renewed certificates, until cancelled. Open connections keep theirs."""
         while True:
             await asyncio.sleep(every_s)
@@ -52,7 +53,7 @@ class ServerTls:
 
         Authorities of clients are only read at the start: OpenSSL can take up new ones, but not forget old ones.
         """
-        stamps = self._look()
+        stamps = self._current_stamps()
         if stamps == self._stamps:
             return False
         self._stamps = stamps
@@ -66,7 +67,7 @@ class ServerTls:
         logger.info("the certificate %s was read again", self.settings.certificate_file)
         return True
 
-    def _look(self) -> tuple[object, ...]:
+    def _current_stamps(self) -> tuple[object, ...]:
         found: list[Stamp | None] = []
         for name in (self.settings.certificate_file, self.settings.key_file):
             try:
@@ -115,8 +116,8 @@ def certificate_names(certificate: Mapping[str, Any], kind: str) -> list[str]:
         short = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C",
                  "domainComponent": "DC", "localityName": "L", "stateOrProvinceName": "ST"}  # fmt: skip
         return [",".join(f"{short.get(key, key)}={_escaped(value)}" for key, value in reversed(subject))]
-    wanted = {"dns": "DNS", "email": "email", "uri": "URI"}[kind]
-    return [value for key, value in certificate.get("subjectAltName", ()) if key == wanted]
+    label = {"dns": "DNS", "email": "email", "uri": "URI"}[kind]
+    return [value for key, value in certificate.get("subjectAltName", ()) if key == label]
 
 
 def _escaped(value: str) -> str:
@@ -195,6 +196,7 @@ class TlsAcceptor:
         self._limiter = HandshakeLimiter(tls.settings.handshakes, tls.settings.handshakes_per_client, key)
         self._loop = asyncio.get_running_loop()
         self._under_way: set[asyncio.Task[None]] = set()
+        self._unstarted: set[socket.socket] = set()
         self._pause: asyncio.TimerHandle | None = None
         self._listen()
 
@@ -238,15 +240,17 @@ class TlsAcceptor:
             connection.close()
             return
         connection.setblocking(False)
+        self._unstarted.add(connection)
         task = self._loop.create_task(self._shake_hands(connection))
         self._under_way.add(task)
-        task.add_done_callback(self._over)
+        task.add_done_callback(partial(self._over, connection))
         crowded_out = self._limiter.enter(task, host)
         if isinstance(crowded_out, asyncio.Task):
             handshakes.refused += 1
             crowded_out.cancel()
 
     async def _shake_hands(self, connection: socket.socket) -> None:
+        self._unstarted.discard(connection)  # the event loop closes it from here on
         try:
             await self._loop.connect_accepted_socket(
                 self._make_protocol,
@@ -258,7 +262,10 @@ class TlsAcceptor:
             # A TLS error, a lost connection, or a timeout: caused by the client, and counted.
             logger.debug("a TLS handshake failed: %s", error)
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _over(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        if connection in self._unstarted:  # cancelled before its first step
+            self._unstarted.discard(connection)
+            connection.close()
         self._under_way.discard(task)
         self._limiter.leave(task)
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -8,12 +8,12 @@ since another delivery would fail again.
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from arborcast.core.errors import InfrastructureError, PeerError
+from arborcast.core.log_limit import LogLimit
 from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.ingest.access.grants import ClientRequest
@@ -68,39 +68,43 @@ class Incoming:
         self.settings = settings
         self._user: ClientRequest | None = None
         self._counts = counts
-        self._logged: dict[str, float] = {}
+        self._log_limit = LogLimit(1, _LOG_AGAIN_S)
 
     async def take(self, messages: Sequence[MqttMessage]) -> int:
         """Store or refuse messages in their order; returns the number of settled ones from the first on. Raises
         InfrastructureError if none is settled; the caller repeats the call later."""
         self._user = await entered(self.gateway, self.settings)
-        together: list[Checked] = []
-        dropped: list[tuple[str, MqttMessage, object]] = []
+        read: list[Checked | Exception] = []
         failure: InfrastructureError | None = None
         for message in messages[:AT_ONCE]:
             try:
-                together.append(await self._checked(message))
-            except _Dropped as error:
-                dropped.append((error.outcome, message, error))
+                read.append(await self._checked(message))
             except TooManyRequests as error:
                 failure = InfrastructureError(str(error), error.retry_after_s)
                 break
-            except PeerError as error:
-                dropped.append(("refused", message, error))
             except InfrastructureError as error:
                 failure = error
                 break
             except Exception as error:
-                logger.exception("a message of the MQTT broker failed")
-                dropped.append(("refused", message, error))
-        settled = len(together) + len(dropped)
+                if not isinstance(error, PeerError):
+                    logger.exception("a message of the MQTT broker failed")
+                read.append(error)
+        checked = [each for each in read if isinstance(each, Checked)]
+        stored = iter(await store_each(self.gateway, checked) if checked else ())
+        settled = 0
+        for message, each in zip(messages, read, strict=False):
+            result = next(stored) if isinstance(each, Checked) else each
+            if isinstance(result, InfrastructureError):
+                failure = result
+                break
+            settled += 1
+            self._counts["repeated"] += message.repeated
+            if isinstance(result, Exception):
+                self._refuse(message.topic, result)
+            else:
+                self._counts["accepted"] += 1
         if failure is not None and not settled:
             raise failure
-        if together:
-            await self._store(together)
-        for outcome, message, why in dropped:
-            self._refuse(outcome, message.topic, why)
-        self._counts["repeated"] += sum(each.repeated for each in messages[:settled])
         return settled
 
     async def _checked(self, message: MqttMessage) -> Checked:
@@ -121,21 +125,10 @@ class Incoming:
         publisher = again(gateway, self._user, len(message.payload))
         return await check_message(gateway, publisher, topic, payload, publication)
 
-    async def _store(self, together: Sequence[Checked]) -> None:
-        """Raises InfrastructureError when Kafka does not have all of them."""
-        for checked, result in zip(together, await store_each(self.gateway, together), strict=True):
-            if isinstance(result, InfrastructureError):
-                raise result
-            if isinstance(result, bool):
-                self._counts["accepted"] += 1
-            else:
-                self._refuse("refused", checked.notifications[0].topic, result)
-
-    def _refuse(self, outcome: str, topic: str | None, why: object) -> None:
+    def _refuse(self, topic: str | None, why: Exception) -> None:
+        outcome = why.outcome if isinstance(why, _Dropped) else "refused"
         self._counts[outcome] += 1
-        now = time.monotonic()
-        if now - self._logged.get(outcome, -_LOG_AGAIN_S) >= _LOG_AGAIN_S:
-            self._logged[outcome] = now
+        if self._log_limit.passes(outcome):
             logger.warning("mqtt: %s: a message of the topic %.200r: %s", outcome, topic, why)
 
 

@@ -120,8 +120,17 @@ class Session:
                 return
 
     async def _tick(self, client: Client) -> None:
+        read_at = self._loop.time()
         while True:
             await asyncio.sleep(_TICK_S)
+            now = self._loop.time()
+            if self._read_from >= 0:
+                read_at = now
+            elif now - read_at > self._settings.keep_alive_s / 2:
+                # PINGRESP is not read either. The broker repeats the messages after the next connect.
+                raise InfrastructureError(
+                    f"received messages wait for Kafka: reading stopped {now - read_at:.0f} s ago"
+                )
             client.loop_misc()
             if client.want_write():
                 client.loop_write()

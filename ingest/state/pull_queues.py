@@ -105,8 +105,11 @@ class PullLog(LoggedState[KeyedRecord]):
 
     async def cut(self) -> None:
         """Delete old settled records in Kafka, so that a start has little to read. Never raises."""
-        earliest, applied = self._pulls.store.earliest(), self._pulls.applied
-        settled = applied if earliest is None else min(earliest, applied)
+        store, settled = self._pulls.store, self._pulls.applied  # messages of later records are behind it
+        for number, each in enumerate(store.ids(), start=1):
+            settled = min(settled, first) if (first := store.first(each)) is not None else settled
+            if number % _WALK == 0:
+                await asyncio.sleep(0)
         before = self._settled.end(time.monotonic(), self._pulls.read_bytes, settled)
         if before > self._cut:
             try:
@@ -125,6 +128,9 @@ logger = logging.getLogger(__name__)
 
 # Interval of checks for abandoned claims and for messages of ended pull points.
 _SWEEP_S = 1.0
+
+# Pull points that a sweep checks, and that are looked through before the event loop serves others.
+_CHECKED, _WALK = 5_000, 1_000
 
 # Sweeps between deletions of the log's beginning.
 _CUT_EVERY = 60
@@ -224,6 +230,7 @@ class PullQueues:
         self._locks = KeyedLocks()
         self._arrivals: dict[str, set[asyncio.Future[None]]] = {}
         self._finishing: set[asyncio.Task[None]] = set()
+        self._unchecked: list[str] = []  # pull points with messages, for the next sweeps
         self._reported = 0
         self.delivered = 0
         """How many messages were handed out and settled here."""
@@ -346,7 +353,9 @@ class PullQueues:
             self._reported = self._store.dropped
 
     async def _forget_gone(self, catch_up: Callable[[], Awaitable[None]]) -> None:
-        unknown = [each for each in self._store.ids() if not self._is_there(each)]
+        self._unchecked = self._unchecked or self._store.ids()
+        checked, self._unchecked = self._unchecked[:_CHECKED], self._unchecked[_CHECKED:]
+        unknown = [each for each in checked if not self._is_there(each)]
         if not unknown:
             return
         # The record of a pull point is written before its messages, but may be read after them.

@@ -23,6 +23,7 @@ import zmq
 from arborcast.client.framed import ConnectionFactory, ConnectionLost
 from arborcast.client.values import BrokerUnavailable
 from arborcast.core.errors import ArborcastError
+from arborcast.core.log_limit import LogLimit
 from arborcast.core.recent import Recent
 from arborcast.ingest.settings import ZmqSettings
 from arborcast.ingest.zeromq.messages import MessageError, expression_of, read_publication, read_topic, written_topic
@@ -102,16 +103,13 @@ class _Outcomes(Counter[tuple[str, ...]]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._logged_at: dict[str, float] = {}
+        self._log_limit = LogLimit(1, _LOG_AGAIN_S)
 
     def note(self, socket: str, outcome: str, why: str = "") -> None:
         """Count one more. The log has one `why` of each outcome a minute."""
         self[socket, outcome] += 1
-        if why:
-            now = time.monotonic()
-            if now - self._logged_at.get(outcome, -_LOG_AGAIN_S) >= _LOG_AGAIN_S:
-                self._logged_at[outcome] = now
-                logger.warning("zmq.%s: %s: %s", socket, outcome, why)
+        if why and self._log_limit.passes(outcome):
+            logger.warning("zmq.%s: %s: %s", socket, outcome, why)
 
 
 class _LoopCalls:

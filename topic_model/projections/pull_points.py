@@ -85,6 +85,8 @@ class PullPoints:
         self._fills: dict[str, str] = {}  # subscription to pull point
         self._filled: dict[str, set[str]] = {}  # pull point to subscriptions
         self._provisional: dict[str, int] = {}  # pull point to its end
+        self._unused: set[str] = set()  # provisional pull points without subscriptions
+        self._missing: set[str] = set()  # ids of subscriptions' pull points that do not exist
         self.endpoints = BoundEndpoints()
 
     def apply(self, record: ControlRecord) -> None:
@@ -98,6 +100,7 @@ class PullPoints:
                     self._provisional[record.id] = record.until_ms
                 if record.name:
                     self._named.setdefault((record.owner, record.name), {})[record.id] = record
+                self._changed(record.id)
             case PullPointEnded(id=pull_point_id):
                 self._remove(pull_point_id)
             case SubscriptionRecord(subscription=subscription):
@@ -129,20 +132,15 @@ class PullPoints:
 
     def unused(self, now_ms: int) -> list[str]:
         """Ids of the expired provisional pull points."""
-        return [each for each, until_ms in self._provisional.items() if until_ms <= now_ms and each not in self._filled]
+        return [each for each in self._unused if self._provisional[each] <= now_ms]
 
     def is_provisional(self, pull_point_id: str) -> bool:
         """Whether the pull point is still unused."""
-        return pull_point_id in self._provisional and pull_point_id not in self._filled
+        return pull_point_id in self._unused
 
     def orphans(self) -> list[str]:
         """Ids of the subscriptions with a missing pull point."""
-        return [
-            subscription_id
-            for pull_point_id, subscriptions in self._filled.items()
-            if not self.exists(pull_point_id)
-            for subscription_id in subscriptions
-        ]
+        return [subscription_id for each in self._missing for subscription_id in self._filled[each]]
 
     def __len__(self) -> int:
         """The number of created pull points."""
@@ -166,11 +164,24 @@ class PullPoints:
             del same_name[old.id]
             if not same_name:
                 del self._named[old.owner, old.name]
+        self._changed(pull_point_id)
 
     def _link(self, subscription_id: str, pull_point_id: str) -> None:
         old = self._fills.pop(subscription_id, "")
         if old:
             _discard(self._filled, old, subscription_id)
+            self._changed(old)
         if pull_point_id:
             self._fills[subscription_id] = pull_point_id
             self._filled.setdefault(pull_point_id, set()).add(subscription_id)
+            self._changed(pull_point_id)
+
+    def _changed(self, pull_point_id: str) -> None:
+        """Update the sets that are looked through once a second."""
+        filled = pull_point_id in self._filled
+        self._unused.discard(pull_point_id)
+        self._missing.discard(pull_point_id)
+        if not filled and pull_point_id in self._provisional:
+            self._unused.add(pull_point_id)
+        if filled and not self.exists(pull_point_id):
+            self._missing.add(pull_point_id)

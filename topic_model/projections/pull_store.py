@@ -7,6 +7,7 @@ the first gets them. Any prefix of the log may be deleted, since a claim follows
 
 from __future__ import annotations
 
+import heapq
 import sys
 from collections import deque
 from collections.abc import Callable, Container, Iterator
@@ -29,8 +30,9 @@ class PullLimits:
     total: int = 1_000_000
 
 
-# Beyond the total the longest queue loses this part of its messages at once: it is found by a look at all queues.
-_SHORTENED_BY = 10
+# Beyond the total the longest queues lose this part of their messages, up to this part of the total together: finding
+# them takes a search of all queues.
+_SHORTENED_BY, _FREED_BY = 10, 1_000
 
 # Pull points with a known last claim.
 _CLAIMS_KNOWN = 10_000
@@ -102,6 +104,7 @@ class PullStore:
         self._limits = limits
         self.changed = changed
         self._queues: dict[str, _Queue] = {}
+        self._open_claims: dict[tuple[str, str], _Claim] = {}  # by pull point and name
         self._claimed_until: BoundedDict[str, int] = BoundedDict(_CLAIMS_KNOWN)  # the last claim of each pull point
         self.resident_bytes = 0
         self.messages = 0
@@ -171,12 +174,12 @@ class PullStore:
     @property
     def total(self) -> int:
         """The number of waiting messages."""
-        return sum(len(queue.waiting) for queue in self._queues.values())
+        return self._messages - sum(len(claim.messages) for claim in self._open_claims.values())
 
     @property
     def claims(self) -> int:
         """The number of open claims."""
-        return sum(len(queue.claims) for queue in self._queues.values())
+        return len(self._open_claims)
 
     def claims_of(self, pull_point_id: str) -> list[str]:
         """The open claims of a pull point."""
@@ -185,18 +188,8 @@ class PullStore:
 
     def open_claims(self) -> Iterator[tuple[str, str, int]]:
         """Pull point, claim and time of each open claim."""
-        for pull_point_id, queue in self._queues.items():
-            for name, claim in queue.claims.items():
-                yield pull_point_id, name, claim.until_ms
-
-    def overdue(self, now_ms: int) -> list[tuple[str, str]]:
-        """Pull point and claim of each overdue claim."""
-        return [
-            (pull_point_id, name)
-            for pull_point_id, queue in self._queues.items()
-            for name, claim in queue.claims.items()
-            if claim.until_ms <= now_ms
-        ]
+        for (pull_point_id, name), claim in self._open_claims.items():
+            yield pull_point_id, name, claim.until_ms
 
     def unsettled(self) -> set[int]:
         """The offsets of the waiting and claimed messages."""
@@ -209,13 +202,16 @@ class PullStore:
     def forget(self, pull_point_id: str) -> None:
         """Drop all messages of a pull point."""
         self._claimed_until.pop(pull_point_id, None)
-        queue = self._queues.pop(pull_point_id, None)
-        for message in queue.messages() if queue is not None else ():
+        queue = self._queues.pop(pull_point_id, None) or _Queue()
+        for message in queue.messages():
             self._release(message)
+        for claim in queue.claims:
+            del self._open_claims[pull_point_id, claim]
 
-    def earliest(self) -> int | None:
-        """The first required offset of the log; None without any."""
-        return min((offset for queue in self._queues.values() for offset in queue.firsts()), default=None)
+    def first(self, pull_point_id: str) -> int | None:
+        """The first required offset of the log for a pull point; None without messages."""
+        queue = self._queues.get(pull_point_id)
+        return None if queue is None else min(queue.firsts(), default=None)
 
     def _put(self, pull_point_id: str, record: StoredMessage, offset: int) -> None:
         queue = self._queues.get(pull_point_id)
@@ -246,9 +242,15 @@ class PullStore:
             self._drop(pull_point_id, queue)
 
     def _shorten(self) -> None:
-        pull_point_id, queue = max(self._queues.items(), key=lambda each: len(each[1].waiting))
-        for _ in range(-(-len(queue.waiting) // _SHORTENED_BY)):
-            self._drop(pull_point_id, queue)
+        to_free = -(-self._limits.total // _FREED_BY)
+        longest = heapq.nlargest(to_free, self._queues.items(), key=lambda each: len(each[1].waiting))
+        for pull_point_id, queue in longest:
+            shortened = -(-len(queue.waiting) // _SHORTENED_BY)
+            for _ in range(shortened):
+                self._drop(pull_point_id, queue)
+            to_free -= shortened
+            if to_free <= 0:
+                return
 
     def _drop(self, pull_point_id: str, queue: _Queue) -> None:
         message = queue.waiting.popleft()
@@ -271,13 +273,15 @@ class PullStore:
         queue.waiting.extendleft(reversed(older))
         if taken:
             queue.size -= sum(message.size for message in taken)
-            queue.claims[record.claim] = _Claim(record.until_ms, taken)
+            claim = queue.claims[record.claim] = _Claim(record.until_ms, taken)
+            self._open_claims[pull_point_id, record.claim] = claim
 
     def _settle(self, pull_point_id: str, claim: str) -> None:
         queue = self._queues.get(pull_point_id)
         found = queue.claims.pop(claim, None) if queue is not None else None
         if queue is None or found is None:
             return
+        del self._open_claims[pull_point_id, claim]
         for message in found.messages:
             self._release(message)
         if queue.idle:
@@ -288,6 +292,7 @@ class PullStore:
         found = queue.claims.pop(claim, None) if queue is not None else None
         if queue is None or found is None:
             return
+        del self._open_claims[pull_point_id, claim]
         back = []
         for message in found.messages:
             if message.offset in settled:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +20,7 @@ import requests
 from arborcast.client import http_server
 from arborcast.client.listener import Listener, ListenerApp, ReceivedMessage
 from tests.support import soap_messages as soap
+from tests.support.waiting import wait_until
 
 PUSH = soap.envelope(soap.notify(soap.message(payload="<a/>")))
 
@@ -243,3 +246,22 @@ def test_a_web_page_pushes_nothing(name: str, value: str) -> None:
     answer, messages = raw(f"{name}: {value}\r\n".encode() + SIZED, PUSH)
     assert (answer[:13], messages) == (b"HTTP/1.1 403 ", 0)
     assert (post(ListenerApp(got.append), PUSH, headers={name: value}), got) == (403, [])
+
+
+class _ExhaustedSocket(socket.socket):
+    def accept(self) -> tuple[socket.socket, Any]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_failures_to_accept_do_not_flood_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def exhausted(address: tuple[str, int], *, family: int, backlog: int) -> socket.socket:
+        made = _ExhaustedSocket(family)
+        made.bind(address)
+        return made
+
+    monkeypatch.setattr(socket, "create_server", exhausted)
+    with Listener(lambda _: None) as listener, socket.create_connection(("127.0.0.1", listener.port)):
+        wait_until(lambda: "out of system resource" in caplog.text)
+    assert len(caplog.records) < 20

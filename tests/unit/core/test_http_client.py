@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from arborcast.core.http_client import HttpAnswer, HttpClient
 from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.open_sockets import inherited, sockets
-from tests.support.outbound import THIS_MACHINE
+from tests.support.outbound import THIS_MACHINE, unresponsive_port
 from tests.support.receiver import Receiver, refusing_url
 from tests.support.waiting import wait_until
 
@@ -85,6 +86,16 @@ def test_calls_without_a_whole_answer(receiver: Receiver, behaviour: str, total_
     with pytest.raises(NoAnswer, match=says):
         call(receiver.url(behaviour), total_s=total_s)
     assert len(receiver.requests) <= 1, "the call is not repeated"
+
+
+def test_an_address_without_an_answer_leaves_time_for_the_next(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arborcast.core.http_client._CONNECT_S", 2.0)
+    with unresponsive_port() as port:
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", each)) for each in (port, receiver.port)]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        assert call("http://localhost/").status == 202
 
 
 def test_only_the_operator_s_own_servers_are_exempt_from_the_policy(receiver: Receiver) -> None:

@@ -11,6 +11,7 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.operations.pull_points import PULL
 from arborcast.ingest.settings import GatewaySettings
+from arborcast.ingest.state import pull_queues
 from arborcast.ingest.state.pull_queues import KeyedRecord, PullQueues, PullView, SettledRecords
 from arborcast.topic_model.projections.pull_store import PullLimits
 from arborcast.topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage
@@ -261,3 +262,18 @@ def test_a_view_counts_the_bytes_of_the_messages_that_it_reads() -> None:
     for offset, record in enumerate(records):
         view._fold(("p", record), offset)
     assert (view.read_bytes, view.store.waiting("p")) == (9, 1)
+
+
+def test_a_sweep_checks_a_bounded_number_of_pull_points(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_queues, "_CHECKED", 2)
+
+    async def sweeps() -> list[int]:
+        for number in range(5):
+            await parts.pull_log.commit([(f"unknown{number}", StoredMessage(b"<a/>"))])
+        left = []
+        for _ in range(3):
+            await parts.pulls.sweep(parts_are_current)
+            left.append(len(parts.pull_log.store.ids()))
+        return left
+
+    assert asyncio.run(sweeps()) == [3, 1, 0]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arborcast.core.errors import ConfigError
-from arborcast.core.security.outbound import AddressPolicy, GuardedSockets, OutboundSettings, Refusal
+from arborcast.core.security.outbound import AddressPolicy, GuardedSockets, OutboundSettings, Refusal, families_in_turn
 from arborcast.core.security.uris import to_uri
 
 
@@ -166,3 +166,9 @@ def test_whatever_is_taken_is_ascii(host: str, path: str, query: str) -> None:
     iri = f"http://{host}/{path}?{query}"
     if policy().check_url(iri) is None:
         assert to_uri(iri).isascii()
+
+
+def test_families_of_addresses_are_tried_in_turn() -> None:
+    found = [(socket.AF_INET6, 1), (socket.AF_INET6, 2), (socket.AF_INET6, 3), (socket.AF_INET, 4)]
+    assert [number for _, number in families_in_turn(found)] == [1, 4, 2, 3]
+    assert families_in_turn(found[:0]) == []

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from arborcast.core.telemetry.log_format import Form, LineFormatter, message_of, write
+from arborcast.core.telemetry.log_format import Form, LineFormatter, configure, message_of, write
 
 
 def record(message: str = "no envelope could be made", **extra: object) -> logging.LogRecord:
@@ -54,3 +54,29 @@ def test_messages_are_read_back_from_lines(form: Form) -> None:
     assert message_of(write(form, 0.0, "info", "supervisor", "kafka: ready (5.0 s)")) == "kafka: ready (5.0 s)"
     for line in ("", "Traceback", "{}", "{broken", "2026-01-01 kafka: ready"):
         assert message_of(line) is None
+
+
+def test_repeated_lines_are_bounded(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    for logger in (logging.root, logging.getLogger("kafka")):
+        monkeypatch.setattr(logger, "handlers", [])
+        monkeypatch.setattr(logger, "level", logger.level)
+    configure("human", "gateway")
+    for _ in range(1_000):
+        logging.getLogger("arborcast.ingest").warning("refused")
+    logging.getLogger("arborcast.ingest").error("another call")
+    written = capfd.readouterr().err
+    assert 0 < written.count("refused") < 200
+    assert "another call" in written
+
+
+def test_a_long_message_and_a_long_trace_are_cut() -> None:
+    formatter = LineFormatter("human", "gateway")
+    try:
+        raise ValueError("y" * 100_000 + "end")
+    except ValueError:
+        failed = record("x" * 100_000, exc_info=sys.exc_info(), omitted=7)
+    text = formatter.format(failed)
+    assert len(text) < 50_000
+    assert "(and 7 more lines like it since the last)" in text
+    assert "Traceback" in text
+    assert text.endswith("yend")

@@ -24,21 +24,24 @@ def asking(name: str, deadline_ms: int | None = 1_000, **policy: Any) -> Subscri
 
 
 def missed(made: Deadlines, now_ms: int) -> dict[Quiet, int]:
-    return {each: since for each in made.over(now_ms) if (since := made.missed(each, now_ms)) is not None}
+    """The silences that are reported, with the last match of each."""
+    found = {each: made.checked(each, now_ms) for each in made.over(now_ms)}
+    assert all(notice[0] == "deadline-missed" for notice in found.values() if notice is not None)
+    return {each: notice[1] for each, notice in found.items() if notice is not None}
 
 
 def test_a_silence_is_reported_once_by_times_of_acceptance() -> None:
     made = Deadlines()
     made.watch(asking("s"), 0)
     (over,) = made.over(1_200)
-    assert made.matched("s", "a", 900) is None, "accepted in time, and matched behind the deadline"
-    assert made.missed(over, 1_200) is None
+    assert made.matched("s", "a", 900, 1_200) is None, "accepted in time, and matched behind the deadline"
+    assert made.checked(over, 1_200) is None
     assert missed(made, 1_899) == {}
     assert missed(made, 1_900) == {Quiet("s"): 900}
     assert missed(made, 9_000) == {}
-    assert made.matched("s", "a", 800) is None, "accepted before the silence"
-    assert made.matched("s", "a", 9_500) == Quiet("s")
-    assert made.matched("s", "b", 9_600) is None
+    assert made.matched("s", "a", 800, 800) is None, "accepted before the silence"
+    assert made.matched("s", "a", 9_500, 9_500) == Quiet("s")
+    assert made.matched("s", "b", 9_600, 9_600) is None
     assert missed(made, 10_599) == {}
     assert missed(made, 10_600) == {Quiet("s"): 9_600}
 
@@ -47,11 +50,11 @@ def test_each_topic_from_its_first_notification() -> None:
     made = Deadlines()
     made.watch(asking("s", deadline_per="topic"), 0)
     assert missed(made, 10_000) == {}
-    made.matched("s", "a", 10_000)
-    made.matched("s", "b", 10_500)
+    made.matched("s", "a", 10_000, 10_000)
+    made.matched("s", "b", 10_500, 10_500)
     assert missed(made, 11_000) == {Quiet("s", "a"): 10_000}
     assert missed(made, 11_500) == {Quiet("s", "b"): 10_500}
-    assert made.matched("s", "a", 12_000) == Quiet("s", "a")
+    assert made.matched("s", "a", 12_000, 12_000) == Quiet("s", "a")
 
 
 def test_another_deadline_begins_a_silence_and_a_renewal_does_not() -> None:
@@ -63,7 +66,7 @@ def test_another_deadline_begins_a_silence_and_a_renewal_does_not() -> None:
     assert missed(made, 2_299) == {}
     assert missed(made, 2_300) == {Quiet("s"): 2_000}
     made.forget("s")
-    assert made.matched("s", "a", 3_000) is None
+    assert made.matched("s", "a", 3_000, 3_000) is None
     assert missed(made, 99_000) == {}
 
 
@@ -77,7 +80,7 @@ def test_misses_and_mets_alternate(steps: list[tuple[int, bool]]) -> None:
         assert bool(found) == (not silent and now_ms - last_ms >= 1_000)
         silent = silent or bool(found)
         if comes:
-            assert (made.matched("s", "a", now_ms) is not None) == silent
+            assert (made.matched("s", "a", now_ms, now_ms) is not None) == silent
             last_ms, silent = now_ms, False
 
 
@@ -163,6 +166,40 @@ def test_a_silence_is_reported_once_the_log_is_matched(watching: Watching) -> No
     assert watching.round(1_000) == ["deadline-missed s"]
 
 
+def test_a_late_job_reports_no_silence(watching: Watching) -> None:
+    """Each message is matched three seconds after its acceptance; the deadline is one second."""
+    watching.view.change(asking("s"))
+    for number in range(5, 20):
+        watching.end, watching.at = number, {0: number - 6}
+        watching.watch.apply([PartitionReport(matched={("s", "a"): watching.now_ms - 3_000})])
+        assert watching.round(500) == []
+
+
+def test_a_late_job_reports_the_end_of_a_silence_once_that_is_certain(watching: Watching) -> None:
+    watching.view.change(asking("s"))
+    watching.round()
+    assert watching.round(1_000) == ["deadline-missed s"]
+    watching.now_ms += 60_000
+    notices = []
+    for number in range(6, 20):
+        watching.end, watching.at = number, {0: number - 6}
+        watching.watch.apply([PartitionReport(matched={("s", "a"): watching.now_ms - 3_000})])
+        notices += watching.round(500)
+    assert notices == ["deadline-met s"]
+
+
+def test_a_gateway_with_its_clock_behind_causes_one_notice(watching: Watching) -> None:
+    watching.view.change(asking("s"))
+    watching.round()
+    notices = []
+    for _ in range(200):
+        watching.watch.apply([PartitionReport(matched={("s", "a"): watching.now_ms - 5_000})])
+        notices += watching.round(100)
+    assert notices == ["deadline-missed s"]
+    watching.comes("s")
+    assert watching.round() == ["deadline-met s"]
+
+
 def test_paused_suspended_and_ended_subscriptions_have_no_silence(watching: Watching) -> None:
     plain = asking("s")
     watching.view.change(plain)
@@ -214,8 +251,8 @@ def test_the_number_of_watched_topics_is_bounded(monkeypatch: pytest.MonkeyPatch
         made.watch(asking(name, deadline_per="subscription" if name == "all" else "topic"), 0)
     for name in ("s", "t", "all"):
         for topic in ("a", "b"):
-            made.matched(name, topic, 10)
+            made.matched(name, topic, 10, 10)
     assert missed(made, 5_000) == {Quiet("s", "a"): 10, Quiet("s", "b"): 10, Quiet("t", "a"): 10, Quiet("all"): 10}
     made.forget("s")
-    made.matched("t", "b", 20)
+    made.matched("t", "b", 20, 20)
     assert missed(made, 5_000) == {Quiet("t", "b"): 20}, "there is room again"

@@ -11,7 +11,7 @@ from arborcast.core.http_client import HttpAnswer
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.ingest.cameras.connection import MAX_ANSWER, CameraConnection
 from arborcast.ingest.cameras.credentials import Credentials
-from tests.support.outbound import THIS_MACHINE
+from tests.support.outbound import THIS_MACHINE, unresponsive_port
 
 NONE = Credentials()
 
@@ -119,3 +119,24 @@ async def test_the_outbound_policy_decides_by_each_address_of_a_name(monkeypatch
     ):
         with pytest.raises(NotCalled, match="outbound rule"):
             await CameraConnection(AddressPolicy(settings), NONE).post(url, {}, b"", 60.0)
+
+
+async def test_an_address_without_an_answer_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"</x>")
+        writer.write(OK)
+        writer.close()
+
+    async def resolve(*_: object, **__: object) -> list[object]:
+        return [(2, 1, 6, "", ("127.0.0.1", each)) for each in (dead, live)]
+
+    monkeypatch.setattr("arborcast.ingest.cameras.connection._CONNECT_S", 2.0)
+    with unresponsive_port() as dead:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            live = server.sockets[0].getsockname()[1]
+            connection = CameraConnection(THIS_MACHINE, NONE)
+            with monkeypatch.context() as patched:
+                patched.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+                answer = await connection.post("http://localhost/", {}, b"<x></x>", 60.0)
+            connection.close()
+            assert answer.status == 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -15,13 +15,18 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.ingest.cameras import conversation
-from arborcast.ingest.cameras.publisher import BACK, GONE
+from arborcast.ingest.cameras.messages import notices
+from arborcast.ingest.cameras.publisher import BACK, GONE, CameraPublisher
 from arborcast.ingest.cameras.worker import CameraWorker
 from arborcast.ingest.http.serving import listen, make_server
 from arborcast.ingest.settings import GatewaySettings, TopicSettings
 from arborcast.topic_model.projections.cameras import Cameras
 from arborcast.topic_model.records.control import CameraRecord, CameraState, ending_camera
+from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.errors import InvalidRequest
+from arborcast.wire.xml_reading import read_xml
+from tests.support import soap_messages as soap
 from tests.support.camera import Camera, event
 from tests.support.debian import Unavailable, refuse
 from tests.support.gateway_parts import GatewayParts
@@ -142,6 +147,25 @@ async def test_broken_answers_an_outage_of_kafka_and_a_restart() -> None:
         await wait_until_async(lambda: b"Initialized" in ours.payloads()[-1])
         assert camera.count("CreatePullPointSubscription") == 2
         assert camera.count("Unsubscribe") == 0
+
+
+async def test_events_that_are_stored_one_by_one_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = GatewayParts()
+    append, attempts = parts.notifications.append, list[int]()
+
+    async def appended(notifications: Sequence[Notification], retained: Sequence[Notification] = ()) -> None:
+        attempts.append(len(notifications))
+        if len(notifications) > 1:
+            raise InvalidRequest("together they are refused")
+        if len(attempts) == 3:
+            raise InfrastructureError("Kafka is away")
+        await append(notifications, retained)
+
+    monkeypatch.setattr(parts.notifications, "append", appended)
+    body = soap.envelope(soap.notify(*(soap.message(payload=f"<n>{number}</n>") for number in range(3))))
+    await CameraPublisher(parts.gateway).publish("gate", notices(read_xml(body)))
+    assert [each.payload for each in parts.notifications.accepted] == [b"<n>0</n>", b"<n>1</n>", b"<n>2</n>"]
+    assert attempts == [3, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("http_digest", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import shutil
@@ -19,7 +20,7 @@ from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.settings import AccessSettings, TlsSettings
 from arborcast.ingest.access.users import FileUsers, Guesses, Users
 from arborcast.ingest.access.users_file import User, write_users
-from arborcast.ingest.http.tls import HandshakeLimiter, ServerTls, certificate_names
+from arborcast.ingest.http.tls import HandshakeLimiter, ServerTls, TlsAcceptor, certificate_names
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.gateway_parts import GatewayParts
 from tests.support.served_app import NOTIFY, connected, served
@@ -192,6 +193,20 @@ def test_ended_handshakes_make_room_and_a_stop_waits_for_none(tls: ServerTls, ce
         assert (tls.handshakes.begun, tls.handshakes.succeeded, tls.handshakes.refused) == (28, 12, 0)
         stack.enter_context(stalled(port, 5, ["127.0.0.1"]))
         wait_until(lambda: tls.handshakes.begun == 33)
+
+
+async def test_a_handshake_that_is_cancelled_before_its_start_closes_its_connection(certificates: Certificates) -> None:
+    tls = server_tls(certificates, handshakes=1)
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    with listener, contextlib.ExitStack() as clients:
+        for _ in range(3):
+            clients.enter_context(socket.create_connection(listener.getsockname()))
+        acceptor = TlsAcceptor(listener, tls, asyncio.Protocol)
+        while tls.handshakes.begun < 3:  # within one turn of the event loop
+            acceptor._accept()
+        acceptor.close()
+        await acceptor.wait_closed()  # a ResourceWarning for an open socket fails the test
 
 
 def test_a_stalled_handshake_is_cut_off(certificates: Certificates) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from arborcast.ingest.operations.subscription_manager import managed_subscriptio
 from arborcast.topic_model.legacy_content import unwrap
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.errors import InvalidRequest
 from tests.support import soap_messages as soap
 from tests.support.certificates import make_certificates
 from tests.support.gateway_parts import GatewayParts, only_subscription
@@ -226,12 +227,13 @@ async def test_messages_are_refused_once_and_beyond_a_rate_they_wait(parts: Gate
 
     bad = messages("<x>", f"<x>{'<y/>' * parts.gateway.settings.max_elements}</x>", "<y/>")
     parts.notifications.error = AWAY
+    assert await made.take(bad) == 2
     for _ in range(3):
         with pytest.raises(InfrastructureError, match="Kafka is away"):
-            await made.take(bad)
+            await made.take(bad[2:])
     parts.notifications.error = None
-    assert await made.take(bad) == 3
-    assert counts == {"accepted": 1, "refused": 2, "repeated": 0}, "however often they were tried"
+    assert await made.take(bad[2:]) == 1
+    assert counts == {"accepted": 1, "refused": 2, "repeated": 0}
 
     parts.gateway.gate = Gate(Rates(LimitSettings(deliveries_per_minute=3), Clock()))
     body = soap.envelope(soap.subscribe("http://127.0.0.1:9/", soap.topic_expression("p//.")))
@@ -243,6 +245,46 @@ async def test_messages_are_refused_once_and_beyond_a_rate_they_wait(parts: Gate
         await made.take(many[settled:])
     assert raised.value.retry_after is not None
     assert counts == {"accepted": 1 + settled, "refused": 2, "repeated": 0}
+
+
+async def test_a_batch_that_is_stored_in_part_is_settled_in_part(
+    parts: GatewayParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = parts.notifications.append
+    attempts: list[list[bytes]] = []
+
+    async def appended(notifications: Sequence[Notification], retained: Sequence[Notification] = ()) -> None:
+        attempts.append([each.payload for each in notifications])
+        if len(notifications) > 1:
+            raise InvalidRequest("together they are refused")
+        if notifications[0].payload == b"<n>2</n>" and len(attempts) < 5:
+            raise AWAY
+        await append(notifications, retained)
+
+    monkeypatch.setattr(parts.notifications, "append", appended)
+    counts = Counter[str]()
+    made = Incoming(parts.gateway, rules_of(tmp_path, IN), LOCAL, counts)
+    messages = [MqttMessage("plant/a", each.encode()) for each in ("<x>", *numbered(0, 4))]
+    settled = await made.take(messages)
+    assert settled == 3
+    assert await made.take(messages[settled:]) == 2
+    assert [each.payload.decode() for each in parts.notifications.accepted] == numbered(0, 4)
+    assert counts == {"accepted": 4, "refused": 1, "repeated": 0}
+
+
+async def test_a_long_outage_of_kafka_has_its_own_log_line(
+    mosquitto: Mosquitto, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(mosquitto, tmp_path, keep_alive_s=2)
+    world.parts.notifications.error = AWAY
+    large = [f"<x>{str(number) * 2_000_000}</x>" for number in range(4)]
+    async with world.bridge() as bridge:
+        await world.publish("plant/a", *large)
+        await wait_until_async(lambda: "received messages wait for Kafka" in caplog.text)
+        world.parts.notifications.error = None
+        await wait_until_async(lambda: bridge.counts["accepted"] == 4)
+    assert [payload for _, payload in world.stored] == large
+    assert "the connection to the broker is lost" not in caplog.text
 
 
 LOCAL = MqttSettings(url="mqtt://127.0.0.1:1883")

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.projections.erasures import covering, covers, mentions, scopes_of
@@ -79,6 +81,30 @@ def test_subscriptions_that_fill_a_pull_point() -> None:
     assert (points.subscriptions_of("p"), points.subscriptions_of("q")) == (set(), {"t"})
     folded(points, Tombstone("sub:t"))
     assert (points.subscriptions_of("q"), points.orphans()) == (set(), [])
+
+
+@given(st.lists(st.tuples(st.sampled_from("PESXT"), st.sampled_from("abc"), st.sampled_from(["", "a", "b", "c"]))))
+def test_unused_and_missing_pull_points(steps: list[tuple[str, str, str]]) -> None:
+    points, provisional, fills = PullPoints(), dict[str, bool](), dict[str, str]()
+    for kind, name, other in steps:
+        match kind:
+            case "P":
+                points.apply(PullPointRecord(name, f"http://h/{name}", until_ms=5 if other else 0))
+                provisional[name] = bool(other)
+            case "E" | "T":
+                points.apply(PullPointEnded(name, "destroyed", 1) if kind == "E" else Tombstone(f"pull:{name}"))
+                provisional.pop(name, None)
+            case "S":
+                points.apply(SubscriptionRecord(subscription(name, pull_point=other)))
+                fills[name] = other
+            case _:
+                points.apply(SubscriptionEnded(name, "unsubscribed", 1))
+                fills.pop(name, None)
+        unused = {each for each, ends in provisional.items() if ends and each not in fills.values()}
+        assert (set(points.unused(5)), points.unused(4)) == (unused, [])
+        assert {each for each in "abc" if points.is_provisional(each)} == unused
+        missing = [each for each, to in fills.items() if to and to not in provisional and fills.get(to) != to]
+        assert sorted(points.orphans()) == sorted(missing)
 
 
 def registration(name: str, publisher: str = "", **more: object) -> Registration:

@@ -94,14 +94,14 @@ def test_a_log_without_its_beginning_brings_back_no_fetched_message() -> None:
                 claim = open_claims.pop(chance.randrange(len(open_claims)))
                 taken = [message.offset for message in log.store.claimed("p", claim) if chance.random() < 0.5]
                 log.append(Settled(claim) if chance.random() < 0.6 else Returned(claim, tuple(taken)))
-    waiting, earliest = log.waiting_offsets(), log.store.earliest()
+    waiting, earliest = log.waiting_offsets(), log.store.first("p")
     assert waiting
     assert earliest is not None
     for beginning in range(len(log.records)):
         rest = log.replayed(beginning)
         assert rest.waiting_offsets() == [offset for offset in waiting if offset >= beginning]
         if beginning <= earliest:
-            assert rest.store.earliest() == earliest
+            assert rest.store.first("p") == earliest
 
 
 @dataclass
@@ -168,10 +168,11 @@ def test_the_store_against_a_list_of_all_messages(
                 (each.offset, each.returned, each.resident) for each in kept if each.point == name and not each.claim
             ]
         assert log.store.resident_bytes == sum(each.size for each in kept if each.resident)
-        assert log.store.earliest() == min((each.offset for each in kept), default=None)
+        for name in "pq":
+            assert log.store.first(name) == min((each.offset for each in kept if each.point == name), default=None)
+        assert log.store.total == sum(not each.claim for each in kept)
         assert set(log.store.ids()) == {each.point for each in kept}
-        overdue = {(each.point, each.claim) for each in kept if each.claim and each.until_ms <= 3}
-        assert set(log.store.overdue(3)) == overdue
+        assert set(log.store.open_claims()) == {(each.point, each.claim, each.until_ms) for each in kept if each.claim}
         assert log.woken == woken
 
 
@@ -206,3 +207,13 @@ def test_beyond_the_total_the_longest_queue_loses_its_oldest() -> None:
     log.put(*["<e/>"] * 20, pull_point="other")
     log.put(*["<f/>"] * 2, pull_point="other")
     assert (log.store.waiting("other"), log.store.total) == (19, 19), "only those that wait can be dropped"
+
+
+def test_one_search_shortens_several_of_many_short_queues() -> None:
+    log = Log(PullLimits(messages=1_000, bytes=1_000_000, resident_bytes=0, total=5_000))
+    for number in range(2_500):
+        log.put("<a/>", "<b/>", pull_point=f"p{number}")
+    for number in range(6):
+        log.put("<c/>", pull_point=f"p{number}")
+        assert log.store.dropped == (5 if number < 5 else 10)
+    assert log.store.total == 4_996

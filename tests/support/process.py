@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -75,3 +77,11 @@ class LoggedProcess:
         if self._process.poll() is None:
             os.killpg(self._process.pid, number)
         return self._process.wait(120)
+
+
+def gone(pid: int) -> bool:
+    """Whether no such process runs."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -63,6 +63,11 @@ class LoggedProcess:
 
         wait_until(holds, lambda: f"{what}\n{self.text()}", timeout_s)
 
+    def wait(self, timeout_s: float = 120) -> int:
+        """Wait for its end; the exit status."""
+        assert self._process is not None, "it was not started"
+        return self._process.wait(timeout_s)
+
     def stop(self) -> int:
         """SIGTERM; the exit status."""
         return self._end(signal.SIGTERM)

@@ -34,9 +34,9 @@ help: ## This list
 
 setup: $(INSTALLED) ## Make .venv, install pinned packages, fetch the jars; nothing to do the second time
 	@$(BIN)/arborcast fetch
-	@$(BIN)/python -m tests.support.slapd_provision
+	@$(BIN)/python -m tests.support.slapd
 	@$(BIN)/python -m tests.support.mosquitto
-	@$(BIN)/python -m tests.support.chromium_provision
+	@$(BIN)/python -m tests.support.chromium
 
 run: $(RUNS) ## Start the whole engine with a demonstration; installs only what that needs; Ctrl-C stops it
 	@$(BIN)/arborcast fetch

@@ -40,7 +40,7 @@ from arborcast.topic_model.subscriptions import EndpointReference, Subscription,
 from arborcast.topic_model.topics import TopicPath
 from benchmarks.report import Report, Table, cpu_s, run
 from tests.support.broker import new_broker, settings_for
-from tests.support.chromium_provision import provision
+from tests.support.chromium import provision
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -25,7 +25,7 @@ from arborcast.topic_model.topics import TopicPath
 from benchmarks.report import Report, Table, run, seconds, wait_for
 from tests.support import slapd as support
 from tests.support.directory import Log, Watch
-from tests.support.slapd_provision import provision
+from tests.support.slapd import provision
 
 
 def topics(count: int) -> list[TopicRecord]:

@@ -4,6 +4,8 @@ twice came with a number the second time."""
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -23,7 +25,7 @@ from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import logs
 from tests.support.dispatch_process import DispatchProcess, running_job, with_suppressed_kill
 from tests.support.gateway_process import gateway_run
-from tests.support.queue_server import QueueServer
+from tests.support.held_port import HeldPort
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
@@ -35,6 +37,58 @@ CAPACITIES = (1, 2, 1)
 
 # Longer than everything that is killed takes to come back.
 PATIENCE_S = 600.0
+
+SERVER = """
+import os, sys, time
+from arborcast.client.queues.worker import Worker
+
+port, file, takes_s, capacity = sys.argv[1:]
+out = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+def handle(request):
+    os.write(out, f"{request.notification_id} {request.sequence} {request.payload.decode()}\\n".encode())
+    time.sleep(float(takes_s))
+    return request.payload
+
+with Worker(handle, int(capacity), int(port)):
+    print("ready", flush=True)
+    time.sleep(100_000)
+"""
+"""Writes a line when it begins a request: the id, the number of the retransmission (0 for none), the payload."""
+
+
+class QueueServer:
+    """A server of the queue as a process that can be killed, at an address that it keeps."""
+
+    def __init__(self, file: Path, takes_s: float, capacity: int = 1) -> None:
+        self.port = HeldPort().for_life_of(self)
+        self.url = f"http://127.0.0.1:{self.port}/"
+        self.file = file
+        self._arguments = (str(self.port), str(file), str(takes_s), str(capacity))
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> QueueServer:
+        command = [sys.executable, "-c", SERVER, *self._arguments]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline(), "it ended"
+        return self
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(120)
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+
+    def begun(self) -> list[tuple[str, int, str]]:
+        """What it has begun, in order: id, number of the retransmission, payload."""
+        lines = self.file.read_text().splitlines() if self.file.exists() else []
+        # A line that a kill has cut off was not begun.
+        parts = [line.split(" ", 2) for line in lines if line.endswith(">")]
+        return [(name, int(sequence), payload) for name, sequence, payload in parts]
 
 
 class Users:

@@ -18,11 +18,11 @@ import pytest
 
 from arborcast.client import Client
 from arborcast.core.settings import KafkaSettings
+from tests.cluster.spark_cluster import running_cluster
 from tests.support.bare_python import bare_python
 from tests.support.command import COMMAND, Engine
 from tests.support.dispatch_job import logs, subscription
 from tests.support.receiver import Receiver
-from tests.support.spark_cluster import running_cluster
 
 pytestmark = [pytest.mark.long, pytest.mark.stack, pytest.mark.timeout(900)]
 

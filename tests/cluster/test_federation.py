@@ -21,7 +21,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
 from arborcast.engine.administrator.members import GONE_S
 from tests.support import legacy_messages as legacy
-from tests.support.federation import AdministratorRun, Arrivals, EngineRun, carried, federation
+from tests.support.federation import AdministratorRun, EngineRun, carried, federation
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
@@ -69,7 +69,6 @@ def test_three_groups_get_messages_of_interest_once(
 ) -> None:
     """Each of three subscribers wants three topics, published one at each engine; and subscribers to ALL, ALL:ALARM and
     ALL:ALARM:ALARM1 get 3, 2 and 1 of three messages."""
-    arrivals = Arrivals(receiver)
     with federation(tmp_path, kafka_settings, ["G/a", "H/b", "I/c"], jobs=True) as (_, engines):
         a, b, c = engines
         for engine in engines:
@@ -89,11 +88,11 @@ def test_three_groups_get_messages_of_interest_once(
                 client.notify(topic, "<x/>")
         for engine in engines:
             receiver.wait_for(1, f"/{engine.name}")
-            wait_until(lambda: len(set(arrivals.ids(f"/{engine.name}"))) == 150)  # noqa: B023
-        wait_until(lambda: [len(set(arrivals.ids(f"/wide/{each.name}"))) for each in engines] == [3, 2, 1])
+            wait_until(lambda: len(set(receiver.names(f"/{engine.name}"))) == 150)  # noqa: B023
+        wait_until(lambda: [len(set(receiver.names(f"/wide/{each.name}"))) for each in engines] == [3, 2, 1])
         time.sleep(5)  # whatever went in a circle would come again
         for engine in engines:
-            there = arrivals.ids(f"/{engine.name}")
+            there = receiver.names(f"/{engine.name}")
             assert len(there) == len(set(there)) == 150
             paths = [each.path for each in engine.notifications()]
             assert max(map(len, paths)) == 1, "nothing takes a way round"
@@ -102,7 +101,7 @@ def test_three_groups_get_messages_of_interest_once(
                 if each.topic.startswith("func/"):
                     by_origin.setdefault(each.path, []).append(each.payload)
             assert all(found == [b"<n>%d</n>" % number for number in range(50)] for found in by_origin.values())
-        assert [len(arrivals.ids(f"/wide/{each.name}")) for each in engines] == [3, 2, 1]
+        assert [len(receiver.names(f"/wide/{each.name}")) for each in engines] == [3, 2, 1]
 
         # One group is not heard of until it is given up; it comes back, and has all of it in its order.
         os.kill(c.gateway.pid, signal.SIGSTOP)
@@ -164,7 +163,6 @@ def test_the_representative_may_die(tmp_path: Path, kafka_settings: KafkaSetting
 def test_a_minute_without_a_network_between_two_groups(pair: Pair, receiver: Receiver) -> None:
     """Nothing passes in either direction, and the administrator dies meanwhile: engines go on for those who are near,
     and after it all arrives, once and in order."""
-    arrivals = Arrivals(receiver)
     administrator, *engines = pair
     a, b = engines
     for topic in ("minute/one", "minute/two", "minute/three"):
@@ -192,7 +190,7 @@ def test_a_minute_without_a_network_between_two_groups(pair: Pair, receiver: Rec
     near = {"minute/one": a, "minute/two": a, "minute/three": b}
     for topic, engine in near.items():
         so_far = set(accepted[topic])
-        wait_until(lambda: so_far <= set(arrivals.ids(f"/{engine.name}")))  # noqa: B023
+        wait_until(lambda: so_far <= set(receiver.names(f"/{engine.name}")))  # noqa: B023
     administrator.start()
     wait_until(lambda: [each.state for each in administrator.topology.members] == ["live", "live"])
     time.sleep(_APART_S / 2)
@@ -217,8 +215,8 @@ def test_a_minute_without_a_network_between_two_groups(pair: Pair, receiver: Rec
         wait_until(lambda: set(ids) <= {each.id for each in far.notifications()}, lambda: _missing(ids, far))  # noqa: B023
         known = set(ids)
         assert [each.id for each in far.notifications() if each.id in known] == ids, "once, and in order"
-        wait_until(lambda: known <= set(arrivals.ids(f"/{far.name}")))  # noqa: B023
-        assert list(dict.fromkeys(each for each in arrivals.ids(f"/{far.name}") if each in known)) == ids
+        wait_until(lambda: known <= set(receiver.names(f"/{far.name}")))  # noqa: B023
+        assert list(dict.fromkeys(each for each in receiver.names(f"/{far.name}") if each in known)) == ids
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -262,7 +260,6 @@ def test_within_a_group_fast_topics_leave_as_datagrams_and_others_are_confirmed(
 ) -> None:
     """Small ones of a topic with the routing word fast, unless they are reliable; with the same ids, and their
     transport in the rows."""
-    arrivals = Arrivals(receiver)
     with federation(tmp_path, kafka_settings, ["G/a", "G/b"], jobs=True, datagrams=True) as (administrator, (a, b)):
         assert all(each.datagram_port for each in administrator.topology.members)
         add_topic(a, "fast", "--routing", "group fast")
@@ -279,11 +276,11 @@ def test_within_a_group_fast_topics_leave_as_datagrams_and_others_are_confirmed(
                 time.sleep(0.02)
             confirmed.append(client.notify("fast/x", f"<n>{'1' * 20_000}</n>"))
             confirmed.append(client.notify("fast/x", "<n/>", reliable=True))
-        wait_until(lambda: set(confirmed) <= set(arrivals.ids("/b")), lambda: _missing(confirmed, b))
+        wait_until(lambda: set(confirmed) <= set(receiver.names("/b")), lambda: _missing(confirmed, b))
         # On one machine none is lost, unless the kernel has had no room for it.
         wait_until(lambda: b.gateway.metric('arborcast_federation_datagrams_total{outcome="taken"}') == len(small))
-        wait_until(lambda: set(small) <= set(arrivals.ids("/b")), lambda: _missing(small, b))
-        ids = arrivals.ids("/b")
+        wait_until(lambda: set(small) <= set(receiver.names("/b")), lambda: _missing(small, b))
+        ids = receiver.names("/b")
         assert len(ids) == len(set(ids)) == len(small) + len(confirmed)
         assert {each.path for each in b.notifications()} == {("G/a",)}
 
@@ -301,7 +298,6 @@ def test_within_a_group_fast_topics_leave_as_datagrams_and_others_are_confirmed(
 
 def test_an_engine_drops_notifications_that_it_refuses(pair: Pair, receiver: Receiver) -> None:
     """Its tree is fixed, or its topic has other message types: that is counted, and said once; the rest arrives."""
-    arrivals = Arrivals(receiver)
     _, a, b = pair
     add_topic(b, "plant/known")
     add_topic(b, "plant/typed", "--type", "temperature")
@@ -314,7 +310,7 @@ def test_an_engine_drops_notifications_that_it_refuses(pair: Pair, receiver: Rec
             client.notify("plant/unknown", f"<n>{number}</n>")
             client.notify("plant/typed", f"<pressure>{number}</pressure>")
             wanted.append(client.notify("plant/typed", f"<temperature>{number}</temperature>"))
-    wait_until(lambda: set(wanted) <= set(arrivals.ids("/b")), lambda: _missing(wanted, b))
+    wait_until(lambda: set(wanted) <= set(receiver.names("/b")), lambda: _missing(wanted, b))
     wait_until(lambda: b.gateway.metric('arborcast_federation_dropped_total{reason="topic"}') == 80)
     assert {each.id for each in b.notifications() if each.topic.startswith("plant/")} == set(wanted)
     for topic in ("plant/known", "plant/typed"):

@@ -21,12 +21,12 @@ from arborcast.dispatch.matching.bases import MIN_OVERLAY
 from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.realtime.messages import read_progress
 from arborcast.dispatch.realtime.mode_policy import WORTH_ELSEWHERE_S, Mode, ModePolicy
+from tests.cluster.spark_cluster import SparkCluster, running_cluster
 from tests.support.bare_python import bare_python
 from tests.support.command import Engine
 from tests.support.dispatch_job import logs, subscription
 from tests.support.dispatch_process import Bundle, DispatchProcess, running_job
 from tests.support.receiver import Receiver
-from tests.support.spark_cluster import SparkCluster, running_cluster
 from tests.support.steady_load import PATHS, assert_all_arrived, counted, under_load, wait_for_more
 from tests.support.waiting import wait_until
 

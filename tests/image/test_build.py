@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.image.pods import IMAGES, missing, run
 from tests.support.gateway_process import ROOT
-from tests.support.pods import IMAGES, missing, run
 
 pytestmark = [pytest.mark.image, pytest.mark.long, pytest.mark.timeout(5400)]
 

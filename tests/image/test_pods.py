@@ -24,8 +24,7 @@ import pytest
 import yaml
 
 from arborcast.client import Client, ClientError, Credentials, Retries
-from tests.support.gateway_process import ROOT
-from tests.support.pods import (
+from tests.image.pods import (
     IMAGES,
     KAFKA_PORT,
     NODE,
@@ -41,6 +40,7 @@ from tests.support.pods import (
     service_links,
     unmount_storage,
 )
+from tests.support.gateway_process import ROOT
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 

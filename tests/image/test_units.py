@@ -17,8 +17,7 @@ import pytest
 
 from arborcast.client import Client, ClientError, Credentials, Retries
 from arborcast.ingest.access.users_file import User, hash_password, write_users
-from tests.support.gateway_process import ROOT
-from tests.support.pods import (
+from tests.image.pods import (
     IMAGES,
     KAFKA_PORT,
     NODE,
@@ -32,6 +31,7 @@ from tests.support.pods import (
     run,
     unmount_storage,
 )
+from tests.support.gateway_process import ROOT
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 

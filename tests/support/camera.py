@@ -10,16 +10,20 @@ import base64
 import hashlib
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 
 import requests
 from lxml import etree
 
+from tests.support.http_server import Answer, AnsweringServer
+
 SOAP12 = "http://www.w3.org/2003/05/soap-envelope"
 REALM = "camera"
+
+_MEDIA_TYPE = {"Content-Type": "application/soap+xml"}
 
 _WSSE = "{http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-secext-1.0.xsd}"
 _WSU = "{http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-utility-1.0.xsd}"
@@ -70,13 +74,6 @@ class _Refused(Exception):
         self.subcode, self.status = subcode, status
 
 
-class _Server(ThreadingHTTPServer):
-    request_queue_size = 1_000
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up is no fault."""
-
-
 @dataclass
 class Camera:
     """A context manager. The fields are its settings and its faults; all may be changed while it runs."""
@@ -102,32 +99,11 @@ class Camera:
     """The whole headers of requests to subscriptions."""
 
     def __enter__(self) -> Camera:
-        camera = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                status, answer, headers = camera._answered(self.path, body, self.headers.get("Authorization", ""))
-                self.send_response(status)
-                for name, value in {**headers, "Content-Type": "application/soap+xml"}.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
         self._changed = threading.Condition()
         self._made = 0
         self._down = False
-        self._server = _Server(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
+        self._server = AnsweringServer(self._answered)
+        self.port = self._server.port
         return self
 
     def __exit__(
@@ -136,9 +112,7 @@ class Camera:
         with self._changed:
             self._down = True
             self._changed.notify_all()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.stop()
 
     @property
     def url(self) -> str:
@@ -181,15 +155,13 @@ class Camera:
             del self.subscriptions[name]
         return dict(self.subscriptions)
 
-    def _answered(self, path: str, body: bytes, authorization: str) -> tuple[int, bytes, dict[str, str]]:
+    def _answered(self, path: str, body: bytes, given: Mapping[str, str]) -> Answer:
         root = etree.fromstring(body)
         operation = etree.QName(root[1][0]).localname
+        authorization = given.get("authorization", "")
         if self.http_digest and operation != "GetSystemDateAndTime" and not self._digest_fits(authorization, path):
-            return (
-                401,
-                b"",
-                {"WWW-Authenticate": f'Digest realm="{REALM}", qop="auth", nonce="n{self._made}", opaque="o"'},
-            )
+            challenge = f'Digest realm="{REALM}", qop="auth", nonce="n{self._made}", opaque="o"'
+            return 401, b"", {"WWW-Authenticate": challenge, **_MEDIA_TYPE}
         with self._changed:
             self.asked.append(operation)
             if "/subscriptions/" in path:
@@ -206,11 +178,11 @@ class Camera:
                 f"<SOAP-ENV:Value>{error.subcode}</SOAP-ENV:Value></SOAP-ENV:Subcode></SOAP-ENV:Code><SOAP-ENV:Reason>"
                 f'<SOAP-ENV:Text xml:lang="en">{error}</SOAP-ENV:Text></SOAP-ENV:Reason></SOAP-ENV:Fault>'
             )
-            return error.status, envelope(fault), {}
+            return error.status, envelope(fault), _MEDIA_TYPE
         if operation == "PullMessages" and self.spoils:
             self.spoils -= 1
             answer = answer[: len(answer) // 2]
-        return 200, answer, {}
+        return 200, answer, _MEDIA_TYPE
 
     def _digest_fits(self, authorization: str, path: str) -> bool:
         fields = dict(

@@ -1,23 +1,29 @@
 """A real browser for tests: one Chromium for each file of tests, a context of its own for each visitor.
 
+`python -m tests.support.chromium` finds it, or unpacks Debian's package into the cache. Playwright's own download comes
+from a host that not every machine reaches.
+
 Not one for the whole run: while Playwright is there, its event loop counts as running in this thread, and tests of
 other files could not begin theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support import chromium_provision
-from tests.support.chromium_provision import ChromiumInstall
-from tests.support.debian import Unavailable, refuse
+from tests.support import debian
+from tests.support.debian import DebianProgram, provision_main, required
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, Request
@@ -30,12 +36,56 @@ SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+CHROMIUM = DebianProgram(
+    "chromium",
+    # Without a font there is no text, and so no size of anything; Playwright's driver needs libatomic.
+    ("chromium", "chromium-common", "fonts-dejavu-core", "libatomic1"),
+    lambda root: [root / "usr/lib/chromium/chromium"],
+    never=re.compile(r"^(libc6|.*-perl|perl.*)$"),
+    rounds=8,
+)
+
+_FONTS = """<?xml version="1.0"?>
+<fontconfig><dir>{root}/usr/share/fonts</dir><dir>/usr/share/fonts</dir><cachedir>{root}/fonts</cachedir></fontconfig>
+"""
+
+
+@dataclass(frozen=True)
+class ChromiumInstall:
+    """The program, and the environment to start it in."""
+
+    executable: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def find() -> ChromiumInstall | None:
+    """One that starts: the system's, else the one in the cache. No network."""
+    executable = next((found for name in _NAMES if (found := shutil.which(name))), None)
+    if executable is not None:
+        return ChromiumInstall(Path(executable), debian.environment(()))
+    return _at(CHROMIUM.root) if CHROMIUM.starts(CHROMIUM.root) else None
+
+
+def provision(say: Callable[[str], None] = print) -> ChromiumInstall:
+    """`find`, else download and unpack. Raises Unavailable."""
+    found = find() or _at(CHROMIUM.unpack(say))
+    say(f"chromium: {found.executable}")
+    return found
+
+
+def _at(root: Path) -> ChromiumInstall:
+    fonts = root / "fonts.conf"
+    if not fonts.exists():
+        fonts.write_text(_FONTS.format(root=root))
+    environment = {**debian.environment(CHROMIUM.libraries(root)), "FONTCONFIG_FILE": str(fonts)}
+    return ChromiumInstall(root / "usr/lib/chromium/chromium", environment)
+
+
 def require_chromium() -> ChromiumInstall:
     """The browser's files, or skip the test aloud; where CI=true a missing one fails the run instead."""
-    try:
-        return chromium_provision.provision(lambda line: None)
-    except Unavailable as error:
-        refuse(f"NO CHROMIUM, so no page was seen in a real browser: {error} (try: make setup)")
+    return required(provision, "NO CHROMIUM, so no page was seen in a real browser")
 
 
 class Chromium:
@@ -181,3 +231,7 @@ def faults(page: Page) -> list[str]:
 def overflow(page: Page) -> int:
     """By how many pixels the page is wider than its window."""
     return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+
+if __name__ == "__main__":
+    sys.exit(provision_main("chromium", "the browser", provision))

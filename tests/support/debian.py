@@ -16,9 +16,11 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import pytest
+
+Found = TypeVar("Found")
 
 
 class Unavailable(Exception):
@@ -118,6 +120,14 @@ def refuse(reason: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
+
+
+def required(provision: Callable[[Callable[[str], None]], Found], missed: str) -> Found:
+    """What `provision` finds; without it the test is skipped aloud, or fails where CI=true."""
+    try:
+        return provision(lambda line: None)
+    except Unavailable as error:
+        refuse(f"{missed}: {error} (try: make setup)")
 
 
 def provision_main(name: str, whose: str, provision: Callable[[Callable[[str], None]], object]) -> int:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
-from arborcast.directory.entries.changes import Change, Workspace, in_writing_order
+from arborcast.directory.entries.changes import Change, Put, Workspace, in_writing_order
 from arborcast.directory.entries.dn import Dn
 from arborcast.directory.entries.entries import EntrySet
 from arborcast.directory.entries.mapping import Listing, canonical
 from arborcast.directory.entries.reader import read_listing
 from arborcast.directory.errors import DirectoryError
+from arborcast.directory.stores.ldap import LdapDirectory
 from arborcast.directory.sync.sync import DirectorySync
 from arborcast.topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath, make_path, parse_path
@@ -29,6 +30,17 @@ def topic(path: str, **facts: object) -> TopicRecord:
     """A record; facts of the policy by their names too."""
     policy = {k: facts.pop(k) for k in ("retain", "priority", "routing", "publishers") if k in facts}
     return TopicRecord(parse_path(path), policy=TopicPolicy(**policy), **facts)  # type: ignore[arg-type]
+
+
+Open = Callable[..., LdapDirectory]
+"""Opens a directory on a real server for a test."""
+
+
+def fill(directory: LdapDirectory, *paths: str) -> Listing:
+    """Write these topics."""
+    result = directory.write([Put(topic(path)) for path in paths], directory.load())
+    assert result.problems == ()
+    return result.listing
 
 
 def tree_of(*topics: TopicRecord) -> TopicTree:

@@ -24,7 +24,8 @@ from arborcast.core.eventlog.client import Producer, make_producer, translated
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.dispatch.job.runtime import DispatchJob
-from arborcast.dispatch.logs.attempts import NO_BATCH
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt
 from arborcast.dispatch.realtime.mode_controller import ModeController
 from arborcast.dispatch.realtime.mode_policy import Mode
 from arborcast.dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
@@ -37,6 +38,7 @@ from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnd
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, Trigger, queue_topic
 from arborcast.topic_model.topics import TopicPath
+from tests.support.broker import records_in
 from tests.support.outbound import THIS_MACHINE
 from tests.support.waiting import TIMEOUT_S, wait_until
 
@@ -303,35 +305,16 @@ class Own:
         """Append one notification; its id."""
         return self._log.notify(self.topic(topic), payload)
 
-    def accept(
-        self,
-        topic: str,
-        name: str = "",
-        *,
-        valid_ms: int = 0,
-        kind: str = "",
-        priority: int = 0,
-        reliable: bool = False,
-    ) -> Notification:
+    def accept(self, topic: str, name: str = "", *, valid_ms: int = 0, **facts: Any) -> Notification:
         """Append one notification as the gateway writes it when its publisher has said this of it."""
         now_ms = int(time.time() * 1000)
+        facts["valid_until_ms"] = now_ms + valid_ms if valid_ms else 0
         made = Notification(
-            self.name(name) if name else uuid.uuid4().hex,
-            TopicPath(self.topic(topic)),
-            b"<x/>",
-            now_ms,
-            valid_until_ms=now_ms + valid_ms if valid_ms else 0,
-            type=kind,
-            priority=priority,
-            reliable=reliable,
+            self.name(name) if name else uuid.uuid4().hex, TopicPath(self.topic(topic)), b"<x/>", now_ms, **facts
         )
-        self.append(made)
-        return made
-
-    def append(self, notification: Notification) -> None:
-        """Append a notification as it is."""
-        key, value = notifications.encode(notification)
+        key, value = notifications.encode(made)
         self._log.raw(value, key)
+        return made
 
     def attempts(self, expected: int, of_batches: bool = False) -> list[dict[str, Any]]:
         """The rows of this test in the attempts table once there are so many."""
@@ -356,6 +339,11 @@ class Own:
         """End what is left, so that nobody is pushed to any more."""
         for name in sorted(self._names):
             self._log.end(self.name(name))
+
+
+def attempts_in(kafka: KafkaSettings) -> list[Attempt]:
+    """All rows of the attempts log."""
+    return [row for record in records_in(kafka, "attempts") for row in attempts.decode(record.value or b"")]
 
 
 def attempt_rows(

@@ -7,11 +7,10 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +22,8 @@ from arborcast.dispatch.settings import DispatchSettings
 from arborcast.dispatch.spark.properties import properties, write_properties
 from arborcast.engine.embedded.engine import find_tools
 from arborcast.engine.install import jars, java
-
-ROOT = Path(__file__).parents[2]
+from tests.support.process import ROOT as ROOT
+from tests.support.process import LoggedProcess
 
 
 @dataclass(frozen=True)
@@ -49,12 +48,7 @@ class DispatchProcess:
     ) -> None:
         """With `archive` its JVM reads its classes from the archive of this machine, if there is one."""
         self.home = home
-        self._script = bundle.script if bundle else ROOT / "jobs" / "dispatch_stream.py"
-        self._python = bundle.python if bundle else Path(sys.executable)
-        self._log = home / "dispatch.log"
         self._ready = home / "ready.json"
-        self._properties = home / "spark.properties"
-        self._process: subprocess.Popen[bytes] | None = None
         home.mkdir(parents=True, exist_ok=True)
         chosen = {
             "kafka.bootstrap_servers": kafka.bootstrap_servers,
@@ -70,55 +64,40 @@ class DispatchProcess:
         given = {key.partition(".")[2]: value for key, value in chosen.items() if key.startswith("dispatch.")}
         dispatch = dataclasses.replace(DispatchSettings(), **given)  # type: ignore[arg-type]
         (home / "spark").mkdir(exist_ok=True)
-        if bundle is not None:
-            self._properties = bundle.properties
-            return
-        write_properties(
-            self._properties,
-            properties(
-                dispatch,
-                jars=jars.jar_paths("spark"),
-                master="local",
-                local_dir=home / "spark",
-                classes=find_tools().classes if archive else None,
-            ),
-        )
+        script = bundle.script if bundle else ROOT / "jobs" / "dispatch_stream.py"
+        chosen_properties = bundle.properties if bundle else home / "spark.properties"
+        environment = {
+            "JAVA_HOME": str(java.find_java().executable.parent.parent),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "ARBORCAST_READY_FILE": str(self._ready),
+            "PYSPARK_PYTHON": str(bundle.python if bundle else sys.executable),
+            "SPARK_LAUNCHER_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",
+            "MALLOC_ARENA_MAX": "2",
+        }
+        submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+        command = [
+            submit,
+            "--properties-file",
+            str(chosen_properties),
+            str(script),
+            "--config",
+            f"{home}/arborcast.toml",
+        ]
+        self._submitted = LoggedProcess(command, home / "dispatch.log", cwd=home, env=environment)
+        if bundle is None:
+            classes = find_tools().classes if archive else None
+            spark_jars, local_dir = jars.jar_paths("spark"), home / "spark"
+            values = properties(dispatch, jars=spark_jars, master="local", local_dir=local_dir, classes=classes)
+            write_properties(chosen_properties, values)
 
     def start(self, timeout: float = 600.0) -> DispatchProcess:
         """Start and wait until it is ready. Raises RuntimeError with the end of its log when it is not."""
         self._ready.unlink(missing_ok=True)
-        runtime = java.find_java()
-        environment = {
-            **os.environ,
-            "JAVA_HOME": str(runtime.executable.parent.parent),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "ARBORCAST_READY_FILE": str(self._ready),
-            "PYSPARK_PYTHON": str(self._python),
-            "SPARK_LAUNCHER_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",
-            "MALLOC_ARENA_MAX": "2",
-        }
-        submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    str(submit),
-                    "--properties-file",
-                    str(self._properties),
-                    str(self._script),
-                    "--config",
-                    str(self.home / "arborcast.toml"),
-                ],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd=self.home,
-            )
+        self._submitted.start()
         deadline = time.monotonic() + timeout
         while not self._ready.exists():
-            if self._process.poll() is not None:
-                raise RuntimeError(f"the job ended with {self._process.returncode} before it was ready\n{self.log()}")
+            if self._submitted.ended is not None:
+                raise RuntimeError(f"the job ended with {self._submitted.ended} before it was ready\n{self.log()}")
             if time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"the job was not ready within {timeout} s\n{self.log()}")
@@ -127,16 +106,15 @@ class DispatchProcess:
 
     def log(self, characters: int = 6000) -> str:
         """The end of what it has printed."""
-        return self._log.read_text(encoding="utf-8", errors="replace")[-characters:]
+        return self._submitted.text()[-characters:]
 
     def processes(self) -> dict[str, list[psutil.Process]]:
         """Its processes by role: jvm, driver, daemon, worker. RuntimeError with the end of its log when it is gone."""
-        assert self._process is not None
         try:
-            jvm = psutil.Process(self._process.pid)
+            jvm = psutil.Process(self._submitted.pid)
             driver = psutil.Process(json.loads(self._ready.read_text(encoding="utf-8"))["pid"])
         except psutil.NoSuchProcess as error:
-            raise RuntimeError(f"the job is gone, its status is {self._process.poll()}\n{self.log()}") from error
+            raise RuntimeError(f"the job is gone, its status is {self._submitted.ended}\n{self.log()}") from error
         roles: dict[str, list[psutil.Process]] = {"jvm": [jvm], "driver": [driver], "daemon": [], "worker": []}
         for child in jvm.children():
             try:
@@ -150,38 +128,22 @@ class DispatchProcess:
 
     def terminate(self, timeout: float = 120.0) -> int:
         """SIGTERM to spark-submit's process, as a supervisor does; the exit status."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(timeout)
+        os.kill(self._submitted.pid, signal.SIGTERM)
+        return self.wait(timeout)
 
     def wait(self, timeout: float = 120.0) -> int:
         """Wait for it to end; the exit status."""
-        assert self._process is not None
-        return self._process.wait(timeout)
+        return self._submitted.wait(timeout)
 
     def kill(self) -> None:
         """kill -9 of everything that is left of it."""
-        if self._process is not None:
-            for process in self._everything():
-                with_suppressed_kill(process)
-            self._process.wait(120)
-            self._process = None
-
-    def _everything(self) -> Sequence[psutil.Process]:
-        assert self._process is not None
-        try:
-            root = psutil.Process(self._process.pid)
-            return [root, *root.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
+        self._submitted.kill()
 
 
 def with_suppressed_kill(process: psutil.Process) -> None:
     """kill -9; being dead already is fine."""
-    try:
+    with suppress(psutil.NoSuchProcess):
         process.kill()
-    except psutil.NoSuchProcess:
-        return
 
 
 @contextmanager

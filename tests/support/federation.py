@@ -17,7 +17,6 @@ from arborcast.admin.control_log import read_table
 from arborcast.core.security.keyring import add_key
 from arborcast.core.security.signatures import new_secret
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.delivery.envelope import ID_HEADER
 from arborcast.ingest.federation.calls import Administrator
 from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.federation.topology import Topology
@@ -27,7 +26,6 @@ from tests.support.dispatch_process import DispatchProcess
 from tests.support.gateway_process import GatewayRun
 from tests.support.held_port import HeldPort
 from tests.support.process import LoggedProcess
-from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
 
@@ -230,16 +228,3 @@ def carried(engine: EngineRun, link: str) -> list[str]:
     """What a link of the engine carries; nothing where it is not there, or not open."""
     found = read_table(engine.kafka).get(link)
     return [] if found is None or found.terminates_ms is not None else found.selector().split("|")
-
-
-class Arrivals:
-    """A receiver for several subscribers: what came to each, by the path of its address, in order."""
-
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
-
-    def ids(self, path: str) -> list[str]:
-        """The ids of notifications that came there."""
-        return [
-            each for request in self._receiver.received(path) for each in request.headers[ID_HEADER.lower()].split(",")
-        ]

@@ -22,7 +22,7 @@ import pytest
 
 from tests.support import debian
 from tests.support.certificates import Certificates
-from tests.support.debian import DebianProgram, Unavailable, provision_main, refuse
+from tests.support.debian import DebianProgram, provision_main, required
 from tests.support.held_port import HeldPort
 from tests.support.process import LoggedProcess
 
@@ -78,10 +78,7 @@ def _at(programs: Sequence[Path], libraries: tuple[Path, ...]) -> MosquittoInsta
 @pytest.fixture(scope="session")
 def mosquitto_install() -> MosquittoInstall:
     """Where mosquitto is, or skip the test aloud; where CI=true a missing one fails the run instead."""
-    try:
-        return provision(lambda line: None)
-    except Unavailable as error:
-        refuse(f"NO MOSQUITTO, so nothing was tested against an MQTT broker: {error} (try: make setup)")
+    return required(provision, "NO MOSQUITTO, so nothing was tested against an MQTT broker")
 
 
 class Received(NamedTuple):

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +63,11 @@ class LoggedProcess:
 
         wait_until(holds, lambda: f"{what}\n{self.text()}", timeout_s)
 
+    def wait(self, timeout_s: float = 120) -> int:
+        """Wait for its end; the exit status."""
+        assert self._process is not None, "it was not started"
+        return self._process.wait(timeout_s)
+
     def stop(self) -> int:
         """SIGTERM; the exit status."""
         return self._end(signal.SIGTERM)
@@ -75,3 +82,11 @@ class LoggedProcess:
         if self._process.poll() is None:
             os.killpg(self._process.pid, number)
         return self._process.wait(120)
+
+
+def gone(pid: int) -> bool:
+    """Whether no such process runs."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -5,21 +5,17 @@ It knows nothing of our code: messages are read with a plain XML parser and writ
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 
 import requests
 from lxml import etree
 
+from tests.support import soap_messages as soap
+from tests.support.http_server import Answer, AnsweringServer
 from tests.support.waiting import TIMEOUT_S, wait_until
-
-WSNT = "http://docs.oasis-open.org/wsn/b-2"
-WSA = "http://www.w3.org/2005/08/addressing"
-SOAP11 = "http://schemas.xmlsoap.org/soap/envelope/"
 
 
 @dataclass(frozen=True)
@@ -56,38 +52,16 @@ class Publisher:
     manager: str = ""
 
     def __enter__(self) -> Publisher:
-        publisher = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                status, answer = publisher._answer(self.path, body)
-                self.send_response(status)
-                self.send_header("Content-Type", "text/xml; charset=utf-8")
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self._thread.start()
+        self._server = AnsweringServer(self._answer)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        self._server.shutdown()
-        self._thread.join(120)
-        self._server.server_close()
+        self._server.stop()
 
     @property
     def url(self) -> str:
         """Where it takes Subscribe."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}/producer"
+        return f"http://127.0.0.1:{self._server.port}/producer"
 
     @property
     def operations(self) -> list[str]:
@@ -98,14 +72,13 @@ class Publisher:
         """Notify the subscribers to this topic that are not paused; how many there were."""
         held = [one for one in list(self.subscriptions.values()) if one.topic == topic and not one.paused]
         for one in held:
-            message = (
-                f'<s:Envelope xmlns:s="{SOAP11}" xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><s:Body><wsnt:Notify>'
-                f"<wsnt:NotificationMessage><wsnt:Topic>{topic}</wsnt:Topic><wsnt:ProducerReference><wsa:Address>"
-                f"{self.url}</wsa:Address></wsnt:ProducerReference><wsnt:Message>{payload}</wsnt:Message>"
-                "</wsnt:NotificationMessage></wsnt:Notify></s:Body></s:Envelope>"
+            message = soap.envelope(
+                f"<wsnt:Notify><wsnt:NotificationMessage><wsnt:Topic>{topic}</wsnt:Topic><wsnt:ProducerReference>"
+                f"<wsa:Address>{self.url}</wsa:Address></wsnt:ProducerReference><wsnt:Message>{payload}</wsnt:Message>"
+                "</wsnt:NotificationMessage></wsnt:Notify>"
             )
-            headers = {"Content-Type": "text/xml; charset=utf-8"}
-            requests.post(one.consumer, data=message.encode(), headers=headers, timeout=60).raise_for_status()
+            headers = {"Content-Type": soap.MEDIA_TYPES["1.1"]}
+            requests.post(one.consumer, data=message, headers=headers, timeout=60).raise_for_status()
         return len(held)
 
     def wait_for(self, condition: Callable[[], bool], what: str, timeout: float = TIMEOUT_S) -> None:
@@ -114,21 +87,21 @@ class Publisher:
             lambda: condition(), lambda: f"not {what} after {timeout} s; asked: {self.operations}", timeout_s=timeout
         )
 
-    def _answer(self, path: str, body: bytes) -> tuple[int, bytes]:
+    def _answer(self, path: str, body: bytes, _: object) -> Answer:
         root = etree.fromstring(body)
         operation = root.find("{*}Body")[0]  # type: ignore[index]
         name = etree.QName(operation).localname
-        answer = self._carry_out(path, name, operation)
+        status, answer = self._carry_out(path, name, operation)
         # Only now: whoever sees that it was asked may look at what came of it.
         self.asked.append(Asked(name, path, root))
-        return answer
+        return status, answer, {"Content-Type": soap.MEDIA_TYPES["1.1"]}
 
     def _carry_out(self, path: str, name: str, operation: etree._Element) -> tuple[int, bytes]:
         if self.away:
             return 503, b""
         known = path == "/producer" if name == "Subscribe" else path in self.subscriptions
         if name in self.refuses or not known:
-            return 500, _envelope("<s:Fault><faultcode>s:Client</faultcode><faultstring>no</faultstring></s:Fault>")
+            return 500, soap.envelope("<s:Fault><faultcode>s:Client</faultcode><faultstring>no</faultstring></s:Fault>")
         now = datetime.now(UTC)
         current = f"<wsnt:CurrentTime>{now.isoformat()}</wsnt:CurrentTime>"
         until = self.ends or (now + timedelta(seconds=self.lasts_s)).isoformat()
@@ -137,24 +110,18 @@ class Publisher:
             case "Subscribe":
                 path = f"/held/{len(self.asked) + 1}"
                 self.subscriptions[path] = Held(
-                    operation.findtext(f"{{{WSNT}}}ConsumerReference/{{{WSA}}}Address") or "",
-                    operation.findtext(f"{{{WSNT}}}Filter/{{{WSNT}}}TopicExpression") or "",
+                    operation.findtext("{*}ConsumerReference/{*}Address") or "",
+                    operation.findtext("{*}Filter/{*}TopicExpression") or "",
                 )
                 address = self.manager or self.url.replace("/producer", path)
-                return 200, _envelope(
+                return 200, soap.envelope(
                     f"<wsnt:SubscribeResponse><wsnt:SubscriptionReference><wsa:Address>{address}</wsa:Address>"
                     f"{self.reference_parameters}</wsnt:SubscriptionReference>{current}{ends}</wsnt:SubscribeResponse>"
                 )
             case "Renew":
-                return 200, _envelope(f"<wsnt:RenewResponse>{ends}{current}</wsnt:RenewResponse>")
+                return 200, soap.envelope(f"<wsnt:RenewResponse>{ends}{current}</wsnt:RenewResponse>")
             case "PauseSubscription" | "ResumeSubscription":
                 self.subscriptions[path].paused = name == "PauseSubscription"
             case "Unsubscribe":
                 del self.subscriptions[path]
-        return 200, _envelope(f"<wsnt:{name}Response/>")
-
-
-def _envelope(body: str) -> bytes:
-    return (
-        f'<s:Envelope xmlns:s="{SOAP11}" xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><s:Body>{body}</s:Body></s:Envelope>'
-    ).encode()
+        return 200, soap.envelope(f"<wsnt:{name}Response/>")

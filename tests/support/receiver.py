@@ -14,7 +14,7 @@ How a path behaves is the first step of the path, or what `behave()` says about 
     anything else: 202, empty body
 
 In a test: `with Receiver() as receiver: ... receiver.url("/a")`. From outside: `python -m tests.support.receiver`
-prints its URL; `GET /_stats` and `GET /_received` answer JSON about what came in. With --marks, `GET /_marks` answers
+prints its URL; `GET /_stats` answers JSON about what came in. With --marks, `GET /_marks` answers
 the values of all attributes `mark` in the bodies, and `/_stats` their number.
 """
 
@@ -226,14 +226,8 @@ class _Connection(asyncio.Protocol):
 
 def _report(journal: _Journal, path: str) -> bytes:
     match path:
-        case "/_received":
-            # One push may carry several notifications: their ids are in one header, separated by commas.
-            received: object = [
-                [r.at, r.path, r.headers.get(NOTIFICATION_ID, ""), r.headers.get("arborcast-attempt", "")]
-                for r in journal.requests
-            ]
         case "/_marks":
-            received = journal.marks
+            received: object = journal.marks
         case "/_clear":
             journal.requests.clear()
             if journal.marks is not None:
@@ -388,11 +382,10 @@ def main() -> None:
     """Run until the standard input ends or a signal comes."""
     parser = argparse.ArgumentParser(description="A subscriber for measurements: answers 202 and counts.")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--keep-bodies", action="store_true", help="remember the bodies, too")
     parser.add_argument("--marks", action="store_true", help="remember the marks in the bodies instead of requests")
     parser.add_argument("--more-ports", type=int, default=0, help="listen on so many others, too; printed as well")
     arguments = parser.parse_args()
-    receiver = Receiver(arguments.port, arguments.keep_bodies, marks=arguments.marks, more_ports=arguments.more_ports)
+    receiver = Receiver(arguments.port, keep_bodies=False, marks=arguments.marks, more_ports=arguments.more_ports)
     with receiver:
         print(receiver.url(), *receiver.ports[1:], flush=True)
         with contextlib.suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""A naive model of routing to compare with, and histories of control records for hypothesis."""
+"""Topics, normal forms, subscriptions, triggers and control records for hypothesis."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import hypothesis.strategies as st
 import msgspec
 
-from arborcast.topic_model.expressions import xpath
 from arborcast.topic_model.expressions.xpath import parse_xpath
-from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
+from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
@@ -20,7 +19,6 @@ from arborcast.topic_model.records.control import (
     TopicRemoved,
     TriggerEnded,
     TriggerRecord,
-    key_of,
     subscription_key,
     topic_key,
     trigger_key,
@@ -32,10 +30,8 @@ from arborcast.topic_model.subscriptions import (
     Subscription,
     TopicFilter,
     Trigger,
-    TriggerTarget,
 )
 from arborcast.topic_model.topics import TopicPath
-from arborcast.topic_model.tree.tree import TopicTree
 
 # Few names, so that random patterns and random topics meet; two namespaces, one of them with a slash in it.
 _ROOTS = ["a", "b", "{urn:t}a", "{http://x/y}b"]
@@ -133,58 +129,3 @@ control_records: st.SearchStrategy[ControlRecord] = st.one_of(
     st.builds(TriggerEnded, _trigger_ids, st.just("removed"), st.just(0)),
     st.builds(Tombstone, st.one_of(_ids.map(subscription_key), paths.map(topic_key), _trigger_ids.map(trigger_key))),
 )
-histories = st.lists(control_records, max_size=40)
-
-
-def compacted(history: Sequence[ControlRecord]) -> list[ControlRecord]:
-    """What log compaction may leave of a history: the last record of each key, where it was."""
-    last = {key_of(record): at for at, record in enumerate(history)}
-    return [record for at, record in enumerate(history) if last[key_of(record)] == at]
-
-
-class NaiveTable:
-    """Routing as one would explain it: all subscriptions, one after the other, asked whether they match."""
-
-    def __init__(self) -> None:
-        self.subscriptions: dict[str, Subscription] = {}
-        self.topics = TopicTree()
-
-    def apply(self, record: ControlRecord) -> None:
-        self.topics.apply(record)
-        match record:
-            case SubscriptionRecord(subscription=subscription) | TriggerRecord(subscription=subscription):
-                self.subscriptions[subscription.id] = subscription
-            case SubscriptionEnded(id=subscription_id) | TriggerEnded(id=subscription_id):
-                self.subscriptions.pop(subscription_id, None)
-            case Tombstone(key=key):
-                self.subscriptions.pop(key.removeprefix("sub:").removeprefix("trigger:"), None)
-                self.topics.remove(TopicPath(key.removeprefix("topic:")))
-
-    def now(self) -> dict[str, Subscription]:
-        """All subscriptions by id, triggers with what the facts of their topics say."""
-        return {each.id: self._with_target(each) for each in self.subscriptions.values()}
-
-    def _with_target(self, subscription: Subscription) -> Subscription:
-        trigger = subscription.trigger
-        topic = self.topics.get(trigger.topic) if trigger is not None else None
-        if trigger is None or topic is None:
-            return subscription
-        policy, distribution = topic.policy, self.topics.distribution(trigger.topic)
-        target = TriggerTarget(policy.retain, policy.priority, policy.reliable, topic.message_types, distribution)
-        return msgspec.structs.replace(subscription, trigger=msgspec.structs.replace(trigger, target=target))
-
-    def who(self, path: TopicPath) -> set[str]:
-        """Ids of all that match, paused or not."""
-        return {each.id for each in self.subscriptions.values() if self._matches(each, path)}
-
-    def match(self, path: TopicPath) -> set[str]:
-        """Ids of those that match and receive."""
-        return {found for found in self.who(path) if self.subscriptions[found].receives}
-
-    def _matches(self, subscription: Subscription, path: TopicPath) -> bool:
-        return all(self._passes(topic.normal, path) for topic in subscription.topics)
-
-    def _passes(self, normal: str, path: TopicPath) -> bool:
-        if normal.startswith(XPATH_SCHEME):
-            return path in xpath.parse_normal(normal).select(self.topics)
-        return parse_normal(normal).matches(path)

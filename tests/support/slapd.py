@@ -1,16 +1,18 @@
 """A real OpenLDAP server for tests: unprivileged, on loopback, with TLS, in a directory of its own.
 
+`python -m tests.support.slapd` finds the program, or unpacks Debian's package into the cache.
+
 The fixture `slapd` starts one for the whole run; `fresh_slapd` hands out one that a test may kill.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
-import subprocess
+import sys
 import tempfile
-import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,10 +24,11 @@ import pytest
 
 import arborcast.directory
 from arborcast.directory.settings import DirectorySettings
-from tests.support import slapd_provision
-from tests.support.debian import Unavailable, refuse
+from tests.support import debian
+from tests.support.certificates import make_certificates
+from tests.support.debian import DebianProgram, provision_main, required
 from tests.support.once_per_run import State, once_per_run
-from tests.support.slapd_provision import SlapdInstall
+from tests.support.process import LoggedProcess
 
 SUFFIX = "dc=arborcast"
 BASE_DN = f"ou=topics,{SUFFIX}"
@@ -33,10 +36,79 @@ ADMIN_DN = f"cn=admin,{SUFFIX}"
 ADMIN_PASSWORD = "correct horse"  # noqa: S105 - a server of ours, on loopback, gone after the test
 ENGINE_DN = f"cn=engine,{SUFFIX}"
 ENGINE_PASSWORD = "battery staple"  # noqa: S105
-CLIENT_NAME = "arborcast-client"
+CLIENT_NAME = "client"
 
 _SCHEMA = Path(arborcast.directory.__file__).parent / "arborcast.schema"
-_START_SECONDS = 240.0
+
+MODULES = ("back_mdb", "syncprov")
+
+
+def _binaries(root: Path) -> list[Path]:
+    modules = root / "usr/lib/ldap"
+    if not _has_modules(modules):
+        return []
+    files = (file for name in MODULES for file in modules.glob(f"{name}*.so*"))
+    return [root / "usr/sbin/slapd", *(file for file in files if not file.is_symlink())]
+
+
+def _has_modules(directory: Path) -> bool:
+    return all(any(directory.glob(f"{name}.*")) for name in MODULES)
+
+
+SLAPD = DebianProgram(
+    "slapd",
+    ("slapd",),
+    _binaries,
+    # Debian's slapd also carries back-ends for Perl and SQL, whose libraries are large and of no use to us.
+    never=re.compile(r"^(libc6|libperl.*|libodbc.*|.*-perl|perl.*)$"),
+    rounds=4,  # libwrap0 -> libnsl2 -> libtirpc3 is the longest chain seen
+)
+
+
+@dataclass(frozen=True)
+class SlapdInstall:
+    """Where the parts of one slapd are. `libraries` is for LD_LIBRARY_PATH, empty for a system-wide one."""
+
+    slapd: Path
+    modules: Path | None
+    schema: Path
+    libraries: tuple[Path, ...] = ()
+
+    def environment(self) -> dict[str, str]:
+        """The environment to start it in."""
+        return debian.environment(self.libraries)
+
+
+def find() -> SlapdInstall | None:
+    """A slapd that starts: the system's, else the one in the cache. No network."""
+    return _system() or _unpacked(SLAPD.root)
+
+
+def provision(say: Callable[[str], None] = print) -> SlapdInstall:
+    """`find`, else download and unpack. Raises Unavailable."""
+    found = find() or _at(SLAPD.unpack(say))
+    say(f"slapd: {found.slapd}")
+    return found
+
+
+def _system() -> SlapdInstall | None:
+    slapd = shutil.which("slapd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/libexec"]))
+    if slapd is None:
+        return None
+    schema = next((p for p in map(Path, ("/etc/ldap/schema", "/etc/openldap/schema")) if p.is_dir()), None)
+    if schema is None:
+        return None
+    candidates = [Path("/usr/lib/ldap"), Path("/usr/lib64/openldap"), Path("/usr/lib/openldap")]
+    modules = next((p for p in candidates if _has_modules(p)), None)
+    return SlapdInstall(Path(slapd), modules, schema)
+
+
+def _unpacked(root: Path) -> SlapdInstall | None:
+    return _at(root) if SLAPD.starts(root) else None
+
+
+def _at(root: Path) -> SlapdInstall:
+    return SlapdInstall(root / "usr/sbin/slapd", root / "usr/lib/ldap", root / "etc/ldap/schema", SLAPD.libraries(root))
 
 
 @dataclass
@@ -48,7 +120,7 @@ class Slapd:
     port: int
     tls_port: int
     tls: bool
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    process: LoggedProcess | None = field(default=None, repr=False)
 
     @property
     def url(self) -> str:
@@ -80,36 +152,23 @@ class Slapd:
         return DirectorySettings(**(values | changes))  # type: ignore[arg-type]  # a builder for tests
 
     def start(self) -> None:
-        """Start, and return when it answers. Raises RuntimeError with what it wrote when it does not."""
+        """Start, and return when it answers."""
         urls = [self.url, self.ipc_url] + ([self.tls_url] if self.tls else [])
-        log = self.home / "slapd.out"
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [str(self.install.slapd), "-d", "0", "-f", str(self.home / "slapd.conf"), "-h", " ".join(urls)],
-                env=self.install.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
-        deadline = time.monotonic() + _START_SECONDS
-        while not self._answers():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
-                raise RuntimeError(f"slapd did not start: {log.read_text(errors='replace')[-2000:]}")
-            time.sleep(0.02)
+        command = [str(self.install.slapd), "-d", "0", "-f", str(self.home / "slapd.conf"), "-h", " ".join(urls)]
+        self.process = LoggedProcess(command, self.home / "slapd.out", env=self.install.environment())
+        self.process.start()
+        self.process.wait_for(self._answers, "slapd answers")
 
     def stop(self) -> None:
         """Ask it to end, as an administrator would; returns when it has."""
         if self.process is not None:
-            self.process.terminate()
-            self.process.wait(120)
+            self.process.stop()
             self.process = None
 
     def kill(self) -> None:
         """End it without a word, as a power cut would."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait(120)
             self.process = None
 
     def restart(self) -> None:
@@ -158,7 +217,9 @@ def create(install: SlapdInstall, home: Path) -> Slapd:
     """Configuration, certificates and an empty database below `home`; not started yet."""
     home.mkdir(parents=True, exist_ok=True)
     (home / "data").mkdir()
-    tls = _make_certificates(home)
+    tls = shutil.which("openssl") is not None
+    if tls:
+        make_certificates(home)
     port, tls_port = _free_ports()
     server = Slapd(install, home, port, tls_port, tls)
     (home / "slapd.conf").write_text(_configuration(install, home, tls))
@@ -203,44 +264,6 @@ def _configuration(install: SlapdInstall, home: Path, tls: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _make_certificates(home: Path) -> bool:
-    """An authority, a server certificate for 127.0.0.1, a client certificate. False without openssl."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        return False
-
-    def run(*arguments: str) -> None:
-        subprocess.run([openssl, *arguments], cwd=home, check=True, capture_output=True)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    ca_extensions = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign")
-    run(
-        "req",
-        "-x509",
-        *key,
-        "-keyout",
-        "ca.key",
-        "-out",
-        "ca.pem",
-        "-subj",
-        "/CN=test CA",
-        "-days",
-        "2",
-        *ca_extensions,
-    )
-    extensions = {
-        "server": "subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth\n",
-        "client": "extendedKeyUsage=clientAuth\n",
-    }
-    for name, extension in extensions.items():
-        subject = f"/CN={CLIENT_NAME}" if name == "client" else "/CN=slapd"
-        (home / f"{name}.ext").write_text("authorityKeyIdentifier=keyid\n" + extension)
-        run("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", subject)
-        signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
-        run("x509", "-req", "-in", f"{name}.csr", *signing, "-extfile", f"{name}.ext", "-out", f"{name}.pem")
-    return True
-
-
 def _free_ports() -> tuple[int, int]:
     with socket.socket() as first, socket.socket() as second:
         first.bind(("127.0.0.1", 0))
@@ -250,10 +273,7 @@ def _free_ports() -> tuple[int, int]:
 
 def require_slapd() -> SlapdInstall:
     """The server's files, or skip the test aloud; where CI=true a missing server fails the run instead."""
-    try:
-        return slapd_provision.provision(lambda line: None)
-    except Unavailable as error:
-        refuse(f"NO SLAPD, so nothing was tested against a real LDAP server: {error} (try: make setup)")
+    return required(provision, "NO SLAPD, so nothing was tested against a real LDAP server")
 
 
 @pytest.fixture(scope="session")
@@ -293,3 +313,7 @@ def fresh_slapd(slapd_install: SlapdInstall) -> Iterator[Slapd]:
         server.seed()
         yield server
         server.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(provision_main("slapd", "the LDAP", provision))

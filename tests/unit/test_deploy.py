@@ -26,7 +26,7 @@ from arborcast.engine.gateway import process
 from arborcast.engine.gateway.parts import check_exposed
 from arborcast.engine.settings.loading import RESERVED_ENV, Settings, declarations, load_settings
 from arborcast.engine.settings.outbound import policy_of
-from tests.support.pods import service_links
+from tests.image.pods import service_links
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support import chromium, chromium_provision, slapd, slapd_provision
+from tests.support import chromium, slapd
 from tests.support.debian import DebianProgram, Unavailable, provision_main
 
 
@@ -21,13 +21,11 @@ class Needed(NamedTuple):
     file: str
 
 
-SLAPD = Needed(
-    slapd_provision.SLAPD, slapd_provision.find, slapd_provision.provision, slapd.require_slapd, "usr/sbin/slapd"
-)
+SLAPD = Needed(slapd.SLAPD, slapd.find, slapd.provision, slapd.require_slapd, "usr/sbin/slapd")
 CHROMIUM = Needed(
-    chromium_provision.CHROMIUM,
-    chromium_provision.find,
-    chromium_provision.provision,
+    chromium.CHROMIUM,
+    chromium.find,
+    chromium.provision,
     chromium.require_chromium,
     "usr/lib/chromium/chromium",
 )

@@ -7,7 +7,9 @@ import time
 from collections import deque
 from contextlib import ExitStack, closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import msgspec
 import psutil
@@ -21,7 +23,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.matching import view as view_module
 from arborcast.dispatch.matching.bases import BroadcastBases, FileBase, FileBases
 from arborcast.dispatch.matching.unmatched import Unmatched
-from arborcast.dispatch.matching.view import RoutingView, SharedView, ViewChanges
+from arborcast.dispatch.matching.view import RoutingView, SharedView
 from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.realtime.driver import WorkerUpdates
 from arborcast.dispatch.realtime.mode_policy import Mode
@@ -157,35 +159,8 @@ def test_the_oldest_unmatched_position_follows_the_batches(kafka_settings: Kafka
     assert wait_until(far.take) == 5
 
 
-class NoSpark:
-    """Broadcasts without a receiver."""
-
-    def __init__(self, value: ViewChanges) -> None:
-        self.value = value
-
-    @classmethod
-    def broadcast(cls, value: ViewChanges) -> NoSpark:
-        return cls(value)
-
-    def destroy(self) -> None:
-        """There is nothing to be freed."""
-
-
-class Oldest:
-    """Unmatched notifications as set by a test."""
-
-    def __init__(self, position: int) -> None:
-        self.position: int | None = position
-        self.looks = 0
-
-    def oldest(self) -> int | None:
-        return self.position
-
-    def start(self) -> None:
-        self.looks += 1
-
-    def take(self) -> int | None:
-        return self.position if self.looks else None
+NO_SPARK: Any = SimpleNamespace(broadcast=lambda value: SimpleNamespace(value=value, destroy=lambda: None))
+"""Broadcasts without a receiver."""
 
 
 def test_changes_before_the_oldest_unmatched_notification_are_dropped(
@@ -193,9 +168,10 @@ def test_changes_before_the_oldest_unmatched_notification_are_dropped(
 ) -> None:
     monkeypatch.setattr(view_module, "_LONG_PAST", 5)
     monkeypatch.setattr(view_module, "_CHECK_S", 0)
-    oldest: Any = Oldest(4)
-    context = cast(SparkContext, NoSpark)
-    with closing(RoutingView(kafka_settings, context, FileBases(tmp_path / "bases"), unmatched=oldest)) as view:
+    unmatched, position = mock.Mock(), 4
+    unmatched.oldest = lambda: position
+    unmatched.take = lambda: position if unmatched.start.called else None
+    with closing(RoutingView(kafka_settings, NO_SPARK, FileBases(tmp_path / "bases"), unmatched=unmatched)) as view:
 
         def remembered() -> list[int]:
             changed = view.refresh(120).changed
@@ -203,21 +179,21 @@ def test_changes_before_the_oldest_unmatched_notification_are_dropped(
 
         log.subscribe(*(subscription(f"s{number}", "http://r/", "a") for number in range(8)))
         assert remembered() == [4, 5, 6, 7], "of a day only what may be asked for"
-        assert oldest.looks == 0
+        unmatched.start.assert_not_called()
         log.subscribe(subscription("s8", "http://r/", "a"), subscription("s9", "http://r/", "a"))
         assert remembered() == [4, 5, 6, 7, 8, 9]
-        oldest.position = 7
+        position = 7
         log.subscribe(subscription("s10", "http://r/", "a"))
-        assert (remembered(), oldest.looks) == ([4, 5, 6, 7, 8, 9, 10], 1), "the search runs: no caller waits"
+        assert remembered() == [4, 5, 6, 7, 8, 9, 10], "the search runs: no caller waits"
+        unmatched.start.assert_called_once()
         log.subscribe(subscription("s11", "http://r/", "a"))
         assert remembered() == [7, 8, 9, 10, 11]
 
 
-def test_who_follows_in_steps_stays_with_a_base_until_all_is_said_anew(
+def test_a_follower_in_steps_keeps_its_base_until_the_next_snapshot(
     tmp_path: Path, kafka_settings: KafkaSettings, log: Logs
 ) -> None:
-    context = cast(SparkContext, NoSpark)
-    with closing(RoutingView(kafka_settings, context, FileBases(tmp_path / "bases"), min_overlay=3)) as view:
+    with closing(RoutingView(kafka_settings, NO_SPARK, FileBases(tmp_path / "bases"), min_overlay=3)) as view:
         first = view.advance(120, snapshot=True).base
         assert first is not None
         stepped = SteppedView(first.open())

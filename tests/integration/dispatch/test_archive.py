@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,28 +27,31 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.kafka
 
 
-def append(kafka: KafkaSettings, names: list[str], payload: bytes = b"<x/>") -> None:
-    producer = make_producer(kafka)
-    for number, name in enumerate(names):
-        key, value = notifications.encode(Notification(name, TopicPath(f"t{number % 5}"), payload, 1_700_000_000_000))
-        producer.send(kafka.topic("notifications"), key=key, value=value)
-    producer.flush()
-    producer.close(timeout=5)
+def append(kafka: KafkaSettings, *names: str, payload: bytes = b"<x/>", partition: int | None = None) -> None:
+    with closing(make_producer(kafka)) as producer:
+        for number, name in enumerate(names):
+            made = Notification(name, TopicPath(f"t{number % 5}"), payload, 1_700_000_000_000)
+            key, value = notifications.encode(made)
+            producer.send(kafka.topic("notifications"), key=key, value=value, partition=partition)
+        producer.flush()
 
 
 def archived(location: Path) -> list[str]:
     return sorted(DeltaTable(str(location)).to_pyarrow_table().column("notification").to_pylist())
 
 
-def archive(kafka: KafkaSettings, location: Path) -> tuple[Archive, Clock]:
+@contextmanager
+def archive(kafka: KafkaSettings, location: Path) -> Iterator[tuple[Archive, Callable[[], None]]]:
+    """A writer, and a function that commits. The end of the context loses what is in memory, as a crash does."""
     clock = Clock(0.0)
-    return Archive(kafka, str(location), 5.0, clock), clock
+    with closing(Archive(kafka, str(location), 5.0, clock)) as writer:
 
+        def commit() -> None:
+            clock.now += 5.0
+            while writer.step():
+                clock.now += 5.0
 
-def commit(writer: Archive, clock: Clock) -> None:
-    clock.now += 5.0
-    while writer.step():
-        clock.now += 5.0
+        yield writer, commit
 
 
 @pytest.fixture
@@ -58,51 +61,48 @@ def log(kafka_settings: KafkaSettings) -> KafkaSettings:
     return own
 
 
-def test_commits_at_its_interval_and_goes_on_behind_that_after_a_crash(log: KafkaSettings, tmp_path: Path) -> None:
-    table = tmp_path / "notifications"
-    append(log, ["a", "b", "c"])
-    writer, clock = archive(log, table)
-    with closing(writer):
-        commit(writer, clock)
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "notifications"
+
+
+def test_commits_at_its_interval_and_goes_on_behind_that_after_a_crash(log: KafkaSettings, table: Path) -> None:
+    append(log, "a", "b", "c")
+    with archive(log, table) as (writer, commit):
+        commit()
         assert archived(table) == ["a", "b", "c"]
-        append(log, ["d", "e"])
+        append(log, "d", "e")
         writer.step()  # read, not committed
         assert archived(table) == ["a", "b", "c"]
-    # What was in memory is lost with the writer.
-    writer, clock = archive(log, table)
-    with closing(writer):
-        append(log, ["f"])
-        commit(writer, clock)
+    with archive(log, table) as (writer, commit):
+        append(log, "f")
+        commit()
     assert archived(table) == ["a", "b", "c", "d", "e", "f"]
     assert writer.progress is not None
     assert (writer.progress.rows, sum(writer.progress.settled.values())) == (3, 6)
 
 
-def test_a_commit_with_an_unknown_outcome(log: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = tmp_path / "notifications"
-    append(log, ["a", "b"])
-    writer, clock = archive(log, table)
+def test_a_commit_with_an_unknown_outcome(log: KafkaSettings, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(log, "a", "b")
     extend = DeltaTableWriter.extend
 
     def unsure(table: DeltaTableWriter, rows: pa.Table, progress: Mapping[str, int]) -> None:
         extend(table, rows, progress)
         raise OSError("connection reset")
 
-    with closing(writer):
-        writer.step()
-        clock.now += 5.0
+    with archive(log, table) as (_, commit):
         with monkeypatch.context() as patched:
             patched.setattr(DeltaTableWriter, "extend", unsure)
             with pytest.raises(OSError, match="reset"):
-                writer.step()
-        commit(writer, clock)
-        append(log, ["c"])
-        commit(writer, clock)
+                commit()
+        commit()
+        append(log, "c")
+        commit()
     assert archived(table) == ["a", "b", "c"]
 
 
-def test_large_messages_are_read_a_few_at_a_time(log: KafkaSettings, tmp_path: Path) -> None:
-    append(log, [f"n{number:03}" for number in range(200)], b"x" * 60_000)
+def test_large_messages_are_read_a_few_at_a_time(log: KafkaSettings) -> None:
+    append(log, *(f"n{number:03}" for number in range(200)), payload=b"x" * 60_000)
     with closing(LogCursor(log, "notifications", {})) as tail:
         pieces = []
         while piece := tail.read(1_000, 1_000_000):
@@ -112,43 +112,34 @@ def test_large_messages_are_read_a_few_at_a_time(log: KafkaSettings, tmp_path: P
     assert max(pieces) < 1_000_000 + 64 * 61_000
 
 
-def test_log_that_was_made_anew_is_read_from_its_beginning(log: KafkaSettings, tmp_path: Path) -> None:
-    table = tmp_path / "notifications"
-    append(log, [f"n{number}" for number in range(20)])
-    writer, clock = archive(log, table)
-    with closing(writer):
-        commit(writer, clock)
+def test_a_log_that_was_created_again_is_read_from_its_beginning(log: KafkaSettings, table: Path) -> None:
+    names = [f"n{number}" for number in range(20)]
+    append(log, *names)
+    with archive(log, table) as (_, commit):
+        commit()
     other = replace(log, prefix=f"{log.prefix}again.")
     ensure_topics(other)
-    append(other, ["z"])
-    writer, clock = archive(other, table)
-    with closing(writer):
-        commit(writer, clock)
-        commit(writer, clock)
-    assert archived(table) == sorted([*(f"n{number}" for number in range(20)), "z"])
+    append(other, "z")
+    with archive(other, table) as (_, commit):
+        commit()
+        commit()
+    assert archived(table) == sorted([*names, "z"])
 
 
-def test_partition_that_was_added_is_read_too(
-    log: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partition_that_was_added_is_read_too(log: KafkaSettings, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arborcast.core.eventlog.client._METADATA_AGE_ONE_BROKER_MS", 500)
-    table = tmp_path / "notifications"
-    append(log, ["a"])
-    writer, clock = archive(log, table)
-    topic = log.topic("notifications")
-    with closing(writer):
-        commit(writer, clock)
+    append(log, "a")
+    with archive(log, table) as (_, commit):
+        commit()
+        topic = log.topic("notifications")
         with closing(KafkaAdminClient(bootstrap_servers=log.bootstrap_servers)) as admin:
             admin.create_partitions({topic: 4})
-        producer = make_producer(log)
-        key, value = notifications.encode(Notification("b", TopicPath("t"), b"<x/>", 1_700_000_000_000))
-        wait_until(lambda: len(producer.partitions_for(topic)) >= 4, "four partitions")
-        producer.send(topic, key=key, value=value, partition=3)
-        producer.flush()
-        producer.close(timeout=5)
+        with closing(make_producer(log)) as producer:
+            wait_until(lambda: len(producer.partitions_for(topic)) >= 4, "four partitions")
+        append(log, "b", partition=3)
 
         def found() -> bool:
-            commit(writer, clock)
+            commit()
             return len(archived(table)) >= 2
 
         wait_until(found, "the new partition is found")

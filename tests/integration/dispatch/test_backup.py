@@ -6,27 +6,22 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from arborcast.admin import backup
-from arborcast.admin.archive import BackupError, BackupRecord, Contents, read_log, write_log
+from arborcast.admin.archive import BackupError
 from arborcast.admin.backup import restore
-from arborcast.core.eventlog.topics import PULL_LOG, ensure_topics
+from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import dead_letters, parked
-from arborcast.dispatch.logs.dead_letters import DeadLetter
-from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
 from arborcast.dispatch.operations.audit import audit
-from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin
 from arborcast.topic_model.projections.pull_store import PullLimits
-from arborcast.topic_model.records import notifications, pull
+from arborcast.topic_model.records import pull
 from arborcast.topic_model.records.control import PullPointRecord, TopicRecord, TriggerRecord
-from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.pull import Claimed, Settled, StoredMessage
 from arborcast.topic_model.topics import TopicPath
 from tests.support.broker import records_in
@@ -112,59 +107,6 @@ def test_another_engine_delivers_the_waiting_messages_of_a_backup(
         assert set(numbers(receiver.received("/well"))) == set(range(accepted)), "by the one or the other"
         assert set(numbers(receiver.received("/mirrored"))) == set(range(0, accepted, TOPICS))
         assert not receiver.received("/over")
-
-
-def letter(name: str) -> tuple[Delivery, DeadLetter]:
-    """One that was given up long ago, of the subscription `s`."""
-    offset = sum(name.encode())
-    notification = Notification(name, TopicPath("a"), b"<x/>", 1_000)
-    return Delivery("s", Place(1, 0, offset)), DeadLetter("s", "http://e/", notification, "dead", 2_000, 6)
-
-
-def test_letters_that_are_sent_again_while_the_backup_is_taken(
-    tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ensure_topics(kafka_settings)
-    names = ("stays", "sent before", "purged before", "sent meanwhile", "delivered meanwhile")
-    stays, sent, purged, meanwhile, delivered = (letter(name) for name in names)
-    dying = letter("dying meanwhile")
-
-    def write(folder: Path, log: str, given: Iterable[BackupRecord]) -> Contents:
-        """Changes before, during and after the reading of the parked log."""
-        if log == "notifications":
-            dead.write_dead_letter(*dying)
-            dead.settle(120)
-            parking.finished(dying[0], tried=False)
-            parking.settle(120)
-        written = write_log(folder, log, given)
-        if log == "notifications":
-            assert desk.redrive([meanwhile, delivered, dying]) == 3
-            again = delivered[0].place._replace(redrive=delivered[1].at_ms)
-            parking.finished(delivered[0]._replace(place=again), tried=False)
-            parking.settle(120)
-        return written
-
-    monkeypatch.setattr(backup, "write_log", write)
-    parking, dead = ParkingLog(kafka_settings), DeadLetterLog(kafka_settings)
-    with DeadLetterAdmin(kafka_settings) as desk, closing(parking), closing(dead):
-        for each in (stays, sent, purged, meanwhile, delivered):
-            dead.write_dead_letter(*each)
-        dead.settle(120)
-        parking.park(dying[0], dying[1].notification, Tries())
-        parking.settle(120)
-        desk.redrive([sent])
-        desk.purge([purged])
-        backup.backup(kafka_settings, tmp_path / "backup", LIMITS)
-
-    kept = [dead_letters.decode(each.value or b"") for each in read_log(tmp_path / "backup", "dead")]
-    assert sorted(each.notification.id for each in kept) == [
-        "delivered meanwhile",
-        "dying meanwhile",
-        "sent meanwhile",
-        "stays",
-    ], "what left the log before the backup began is no letter any more, everything else is"
-    owed = [notifications.decode(each.value or b"") for each in read_log(tmp_path / "backup", "notifications")]
-    assert [(each.id, each.only) for each in owed] == [("sent before", "s")]
 
 
 def test_pull_points_keep_messages_that_were_not_fetched(tmp_path: Path, kafka_settings: KafkaSettings) -> None:

@@ -11,17 +11,15 @@ import pytest
 
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.logs import attempts
-from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
 from arborcast.dispatch.operations.dead_letters import SETTLED_AFTER_S, DeadLetterAdmin, LetterConditions, letters
-from arborcast.dispatch.redelivery.parked_store import ParkedStore
+from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from tests.support.broker import records_in
 from tests.support.command import Shell
-from tests.support.dispatch_job import logs, subscription
+from tests.support.dispatch_job import attempts_in, logs, subscription
 
 pytestmark = pytest.mark.kafka
 
@@ -51,11 +49,17 @@ def found(kafka: KafkaSettings, wanted: LetterConditions = LetterConditions()) -
     return sorted(each.notification.id for _, each in letters(kafka, wanted))
 
 
-def rows(kafka: KafkaSettings) -> list[Attempt]:
-    return [row for record in records_in(kafka, "attempts") for row in attempts.decode(record.value or b"")]
+def waiting(kafka: KafkaSettings) -> list[WaitingDelivery]:
+    """What the redelivery would read of the lane of `s1`."""
+    with closing(ParkedStore(None)) as store:
+        for offset, each in enumerate(records_in(kafka, "parked")):
+            store.apply(each.key, each.value, offset)
+        return list(store.untried("s1", 10))
 
 
-def test_letters_are_found_by_each_of_their_properties(kafka_settings: KafkaSettings, buried: DeadLetterLog) -> None:
+def test_letters_are_found_by_each_of_their_properties_and_purged(
+    kafka_settings: KafkaSettings, buried: DeadLetterLog
+) -> None:
     write_dead_letter(
         buried,
         letter("n1"),
@@ -66,17 +70,30 @@ def test_letters_are_found_by_each_of_their_properties(kafka_settings: KafkaSett
     buried.forget(Delivery("s1", Place(0, 0, 3)))
     buried.settle(120)
 
-    assert found(kafka_settings) == ["n1", "n2", "n3"]
-    assert found(kafka_settings, LetterConditions(subscription="s2")) == ["n2", "n3"]
-    assert found(kafka_settings, LetterConditions(endpoint="http://r/s1")) == ["n1"]
-    assert found(kafka_settings, LetterConditions(notification="n3")) == ["n3"]
-    assert found(kafka_settings, LetterConditions(topic=lambda path: path == "a/b")) == ["n1", "n2"]
-    assert found(kafka_settings, LetterConditions(since_ms=AT_MS + 1)) == ["n3"]
-    assert found(kafka_settings, LetterConditions(until_ms=AT_MS + 1)) == ["n1", "n2"]
-    for reason, ids in {"410": ["n2"], "lifespan": ["n3"], "expired": ["n3"], "HTTP": ["n1", "n2"], "no": []}.items():
-        assert found(kafka_settings, LetterConditions(reason=reason)) == ids
+    for wanted, names in (
+        (LetterConditions(), ["n1", "n2", "n3"]),
+        (LetterConditions(subscription="s2"), ["n2", "n3"]),
+        (LetterConditions(endpoint="http://r/s1"), ["n1"]),
+        (LetterConditions(notification="n3"), ["n3"]),
+        (LetterConditions(topic=lambda path: path == "a/b"), ["n1", "n2"]),
+        (LetterConditions(since_ms=AT_MS + 1), ["n3"]),
+        (LetterConditions(until_ms=AT_MS + 1), ["n1", "n2"]),
+        (LetterConditions(reason="410"), ["n2"]),
+        (LetterConditions(reason="lifespan"), ["n3"]),
+        (LetterConditions(reason="expired"), ["n3"]),
+        (LetterConditions(reason="HTTP"), ["n1", "n2"]),
+        (LetterConditions(reason="no"), []),
+    ):
+        assert found(kafka_settings, wanted) == names, wanted
     (_, whole) = next(letters(kafka_settings, LetterConditions(notification="n1")))
     assert whole == letter("n1")
+
+    with DeadLetterAdmin(kafka_settings) as desk:
+        assert desk.purge(letters(kafka_settings, LetterConditions(notification="n1"))) == 1
+    assert found(kafka_settings) == ["n2", "n3"]
+    assert [(row.notification, row.state, row.error) for row in attempts_in(kafka_settings)] == [
+        ("n1", "dead", "purged")
+    ]
 
 
 def test_a_redriven_letter_waits_in_its_old_place_with_all_its_tries(
@@ -88,36 +105,20 @@ def test_a_redriven_letter_waits_in_its_old_place_with_all_its_tries(
     with DeadLetterAdmin(kafka_settings) as desk:
         assert desk.redrive(letters(kafka_settings, LetterConditions())) == 2
     assert found(kafka_settings) == ["now"], f"it was given up less than {SETTLED_AFTER_S} s ago"
+    with closing(ParkingLog(kafka_settings)) as late:  # rows of its earlier attempts
+        late.finished(Delivery("s1", Place(0, 0, 0)), tried=True)
+        late.settle(120)
 
-    with closing(ParkedStore(None)) as store:
-        for offset, each in enumerate(records_in(kafka_settings, "parked")):
-            store.apply(each.key, each.value, offset)
-        first, second = store.untried("s1", 10)
+    first, second = waiting(kafka_settings)
     assert (first.delivery, first.tries) == (Delivery("s1", Place(0, 0, 0, redrive=AT_MS)), Tries())
     assert [first.notification.id, second.notification.id] == ["n1", "n2"]
     assert first.notification.payload == b"<x>kept</x>"
     assert first.notification.accepted_ms >= before_ms, "it has a whole lifespan before it"
-    assert [(row.notification, row.state, row.error, row.number) for row in rows(kafka_settings)] == [
+    assert [(row.notification, row.state, row.error, row.number) for row in attempts_in(kafka_settings)] == [
         ("n1", "parked", "redriven", 0),
         ("n2", "parked", "redriven", 0),
     ]
-    assert rows(kafka_settings)[0].detail == "redriven after 6 attempts, the last server-error"
-
-
-def test_late_rows_of_its_earlier_attempts_do_not_end_a_redriven_delivery(
-    kafka_settings: KafkaSettings, buried: DeadLetterLog
-) -> None:
-    write_dead_letter(buried, letter("n1"))
-    with DeadLetterAdmin(kafka_settings) as desk:
-        assert desk.redrive(letters(kafka_settings, LetterConditions())) == 1
-    with closing(ParkingLog(kafka_settings)) as late:
-        late.finished(Delivery("s1", Place(0, 0, 0)), tried=True)
-        late.settle(120)
-
-    with closing(ParkedStore(None)) as store:
-        for offset, each in enumerate(records_in(kafka_settings, "parked")):
-            store.apply(each.key, each.value, offset)
-        assert [waiting.notification.id for waiting in store.untried("s1", 10)] == ["n1"]
+    assert attempts_in(kafka_settings)[0].detail == "redriven after 6 attempts, the last server-error"
 
 
 def test_a_crash_before_the_letter_is_forgotten_leaves_it_to_be_redriven_again(
@@ -132,18 +133,7 @@ def test_a_crash_before_the_letter_is_forgotten_leaves_it_to_be_redriven_again(
     with DeadLetterAdmin(kafka_settings) as desk:
         assert desk.redrive(letters(kafka_settings, LetterConditions())) == 1
     assert found(kafka_settings) == []
-    with closing(ParkedStore(None)) as store:
-        for offset, each in enumerate(records_in(kafka_settings, "parked")):
-            store.apply(each.key, each.value, offset)
-        assert store.count == 1
-
-
-def test_a_purged_letter_is_deleted_with_a_row_in_the_log(kafka_settings: KafkaSettings, buried: DeadLetterLog) -> None:
-    write_dead_letter(buried, letter("n1"), letter("n2"))
-    with DeadLetterAdmin(kafka_settings) as desk:
-        assert desk.purge(letters(kafka_settings, LetterConditions(notification="n1"))) == 1
-    assert found(kafka_settings) == ["n2"]
-    assert [(row.notification, row.state, row.error) for row in rows(kafka_settings)] == [("n1", "dead", "purged")]
+    assert len(waiting(kafka_settings)) == 1
 
 
 def test_the_commands(kafka_settings: KafkaSettings, buried: DeadLetterLog, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""From one gear to the other under load, and workers that die in real time: nothing is lost, or out of order."""
+"""Changes of gear, crashes and starts under load: nothing is lost, or out of order, and minimum intervals are kept."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ import pytest
 from kafka import KafkaAdminClient
 from pyspark.sql import SparkSession
 
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import make_producer
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.hot import stream
 from arborcast.dispatch.job.heartbeat import started_at
 from arborcast.dispatch.operations.audit import audit
+from arborcast.dispatch.operations.trace.explain import explain
+from arborcast.dispatch.operations.trace.gathering import Gatherer
 from arborcast.dispatch.realtime.mode_policy import Mode
 from arborcast.dispatch.realtime.workers import WorkersHere
 from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import DeliveryPolicy
 from arborcast.topic_model.topics import TopicPath
-from tests.support.dispatch_job import Logs, RunningJob, job_settings, running, subscription
-from tests.support.receiver import Receiver
+from tests.support.dispatch_job import Logs, RunningJob, job_settings, kill_workers, running, subscription
+from tests.support.held_port import HeldPort
+from tests.support.receiver import NOTIFICATION_ID, Received, Receiver
 from tests.support.steady_load import TopicsLoad
 from tests.support.waiting import wait_until
 
@@ -49,7 +55,7 @@ def wait_for(receiver: Receiver, path: str, wanted: int) -> list[str]:
     return ids(receiver, path)
 
 
-def some_more(receiver: Receiver, path: str, count: int = 40) -> None:
+def some_more(receiver: Receiver, path: str, count: int) -> None:
     receiver.wait_for(len(receiver.received(path)) + count, path)
 
 
@@ -75,14 +81,14 @@ def test_a_shift_loses_nothing_repeats_nothing_and_keeps_the_order(
 ) -> None:
     subscribe(log, receiver)
     load = TopicsLoad(log, TOPICS)
-    to: list[Mode] = ["batch", "realtime", "batch", "realtime"]
+    to: list[Mode] = ["batch", "realtime", "batch"]
     with running(spark, settings) as job:
         with load.running():
-            some_more(receiver, "/all")
+            some_more(receiver, "/all", 40)
             assert job.modes.mode == "realtime"
             for gear in to:
                 job.modes.shift(gear)
-                some_more(receiver, "/all")
+                some_more(receiver, "/all", 40)
                 assert job.modes.mode == gear
         arrived = wait_for(receiver, "/all", len(load.sent))
         raw = wait_for(receiver, "/raw", len(load.names("a/x", "a/y")))
@@ -100,51 +106,139 @@ def test_a_shift_loses_nothing_repeats_nothing_and_keeps_the_order(
     assert report.duplicates == 0
 
 
-def test_a_worker_that_dies_is_replaced_though_nothing_more_comes(
+def test_a_dead_worker_is_replaced_and_an_added_partition_is_read(
     spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
+    """Though nothing more comes; and though Spark looks for partitions at the end of a batch only, days away."""
     subscribe(log, receiver)
+    topic = settings.kafka.topic("notifications")
+
+    def added() -> bool:
+        with closing(make_producer(settings.kafka)) as producer:
+            return len(producer.partitions_for(topic)) >= 3
+
     with running(spark, settings) as job:
         log.accept("b")
         receiver.wait_for(1, "/all")
         before = worker_processes(job)
         os.kill(min(before), signal.SIGKILL)
-        sent = [log.accept(topic) for topic in TOPICS]
+        sent = [log.accept(each) for each in TOPICS]
         arrived = wait_for(receiver, "/all", 1 + len(sent))
         wait_until(lambda: len(worker_processes(job)) >= len(before))
         assert min(before) not in worker_processes(job)
         report = audit(settings.kafka, 0, deep=True, order=True, patience_s=120)
-    assert set(sent) <= set(arrived)
-    assert report.balanced, report.problems
+        assert set(sent) <= set(arrived)
+        assert report.balanced, report.problems
 
-
-def test_a_partition_that_is_added_is_read(
-    spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
-) -> None:
-    """Spark looks for new partitions at the end of a batch, which in real time is days away."""
-    log.subscribe(subscription("all", receiver.url("/all"), "b"))
-    topic = settings.kafka.topic("notifications")
-
-    def seen(partitions: int) -> bool:
-        with closing(make_producer(settings.kafka)) as producer:
-            return len(producer.partitions_for(topic)) >= partitions
-
-    with running(spark, settings):
-        log.accept("b")
-        wait_for(receiver, "/all", 1)
         with closing(KafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)) as admin:
             admin.create_partitions({topic: 3})
-        wait_until(lambda: seen(3), "three partitions")
+        wait_until(added, "three partitions")
+        key, value = notifications.encode(Notification("n-added", TopicPath("b"), b"<x/>", int(time.time() * 1000)))
         with closing(make_producer(settings.kafka)) as producer:
-            added = Notification("n-added", TopicPath("b"), b"<x/>", int(time.time() * 1000))
-            key, value = notifications.encode(added)
             producer.send(topic, key=key, value=value, partition=2)
             producer.flush()
-        arrived = wait_for(receiver, "/all", 2)
-    assert arrived[1:] == ["n-added"]
+        assert wait_for(receiver, "/all", 2 + len(sent))[-1] == "n-added"
 
 
 def worker_processes(job: RunningJob) -> set[int]:
     workers = job.modes._realtime.listener._workers
     assert isinstance(workers, WorkersHere)
     return {pid for pid, _ in list(workers._tasks.values()) if started_at(pid)}
+
+
+COUNT = 40
+# Of deliveries, so that the backlog takes eight of two subscriptions.
+A_ROUND = 10
+
+
+def test_a_change_of_a_subscription_applies_in_the_next_round(
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However quick they are, rounds do not become longer.
+    for name, value in (("_FIRST", A_ROUND), ("_FEWEST", A_ROUND), ("_MOST_GROWTH", 1.0)):
+        monkeypatch.setattr(stream, name, value)
+    arrived: dict[str, list[str]] = {"/stays": [], "/ends": []}
+
+    def end(request: Received) -> None:
+        """Before the answer to the first push, without which no round can end."""
+        if request.path == "/ends" and not arrived["/ends"]:
+            log.end("ends")
+        arrived[request.path] += request.headers[NOTIFICATION_ID].split(",")
+
+    with Receiver(on_received=end) as receiver:
+        log.subscribe(*(subscription(name, receiver.url(f"/{name}"), "a/b") for name in ("stays", "ends")))
+        sent = log.notify_many(["a/b"] * COUNT)
+        with running(spark, job_settings(tmp_path, kafka_settings, "batch")):
+            wait_until(lambda: sent[-1] in arrived["/stays"], arrived)
+
+    assert arrived["/stays"] == sent, "each once and in order, through all rounds"
+    assert arrived["/ends"] == sent[: len(arrived["/ends"])]
+    assert 1 <= len(arrived["/ends"]) <= A_ROUND
+
+
+def test_start_without_kafka_fails_with_a_reason_instead_of_hanging(spark: SparkSession, tmp_path: Path) -> None:
+    held = HeldPort()
+    nowhere = KafkaSettings(bootstrap_servers=f"127.0.0.1:{held.number}", request_timeout_s=1.0)
+
+    with pytest.raises(InfrastructureError, match="Kafka"), running(spark, job_settings(tmp_path, nowhere)):
+        pytest.fail("the job reported ready")
+
+
+# Longer than the time between two messages of a topic on a machine that is busy.
+EACH_MS, TOGETHER_MS = 400, 1_000
+
+
+@pytest.mark.parametrize(
+    ("gear", "other"), [pytest.param("realtime", "batch", marks=pytest.mark.long), ("batch", "realtime")]
+)
+def test_intervals_do_not_depend_on_crashes_changes_of_mode_and_starts(
+    spark: SparkSession,
+    tmp_path: Path,
+    kafka_settings: KafkaSettings,
+    log: Logs,
+    receiver: Receiver,
+    gear: Mode,
+    other: Mode,
+) -> None:
+    settings = job_settings(tmp_path, kafka_settings, gear)
+    each = DeliveryPolicy(interval_ms=EACH_MS)
+    together = DeliveryPolicy(interval_ms=TOGETHER_MS, interval_per="subscription")
+    log.subscribe(
+        subscription("all", receiver.url("/all"), "a//.", form="raw"),
+        subscription("each", receiver.url("/each"), "a//.", form="raw", policy=each),
+        subscription("together", receiver.url("/together"), "a//.", form="raw", policy=together),
+        subscription("failing", receiver.url("/status/503"), "a//.", form="raw", policy=each),
+    )
+    load = TopicsLoad(log)
+    with load.running():
+        with running(spark, settings) as job:
+            some_more(receiver, "/each", 15)
+            assert kill_workers()
+            some_more(receiver, "/each", 15)
+            if gear == "realtime":
+                for wanted in (other, gear):
+                    job.modes.shift(wanted)
+                    some_more(receiver, "/each", 15)
+                    assert kill_workers()
+                    some_more(receiver, "/each", 15)
+        with running(spark, settings):
+            some_more(receiver, "/each", 15)
+    passing = load.passing(EACH_MS)
+    assert len(passing) < len(load.sent)
+    with running(spark, settings):
+        receiver.wait_for(len(load.sent), "/all")
+        wait_until(lambda: passing <= set(receiver.names("/each")), lambda: passing - set(receiver.names("/each")))
+        report = audit(settings.kafka, 0, deep=True, patience_s=120)
+    assert report.balanced, report.problems
+    assert set(receiver.names("/each")) == passing
+    assert set(receiver.names("/together")) == load.passing(TOGETHER_MS, kafka_settings.partitions)
+    assert report.subscriptions["failing"].matches == len(passing)
+    repeated = sum(count - 1 for count in Counter(receiver.names("/all")).values())
+    assert repeated < 0.2 * len(load.sent), "what was under way, or had just ended"
+
+    names = [name for name, topic, _ in load.sent if topic == "a/x"]
+    left_out = next(name for name in names if name not in passing)
+    instead = [name for name in names[: names.index(left_out)] if name in passing][-1]
+    gatherer = Gatherer(settings.kafka, settings.tables, settings.home)
+    (story,) = explain(gatherer.gather(left_out, "each"), "each").deliveries
+    assert story.why.endswith(f"and {instead} was delivered instead")

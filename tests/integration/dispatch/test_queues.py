@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -20,7 +19,6 @@ from arborcast.core.security.keyring import add_key
 from arborcast.dispatch.operations.audit.examine import audit
 from arborcast.ingest.access.users_file import User, hash_password, write_users
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
-from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import IN_BOTH_GEARS, Logs, Own
 from tests.support.gateway_process import GatewayRun, gateway_run
@@ -32,19 +30,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
 MANY = 60
 
 
-def ask(own: Own, topic: str, name: str = "", payload: bytes = b"<x/>") -> str:
-    """Append a request as the gateway writes it."""
-    made = Notification(
-        own.name(name) if name else uuid.uuid4().hex,
-        TopicPath(own.topic(topic)),
-        payload,
-        int(time.time() * 1000),
-        queue=True,
-    )
-    own.append(made)
-    return made.id
-
-
 def test_one_of_three_gets_each_and_who_is_subscribed_as_ever_gets_all(own: Own, receiver: Receiver) -> None:
     since_ms = int(time.time() * 1000)
     paths = ("/one", "/two", "/three")
@@ -52,7 +37,7 @@ def test_one_of_three_gets_each_and_who_is_subscribed_as_ever_gets_all(own: Own,
         own.subscribe(path[1:], receiver.url(path), "jobs", queue=1)
         receiver.behave(path, "slow/0.02")
     own.subscribe("watcher", receiver.url("/watcher"), "jobs")
-    asked = [ask(own, "jobs") for _ in range(MANY)]
+    asked = [own.accept("jobs", queue=True).id for _ in range(MANY)]
     wait_until(lambda: len(receiver.names(*paths)) >= MANY)
     assert Counter(receiver.names(*paths)) == Counter(asked), "each of them once"
     assert min(len(receiver.received(path)) for path in paths) >= MANY // 4, "all have their share"
@@ -66,64 +51,60 @@ def test_one_of_three_gets_each_and_who_is_subscribed_as_ever_gets_all(own: Own,
     assert report.balanced, report
 
 
-def test_users_ask_and_servers_answer_through_a_pull_point_or_a_listener(
-    own: Own, gateway: GatewayRun, job_logs: Logs
-) -> None:
+@pytest.fixture
+def jobs(own: Own, job_logs: Logs) -> str:
+    """The topic of a queue."""
     topic = own.topic("jobs")
     job_logs.control(TopicRecord(TopicPath(topic), policy=TopicPolicy(queue=True)))
+    return topic
 
-    def handle(request: ReceivedMessage) -> bytes:
-        if b"bad" in request.payload:
-            raise Invalid("it is bad")
-        return request.payload.replace(b"job", b"done")
 
+@pytest.fixture
+def guarded(own: Own, jobs: str, tmp_path: Path) -> Iterator[GatewayRun]:
+    """A gateway where anna may send requests and bert serve, with the keys by which it sees who got a request."""
+    users, policy = tmp_path / "users.toml", tmp_path / "policy.toml"
+    write_users({name: User(name, hash_password(f"of-{name}")) for name in ("anna", "bert")}, users)
+    policy.write_text(
+        f'[[allow]]\ndo = ["publish"]\ntopics = ["{jobs}"]\nusers = ["anna"]\n'
+        f'[[allow]]\ndo = ["subscribe", "serve"]\ntopics = ["{jobs}"]\nusers = ["bert"]\n'
+    )
+    access = f'[access]\nmethods = "basic"\nusers_file = "{users}"\npolicy_file = "{policy}"\n'
+    keys = own.job.settings.secrets.key_file
+    if not Path(keys).exists():
+        add_key(Path(keys), "k")
+    access += f'[secrets]\nkey_file = "{keys}"\n'
+    with gateway_run(tmp_path / "gateway", own.job.settings.kafka, more=access) as run:
+        yield run
+
+
+def handle(request: ReceivedMessage) -> bytes:
+    if b"bad" in request.payload:
+        raise Invalid("it is bad")
+    return request.payload.replace(b"job", b"done")
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["nobody", "users"])
+def test_users_ask_and_servers_answer_through_a_pull_point_or_a_listener(
+    jobs: str, named: bool, request: pytest.FixtureRequest
+) -> None:
+    gateway = request.getfixturevalue("guarded" if named else "gateway")
+    anna, bert = (Credentials(name, f"of-{name}") if named else None for name in ("anna", "bert"))
     with (
-        Client(gateway.base) as client,
+        Client(gateway.base, credentials=anna) as user,
+        Client(gateway.base, credentials=bert) as server,
         Listener() as listener,
         Worker(handle, capacity=2) as first,
         Worker(handle) as second,
     ):
         for worker in (first, second):
-            wait_until_known(partial(worker.serve, client, topic))
-        for via in (None, listener):
-            assert client.request(topic, "<job>1</job>", timeout=120, listener=via) == b"<done>1</done>"
+            wait_until_known(partial(worker.serve, server, jobs))
+        for via in (None,) if named else (None, listener):
+            assert user.request(jobs, "<job>1</job>", timeout=120, listener=via) == b"<done>1</done>"
             with pytest.raises(FaultReceived, match="refused this"):
-                client.request(topic, "<bad/>", timeout=120, listener=via)
+                user.request(jobs, "<bad/>", timeout=120, listener=via)
         with ThreadPoolExecutor(8) as users:
-            asking = [users.submit(client.request, topic, f"<job>{number}</job>", timeout=120) for number in range(24)]
+            asking = [users.submit(user.request, jobs, f"<job>{number}</job>", timeout=120) for number in range(24)]
             assert [each.result() for each in asking] == [b"<done>%d</done>" % number for number in range(24)]
-
-
-def test_users_and_servers_who_have_to_say_who_they_are(own: Own, job_logs: Logs, tmp_path: Path) -> None:
-    topic = own.topic("jobs")
-    users, policy = tmp_path / "users.toml", tmp_path / "policy.toml"
-    write_users({name: User(name, hash_password(f"of-{name}")) for name in ("anna", "bert")}, users)
-    policy.write_text(
-        f'[[allow]]\ndo = ["publish"]\ntopics = ["{topic}"]\nusers = ["anna"]\n'
-        f'[[allow]]\ndo = ["subscribe", "serve"]\ntopics = ["{topic}"]\nusers = ["bert"]\n'
-    )
-    access = f'[access]\nmethods = "basic"\nusers_file = "{users}"\npolicy_file = "{policy}"\n'
-    keys = own.job.settings.secrets.key_file  # by these the gateway sees which server was given the request
-    if not Path(keys).exists():
-        add_key(Path(keys), "k")
-    access += f'[secrets]\nkey_file = "{keys}"\n'
-
-    def handle(request: ReceivedMessage) -> bytes:
-        if b"bad" in request.payload:
-            raise Invalid("it is bad")
-        return b"<done/>"
-
-    job_logs.control(TopicRecord(TopicPath(topic), policy=TopicPolicy(queue=True)))
-    with (
-        gateway_run(tmp_path / "gateway", own.job.settings.kafka, more=access) as gateway,
-        Client(gateway.base, credentials=Credentials("anna", "of-anna")) as user,
-        Client(gateway.base, credentials=Credentials("bert", "of-bert")) as server,
-        Worker(handle) as worker,
-    ):
-        wait_until_known(partial(worker.serve, server, topic))
-        assert user.request(topic, "<job/>", timeout=120) == b"<done/>"
-        with pytest.raises(FaultReceived, match="refused this"):
-            user.request(topic, "<bad/>", timeout=120)
 
 
 def wait_until_known(ask: Callable[[], object]) -> None:

@@ -4,7 +4,6 @@ Spark. Where one of these fails, `dispatch.gear = batch` is the way back."""
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.job.heartbeat import started_at
 from arborcast.dispatch.realtime.query import REALTIME_SESSION, KnownEnds, sent_at_once
 from arborcast.dispatch.spark.source import read_log
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -84,20 +84,16 @@ class Trial:
         """How many rows came at a time."""
         return [int(each) for each in (self._folder / "together").read_text().split()]
 
-    def wait_for(self, text: str, times: int = 1, timeout: float = 120.0) -> None:
-        deadline = time.monotonic() + timeout
-        while self.rows().count(text) < times:
-            failed = self.query is not None and self.query.exception()
-            assert time.monotonic() < deadline, f"{text} did not come {times} times: {self.rows()}, {failed}"
-            time.sleep(0.02)
+    def wait_for(self, text: str, times: int = 1) -> None:
+        wait_until(lambda: self.rows().count(text) >= times, lambda: f"{text}, {times} times: {self.state()}")
 
     def wait_for_failure(self, text: str) -> None:
         """Until the worker that has read this is gone."""
-        deadline = time.monotonic() + 120
         told = self._folder / f"told-{text}"
-        while not told.exists() or started_at(int(told.read_text())):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: told.exists() and not started_at(int(told.read_text())))
+
+    def state(self) -> str:
+        return f"{self.rows()}, {self.query and self.query.exception()}"
 
     def commits(self) -> int:
         return len([path for path in (self.checkpoint / "commits").glob("*") if path.name.isdigit()])
@@ -118,14 +114,19 @@ def trial(spark: SparkSession, kafka_settings: KafkaSettings, tmp_path: Path) ->
     made.close()
 
 
-def test_each_row_is_there_before_the_next_one_is_sent(trial: Trial) -> None:
+def test_each_row_is_there_before_the_next_one_and_a_stopped_batch_is_not_settled(trial: Trial) -> None:
     """Nothing is withheld until there are more rows, and nothing has to be yielded for them to come."""
     trial.start("30 minutes")
-    for number in range(20):
-        trial.send(f"row{number}")
-        trial.wait_for(f"row{number}")
-    assert trial.rows() == [f"row{number}" for number in range(20)]
-    assert trial.commits() == 0, "the batch goes on"
+    sent = [f"row{number}" for number in range(20)]
+    for text in sent:
+        trial.send(text)
+        trial.wait_for(text)
+    assert trial.rows() == sent
+    trial.stop()
+    assert trial.commits() == 0
+    trial.start("30 minutes")
+    trial.wait_for(sent[-1], times=2)
+    assert trial.rows() == sent * 2
 
 
 def test_rows_that_others_are_known_to_follow_leave_together_and_the_last_one_is_not_withheld(
@@ -151,16 +152,6 @@ def test_rows_that_others_are_known_to_follow_leave_together_and_the_last_one_is
         other.forget()
 
 
-def test_records_read_by_a_stopped_batch_are_not_settled(trial: Trial) -> None:
-    trial.start("30 minutes")
-    trial.send("one")
-    trial.wait_for("one")
-    trial.stop()
-    assert trial.commits() == 0
-    trial.start("30 minutes")
-    trial.wait_for("one", times=2)
-
-
 def test_a_batch_whose_worker_died_is_not_taken_for_done(trial: Trial) -> None:
     trial.start("30 minutes")
     trial.send("before")
@@ -170,21 +161,26 @@ def test_a_batch_whose_worker_died_is_not_taken_for_done(trial: Trial) -> None:
     # The JVM notices what has become of a worker when it has something to write, and not always with the first row.
     # See `ModeController` for our own look.
     trial.send("after")
-    deadline = time.monotonic() + 120
-    while "after" not in trial.rows():
-        assert time.monotonic() < deadline, f"{trial.rows()}, {trial.query and trial.query.exception()}"
-        time.sleep(1)
+
+    def came() -> bool:
         trial.send("more")
-    again = trial.rows()
-    assert again[:4] == ["before", "before", "fail1", "after"], "the task was begun again where the batch begins"
+        return "after" in trial.rows()
+
+    wait_until(came, trial.state, every_s=1.0)
+    assert trial.rows()[:4] == ["before", "before", "fail1", "after"], "the task was begun again where the batch begins"
     assert trial.commits() == 0
 
 
 def test_a_batch_that_is_over_is_done_and_the_next_goes_on_behind_it(trial: Trial) -> None:
     trial.start("5 seconds")
-    for number in range(60):
-        trial.send(f"row{number}")
-        time.sleep(0.2)
-    trial.wait_for("row59")
-    assert trial.rows() == [f"row{number}" for number in range(60)]
-    assert trial.commits() >= 1
+    sent: list[str] = []
+
+    def is_over() -> bool:
+        sent.append(f"row{len(sent)}")
+        trial.send(sent[-1])
+        return trial.commits() >= 1
+
+    wait_until(is_over, "a batch is over", every_s=0.1)
+    is_over()
+    trial.wait_for(sent[-1])
+    assert trial.rows() == sent

@@ -1,3 +1,5 @@
+"""What a job that starts reads back from the logs of an earlier run."""
+
 from __future__ import annotations
 
 import time
@@ -33,44 +35,44 @@ def row(subscription: str, notification: str, batch: int, topic: str = "a") -> A
     return attempt(notification, subscription, "delivered", batch=batch, topic=TopicPath(topic))
 
 
-def test_only_rows_of_the_batch_are_read_back_from_all_partitions(
-    kafka_settings: KafkaSettings,
-) -> None:
+def test_the_newest_batch_and_what_it_has_settled_and_parked(kafka_settings: KafkaSettings) -> None:
     ensure_topics(kafka_settings)
     logs = OutcomeLogs(kafka_settings)
     before = logs.ends()
     assert settled_in_batch(kafka_settings, 5, before, 20) == frozenset()
+    assert newest_batch(kafka_settings, 20) == NO_BATCH
 
-    log = AttemptsLog(kafka_settings)
-    log.connect()
-    written = {(f"s{number}", f"n{number}") for number in range(1_500)}
-    for subscription, notification in sorted(written):
-        log.add(row(subscription, notification, 5))
-    log.add(row("s", "of another batch", 4))
-    log.add(row("s", "of the redelivery", -1))
-    log.settle(120)
-    log.close()
+    of_the_redelivery = ("s", "of the redelivery")
+    with closing(AttemptsLog(kafka_settings)) as log, closing(DurableWriter(kafka_settings, "attempts")) as raw:
+        log.connect()
+        log.add(row(*of_the_redelivery, NO_BATCH))
+        log.settle(120)
+        assert newest_batch(kafka_settings, 20) == NO_BATCH
+        written = {(f"s{number}", f"n{number}") for number in range(1_500)}
+        for subscription, notification in sorted(written):
+            log.add(row(subscription, notification, 5))
+        log.settle(120)
+        assert raw.partitions
+        raw.send(0, b"this cannot be read", attempts.key_of(4))
+        raw.settle(120)
+        assert newest_batch(kafka_settings, 20) == 5
 
-    of_the_redelivery = {("s", "of the redelivery")}
-    assert logs.ends() == before, "no request before each batch"
-    assert settled_in_batch(kafka_settings, 5, before, 20) == written | of_the_redelivery, (
-        "it was parked, and perhaps by the batch"
-    )
-    assert settled_in_batch(kafka_settings, 6, before, 20) == of_the_redelivery
-    assert settled_in_batch(kafka_settings, 5, OutcomeLogs(kafka_settings).ends(), 20) == frozenset()
+        assert logs.ends() == before, "no request before each batch"
+        found = settled_in_batch(kafka_settings, 5, before, 20)
+        assert found == {*written, of_the_redelivery}, "the latter was parked, and perhaps by the batch"
+        assert settled_in_batch(kafka_settings, 6, before, 20) == {of_the_redelivery}
+        assert settled_in_batch(kafka_settings, 5, OutcomeLogs(kafka_settings).ends(), 20) == frozenset()
+        log.add_matched(0, 7, 0, [Matched("for nobody", TopicPath("a"), 1, 0, 0)])
+        log.settle(120)
+        assert newest_batch(kafka_settings, 20) == 7
 
-
-def test_parked_and_waiting_deliveries_of_a_batch_are_read_back(kafka_settings: KafkaSettings) -> None:
-    ensure_topics(kafka_settings)
-    now_ms = int(time.time() * 1000)
     places = {name: Place(batch, 0, offset) for offset, (name, batch) in enumerate((("a", 5), ("b", 5), ("c", 4)))}
-    with closing(ParkingLog(kafka_settings)) as log:
+    with closing(ParkingLog(kafka_settings)) as parking:
         for name, place in places.items():
-            message = Notification(f"n-{name}", TopicPath("t"), b"<m/>", now_ms)
-            log.park(Delivery(name, place), message, Tries())
-        log.finished(Delivery("b", places["b"]), tried=False)
-        log.settle(60)
-
+            message = Notification(f"n-{name}", TopicPath("t"), b"<m/>", int(time.time() * 1000))
+            parking.park(Delivery(name, place), message, Tries())
+        parking.finished(Delivery("b", places["b"]), tried=False)
+        parking.settle(60)
     assert parked_in_batch(kafka_settings, 5, OutcomeEnds(), 20) == [("a", "n-a", places["a"])]
     assert parked_in_batch(kafka_settings, 6, OutcomeEnds(), 20) == []
 
@@ -122,38 +124,6 @@ def test_when_the_first_record_behind_a_position_was_appended(kafka_settings: Ka
     assert before_ms <= first[0] < second[0]
     assert first.keys() == {0}, "nothing is in the other partition"
     assert appended_ms(kafka_settings, {0: 2}) == {}
-
-
-def test_the_newest_batch_is_found_whether_it_has_delivered_anything_or_not(kafka_settings: KafkaSettings) -> None:
-    ensure_topics(kafka_settings)
-    assert newest_batch(kafka_settings, 20) == NO_BATCH
-
-    with closing(AttemptsLog(kafka_settings)) as log:
-        log.connect()
-        log.add(row("s", "of the redelivery", NO_BATCH))
-        log.settle(120)
-        assert newest_batch(kafka_settings, 20) == NO_BATCH
-        log.add(row("s", "n", 5))
-        log.add(row("s", "m", 4))
-        log.settle(120)
-        assert newest_batch(kafka_settings, 20) == 5
-        log.add_matched(0, 7, 0, [Matched("for nobody", TopicPath("a"), 1, 0, 0)])
-        log.settle(120)
-        assert newest_batch(kafka_settings, 20) == 7
-
-
-def test_records_of_other_batches_are_skipped_unread(kafka_settings: KafkaSettings) -> None:
-    ensure_topics(kafka_settings)
-    with closing(DurableWriter(kafka_settings, "attempts")) as log:
-        assert log.partitions
-        log.send(0, b"this cannot be read", attempts.key_of(4))
-        log.send(0, attempts.join([attempts.pack(row("s", "of now", 5))]), attempts.key_of(5))
-        log.settle(120)
-
-    found = settled_in_batch(kafka_settings, 5, OutcomeEnds(), 20)
-
-    assert found == {("s", "of now")}
-    assert newest_batch(kafka_settings, 20) == 5
 
 
 def test_passed_notifications_are_read_back_up_to_the_beginning_of_a_run(

@@ -8,7 +8,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from pyspark.sql import SparkSession
 
 from arborcast.admin import operations, receiver_page
 from arborcast.admin.control_log import read_control
@@ -17,9 +16,8 @@ from arborcast.admin.operations import OperationFilter
 from arborcast.core.errors import ConfigError, NotFound
 from arborcast.core.security.keyring import KeyFile, add_key
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.settings import JobSettings
 from tests.support.command import Shell
-from tests.support.dispatch_job import Logs, running, subscription
+from tests.support.dispatch_job import Logs, Own, subscription
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
@@ -27,33 +25,24 @@ pytestmark = pytest.mark.kafka
 
 
 @pytest.mark.spark
-def test_a_test_reaches_its_subscription_alone_and_the_last_attempts_are_shown(
-    spark: SparkSession, settings: JobSettings, log: Logs, kafka_settings: KafkaSettings
-) -> None:
-    with Receiver() as receiver:
-        log.subscribe(
-            subscription("mine", receiver.url("/half"), "a"), subscription("other", receiver.url("/other"), "a")
-        )
-        with running(spark, settings):
-            mine = read_control(kafka_settings).table.get("mine")
-            assert mine is not None
-            name = receiver_page.send_test(kafka_settings, mine)
-            ((recorded,), _) = operations.listed(kafka_settings, OperationFilter(), 10)
-            assert (recorded.who, recorded.what) == ("receiver of mine", "subscriptions test")
-            assert (recorded.subject, recorded.result) == ("mine", f"notification {name}")
+def test_a_test_reaches_its_subscription_alone_and_the_last_attempts_are_shown(own: Own, receiver: Receiver) -> None:
+    kafka, name = own.job.settings.kafka, own.name("mine")
+    own.subscribe("mine", receiver.url("/half"), "a")
+    own.subscribe("other", receiver.url("/other"), "a")
+    mine = read_control(kafka).table.get(name)
+    assert mine is not None
+    sent = receiver_page.send_test(kafka, mine)
+    recorded = operations.listed(kafka, OperationFilter(), 10)[0][0]
+    assert (recorded.who, recorded.what) == (f"receiver of {name}", "subscriptions test")
+    assert (recorded.subject, recorded.result) == (name, f"notification {sent}")
 
-            def delivered() -> bool:
-                rows = last_attempts(kafka_settings, "mine", 10).attempts
-                return [(row.notification, row.state, row.status) for row in rows] == [
-                    (name, "delivered", 202),
-                    (name, "parked", 500),
-                ]
+    def last(most: int) -> list[tuple[str, str, int]]:
+        return [(row.notification, row.state, row.status) for row in last_attempts(kafka, name, most).attempts]
 
-            wait_until(delivered)
-            assert receiver.received("/other") == []
-            (newest,) = last_attempts(kafka_settings, "mine", 1).attempts
-            assert newest.state == "delivered"
-            assert last_attempts(kafka_settings, "other", 10).attempts == ()
+    wait_until(lambda: last(10) == [(sent, "delivered", 202), (sent, "parked", 500)])
+    assert last(1) == [(sent, "delivered", 202)]
+    assert receiver.received("/other") == []
+    assert last_attempts(kafka, own.name("other"), 10).attempts == ()
 
 
 def test_the_command_prints_a_link_that_opens_the_page(

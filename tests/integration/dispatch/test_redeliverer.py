@@ -18,8 +18,7 @@ from arborcast.core.security.keyring import KeyRing
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.dispatch.delivery.credentials import Vault
-from arborcast.dispatch.logs import attempts, dead_letters, parked
-from arborcast.dispatch.logs.attempts import Attempt
+from arborcast.dispatch.logs import dead_letters, parked
 from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries, roomy
 from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery.events import OperatorEvent
@@ -40,6 +39,7 @@ from arborcast.topic_model.records.results import Result, State, encode, read_pr
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.broker import records_in, settings_for
+from tests.support.dispatch_job import attempts_in
 from tests.support.make import known_to_redelivery
 from tests.support.receiver import NOTIFICATION_ID, Receiver
 from tests.support.waiting import wait_until
@@ -72,13 +72,12 @@ class Lot:
         self.log = ParkingLog(kafka)
         self.place = 0
 
-    def park(self, name: str, *notifications: str, payload: bytes = b"<x/>") -> PartitionReport:
+    def park(self, name: str, *notifications: str) -> None:
         for each in notifications:
             self.place += 1
-            message = Notification(each, TopicPath("a"), payload, int(time.time() * 1000))
+            message = Notification(each, TopicPath("a"), b"<x/>", int(time.time() * 1000))
             self.log.park(Delivery(name, Place(1, 0, self.place)), message, Tries())
         self.log.settle(120)
-        return PartitionReport(reach=self.log.reach())
 
 
 @pytest.fixture
@@ -113,10 +112,6 @@ def read(kafka: KafkaSettings, log: str) -> list[tuple[bytes, bytes | None]]:
     return [(record.key, record.value) for record in records_in(roomy(kafka), log)]
 
 
-def rows(kafka: KafkaSettings) -> list[Attempt]:
-    return [row for _, value in read(kafka, "attempts") if value is not None for row in attempts.decode(value)]
-
-
 def waiting(kafka: KafkaSettings) -> set[bytes]:
     """The keys of the `parked` log that compaction would leave."""
     last = dict(read(kafka, "parked"))
@@ -128,27 +123,6 @@ def control(kafka: KafkaSettings) -> list[ControlRecord]:
     with closing(ControlFollower(kafka, lambda record, offset: records.append(record))) as follower:
         follower.read_to_end(120)
     return records
-
-
-def test_parked_messages_are_delivered_in_order_recorded_and_removed(
-    kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path
-) -> None:
-    names = [f"n{number}" for number in range(100)]
-    with Receiver() as receiver:
-        with running(
-            kafka_settings, tmp_path / "parked.db", known_of(kafka_settings, subscription("s", receiver.url("/s")))
-        ) as redeliverer:
-            report = lot.park("s", *names)
-            redeliverer.batch_done([report])
-            assert redeliverer.lanes.for_workers()[0] == {"s"}
-            wait_until(lambda: not redeliverer.lanes.for_workers()[0])
-            wait_until(lambda: redeliverer.statistics().delivered == 100)
-            assert redeliverer.statistics().parked == 0
-        assert receiver.names("/s") == names
-    assert [(row.notification, row.number, row.state, row.batch) for row in rows(kafka_settings)] == [
-        (name, 1, "delivered", -1) for name in names
-    ]
-    assert waiting(kafka_settings) == set()
 
 
 @pytest.mark.parametrize("file", ["kept", "lost", "spoilt"])
@@ -173,13 +147,16 @@ def test_a_restart_goes_on_where_it_was_whatever_became_of_the_file(
         receiver.behave("/s", "status/202")
         with running(kafka_settings, path, known) as redeliverer:
             assert redeliverer.health.get(receiver.url("/s")).degraded == (file == "kept")
-            wait_until(lambda: redeliverer.statistics().parked == 0)
+            redeliverer.batch_done([PartitionReport(reach=lot.log.reach())])
+            wait_until(lambda: not redeliverer.lanes.for_workers()[0] and redeliverer.statistics().parked == 0)
+            wait_until(lambda: redeliverer.statistics().delivered == len(names))
         after = receiver.names("/s")[tried:]
 
     assert sorted(after, key=names.index) == names
-    last = {row.notification: row.state for row in rows(kafka_settings)}
-    assert last == dict.fromkeys(names, "delivered")
-    numbers = [row.number for row in rows(kafka_settings) if row.notification == "n0"]
+    written = attempts_in(kafka_settings)
+    assert {row.notification: row.state for row in written} == dict.fromkeys(names, "delivered")
+    assert {row.batch for row in written} == {-1}
+    numbers = [row.number for row in written if row.notification == "n0"]
     assert numbers == list(range(1, len(numbers) + 1))
     assert waiting(kafka_settings) == set()
 
@@ -207,65 +184,60 @@ def test_a_broker_that_goes_away_for_a_while_loses_nothing(own_broker: KafkaBrok
         for number in range(4):
             first_times = list(dict.fromkeys(receiver.names(f"/s{number}")))
             assert first_times == names[number * 100 : number * 100 + 100]
-    last = {row.notification: row.state for row in rows(kafka)}
+    last = {row.notification: row.state for row in attempts_in(kafka)}
     assert last == dict.fromkeys(names, "delivered")
     assert waiting(kafka) == set()
 
 
-def test_dead_letters_are_kept_whole_and_a_receiver_that_is_gone_ends_its_subscription(
+def test_a_dead_letter_is_whole_and_subscriptions_end_or_are_suspended(
     kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path
 ) -> None:
-    told: list[OperatorEvent] = []
+    events: list[OperatorEvent] = []
+    retry = dataclasses.replace(QUICK, suspend_after_s=1.0)
     with Receiver() as receiver:
         known = known_of(
             kafka_settings,
             subscription("bad", receiver.url("/status/400")),
             subscription("gone", receiver.url("/status/410")),
+            subscription("away", receiver.url("/away")),
         )
-        with running(kafka_settings, tmp_path / "parked.db", known, told.append) as redeliverer:
+        receiver.behave("/away", "status/503")
+        with running(kafka_settings, tmp_path / "parked.db", known, events.append, retry) as redeliverer:
             lot.park("bad", "n1")
             lot.park("gone", "n2", "n3")
-            redeliverer.catch_up(60)  # else it may be done with what it has read before it reads the last one
-            wait_until(lambda: redeliverer.statistics().dead == 1 and redeliverer.statistics().lanes == 0)
+            lot.park("away", "n4", "n5")
+            wait_until(lambda: "subscription-suspended" in {event.kind for event in events})
+            receiver.behave("/away", "")
+            redeliverer.catch_up(120)
+            seen = len(receiver.received("/away"))
+            lot.park("away", "n6")
+            redeliverer.catch_up(120)
+            wait_until(lambda: redeliverer.statistics().dead == 1 and redeliverer.statistics().parked == 3)
+            assert len(receiver.received("/away")) == seen
+            written = control(kafka_settings)
+            assert [each.id for each in written if isinstance(each, SubscriptionSuspended)] == ["away"]
+            ended = [(each.id, each.reason) for each in written if isinstance(each, SubscriptionEnded)]
+            assert ended == [("gone", "gone")]
+
+            with closing(ControlLog(kafka_settings)) as log:
+                log.append([Tombstone(suspension_key("away"))])
+            wait_until(lambda: redeliverer.statistics().delivered == 3)
 
     ((key, value),) = read(kafka_settings, "dead")
     assert value is not None
     letter = dead_letters.decode(value)
     assert parked.decode_key(key) == (Delivery("bad", Place(1, 0, 1)), False)
     assert (letter.notification.payload, letter.state, letter.status) == (b"<x/>", "dead", 400)
-    ended = [record for record in control(kafka_settings) if isinstance(record, SubscriptionEnded)]
-    assert [(record.id, record.reason) for record in ended] == [("gone", "gone")]
-    assert {key for key, value in dict(read(kafka_settings, "control")).items() if value is not None} == set()
-    states = {(row.subscription, row.notification): row.state for row in rows(kafka_settings)}
-    assert states == {("bad", "n1"): "dead", ("gone", "n2"): "cancelled", ("gone", "n3"): "cancelled"}
-    assert {event.kind for event in told} == {"dead-letters-growing", "subscription-gone"}
-
-
-def test_an_endpoint_that_fails_for_too_long_suspends_and_resuming_delivers_the_missed_messages(
-    kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path
-) -> None:
-    told: list[OperatorEvent] = []
-    retry = dataclasses.replace(QUICK, suspend_after_s=1.0)
-    with Receiver() as receiver:
-        known = known_of(kafka_settings, subscription("s", receiver.url("/s")))
-        receiver.behave("/s", "status/503")
-        with running(kafka_settings, tmp_path / "parked.db", known, told.append, retry) as redeliverer:
-            lot.park("s", "n1", "n2")
-            wait_until(lambda: "subscription-suspended" in {event.kind for event in told})
-            receiver.behave("/s", "status/202")
-            redeliverer.catch_up(120)
-            seen = len(receiver.received("/s"))
-            lot.park("s", "n3")
-            redeliverer.catch_up(120)
-            assert redeliverer.statistics().parked == 3
-            assert len(receiver.received("/s")) == seen
-            (suspended,) = [record for record in control(kafka_settings) if isinstance(record, SubscriptionSuspended)]
-            assert suspended.id == "s"
-
-            with closing(ControlLog(kafka_settings)) as log:
-                log.append([Tombstone(suspension_key("s"))])
-            wait_until(lambda: redeliverer.statistics().delivered == 3)
+    states = {(row.subscription, row.notification): row.state for row in attempts_in(kafka_settings)}
+    assert states == {
+        ("bad", "n1"): "dead",
+        **{("gone", each): "cancelled" for each in ("n2", "n3")},
+        **{("away", each): "delivered" for each in ("n4", "n5", "n6")},
+    }
+    kinds = {event.kind for event in events}
+    assert {"dead-letters-growing", "subscription-gone", "subscription-suspended"} <= kinds
     assert waiting(kafka_settings) == set()
+    assert {key for key, value in dict(read(kafka_settings, "control")).items() if value is not None} == set()
 
 
 @pytest.mark.parametrize("file", ["kept", "lost"])
@@ -284,7 +256,7 @@ def test_a_later_result_counts_also_when_the_job_was_away(
         receiver.behave("/s", "later")
         with running(kafka_settings, path, known) as redeliverer:
             lot.park("s", "well", "done", "failed")
-            wait_until(lambda: len(rows(kafka_settings)) == 3)
+            wait_until(lambda: len(attempts_in(kafka_settings)) == 3)
             say("well", "delivered")
             wait_until(lambda: redeliverer.statistics().delivered == 1)
         say("done", "delivered")
@@ -296,7 +268,7 @@ def test_a_later_result_counts_also_when_the_job_was_away(
             wait_until(lambda: redeliverer.statistics().delivered == 2)
         assert receiver.names("/s") == ["well", "done", "failed", "failed"]
     found: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
-    for row in rows(kafka_settings):
+    for row in attempts_in(kafka_settings):
         found[row.notification].append((row.state, row.error, row.number))
     assert found == {
         "well": [("parked", "later", 1), ("delivered", "", 1)],

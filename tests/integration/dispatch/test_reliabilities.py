@@ -26,9 +26,11 @@ LIMIT = 10
 
 @pytest.fixture(scope="module")
 def job(spark: SparkSession, module_settings: JobSettings) -> Iterator[RunningJob]:
+    """Its pushes go through requests-futures, those of all other jobs through libcurl."""
     # Timely messages are compared with what is there: a machine that is busy must not make them old.
     retry = dataclasses.replace(module_settings.retry, parked_messages=LIMIT, batch_wait_s=20.0)
-    with running(spark, dataclasses.replace(module_settings, retry=retry)) as started:
+    push = dataclasses.replace(module_settings.push, transport="futures")
+    with running(spark, dataclasses.replace(module_settings, retry=retry, push=push)) as started:
         yield started
 
 
@@ -86,7 +88,9 @@ def test_a_receiver_that_is_away_for_a_while(job: RunningJob, own: Own, receiver
         wait_until(ended, "that everything has its end")
 
     assert arrived("strict") == names, "all, in order"
-    assert receiver.wait_for(len(names), "/well")
+    well = receiver.wait_for(len(names), "/well")
+    assert {each.headers.get("accept-encoding") for each in well} == {"identity"}, "libcurl sends no such header"
+    assert len({each.connection for each in well}) < len(names), "connections are kept"
     timely = [name for name in arrived("timely") if name not in reliable]
     assert not set(timely) & set(away)
     assert timely == [name for name in names if name in set(timely)], "never an older one after a newer"

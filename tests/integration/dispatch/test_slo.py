@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -11,18 +10,16 @@ from pathlib import Path
 import msgspec
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog, ErrorClass, State
 from arborcast.dispatch.operations.slo import HourAttempts, attempts_by_hour
 from arborcast.dispatch.recording.slo import SloTable
-from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.tables import SLO
 from arborcast.topic_model.topics import TopicPath
 from tests.support.command import Shell
-from tests.support.dispatch_job import Logs, running, subscription, wait_for_rows
+from tests.support.dispatch_job import Own, Row, wait_for_rows
 from tests.support.make import Clock
 from tests.support.receiver import Receiver
 
@@ -117,24 +114,26 @@ def test_hours_are_counted_once_whatever_happens_to_the_writer(
 
 
 @pytest.mark.spark
-def test_a_job_measures_its_deliveries(
-    spark: SparkSession, settings: JobSettings, log: AttemptsLog, kafka_settings: KafkaSettings
-) -> None:
-    with Receiver() as receiver, closing(Logs(kafka_settings)) as logs:
-        logs.subscribe(
-            subscription("works", receiver.url("/works"), "a", owner="ann"),
-            subscription("refuses", receiver.url("/status/400"), "a", owner="bob"),
-        )
-        with running(spark, settings):
-            for _ in range(3):
-                logs.notify("a")
-            rows = wait_for_rows(settings, SLO, lambda them: sum(row["in_time"] + row["receiver"] for row in them) >= 6)
-    assert sum(row["in_time"] for row in rows if row["subscription"] == "works") == 3
-    assert sum(row["receiver"] for row in rows if row["subscription"] == "refuses") == 3
-    assert {row["owner"] for row in rows} == {"ann", "bob"}
+def test_a_job_measures_its_deliveries(own: Own, receiver: Receiver, tmp_path: Path) -> None:
+    settings, ann, bob = own.job.settings, own.name("ann"), own.name("bob")
+    own.subscribe("works", receiver.url("/works"), "a", owner=ann)
+    own.subscribe("refuses", receiver.url("/status/400"), "a", owner=bob)
+    for _ in range(3):
+        own.notify("a")
 
-    run = Shell(settings.home / "arborcast.toml", kafka_settings, "slo", "--home", str(settings.home))
-    shown = json.loads(run("--json"))
-    assert (shown["in_time"], shown["receiver"], shown["share"], shown["budget_left"]) == (3, 3, 1.0, 1.0)
-    assert "100.000% in time" in run()
-    assert json.loads(run("--owner", "bob", "--json"))["share"] is None
+    def counted(rows: list[Row]) -> bool:
+        return sum(int(row["in_time"] + row["receiver"]) for row in rows) >= 6
+
+    rows = wait_for_rows(settings, SLO, counted, own)
+    sums = {(row["subscription"], row["owner"]): [0, 0] for row in rows}
+    for row in rows:
+        for place, name in enumerate(("in_time", "receiver")):
+            sums[row["subscription"], row["owner"]][place] += row[name]
+    assert sums == {("works", ann): [3, 0], ("refuses", bob): [0, 3]}
+
+    run = Shell(tmp_path / "arborcast.toml", settings.kafka, "slo", "--home", str(settings.home), "--owner")
+    shown = run.json(ann)
+    assert (shown["in_time"], shown["receiver"], shown["share"], shown["budget_left"]) == (3, 0, 1.0, 1.0)
+    assert "100.000% in time" in run(ann)
+    refused = run.json(bob)
+    assert (refused["receiver"], refused["share"]) == (3, None)

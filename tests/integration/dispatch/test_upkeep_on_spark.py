@@ -30,13 +30,13 @@ def test_spark_joins_while_the_writer_goes_on(tmp_path: Path, spark: SparkSessio
             assert table.append(rows_of(encode([attempt(f"n{written}", "s", "delivered")])), "query", written)
             written += 1
 
-    write(20)
+    write(9)
     # Both write checkpoints of the table's log then, one over the other's.
     DeltaTable(location).alter.set_table_properties({"delta.checkpointInterval": "1"})
     joiner = OnSpark(spark, 8)
     upkeep = Upkeep(ATTEMPTS, location, joiner)
     for _ in range(2):
-        beside = threading.Thread(target=write, args=(15,))
+        beside = threading.Thread(target=write, args=(9,))
         beside.start()
         upkeep.step()
         beside.join()

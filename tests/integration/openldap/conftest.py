@@ -10,7 +10,7 @@ import pytest
 
 from arborcast.directory.settings import DirectorySettings
 from arborcast.directory.stores.ldap import LdapDirectory
-from tests.support.ldap_directory import Open
+from tests.support.directory import Open
 from tests.support.slapd import SUFFIX, Slapd
 
 _bases = itertools.count()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from arborcast.directory.entries.changes import Put
 from arborcast.directory.errors import DirectoryAway, DirectoryRefused
 from arborcast.directory.settings import DirectorySettings
-from tests.support.directory import Watch, topic
-from tests.support.ldap_directory import Open, changed, fill
+from tests.support.directory import Open, Watch, fill, topic
 from tests.support.slapd import ENGINE_DN, Slapd
 
 pytestmark = pytest.mark.ldap
@@ -16,8 +18,8 @@ pytestmark = pytest.mark.ldap
 
 @pytest.mark.parametrize("how", ["ldaps", "starttls"])
 def test_reading_and_watching_through_tls(slapd: Slapd, settings: DirectorySettings, opened: Open, how: str) -> None:
-    secure: dict[str, object] = {"url": slapd.tls_url} if how == "ldaps" else {"start_tls": True}
-    directory = opened(changed(settings, ca_file=slapd.ca_file, **secure))
+    secure: dict[str, Any] = {"url": slapd.tls_url} if how == "ldaps" else {"start_tls": True}
+    directory = opened(replace(settings, ca_file=slapd.ca_file, **secure))
     fill(directory, "a")
     watch = Watch()
     directory.watch(watch)
@@ -30,21 +32,21 @@ def test_reading_and_watching_through_tls(slapd: Slapd, settings: DirectorySetti
 def test_a_server_whose_certificate_we_do_not_trust(
     slapd: Slapd, settings: DirectorySettings, opened: Open, how: str
 ) -> None:
-    secure: dict[str, object] = {"url": slapd.tls_url} if how == "ldaps" else {"start_tls": True}
+    secure: dict[str, Any] = {"url": slapd.tls_url} if how == "ldaps" else {"start_tls": True}
     with pytest.raises(DirectoryRefused, match=r"directory\.ca_file"):
-        opened(changed(settings, **secure)).load()
+        opened(replace(settings, **secure)).load()
 
 
 def test_a_certificate_for_another_host(slapd: Slapd, settings: DirectorySettings, opened: Open) -> None:
     # The certificate is for 127.0.0.1, which is this machine under another address too.
     url = slapd.tls_url.replace("127.0.0.1", "127.0.0.2")
     with pytest.raises((DirectoryRefused, DirectoryAway)):
-        opened(changed(settings, url=url, ca_file=slapd.ca_file)).load()
+        opened(replace(settings, url=url, ca_file=slapd.ca_file)).load()
 
 
 def test_sasl_external_with_a_client_certificate(slapd: Slapd, settings: DirectorySettings, opened: Open) -> None:
     directory = opened(
-        changed(
+        replace(
             settings,
             url=slapd.tls_url,
             ca_file=slapd.ca_file,
@@ -60,13 +62,13 @@ def test_sasl_external_with_a_client_certificate(slapd: Slapd, settings: Directo
 
 
 def test_sasl_external_over_the_unix_socket(slapd: Slapd, settings: DirectorySettings, opened: Open) -> None:
-    directory = opened(changed(settings, url=slapd.ipc_url, bind="external", bind_dn="", password=""))
+    directory = opened(replace(settings, url=slapd.ipc_url, bind="external", bind_dn="", password=""))
     assert set(fill(directory, "a").entries) == {"a"}
 
 
 def test_anonymous_reads_and_writing_fails_with_a_reason(settings: DirectorySettings, opened: Open) -> None:
     fill(opened(settings), "a")
-    anonymous = opened(changed(settings, bind="anonymous", bind_dn="", password=""))
+    anonymous = opened(replace(settings, bind="anonymous", bind_dn="", password=""))
     listing = anonymous.load()
     assert set(listing.entries) == {"a"}
     with pytest.raises(DirectoryRefused, match="anonymous"):
@@ -75,7 +77,7 @@ def test_anonymous_reads_and_writing_fails_with_a_reason(settings: DirectorySett
 
 @pytest.mark.parametrize("password", ["wrong", ""])
 def test_a_wrong_password_names_who_was_refused(settings: DirectorySettings, opened: Open, password: str) -> None:
-    directory = opened(changed(settings, password=password))
+    directory = opened(replace(settings, password=password))
     with pytest.raises(DirectoryRefused, match=ENGINE_DN) as caught:
         directory.load()
     assert "wrong" not in str(caught.value)
@@ -86,4 +88,4 @@ def test_a_wrong_password_names_who_was_refused(settings: DirectorySettings, ope
 
 def test_a_file_with_authorities_that_is_not_there(settings: DirectorySettings, opened: Open) -> None:
     with pytest.raises(DirectoryRefused, match=r"directory\.ca_file"):
-        opened(changed(settings, start_tls=True, ca_file="/nowhere/ca.pem")).load()
+        opened(replace(settings, start_tls=True, ca_file="/nowhere/ca.pem")).load()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from arborcast.directory.entries.changes import Move, Put
@@ -9,8 +11,7 @@ from arborcast.directory.entries.mapping import ProblemKind
 from arborcast.directory.errors import DirectoryAway, DirectoryRefused
 from arborcast.directory.settings import DirectorySettings
 from arborcast.topic_model.topics import parse_path
-from tests.support.directory import Watch, topic
-from tests.support.ldap_directory import Open, changed, fill
+from tests.support.directory import Open, Watch, fill, topic
 from tests.support.slapd import Slapd
 from tests.support.waiting import wait_until
 
@@ -33,7 +34,7 @@ def test_more_topics_than_the_servers_size_limit_are_read_page_by_page(
 
 def test_the_error_for_a_size_limit_names_the_setting_to_change(settings: DirectorySettings, opened: Open) -> None:
     fill(opened(settings), *[f"t{number}" for number in range(150)])
-    anonymous = opened(changed(settings, bind="anonymous", bind_dn="", password=""))
+    anonymous = opened(replace(settings, bind="anonymous", bind_dn="", password=""))
     with pytest.raises(DirectoryRefused, match=r"limits dn\.exact"):
         anonymous.load()
 
@@ -49,7 +50,7 @@ def test_a_name_too_long_for_the_server_is_one_problem_and_the_rest_is_written(
 
 
 def test_the_server_reports_an_edit_by_hand(slapd: Slapd, settings: DirectorySettings, opened: Open) -> None:
-    directory = opened(changed(settings, poll_interval_s=60.0))  # so that polling cannot be what finds it
+    directory = opened(replace(settings, poll_interval_s=60.0))  # so that polling cannot be what finds it
     fill(directory, "a")
     watch = Watch()
     directory.watch(watch)
@@ -85,8 +86,8 @@ def test_moving_a_subtree_by_hand_moves_everything_in_it(
 def test_subtrees_that_move_out_of_the_base_and_into_it(
     slapd: Slapd, settings: DirectorySettings, opened: Open
 ) -> None:
-    outside = opened(changed(settings, base_dn=f"ou=attic,{settings.base_dn}"))
-    directory = opened(changed(settings, base_dn=f"ou=tree,{settings.base_dn}"))
+    outside = opened(replace(settings, base_dn=f"ou=attic,{settings.base_dn}"))
+    directory = opened(replace(settings, base_dn=f"ou=tree,{settings.base_dn}"))
     with slapd.admin() as person:
         person.add(settings.base_dn, ["organizationalUnit"], {"ou": settings.base_dn[3:].partition(",")[0]})
     fill(outside, "old")

@@ -9,8 +9,7 @@ import pytest
 
 from arborcast.directory.stores.ldap import LdapDirectory
 from arborcast.directory.sync.sync import DirectorySync
-from tests.support.directory import Log, topic
-from tests.support.ldap_directory import Open
+from tests.support.directory import Log, Open, topic
 from tests.support.slapd import Slapd
 from tests.support.waiting import wait_until
 

@@ -14,8 +14,7 @@ from arborcast.directory.entries.changes import Move, Put
 from arborcast.directory.settings import DirectorySettings
 from arborcast.directory.stores.file import FileDirectory
 from arborcast.topic_model.topics import parse_path
-from tests.support.directory import topic
-from tests.support.ldap_directory import Open
+from tests.support.directory import Open, topic
 from tests.support.slapd import Slapd
 
 pytestmark = pytest.mark.ldap

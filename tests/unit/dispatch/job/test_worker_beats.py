@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from arborcast.dispatch.job.heartbeat import FILE, LIMIT, PATIENCE_WITH_TASKS, WorkerBeats, new_file, started_at
-from tests.support.engine import gone
+from tests.support.process import gone
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow

@@ -11,12 +11,17 @@ from typing import Any, cast
 import pytest
 from deltalake import DeltaTable
 
+from arborcast.admin import erasures
+from arborcast.admin.erasures import ErasureRequest
+from arborcast.admin.filters import TopicTest
+from arborcast.core.errors import ArborcastError, ConfigError, ExpressionError
 from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations import erasure
 from arborcast.dispatch.operations.erasure import Eraser
 from arborcast.dispatch.tables import NOTIFICATIONS
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
+from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.projections.erasures import Erasures
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
 from arborcast.topic_model.records import notifications, pull
@@ -25,6 +30,7 @@ from arborcast.topic_model.records.pull import Claimed, PullRecord, Returned, Se
 from tests.support.listed_logs import ListedLogs
 from tests.support.make import notification
 from tests.support.table_rows import neutral
+from tests.support.written_operations import WrittenOperations
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 EVER_MS = 1 << 42
@@ -170,3 +176,20 @@ def test_two_erasures_are_carried_out_together(table: Path, tmp_path: Path) -> N
     assert erase(table, *both) == {"e1": 4, "e2": 20}
     assert len(left(table)) == 16
     assert erase(tmp_path / "without an archive", ErasureScope("e", EVER_MS)) == {}
+
+
+@pytest.mark.parametrize(
+    ("refused", "error", "why"),
+    [
+        (ErasureRequest(), ConfigError, "name what to erase"),
+        (ErasureRequest(before="soon"), ConfigError, "write a span"),
+        (ErasureRequest(before="2099-01-01"), ConfigError, "in the future"),
+        (ErasureRequest(topic=TopicTest("a/*[")), ExpressionError, "."),
+    ],
+)
+def test_bad_requests_change_nothing(
+    refused: ErasureRequest, error: type[ArborcastError], why: str, written_operations: WrittenOperations
+) -> None:
+    with pytest.raises(error, match=why):
+        erasures.erase(KafkaSettings(), refused, control=ControlView())
+    assert written_operations.records == []

@@ -20,7 +20,7 @@ from arborcast.engine.embedded.status import status
 from arborcast.engine.processes import processes
 from arborcast.engine.processes.processes import ProcessId
 from arborcast.jobs import dispatch_stream
-from tests.support.engine import gone
+from tests.support.process import gone
 
 ME = ProcessId.of_this()
 DEAD = ProcessId(2**22 + 1, 0.0)  # above Linux's largest process id

@@ -15,7 +15,7 @@ from arborcast.core.telemetry.log_format import write
 from arborcast.engine.embedded.parts import Part, PartSpec
 from arborcast.engine.embedded.state import PartState
 from arborcast.engine.settings.stack import StackSettings
-from tests.support.engine import gone
+from tests.support.process import gone
 from tests.support.waiting import wait_until
 
 SETTINGS = StackSettings(start_timeout_s=120, restart_first_s=0.5)

@@ -16,7 +16,8 @@ from arborcast.ingest.demand.worker import DemandWorker
 from arborcast.topic_model.publishers import Upstream
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
-from tests.support.publisher import WSA, WSNT, Publisher
+from tests.support.publisher import Publisher
+from tests.support.soap_messages import WSA, WSNT
 from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.slow

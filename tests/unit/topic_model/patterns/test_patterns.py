@@ -1,6 +1,14 @@
-"""Patterns against a naive reference, and the laws of their normal form."""
+"""Patterns against a naive reference, and the laws of their normal form.
+
+The reference computes a Full topic expression the slow way, from the table of the standard: node sets over a tree of
+the topic and its ancestors. It shares nothing with `topic_model.patterns`. A topic is a tuple of (namespace, name); an
+expression is (root namespace, steps), each step a separator and a test: `*`, `.`, or a name with an optional namespace.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import pytest
 from hypothesis import example, given
@@ -10,7 +18,44 @@ from arborcast.core.errors import ExpressionError
 from arborcast.topic_model import expressions
 from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.topics import make_path
-from tests.support.naive_expressions import Step, Topic, naive_matches
+
+Topic = tuple[tuple[str, str], ...]
+
+
+class Step(NamedTuple):
+    """`separator` is `/` or `//`; `namespace` None is a name without a prefix."""
+
+    separator: str
+    namespace: str | None
+    name: str
+
+
+def naive_matches(root_namespace: str, steps: Sequence[Step], topic: Topic) -> bool:
+    """Whether the expression selects the topic."""
+    if topic[0][0] != root_namespace:
+        return False  # in the tree of another namespace
+    tree = [topic[:level] for level in range(len(topic) + 1)]  # () is the root above the root topics
+    selected: set[Topic] = {()}
+    for step in steps:
+        selected = {found for node in selected for found in _from(node, step, tree, root_namespace)}
+    return topic in selected
+
+
+def _from(node: Topic, step: Step, tree: Sequence[Topic], root_namespace: str) -> set[Topic]:
+    strictly_below = {other for other in tree if len(other) > len(node) and other[: len(node)] == node}
+    if step.name == ".":
+        return {node} if step.separator == "/" else {node, *strictly_below}
+    within = strictly_below if step.separator == "//" else {n for n in strictly_below if len(n) == len(node) + 1}
+    if step.name == "*":
+        return within
+    return {n for n in within if n[-1] == (_namespace_for(n, step, root_namespace), step.name)}
+
+
+def _namespace_for(candidate: Topic, step: Step, root_namespace: str) -> str:
+    if step.namespace is not None:
+        return step.namespace
+    return candidate[-2][0] if len(candidate) > 1 else root_namespace
+
 
 PREFIXES = {"t": "urn:t", "x": "http://example.org/x/y"}
 NAMESPACES = ["", *PREFIXES.values()]

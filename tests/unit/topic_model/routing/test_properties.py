@@ -2,18 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import hypothesis.strategies as st
+import msgspec
 from hypothesis import given
 
+from arborcast.topic_model.expressions import xpath
 from arborcast.topic_model.patterns.alternatives import Reach
-from arborcast.topic_model.patterns.patterns import parse_normal
-from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, TopicRemoved
+from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
+from arborcast.topic_model.records.control import (
+    ControlRecord,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    Tombstone,
+    TopicRemoved,
+    TriggerEnded,
+    TriggerRecord,
+    key_of,
+)
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.routing.selectors import is_one_topic, is_simple
+from arborcast.topic_model.subscriptions import Subscription, TriggerTarget
 from arborcast.topic_model.topics import TopicPath
-from tests.support.routing import NaiveTable, compacted, histories, normals, paths
+from arborcast.topic_model.tree.tree import TopicTree
+from tests.support.routing import control_records, normals, paths
+
+histories = st.lists(control_records, max_size=40)
+
+
+def compacted(history: Sequence[ControlRecord]) -> list[ControlRecord]:
+    """What log compaction may leave of a history: the last record of each key, where it was."""
+    last = {key_of(record): at for at, record in enumerate(history)}
+    return [record for at, record in enumerate(history) if last[key_of(record)] == at]
+
+
+class NaiveTable:
+    """Routing as one would explain it: all subscriptions, one after the other, asked whether they match."""
+
+    def __init__(self) -> None:
+        self.subscriptions: dict[str, Subscription] = {}
+        self.topics = TopicTree()
+
+    def apply(self, record: ControlRecord) -> None:
+        self.topics.apply(record)
+        match record:
+            case SubscriptionRecord(subscription=subscription) | TriggerRecord(subscription=subscription):
+                self.subscriptions[subscription.id] = subscription
+            case SubscriptionEnded(id=subscription_id) | TriggerEnded(id=subscription_id):
+                self.subscriptions.pop(subscription_id, None)
+            case Tombstone(key=key):
+                self.subscriptions.pop(key.removeprefix("sub:").removeprefix("trigger:"), None)
+                self.topics.remove(TopicPath(key.removeprefix("topic:")))
+
+    def now(self) -> dict[str, Subscription]:
+        """All subscriptions by id, triggers with what the facts of their topics say."""
+        return {each.id: self._with_target(each) for each in self.subscriptions.values()}
+
+    def _with_target(self, subscription: Subscription) -> Subscription:
+        trigger = subscription.trigger
+        topic = self.topics.get(trigger.topic) if trigger is not None else None
+        if trigger is None or topic is None:
+            return subscription
+        policy, distribution = topic.policy, self.topics.distribution(trigger.topic)
+        target = TriggerTarget(policy.retain, policy.priority, policy.reliable, topic.message_types, distribution)
+        return msgspec.structs.replace(subscription, trigger=msgspec.structs.replace(trigger, target=target))
+
+    def who(self, path: TopicPath) -> set[str]:
+        """Ids of all that match, paused or not."""
+        return {each.id for each in self.subscriptions.values() if self._matches(each, path)}
+
+    def match(self, path: TopicPath) -> set[str]:
+        """Ids of those that match and receive."""
+        return {found for found in self.who(path) if self.subscriptions[found].receives}
+
+    def _matches(self, subscription: Subscription, path: TopicPath) -> bool:
+        return all(self._passes(topic.normal, path) for topic in subscription.topics)
+
+    def _passes(self, normal: str, path: TopicPath) -> bool:
+        if normal.startswith(XPATH_SCHEME):
+            return path in xpath.parse_normal(normal).select(self.topics)
+        return parse_normal(normal).matches(path)
 
 
 def fold(history: list[ControlRecord], table: RoutingTable | None = None) -> RoutingTable:

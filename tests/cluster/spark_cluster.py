@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
-import signal
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +16,7 @@ from arborcast.dispatch.settings import DispatchSettings
 from arborcast.dispatch.spark.properties import DAEMONS, guarded, write_properties
 from arborcast.engine.install import java
 from arborcast.engine.processes import processes
-from tests.support.waiting import TIMEOUT_S
+from tests.support.process import LoggedProcess
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -28,63 +24,45 @@ _HOST = "127.0.0.1"
 _SECRET = "ARBORCAST_DISPATCH_SPARK_SECRET"  # noqa: S105  # the name of a variable
 
 
-class _Daemon:
-    """A JVM of the cluster, in a session of its own."""
+class _Daemon(LoggedProcess):
+    """A JVM of the cluster."""
 
     def __init__(self, folder: Path, name: str, main: str, arguments: list[str], properties: Path) -> None:
-        self.log = folder / f"{name}.log"
-        self._name = name
-        runtime = java.find_java()
+        executable = java.find_java().executable
         environment = {
-            **os.environ,
-            "JAVA_HOME": str(runtime.executable.parent.parent),
+            "JAVA_HOME": str(executable.parent.parent),
             "SPARK_HOME": str(SPARK_HOME),
             # spark-class would find it out; plain java has to be told.
             "SPARK_SCALA_VERSION": "2.13",
             "SPARK_LOCAL_IP": _HOST,
             "SPARK_WORKER_DIR": str(folder / name),
         }
-        command = [str(runtime.executable), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *_OPENED]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    *command,
-                    *("-cp", f"{SPARK_HOME}/jars/*", f"org.apache.spark.deploy.{main}"),
-                    *("--properties-file", str(properties), *arguments),
-                ],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-                start_new_session=True,
-            )
+        command = [str(executable), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *_OPENED]
+        command += ["-cp", f"{SPARK_HOME}/jars/*", f"org.apache.spark.deploy.{main}"]
+        command += ["--properties-file", str(properties), *arguments]
+        super().__init__(command, folder / f"{name}.log", cwd=folder, env=environment)
 
-    def wait_until(self, pattern: str, timeout: float = TIMEOUT_S) -> str:
-        """Until its log has a line with `pattern`; what the pattern's group matched."""
-        deadline = time.monotonic() + timeout
-        while True:
-            text = self.log.read_text(encoding="utf-8", errors="replace")
-            if found := re.search(pattern, text):
-                return found[1] if found.groups() else found[0]
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{self._name} did not say {pattern!r}:\n{text[-3000:]}")
-            time.sleep(0.05)
+    def start_until(self, pattern: str) -> None:
+        """Start it, and wait until its log has this."""
+        self.start()
+        self.wait_for(lambda: pattern in self.text(), pattern)
 
     def executors(self) -> list[psutil.Process]:
         """The JVMs that it runs for applications."""
         with suppress(psutil.NoSuchProcess):
-            return [child for child in psutil.Process(self.process.pid).children() if "java" in child.name()]
+            return [child for child in psutil.Process(self.pid).children() if "java" in child.name()]
         return []
 
-    def kill(self) -> None:
+    def kill(self) -> int:
         """kill -9 of it and of everything that it runs: what the loss of the machine is to the others."""
+        below: list[psutil.Process] = []
         with suppress(psutil.NoSuchProcess):
-            root = psutil.Process(self.process.pid)
-            for process in [root, *root.children(recursive=True)]:
-                with suppress(psutil.NoSuchProcess):
-                    process.send_signal(signal.SIGKILL)
-        self.process.wait(120)
+            below = psutil.Process(self.pid).children(recursive=True)
+        status = super().kill()
+        for process in below:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        return status
 
 
 class SparkCluster:
@@ -104,7 +82,7 @@ class SparkCluster:
         self.url = f"spark://{_HOST}:{port}"
         self.workers: list[_Daemon] = []
         try:
-            self.master.wait_until(r"I have been elected leader")
+            self.master.start_until("I have been elected leader")
             for _ in range(workers):
                 self.add_worker()
         except BaseException:
@@ -118,7 +96,7 @@ class SparkCluster:
         arguments = ["--host", _HOST, "--webui-port", "0", *limits, self.url]
         worker = _Daemon(self._folder, name, "worker.Worker", arguments, self._properties)
         self.workers.append(worker)
-        worker.wait_until(r"Successfully registered with master")
+        worker.start_until("Successfully registered with master")
         return worker
 
     def executors(self) -> list[psutil.Process]:

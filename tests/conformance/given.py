@@ -121,19 +121,11 @@ def _registration(known: Variables) -> str:
     )
 
 
-def _destroyed(known: Variables) -> str:
-    """The registration is over."""
-    answer = send(known["registration"], "<wsn-br:DestroyRegistration/>")
-    assert answer.status_code == 200, answer.text
-    return known["registration"]
-
-
 GIVEN: dict[str, Callable[[Variables], str]] = {
     "subscription": _subscription,
     "ended": _ended,
     "current_message": _current_message,
     "registration": _registration,
-    "destroyed": _destroyed,
     "pull_point": _pull_point,
     "waiting_message": _waiting_message,
 }

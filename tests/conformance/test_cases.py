@@ -44,7 +44,6 @@ class Case:
     fault: str = ""
     says: str = ""
     has: dict[str, str | bool] = field(default_factory=dict)
-    action: str = ""
 
     @property
     def operation(self) -> str:
@@ -79,8 +78,7 @@ def gateways(kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory) -> 
             log = ControlLog(settings)
             log.ensure_created()
             kept = TopicRecord(TopicPath("{urn:t}kept"), policy=TopicPolicy(retain=True))
-            queue = TopicRecord(TopicPath("{urn:t}jobs"), policy=TopicPolicy(queue=True))
-            log.append([kept, queue, TopicRecord(TopicPath("{urn:t}a"))])
+            log.append([kept, TopicRecord(TopicPath("{urn:t}a"))])
             log.close()
             folder = tmp_path_factory.mktemp(kind)
             return stack.enter_context(gateway_run(folder, settings, fixed=kind == "fixed"))

@@ -4,7 +4,6 @@ answered, refused, or end the connection."""
 from __future__ import annotations
 
 import asyncio
-from functools import cache
 
 from lxml import etree
 
@@ -24,13 +23,14 @@ from arborcast.wire.frames import (
     UnsubscribeBody,
     encode,
 )
+from tests.fuzz._generate import Target, loop
 from tests.support.gateway_parts import GatewayParts
 
 _LIMIT = 10_000
 
 _CONNECT = encode(FrameKind.CONNECT, 1, frames.ConnectBody(client="fuzz"))
 
-FRAME_SEEDS = (
+_FRAME_SEEDS = (
     _CONNECT + encode(FrameKind.PUBLISH, 2, PublishBody("a/b", b"<x>1</x>", {"unit": "bar"}, 5, lifespan=2.0)),
     _CONNECT + encode(FrameKind.PUBLISH, 2, PublishBody("{urn:t}a", b"4 < 5", key="k"), frames.LOOSE),
     _CONNECT + encode(FrameKind.SUBSCRIBE, 2, SubscribeBody("a//.", "archive", {"Priority": "5"}, ["{urn:m}x"])),
@@ -77,12 +77,7 @@ def check_frames(data: bytes) -> None:
     found = _read([data])
     if found != _read([data[number : number + 1] for number in range(len(data))]):
         raise AssertionError("it depends on how the bytes are cut up")
-    _loop().run_until_complete(_converse(found[0]))
-
-
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    return asyncio.new_event_loop()
+    loop().run_until_complete(_converse(found[0]))
 
 
 async def _converse(received: list[Frame]) -> None:
@@ -103,21 +98,21 @@ async def _converse(received: list[Frame]) -> None:
         etree.fromstring(each.payload)
 
 
-PART = b"\x1e"
-"""Between the parts of a multipart message in the inputs of `zeromq`."""
+_PART = b"\x1e"
+"""Between the parts of a multipart message in an input."""
 
-ZMQ_SEEDS = (
-    PART.join((b"a/b", b"<x>1</x>", b'{"unit": "bar"}')),
-    PART.join((b"ALL:ALARM", b"4 < 5", b"")),
-    PART.join((b"{urn:t}a", b" <x xmlns='urn:x'/>")),
-    PART.join((b"\x01plant/", b"\x01plant/a", b"\x00plant/", b"\x01{urn:t}a/b", b"\x00ALL:ALARM")),
+_ZMQ_SEEDS = (
+    _PART.join((b"a/b", b"<x>1</x>", b'{"unit": "bar"}')),
+    _PART.join((b"ALL:ALARM", b"4 < 5", b"")),
+    _PART.join((b"{urn:t}a", b" <x xmlns='urn:x'/>")),
+    _PART.join((b"\x01plant/", b"\x01plant/a", b"\x00plant/", b"\x01{urn:t}a/b", b"\x00ALL:ALARM")),
 )
 
 
 def check_zeromq(data: bytes) -> None:
     """A message is refused, or becomes a PUBLISH that the gateway answers; subscriptions of some peers take nothing
     from another one."""
-    parts = data.split(PART)
+    parts = data.split(_PART)
     try:
         body, flags = read_publication(parts)
         body.properties = body.properties or {"task": read_topic(parts[0])}
@@ -127,7 +122,7 @@ def check_zeromq(data: bytes) -> None:
         written_topic(body.topic, "colon")
         connect = Frame(FrameKind.CONNECT, 0, 1, _CONNECT[frames.HEAD_BYTES :])
         (publish,) = Decoder(2**20).feed(encode(FrameKind.PUBLISH, 2, body, flags))
-        _loop().run_until_complete(_converse([connect, publish]))
+        loop().run_until_complete(_converse([connect, publish]))
     _check_prefixes(parts)
 
 
@@ -152,3 +147,15 @@ def _check_prefixes(parts: list[bytes]) -> None:
             closed.add(peer)
         if held in prefixes.sweep():
             raise AssertionError("it has ended, and its peer is there")
+
+
+_FRAME_SNIPPETS = (
+    *(b"ARBC", b"ARBC\x01", b"\x00" * 4, b"\xff" * 4, b"\x01", b"\x03", b"\x05", b"\x63", b"\x81", b"\xa5topic"),
+    *(b"\xa7payload", b"\xc4\x04<x/>", b"\xa1a", b"\xaaproperties", b"\xaaexpression", b"\xa3a//", b"\xc0", b"\xde"),
+)
+_ZMQ_SNIPPETS = (_PART, _PART * 8, b"\x01", b"\x00", b'{"a": ""}', b"a/" * 40, *b"< { } {} / : // a".split())
+
+TARGETS = {
+    "frames": Target(check_frames, _FRAME_SEEDS, _FRAME_SNIPPETS),
+    "zeromq": Target(check_zeromq, _ZMQ_SEEDS, _ZMQ_SNIPPETS),
+}

@@ -9,7 +9,6 @@ import msgspec
 from lxml import etree
 
 from arborcast.core.errors import ArborcastError, InfrastructureError
-from arborcast.core.security.keyring import KeyRing
 from arborcast.core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, check
 from arborcast.core.settings import SecretSettings
 from arborcast.dispatch.delivery.credentials import Vault
@@ -17,10 +16,7 @@ from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.logs import attempts, dead_letters, parked
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.ingest.federation.receiver import read_forwarded
-from arborcast.topic_model.expressions import (
-    FULL,
-    XPATH,
-)
+from arborcast.topic_model.expressions import FULL, XPATH
 from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.records import control, fragments, notifications, peers, pull
 from arborcast.topic_model.records.notifications import Notification
@@ -39,9 +35,7 @@ from arborcast.topic_model.subscriptions import (
 )
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.errors import MalformedMessage
-
-KEYS = KeyRing({"k1": b"k" * 32})
-
+from tests.fuzz._generate import KEYS, TOPIC_TEXTS, XML_SNIPPETS, Target, reasoned
 
 _HEADER = re.compile(r"[\x20-\x7e]*")
 
@@ -220,10 +214,6 @@ def control_seeds() -> tuple[bytes, ...]:
     return tuple(key + b"\n" + (value or b"") for key, value in map(control.encode, made))
 
 
-def _reasoned(error: InfrastructureError) -> None:
-    assert str(error)
-
-
 def check_log_records(data: bytes) -> None:
     """Notification, attempt, parked, dead-letter and pull-point records: read, or refused as damaged or too new."""
     readers: tuple[Callable[[bytes], object], ...] = (
@@ -239,7 +229,7 @@ def check_log_records(data: bytes) -> None:
         try:
             read(data)
         except InfrastructureError as error:
-            _reasoned(error)
+            reasoned(error)
 
 
 def log_seeds() -> tuple[bytes, ...]:
@@ -256,3 +246,18 @@ def log_seeds() -> tuple[bytes, ...]:
         dead_letters.encode(dead_letters.letter_of(attempt, notification)),
         fragments.encode(fragments.StoredPart("o", TopicPath("a"), "me:1", 3, True, b"<half", 5))[1],
     )
+
+
+TARGETS = {
+    "peers": Target(check_peers, peer_seeds(), (*XML_SNIPPETS, *TOPIC_TEXTS, b"G/a", b"\x91", b"\xc4\x04")),
+    "datagrams": Target(check_datagram, datagram_seeds(), (b"ACD1", b"\n", b"v1,", b"G/a", b"\x91", b"\xc4\x04")),
+    "envelope": Target(
+        check_envelope, envelope_seeds(), (*XML_SNIPPETS, b"\\r\\n", b'\\"', b"\\ud800", b"legacy", b"raw")
+    ),
+    "control": Target(
+        check_control, control_seeds(), tuple(b'" { } [ ] , : null true "v":2 "v":99 //. | xpath: \\ud800'.split())
+    ),
+    "records": Target(
+        check_log_records, log_seeds(), (b"\x80", b"\xdf\xff\xff\xff\xff", b"\xcf", b"\xc0", b"\xda\xff\xff", b"\t")
+    ),
+}

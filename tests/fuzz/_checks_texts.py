@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 
-from arborcast.core.errors import ArborcastError, ConditionError, ExpressionError, SecretError, SignatureError
-from arborcast.core.security.keyring import KeyRing, parse_keys
+from arborcast.core.errors import ConditionError, ExpressionError, SecretError, SignatureError
+from arborcast.core.security.keyring import parse_keys
 from arborcast.core.security.signatures import check, key_of
 from arborcast.directory.entries import ldif
 from arborcast.directory.entries.dn import format_dn, parse_dn
@@ -28,15 +28,7 @@ from arborcast.topic_model.routing.rest import selects_any
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, XPathFilter
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
-
-KEYS = KeyRing({"k1": b"k" * 32})
-
-
-def _reasoned(error: ArborcastError, good: bool = True) -> None:
-    """A refusal says why."""
-    assert str(error)
-    assert good
-
+from tests.fuzz._generate import KEYS, SECRET, TOPIC_TEXTS, Target, reasoned
 
 _NAMESPACES = {"t": "urn:t", "x": "http://x/y", "": "urn:default"}
 
@@ -65,7 +57,7 @@ def check_alternatives(data: bytes) -> None:
     try:
         found = parse(text, FULL, _NAMESPACES)
     except ExpressionError as error:
-        _reasoned(error)
+        reasoned(error)
         return
     table, pattern = _table(), parse_normal(found.normal)
     table.apply(control.SubscriptionRecord(Subscription("s", EndpointReference("http://c/"), topics=(found,))))
@@ -93,7 +85,7 @@ def check_expression(data: bytes) -> None:
             try:
                 found = parse(text, dialect, namespaces)
             except ExpressionError as error:
-                _reasoned(error)
+                reasoned(error)
                 continue
             compiled = compile_normal(found.normal)
             assert compile_normal(compiled.normal).normal == compiled.normal
@@ -127,7 +119,7 @@ def check_condition(data: bytes) -> None:
     try:
         condition = compile_condition(XPathFilter(_XPATH_1, text, {"o": "urn:o"}))
     except ConditionError as error:
-        _reasoned(error)
+        reasoned(error)
         return
     for document in (_DOCUMENT, b"<x/>"):
         try:
@@ -149,7 +141,7 @@ def check_secrets(data: bytes) -> None:
         try:
             step()
         except SecretError as error:
-            _reasoned(error, len(text) < 40 or text not in str(error))
+            reasoned(error, len(text) < 40 or text not in str(error))
     for headers in _signature_headers(text):
         try:
             check([b"k" * 32], headers, data, 1_800_000_000.0)
@@ -168,7 +160,7 @@ def check_ldif(data: bytes) -> None:
     try:
         blocks = ldif.parse(data)
     except LdifError as error:
-        _reasoned(error, error.line >= 1)
+        reasoned(error, error.line >= 1)
     else:
         for block in blocks:
             if block.entry is not None:
@@ -180,3 +172,62 @@ def check_ldif(data: bytes) -> None:
     except DnError:
         return
     assert parse_dn(format_dn(dn)) == dn
+
+
+_TOPIC_SNIPPETS = (
+    *b"/ // //. * | : . .. { } {} t: x: q: a [ ] ( ) @ count( = 1 ' \" self::".split(),
+    *(b" or ", b"/a" * 40, b"|a" * 40, b"//*" * 20),
+)
+_ALTERNATIVES = (
+    b"t:a//b|t:a//c/b|t:a//a//a|t:a/*/b",
+    b"a//b//c|a//b|a/b/c//.|//b|//b/*|*/b|x:b//t:c",
+    b"t:a//b//c//b//c|t:a//*/c|t:a/*/*/b|t:a//b//*|//c//.|t:a//a/a//a",
+    b"|".join(b"t:a//%c//%c/*" % (first, second) for first in b"abc" for second in b"abc"),
+    b"//a|//b|//c|//t:a|//x:b//c|//*|t:a|a",
+)
+_ALTERNATIVE_SNIPPETS = (
+    *b"| // / * . //. /* //* t: x: a b c |a//b |t:a//b //b/*//c |* //t:b /x:c".split(),
+    *(b"//a" * 8, b"/*" * 8, b"|t:a//b//c" * 20, b"|//b" * 10),
+)
+_XPATH_SNIPPETS = (
+    *b"/ // .. * | [ ] ( ) @ ' \" , $x ancestor:: id( document('file:///etc/passwd') count( not( string(".split(),
+    *b"position() last() 1e400 preceding::* re:test( o:x < >".split(),
+    *(b"//*" * 30, b"[*" * 30, b" and ", b" or ", b" div ", b" mod ", b"-" * 40),
+)
+_LDIF = (
+    b"version: 1\n\ndn: ou=topics,dc=x\nobjectClass: organizationalUnit\nou: topics\n\n# c\n"
+    b"dn:: b3U9YSxkYz14\ncn: a\n b\n",
+    b"dn: cn=a\\,b+ou=\\C3\\A4,dc=x\ncn;lang-de: a,b\ndescription:: AAAA\n",
+    b"cn=a\\20,ou=#0401,dc=x",
+)
+
+TARGETS = {
+    "expression": Target(check_expression, TOPIC_TEXTS, _TOPIC_SNIPPETS),
+    "alternatives": Target(check_alternatives, _ALTERNATIVES, _ALTERNATIVE_SNIPPETS),
+    "condition": Target(
+        check_condition,
+        (
+            b"//o:x[@b] = 1",
+            b"count(/o:order/*) > 2 and not(//y/z)",
+            b"string-length(normalize-space(o:x)) + 1",
+            b"o:x|y/z",
+        ),
+        _XPATH_SNIPPETS,
+    ),
+    "ldif": Target(
+        check_ldif,
+        _LDIF,
+        (b"\n\n", b"\n ", b":: ", b":< ", b"changetype: add\n", *b'dn: \\ \\2 + , = " # ;'.split()),
+    ),
+    "secrets": Target(
+        check_secrets,
+        (
+            SECRET.encode(),
+            KEYS.seal(b"x" * 32, "context").encode(),
+            b"k1 " + b"QUFB" * 10 + b"QUE=\n",
+            b"1800000000",
+            b"v1,AAAA v1,BBBB",
+        ),
+        (b"\n", b" ", *b"whsec_ k1: v1, v1a, = + / #".split()),
+    ),
+}

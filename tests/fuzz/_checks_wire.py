@@ -5,45 +5,39 @@ A check returns for what was carried out or refused as it should be, and raises 
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import random
-from functools import cache
 from xml.sax.saxutils import quoteattr
 
 from lxml import etree
 
 from arborcast.client.received import read_push
 from arborcast.core.errors import PeerError
-from arborcast.core.security.keyring import KeyRing
 from arborcast.core.settings import SecretSettings
 from arborcast.ingest.elements.protection import Protector
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import PullPointRecord, SubscriptionRecord
 from arborcast.topic_model.records.packages import read_package_header, unwrap_part
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from tests.fuzz._generate import KEYS, SECRET, XML_SNIPPETS, Target, loop
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.one_reading import hidden, is_taken
-
-KEYS = KeyRing({"k1": b"k" * 32})
-_SECRET = "whsec_" + "QUFB" * 8
-
 
 _POLICY = 'xmlns:p="urn:arborcast:policy"'
 _ADDRESS = (
     "<wsnt:SubscriptionReference><wsa:Address>http://127.0.0.1:8080/wsn/subscriptions/x</wsa:Address>"
     "</wsnt:SubscriptionReference>"
 )
-GATEWAY_SEEDS = (
+_GATEWAY_SEEDS = (
     soap.envelope(soap.notify(soap.message(), soap.message("t:a", "<n><![CDATA[<]]>&#65;<!-- c --></n>"))),
     soap.envelope(soap.subscribe("http://h/c", soap.topic_expression("t:a//.|t:b/*"), "PT10M"), "1.2"),
     soap.envelope(soap.subscribe("http://h/c", soap.content_filter("//o:x[@a > 3]"), "2030-01-01T00:00:00Z")),
     soap.envelope(
         soap.subscribe(
             "https://h/c",
-            more=f"<wsnt:SubscriptionPolicy {_POLICY}><p:Signing><p:Secret>{_SECRET}</p:Secret></p:Signing>"
+            more=f"<wsnt:SubscriptionPolicy {_POLICY}><p:Signing><p:Secret>{SECRET}</p:Secret></p:Signing>"
             "<p:Credentials><p:Basic><p:User>u</p:User><p:Password>w</p:Password></p:Basic></p:Credentials>"
             "</wsnt:SubscriptionPolicy>",
         )
@@ -68,11 +62,6 @@ GATEWAY_SEEDS = (
 _PATHS = ("/wsn/NotificationBroker", "/wsn/subscriptions/x", "/onvif/event_service", "/wsn/pullpoints/x")
 
 
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    return asyncio.new_event_loop()
-
-
 _THERE = Subscription("x", EndpointReference("https://there/"), "http://127.0.0.1:8080/wsn/subscriptions/x")
 
 
@@ -82,7 +71,7 @@ def _posted(body: bytes, path: str) -> tuple[GatewayParts, int, str]:
     # So that what is about a subscription or a pull point finds one.
     parts.table.apply(SubscriptionRecord(_THERE))
     parts.pull_points.apply(PullPointRecord("x", "http://127.0.0.1:8080/wsn/pullpoints/x"))
-    answer = _loop().run_until_complete(parts.request("POST", path, body))
+    answer = loop().run_until_complete(parts.request("POST", path, body))
     if answer.body:
         etree.fromstring(answer.body)
     return parts, answer.status, answer.reason if answer.status != 200 and answer.body else ""
@@ -99,7 +88,7 @@ def check_gateway(data: bytes) -> None:
             assert parts.notifications.accepted == []
 
 
-HEADER_SEEDS = (
+_HEADER_SEEDS = (
     b"urn:uuid:1\nhttp://h/answers\nPT10S\n2030-01-01T00:00:00Z\n5\ntrue\n{urn:t}x\nmerge",
     b"k1\nurn:arborcast:none\nP1D\n\n-100\n1\n\n",
     b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n\n\n\n\n\n\n",
@@ -126,7 +115,7 @@ def check_headers(data: bytes) -> None:
     for path, body in (("/publish/a", b"<x/>"), (_PATHS[0], soap.envelope(soap.notify(message), "1.1", block))):
         sent = {} if path == _PATHS[0] else {"Content-Type": "application/xml", **headers}
         parts = GatewayParts()
-        answer = _loop().run_until_complete(parts.request("POST", path, body, sent))
+        answer = loop().run_until_complete(parts.request("POST", path, body, sent))
         assert answer.status in (202, 400, 413, 500), answer.status
         if answer.status != 202:
             assert b"internal error" not in answer.body
@@ -197,8 +186,8 @@ def _encoded_seeds() -> tuple[bytes, ...]:
     return tuple(seeds)
 
 
-ENCODED_SEEDS = _encoded_seeds()
-ENCODING_SNIPPETS = (
+_ENCODED_SEEDS = _encoded_seeds()
+_ENCODING_SNIPPETS = (
     *(codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
     *(b"<\0", b"\0<", b"\0>", b">\0", b"Lo\xa7\x94", b"+ADw-", b"\x1b$B", b"~{", b"\x5c", b"\x7e", b"\xed\xa0\x80"),
     *(f" encoding='{claim}'".encode() for claim in _CLAIMS if claim),
@@ -220,3 +209,39 @@ def check_push(data: bytes) -> None:
             etree.fromstring(message.payload)
     except PeerError:
         return
+
+
+_LEGACY_SEEDS = (
+    legacy.subscribe("all:alarm:alarm1", "http://host:9002/wsn-subscribe"),
+    legacy.unsubscribe("all:alarm:alarm1", "http://host:9002/wsn-subscribe"),
+    legacy.notify("all:alarm:alarm1", "<level n='1'>3 &lt; 4</level>"),
+    legacy.notify("all", "text & more", "1-0-1-2"),
+    legacy.notify("all", "<half a tag", "1-1-0-0"),
+    legacy.create_pull_point(),
+)
+_FRAGMENTED = (
+    "<a b='1'>R&amp;D é告<c/><![CDATA[ & ]]></a>",
+    "1 < 2 & more Ã© ",
+    legacy.notify("a", "<x/>", "1-1-0-0"),
+    "1-1-1-7;me%2C1",
+)
+_IN_LEGACY = (*XML_SNIPPETS, b"<wsnt:Message>", b"</wsnt:Message>")
+
+TARGETS = {
+    "headers": Target(
+        check_headers,
+        _HEADER_SEEDS,
+        (*XML_SNIPPETS, b"\n", b"\t", *b"urn:x http:// [::1] 00- PT Z + true {urn:t}".split()),
+    ),
+    "gateway": Target(check_gateway, _GATEWAY_SEEDS, XML_SNIPPETS),
+    "legacy": Target(check_legacy, tuple(map(str.encode, _LEGACY_SEEDS)), (*_IN_LEGACY, b"<Fragment>", b"0-", b"all:")),
+    "fragments": Target(
+        check_fragments,
+        tuple(map(str.encode, _FRAGMENTED)),
+        (*_IN_LEGACY, b"</Identification>", b"<Fragment>1-1-0-3</Fragment>"),
+    ),
+    "push": Target(
+        check_push, (*_GATEWAY_SEEDS[:2], soap.envelope("<o:raw xmlns:o='urn:o'>1</o:raw>", "1.2")), XML_SNIPPETS
+    ),
+    "encoding": Target(check_encoding, _ENCODED_SEEDS, _ENCODING_SNIPPETS),
+}

@@ -1,10 +1,50 @@
-"""Inputs made from good ones: pieces cut out, put in, taken from another."""
+"""What is fuzzed: a check, and inputs made from good ones: pieces cut out, put in, taken from another."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 
 from hypothesis import strategies as st
+
+from arborcast.core.security.keyring import KeyRing
+
+
+@dataclass(frozen=True)
+class Target:
+    """A check of one input, good inputs, and pieces to put into them."""
+
+    check: Callable[[bytes], None]
+    seeds: tuple[bytes, ...]
+    snippets: tuple[bytes, ...]
+
+
+KEYS = KeyRing({"k1": b"k" * 32})
+SECRET = "whsec_" + "QUFB" * 8
+
+XML_SNIPPETS = (
+    *b"< > & \" ' / : ]]> <!-- --> <![CDATA[ <? ?> = - [ {".split(),
+    *(b"&lt;", b"&amp;", b"&#0;", b"&#x110000;", b"&x;", b"<!DOCTYPE a>", b"<!DOCTYPE a [<!ENTITY x 'y'>]>"),
+    *(b"xmlns=''", b"xmlns:s='urn:x'", b"xml:lang='x'", b"<a>" * 300, b"<?xml version='1.0' encoding='utf-16'?>"),
+    *b"wsnt:Notify wsnt:Topic wsa:Address s:Body s:Header PT1S P9999Y 2030-01-01T00:00:00Z".split(),
+    *b"wsnt:Unsubscribe wsnt:Renew p:Signing p:Secret urn:arborcast:policy xsi:nil='1'".split(),
+)
+
+TOPIC_TEXTS = tuple(b"t:a/b a//.|t:b/* //x:b//. */a a:b:c t:a//*/x:c {urn:t}a/b boolean(//t:a[b])".split())
+
+
+def reasoned(error: Exception, good: bool = True) -> None:
+    """A refusal has a reason."""
+    assert str(error)
+    assert good
+
+
+@cache
+def loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()
+
 
 _CUTS = (0, 0, 1, 1, 2, 3, 10, 60)
 

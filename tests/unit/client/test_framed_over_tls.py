@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +13,7 @@ from arborcast.client.framed import ConnectionFactory
 from arborcast.wire import frames
 from arborcast.wire.frames import Decoder, FrameKind
 from tests.support.certificates import Certificates, make_certificates
+from tests.support.scripted_server import ScriptedServer
 
 
 @pytest.fixture(scope="module")
@@ -23,40 +23,22 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture
 def factory(certificates: Certificates) -> Iterator[ConnectionFactory]:
-    """Of a broker that answers every question with CONNECTED, and a long one with a long one."""
+    """Of a broker that answers every CONNECT with CONNECTED, and a long one with a long one."""
     context = certificates.server()
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1_000)
-    threads: list[threading.Thread] = []
 
     def answer(plain: socket.socket) -> None:
         plain.settimeout(120)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         decoder = Decoder(2**30)
-        with plain, context.wrap_socket(plain, server_side=True) as connection:
+        with context.wrap_socket(plain, server_side=True) as connection:
             while data := connection.recv(65_536):
-                for frame in decoder.feed(data):
-                    if frame.kind == FrameKind.CONNECT:
-                        said = frames.read_body(frame, frames.ConnectBody).client
-                        body = frames.ConnectedBody(said, 1_000_000, 60.0)
-                        connection.sendall(frames.encode(FrameKind.CONNECTED, frame.correlation, body))
+                for frame in (each for each in decoder.feed(data) if each.kind == FrameKind.CONNECT):
+                    said = frames.read_body(frame, frames.ConnectBody).client
+                    body = frames.ConnectedBody(said, 1_000_000, 60.0)
+                    connection.sendall(frames.encode(FrameKind.CONNECTED, frame.correlation, body))
 
-    def accept() -> None:
-        while True:
-            try:
-                plain, _ = listener.accept()
-            except OSError:
-                return
-            threads.append(threading.Thread(target=answer, args=(plain,)))
-            threads[-1].start()
-
-    accepting = threading.Thread(target=accept)
-    accepting.start()
-    url = f"framed+tls://127.0.0.1:{listener.getsockname()[1]}"
-    yield ConnectionFactory(url, tls_ca_file=certificates.authority, timeout_s=120)
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
-    for each in [accepting, *threads]:
-        each.join(120)
+    with ScriptedServer(answer, "framed+tls") as broker:
+        yield ConnectionFactory(broker.url, tls_ca_file=certificates.authority, timeout_s=120)
 
 
 def test_an_early_frame_arrives_while_session_tickets_are_read(factory: ConnectionFactory) -> None:
@@ -78,18 +60,12 @@ def test_long_frames_go_both_ways_at_the_same_time(factory: ConnectionFactory) -
 
 
 def test_an_http_server_at_that_address_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+    def refuse(connection: socket.socket) -> None:
+        connection.recv(1)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1_000):
+            pass
 
-        def refuse() -> None:
-            plain, _ = listener.accept()
-            with plain:
-                plain.recv(1)
-                plain.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                plain.shutdown(socket.SHUT_WR)
-                while plain.recv(1_000):
-                    pass
-
-        done = threads.submit(refuse)
-        with pytest.raises(BrokerUnavailable, match="an HTTP server answered"):
-            ConnectionFactory(f"framed://127.0.0.1:{listener.getsockname()[1]}").connection()
-        done.result()
+    with ScriptedServer(refuse, "framed") as server, pytest.raises(BrokerUnavailable, match="an HTTP server answered"):
+        ConnectionFactory(server.url).connection()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from datetime import timedelta
 
 import pytest
@@ -29,6 +28,7 @@ from arborcast.client.testing import MemoryTransport
 from arborcast.core.errors import ExpressionError
 from tests.support.gateway_parts import START, GatewayParts
 from tests.support.gateway_process import ROOT
+from tests.support.scripted_server import ScriptedServer
 
 pytestmark = pytest.mark.slow
 
@@ -142,19 +142,13 @@ def test_operations_that_may_have_arrived_are_not_repeated(answer: HttpAnswer | 
 
 
 def test_connections_that_end_without_an_answer_or_are_refused() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
-
-        def hang_up() -> None:
-            connection, _ = listener.accept()
-            connection.recv(10)
-            connection.close()
-
-        done = threads.submit(hang_up)
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with Client(url, retries=Retries(attempts=1)) as client, pytest.raises(BrokerUnreachable) as lost:
-            client.notify("a", "<x/>")
-        done.result()
-        assert lost.value.sent
+    with (
+        ScriptedServer(lambda connection: connection.recv(10)) as server,
+        Client(server.url, retries=Retries(attempts=1)) as client,
+        pytest.raises(BrokerUnreachable) as lost,
+    ):
+        client.notify("a", "<x/>")
+    assert lost.value.sent
     # The long pauses are for brokers that answer.
     patient = Retries(first_s=60, longest_s=60, unanswered=False)
     with Client("http://127.0.0.1:9", retries=patient) as client, pytest.raises(BrokerUnreachable) as away:

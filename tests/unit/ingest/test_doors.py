@@ -46,18 +46,27 @@ from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.framed import FramedClient, framed_edge, zmq_edge
 from tests.support.gateway_parts import GatewayParts, HttpAnswer, only_subscription
-from tests.support.guarded_gateway import ANNA, BERT, Clock, guarded
+from tests.support.guarded_gateway import ANNA, BERT, OLGA, Clock, guarded
 from tests.support.outbound import THIS_MACHINE
 
 pytestmark = pytest.mark.slow
 
+# Bert has all rights but to publish, Olga all but to subscribe.
 POLICY = """
 [[allow]]
 do = ["publish", "subscribe"]
 topics = ["a//."]
 users = ["anna"]
+[[allow]]
+do = ["subscribe", "serve", "manage"]
+topics = ["a//."]
+users = ["bert"]
+[[allow]]
+do = ["publish", "serve", "manage"]
+topics = ["a//."]
+users = ["olga"]
 """
-PASSWORDS = {"anna": ("pa", ANNA), "bert": ("pb", BERT)}
+PASSWORDS = {"anna": ("pa", ANNA), "bert": ("pb", BERT), "olga": ("po", OLGA)}
 CONSUMER = "http://127.0.0.1:9/consumer"
 
 
@@ -641,13 +650,13 @@ def test_who_may_subscribe(entry: type[SubscribeDoor], tmp_path: Path) -> None:
             if entry.pushed:
                 assert door.subscribe("a/b") == "", "the same again is no third"
             assert len(list(anna.parts.table.subscriptions())) == 2
-    bert = World(tmp_path, "bert", topics=TopicSettings(fixed=True))
-    bert.parts.have_topics("a/b", "a/to")
-    with opened(entry, bert) as door:
+    olga = World(tmp_path, "olga", topics=TopicSettings(fixed=True))
+    olga.parts.have_topics("a/b", "a/to")
+    with opened(entry, olga) as door:
         why = door.subscribe("a/b")
-        assert door.is_refused(why, "bert may not subscribe to all of")
+        assert door.is_refused(why, "olga may not subscribe to all of")
         assert door.subscribe("a/c").replace("a/c", "a/b").replace("a:c", "a:b") == why, "as if it were a topic"
-        assert bert.parts.control.records == []
+        assert olga.parts.control.records == []
 
 
 def test_subscriptions_that_can_select_or_reach_nothing(entry: type[SubscribeDoor], tmp_path: Path) -> None:

@@ -141,19 +141,6 @@ def answering(relates_to: str = "urn:uuid:1", topic: str = "t:jobs", mark: str =
     )
 
 
-@pytest.mark.parametrize(("right", "may"), [("serve", True), ("manage", True), ("publish", False)])
-def test_to_serve_a_queue_is_a_right_of_its_own(tmp_path: Path, right: str, may: bool) -> None:
-    parts = guarded(tmp_path, Clock(), RIGHTS.replace('"serve"', f'"{right}"'))
-    parts.have_topics(QUEUE, queue=True)
-    answer = parts.post(serving(), authorization=OLGA)
-    assert answer.status == 200 if may else "olga may not serve 't:jobs'" in answer.reason
-    refused = parts.post(serving(), authorization=BERT)
-    assert refused.fault == "SubscribeCreationFailedFault"
-    assert "bert may not serve" in refused.reason
-    plain = soap.envelope(soap.subscribe(filters=soap.topic_expression("t:jobs")))
-    assert parts.post(plain, authorization=BERT).status == 200
-
-
 def test_a_server_answers_into_the_pull_point_of_a_request_only(tmp_path: Path) -> None:
     """The job marks each request for the server that it gives it to; and whoever asks names a pull point of its own."""
     parts = guarded(tmp_path, Clock(), RIGHTS)

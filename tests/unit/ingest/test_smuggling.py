@@ -94,6 +94,8 @@ TAKEN = {
     "an IPv6 host": HOSTLESS + b"HOST: [::1]:8080\r\n" + SIZED,
     "a host with an underscore": HOSTLESS + b"Host: my_host.example.:80\r\n" + SIZED,
     "an offer to upgrade": START + LENGTH + JAVA + SIZED,
+    "an offer to upgrade, and chunks": START + JAVA + CODING + CHUNKED,
+    "an offer of WebSocket": START + b"Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n" + LENGTH + SIZED,
 }
 
 

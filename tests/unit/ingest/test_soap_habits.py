@@ -19,14 +19,6 @@ def test_addressing_is_answered_when_it_was_used() -> None:
     assert only_subscription(parts).addressing
 
 
-def test_faults_are_addressed_too() -> None:
-    answer = GatewayParts().post(
-        soap.envelope("<wsnt:Unsubscribe/>", header=soap.addressing("urn:any", "urn:uuid:42")), "/wsn/subscriptions/x"
-    )
-    assert answer.text("Action") == "http://docs.oasis-open.org/wsrf/fault"
-    assert answer.text("RelatesTo") == "urn:uuid:42"
-
-
 def test_security_headers_and_those_for_others_are_let_through() -> None:
     security = (
         '<w:Security xmlns:w="http://docs.oasis-open.org/wss/2004/01/'

@@ -1,16 +1,16 @@
-"""The table of rights, operations and doors: each operation, through each door that has it, asked for by users that
-hold one right each, or two. And what no right allows: operator events.
+"""The table of rights and operations: each operation, requested by users that hold one right each, or two. And what no
+right allows: operator events.
 
-An operation of the application, or a frame that clients send, without a row here fails a test.
+An operation of the application, or a frame that clients send, without a row here fails a test. Publications and
+subscriptions through each door: test_doors.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -337,39 +337,28 @@ def legacy_rows() -> Iterator[Row]:
     yield of(f'<wsnt:CreatePullPoint xmlns:wsnt="{PREFIXES["wsnt"]}">mine</wsnt:CreatePullPoint>', OTHERS, "pull point")
 
 
-def publish_as(content_type: str, body: bytes, topic: str = "{urn:t}a/b") -> Ask:
-    def ask(world: World, who: str, _: str) -> str:
-        headers = {"content_type": content_type, "authorization": basic(who, SECRET)}
-        answer = world.parts.post(body, f"/publish/{topic}", **headers)
-        return "" if answer.status == 202 else answer.body.decode()
-
-    return ask
-
-
-CLOUD_EVENT = b'{"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}'
-
-
 def follow(world: World, who: str, path: str) -> str:
-    """A stream, or that of a subscription."""
-    headers = {"authorization": basic(who, SECRET)}
-    if path != BROKER:
-        headers["last_event_id"] = path.rpartition("/")[2]
+    """The stream of a subscription."""
+    headers = {"authorization": basic(who, SECRET), "last_event_id": path.rpartition("/")[2]}
     answer = asyncio.run(world.parts.hang_up_after_the_head("/events/{urn:t}a//.", headers))
     return "" if answer.status == 200 else answer.body.decode()
 
 
-HTTP_ROWS = [
-    Row(("Publish", "POST"), PUBLISHERS, publish_as("application/xml", b"<x/>"), door="XML"),
-    Row(("Publish", "POST"), PUBLISHERS, publish_as("application/json", b"{}"), door="JSON"),
-    Row(("Publish", "POST"), PUBLISHERS, publish_as("application/cloudevents+json", CLOUD_EVENT), door="CloudEvents"),
-    Row(("Events", "GET"), SUBSCRIBERS, follow, door="new"),
-    Row(("Events", "GET"), MANAGERS, follow, made(PULL, Kind.SUBSCRIPTION), door="resumed"),
-]
+def unsubscribe_in_a_frame(world: World, who: str, path: str) -> str:
+    with framed_edge(world.parts) as edge, closing(FramedClient(edge, who, SECRET)) as client:
+        answer = client.ask(FrameKind.UNSUBSCRIBE, frames.UnsubscribeBody(path.rpartition("/")[2]))
+        return "" if answer.kind == FrameKind.RECEIPT else frames.read_body(answer, frames.ErrorBody).text
+
 
 # Addresses of what belongs to a user.
 OWNED = (Kind.SUBSCRIPTION.value, Kind.PULL_POINT.value, Kind.REGISTRATION.value)
 
-ROWS = [*soap_rows(), *legacy_rows(), *HTTP_ROWS]
+ROWS = [
+    *soap_rows(),
+    *legacy_rows(),
+    Row(("Events", "GET"), MANAGERS, follow, made(PULL, Kind.SUBSCRIPTION)),
+    Row(("UNSUBSCRIBE", "framed"), MANAGERS, unsubscribe_in_a_frame, made(SUBSCRIBE, Kind.SUBSCRIPTION)),
+]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
@@ -412,61 +401,12 @@ def without_row() -> set[tuple[str, str]]:
 def test_each_operation_and_each_frame_has_a_row() -> None:
     assert without_row() == set()
     assert len(get_args(messages.Action)) == len(list(legacy_rows())), "what WsnProcess carries out"
-    said = {FrameKind.PUBLISH, FrameKind.SUBSCRIBE, FrameKind.UNSUBSCRIBE}
-    # CONNECT says who it is; the rest is about messages that the connection was given, or about the connection.
+    in_a_row, doors = {FrameKind.UNSUBSCRIBE}, {FrameKind.PUBLISH, FrameKind.SUBSCRIBE}
+    # CONNECT names the user; the rest is about messages that the connection was given, or about the connection.
     about_itself = {FrameKind.CONNECT, FrameKind.ACK, FrameKind.REFUSE, FrameKind.PING, FrameKind.PONG, FrameKind.CLOSE}
     answers = {FrameKind.CONNECTED, FrameKind.RECEIPT, FrameKind.MESSAGE, FrameKind.ERROR}
-    assert set(FrameKind) == said | about_itself | answers
-    assert {row.key[0] for row in FRAMED_ROWS} == {kind.name for kind in said}
-
-
-def framed(kind: FrameKind, body: Callable[[str], frames.Body]) -> Ask:
-    def ask(world: World, who: str, path: str) -> str:
-        with framed_edge(world.parts) as edge, ExitStack() as stack:
-            client = FramedClient(edge, who, SECRET)
-            stack.callback(client.close)
-            answer = client.ask(kind, body(path))
-            return "" if answer.kind == FrameKind.RECEIPT else frames.read_body(answer, frames.ErrorBody).text
-
-    return ask
-
-
-FRAMED_ROWS = [
-    Row(
-        ("PUBLISH", "framed"),
-        PUBLISHERS,
-        framed(FrameKind.PUBLISH, lambda _: frames.PublishBody("{urn:t}a/b", b"<x/>")),
-    ),
-    Row(("SUBSCRIBE", "framed"), SUBSCRIBERS, framed(FrameKind.SUBSCRIBE, lambda _: frames.SubscribeBody("a//."))),
-    Row(
-        ("UNSUBSCRIBE", "framed"),
-        MANAGERS,
-        framed(FrameKind.UNSUBSCRIBE, lambda path: frames.UnsubscribeBody(path.rpartition("/")[2])),
-        made(SUBSCRIBE, Kind.SUBSCRIPTION),
-    ),
-]
-
-
-@pytest.mark.parametrize("row", FRAMED_ROWS, ids=[row.name for row in FRAMED_ROWS])
-def test_who_may_on_the_framed_edge(gate: Gate, row: Row) -> None:
-    test_who_may(gate, row)
-
-
-def test_who_may_publish_by_zeromq(gate: Gate, tmp_path: Path) -> None:
-    did = set()
-    for who in sorted(OTHERS):
-        world = World(gate)
-        with zmq_edge(world.parts, who, SECRET, tmp_path) as ask:
-            word, why = ask(b"publish", b"{urn:t}a/b", b"<x/>")
-            while b"cannot be reached" in why:  # it is still connecting
-                time.sleep(0.02)
-                word, why = ask(b"publish", b"{urn:t}a/b", b"<x/>")
-        if word == b"ok":
-            did.add(who)
-        else:
-            assert REFUSED.search(why.decode())
-            assert world.written == (0, 0, 0)
-    assert did == PUBLISHERS
+    assert set(FrameKind) == in_a_row | doors | about_itself | answers
+    assert {kind.name for kind in in_a_row} <= {row.key[0] for row in ROWS}
 
 
 @pytest.mark.parametrize(("who", "may"), [("subscribe", True), ("publish", False)])

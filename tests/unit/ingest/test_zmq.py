@@ -94,12 +94,6 @@ def test_topics_with_a_prefix_match_its_expression(names: list[str], form: Form,
     assert not expression or parse_normal(parse_friendly(expression).normal).matches(path)
 
 
-@given(st.binary(max_size=30))
-def test_expressions_of_prefixes_are_legal(prefix: bytes) -> None:
-    expression = expression_of(prefix)
-    assert not expression or parse_friendly(expression)
-
-
 def publication(name: str, lost: int = 0) -> _Publication:
     return _Publication("pipeline", PublishBody(name, b""), 0, "", lost)
 

@@ -81,15 +81,6 @@ def test_a_refusal_names_the_earliest_time_that_can_be_granted(texts: list[str])
             assert (caught.value.fault, caught.value.minimum) == (f"Unacceptable{kind}TimeFault", NOW), text
 
 
-@given(st.text(max_size=40))
-def test_any_text_is_granted_or_refused(text: str) -> None:
-    try:
-        granted = times.grant(text, NOW, initial=True)
-    except UnacceptableTermination:
-        return
-    assert granted is None or granted > NOW
-
-
 @given(st.datetimes(datetime(2026, 2, 1), datetime(8999, 1, 1)))  # noqa: DTZ001  # zones are added below
 def test_a_written_time_is_read_back_as_the_same_second(moment: datetime) -> None:
     moment = moment.replace(microsecond=0, tzinfo=UTC)

@@ -30,7 +30,8 @@ from arborcast.ingest.access.users_file import (
 from arborcast.topic_model.grants import Identity
 from arborcast.wire.errors import IdentitiesAway, TooManyRequests
 from tests.support.make import Clock
-from tests.support.waiting import TIMEOUT_S
+from tests.support.scripted_server import ScriptedServer
+from tests.support.waiting import wait_until
 
 quick_hash = partial(hash_password, log_n=4)
 
@@ -266,26 +267,19 @@ BIND_RESPONSE = bytes.fromhex("300c02010161070a010004000400")
 
 
 def test_an_ldap_server_that_has_closed_the_connection_is_away() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        users, closed = in_ldap(listener.getsockname()[1]), threading.Event()
+    def reset(connection: socket.socket) -> None:
+        connection.recv(65_536)
+        connection.sendall(BIND_RESPONSE)
+        # A reset: what the client sends from now on fails.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
-        def serve() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65_536)
-                connection.sendall(BIND_RESPONSE)
-                # A reset: what the client sends from now on fails.
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            closed.set()
-
-        thread = threading.Thread(target=serve)
-        thread.start()
+    with ScriptedServer(reset) as server:
+        users = in_ldap(server.port)
 
         def search() -> None:
             with users._reaching(), users._bound() as connection:
-                assert closed.wait(TIMEOUT_S)
+                wait_until(lambda: server.ended)
                 users._entry(connection, "anna")
 
         with pytest.raises(IdentitiesAway):
             search()
-        thread.join(TIMEOUT_S)

@@ -22,32 +22,10 @@ pytestmark = pytest.mark.slow
 
 # As the JDK's HTTP client, and so Apache CXF, sends every POST.
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
-CODING = b"Transfer-Encoding: chunked\r\n"
-CHUNKED = b"9\r\n" + BODY[:9] + b"\r\n%x\r\n" % (len(BODY) - 9) + BODY[9:] + b"\r\n0\r\n\r\n"
 
 
 def head(extra: bytes = b"", size: bytes = LENGTH) -> bytes:
     return START + extra + size + b"\r\n"
-
-
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        pytest.param([NOTIFY], id="in one packet"),
-        pytest.param([head(), BODY], id="head and body apart"),
-        pytest.param([head(size=CODING), CHUNKED], id="chunked"),
-        pytest.param([head(H2C) + BODY], id="with an offer of h2c"),
-        pytest.param([head(H2C), BODY], id="with an offer of h2c, body apart"),
-        pytest.param([head(H2C)[:70], head(H2C)[70:], BODY[:9], BODY[9:]], id="with an offer of h2c, in pieces"),
-        pytest.param([head(H2C, CODING), CHUNKED], id="with an offer of h2c, chunked"),
-        pytest.param([head(b"Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n") + BODY], id="websocket"),
-    ],
-)
-def test_the_body_arrives(parts: GatewayParts, pieces: list[bytes]) -> None:
-    with served(parts) as port:
-        answer = exchange(port, *pieces)
-    assert answer.startswith(b"HTTP/1.1 202 ")
-    assert [one.payload for one in parts.notifications.accepted] == [b'<o:order xmlns:o="urn:o">1</o:order>']
 
 
 def test_how_long_a_connection_is_kept(parts: GatewayParts) -> None:

@@ -37,6 +37,7 @@ from arborcast.topic_model.subscriptions import DEFAULT_POLICY
 from tests.support.certificates import Certificates
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver, refusing_url
+from tests.support.scripted_server import ScriptedServer
 from tests.support.transports import finish, push, push_many
 from tests.support.waiting import wait_until
 
@@ -199,46 +200,33 @@ def test_connections_without_acknowledgements_end_after_the_time_of_a_push(recei
             assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == SETTINGS.total_timeout_s * 1000
 
 
-class SendsMore:
+class SendsMore(ScriptedServer):
     """Refuses each request with 500, and sends `more` after the first answer, when it is let; b"" ends the connection
     there, of TLS with an alert."""
 
     def __init__(self, tls: ssl.SSLContext | None, more: bytes) -> None:
-        self._tls = tls
-        self._more = more
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"{'https' if tls else 'http'}://localhost:{self._listener.getsockname()[1]}/"
-        self.connections = 0
+        self._tls, self._more = tls, more
         self._let, self._sent = threading.Event(), threading.Event()
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(self._answer)
+        self.url = f"{'https' if tls else 'http'}://localhost:{self.port}/"
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._let.set()
-        self._listener.close()
+        super().__exit__()
 
     def send_more(self) -> None:
         """Returns when the client's end of the connection has all of it."""
         self._let.set()
         assert self._sent.wait(60)
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                self.connections += 1
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            if self._tls:
-                connection = self._tls.wrap_socket(connection, server_side=True)
-            with connection:
-                while request := connection.recv(65_536):
-                    while b"<x/>" not in request:
-                        request += connection.recv(65_536)
-                    connection.sendall(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")
-                    if self._let.wait() and not self._sent.is_set():
-                        self._send(connection)
+    def _answer(self, plain: socket.socket) -> None:
+        with self._tls.wrap_socket(plain, server_side=True) if self._tls else plain as connection:
+            while request := connection.recv(65_536):
+                while b"<x/>" not in request:
+                    request += connection.recv(65_536)
+                connection.sendall(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")
+                if self._let.wait() and not self._sent.is_set():
+                    self._send(connection)
 
     def _send(self, connection: socket.socket) -> None:
         if self._more:
@@ -263,7 +251,7 @@ def test_a_second_answer_ends_the_reuse_of_connections(
     make: Callable[..., Transport], certificates: Certificates, tls: bool
 ) -> None:
     transport = make(tls_ca_file=certificates.authority)
-    with contextlib.closing(SendsMore(certificates.server() if tls else None, SECOND)) as receiver:
+    with SendsMore(certificates.server() if tls else None, SECOND) as receiver:
         assert push(transport, receiver.url).status == 500
         receiver.send_more()
         for number in (2, 3, 4):
@@ -271,32 +259,21 @@ def test_a_second_answer_ends_the_reuse_of_connections(
             assert receiver.connections == number
 
 
-class AnswersLate:
+class AnswersLate(ScriptedServer):
     """Answers with the body of each request; on the first connection, after one answer too many, with each request
     only to the one before. So a client that makes no pause sees nothing to read between two pushes."""
 
     def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
-        self.connections = 0
-        threading.Thread(target=self._serve, daemon=True).start()
+        super().__init__(self._answer)
 
-    def close(self) -> None:
-        self._listener.close()
-
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                self.connections += 1
-                owed = [b"surplus"] if self.connections == 1 else []
-                with connection:
-                    while request := connection.recv(65_536):
-                        while not (body := request.partition(b"\r\n\r\n")[2]).endswith(b"."):
-                            request += connection.recv(65_536)
-                        owed.append(body)
-                        answer = owed.pop(0)
-                        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer))
+    def _answer(self, connection: socket.socket) -> None:
+        owed = [b"surplus"] if self.connections == 1 else []
+        while request := connection.recv(65_536):
+            while not (body := request.partition(b"\r\n\r\n")[2]).endswith(b"."):
+                request += connection.recv(65_536)
+            owed.append(body)
+            answer = owed.pop(0)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer))
 
 
 def test_answers_one_too_late_end_with_the_connection(
@@ -304,7 +281,7 @@ def test_answers_one_too_late_end_with_the_connection(
 ) -> None:
     monkeypatch.setattr(contract, "KEPT_AT_MOST_S", 1)
     transport, number = make(), 0
-    with contextlib.closing(AnswersLate()) as receiver:
+    with AnswersLate() as receiver:
         assert push(transport, receiver.url, b"first.").response == b"surplus"
         while receiver.connections == 1:
             number += 1
@@ -321,7 +298,7 @@ def test_a_receiver_that_ends_an_idle_connection_keeps_the_next_one(
     make: Callable[..., Transport], certificates: Certificates, tls: bool, more: bytes
 ) -> None:
     transport = make(tls_ca_file=certificates.authority)
-    with contextlib.closing(SendsMore(certificates.server() if tls else None, more)) as receiver:
+    with SendsMore(certificates.server() if tls else None, more) as receiver:
         assert push(transport, receiver.url).status == 500
         receiver.send_more()
         for _ in range(3):

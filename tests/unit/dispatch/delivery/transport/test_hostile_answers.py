@@ -6,13 +6,13 @@ import contextlib
 import gzip
 import itertools
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from arborcast.dispatch.delivery.transport.contract import PushResult, Transport
+from tests.support.scripted_server import ScriptedServer
 from tests.support.transports import push
 
 pytestmark = pytest.mark.slow
@@ -24,39 +24,27 @@ OK = b"HTTP/1.1 200 OK\r\n"
 LONG_HEADERS = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 60_000) for number in range(20))
 
 
-class Villain:
-    """Reads requests, and then acts after its script."""
+class Villain(ScriptedServer):
+    """Reads a request, and then acts after its script."""
 
     def __init__(self, script: Script) -> None:
-        self._script = script
+        self._act = script
         self.requests: list[bytes] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
-        threading.Thread(target=self._serve, daemon=True).start()
+        super().__init__(self._take)
 
-    def close(self) -> None:
-        self._listener.close()
-
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                threading.Thread(target=self._act, args=(connection,), daemon=True).start()
-
-    def _act(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            connection.settimeout(60)
-            data = b""
-            while b"<x/>" not in data and (more := connection.recv(65536)):
-                data += more
-            self.requests.append(data)
-            self._script(connection)
+    def _take(self, connection: socket.socket) -> None:
+        connection.settimeout(60)
+        data = b""
+        while b"<x/>" not in data and (more := connection.recv(65536)):
+            data += more
+        self.requests.append(data)
+        self._act(connection)
 
 
 @pytest.fixture
 def villain() -> Iterator[Callable[[Script], Villain]]:
     with contextlib.ExitStack() as stack:
-        yield lambda script: stack.enter_context(contextlib.closing(Villain(script)))
+        yield lambda script: stack.enter_context(Villain(script))
 
 
 Villains = Callable[[Script], Villain]
@@ -65,7 +53,7 @@ Villains = Callable[[Script], Villain]
 def pushed(make: Make, villain: Villain, limit_s: float = 60.0) -> PushResult:
     """The result of a push that may take so long, by default as long as a busy machine needs."""
     limits = {"connect_timeout_s": min(limit_s, 20.0), "total_timeout_s": limit_s}
-    return push(make(**limits, max_response_bytes=1_000, keep_response_bytes=100), villain.url)
+    return push(make(**limits, max_response_bytes=1_000, keep_response_bytes=100), f"{villain.url}/")
 
 
 def flood(connection: socket.socket, start: bytes, piece: bytes, limit: int = 200_000_000) -> None:

@@ -36,8 +36,8 @@ def settings(kafka: KafkaSettings) -> KafkaSettings:
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory, settings: KafkaSettings) -> Iterator[GatewayRun]:
     """Messages beyond its memory are read from the log."""
-    limits = {"pull_claim_s": 3, "pull_messages": 2_000, "pull_memory_bytes": 8_000}
-    with gateway_run(tmp_path_factory.mktemp("gateway"), settings, **limits) as run:
+    folder = tmp_path_factory.mktemp("gateway")
+    with gateway_run(folder, settings, pull_claim_s=3, pull_messages=2_000, pull_memory_bytes=8_000) as run:
         yield run
 
 

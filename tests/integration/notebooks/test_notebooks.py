@@ -164,13 +164,28 @@ SHOWN: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_a_notebook_shows_what_the_tables_hold(engine: Path, name: str) -> None:
-    notebook = NBFORMAT.read(FOLDER / f"{name}.ipynb", as_version=4)
-    asked = ", ".join(f"{each!r}: {each}" for each in SHOWN[name])
-    notebook.cells.append(NBFORMAT.v4.new_code_cell(f"import json\nprint(json.dumps({{{asked}}}, default=str))"))
-    NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(engine)}}).execute()
-    assert json.loads(notebook.cells[-1].outputs[0]["text"]) == SHOWN[name]
+def executed(cells: list[Any], folder: Path) -> list[Any]:
+    """The cells in one kernel, with their outputs."""
+    notebook = NBFORMAT.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(folder)}}).execute()
+    return list(notebook.cells)
+
+
+def cells_of(name: str) -> list[Any]:
+    return list(NBFORMAT.read(FOLDER / name, as_version=4).cells)
+
+
+def test_notebooks_show_what_the_tables_hold(engine: Path) -> None:
+    """One after the other, each without the names of the one before."""
+    cells, places = list[Any](), dict[str, int]()
+    for name, expected in SHOWN.items():
+        asked = ", ".join(f"{each!r}: {each}" for each in expected)
+        own = [each.source for each in cells_of(f"{name}.ipynb") if each.cell_type == "code"]
+        answer = f"import json\nprint(json.dumps({{{asked}}}, default=str))"
+        cells += [NBFORMAT.v4.new_code_cell(each) for each in ("%reset -f", *own, answer)]
+        places[name] = len(cells) - 1
+    done = executed(cells, engine)
+    assert {name: json.loads(done[at].outputs[0]["text"]) for name, at in places.items()} == SHOWN
 
 
 def test_an_engine_that_has_done_nothing(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,13 +194,10 @@ def test_an_engine_that_has_done_nothing(engine: Path, monkeypatch: pytest.Monke
     for spec in TABLES:
         spec.ensure(spec.location(TableSettings(), home))
     monkeypatch.setenv("ARBORCAST_HOME", str(home))
-    notebook = NBFORMAT.v4.new_notebook(
-        cells=[cell for name in NAMES if name != SPARK for cell in NBFORMAT.read(FOLDER / name, as_version=4).cells]
-    )
 
-    NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(engine)}}).execute()
+    done = executed([cell for name in NAMES if name != SPARK for cell in cells_of(name)], engine)
 
-    shown = [output["data"] for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    shown = [output["data"] for cell in done for output in cell.get("outputs", []) if "data" in output]
     assert not any("image/png" in data for data in shown)
     said = " ".join(data.get("text/html", "") for data in shown)
     for words in (

@@ -64,26 +64,29 @@ def _turn(item: pytest.Item) -> tuple[int, int]:
 
 
 class _ByWhatIsShared(LoadScopeScheduling):  # type: ignore[misc]  # it ships no type information
-    """Tests of one file run in one process, as they share fixtures, those of a Spark lane in one, too.
+    """Tests of one file run in one process, as they share fixtures, those of a lane in one, too.
 
     pytest-xdist's own groups (`loadgroup`) change ids of tests in a way that pytest 9 does not know any more.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return _spark_lanes().get(file, file)
+        return _lanes().get(file, file)
 
 
 @cache
-def _spark_lanes() -> dict[str, str]:
-    """The lane of each file whose tests use a Spark session: a session takes a gigabyte of memory and a quarter of a
-    minute to start. Tests that share a job are in one, and a third of the files with jobs of their own."""
+def _lanes() -> dict[str, str]:
+    """The lane of each file whose tests use an embedded engine or a Spark session: a session takes a gigabyte of memory
+    and a quarter of a minute to start. Tests that share an engine are in one, tests that share a job in another, and a
+    third of the files with jobs of their own."""
     lanes, own = {}, 0
     for file in sorted((_ROOT / "tests" / "integration").rglob("test_*.py")):
         name, text = file.relative_to(_ROOT).as_posix(), file.read_text(encoding="utf-8")
         if "spark: SparkSession" in text:
             own += 1
             lanes[name] = "spark" if own % 3 else "shared job"
+        elif "console_engine" in text:
+            lanes[name] = "engine"
         elif "mark.spark" in text and re.search("own: Own|job: RunningJob|gateway: GatewayRun", text):
             lanes[name] = "shared job"
     return lanes

@@ -16,7 +16,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations.audit import audit
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from tests.support.broker import settings_for
-from tests.support.dispatch_process import running_job
+from tests.support.dispatch_process import running_job, with_suppressed_kill
 from tests.support.receiver import Receiver
 from tests.support.steady_load import PATHS, assert_all_arrived, counted, under_load, wait_for_more
 
@@ -40,7 +40,7 @@ def test_killed_python_worker_loses_nothing(tmp_path: Path, kafka_settings: Kafk
         receiver.wait_for(20)
         for _ in range(3):
             for worker in job.processes()["worker"]:
-                kill(worker)
+                with_suppressed_kill(worker)
             wait_for_more(receiver)
             time.sleep(0.5)
         accepted = load.stop()
@@ -57,7 +57,7 @@ def test_killed_driver_loses_nothing(
     with running_job(tmp_path, kafka_settings) as job, under_load(kafka_settings, receiver) as load:
         receiver.wait_for(50)
         family = [process for processes in job.processes().values() for process in processes]
-        kill(job.processes()[role][0])
+        with_suppressed_kill(job.processes()[role][0])
         job.wait(120)
         _, alive = psutil.wait_procs(family, timeout=60)
         assert not alive, "the other processes of the job end by themselves"
@@ -96,10 +96,3 @@ def test_orderly_stop_under_load_sends_nothing_twice(
         accepted = load.stop()
         assert_all_arrived(receiver, accepted, duplicates_allowed=0)
         assert_accounted_for(kafka_settings, receiver, accepted)
-
-
-def kill(process: psutil.Process) -> None:
-    try:
-        process.kill()
-    except psutil.NoSuchProcess:
-        return

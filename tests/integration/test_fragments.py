@@ -18,7 +18,6 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from arborcast.topic_model.legacy_content import unwrap
 from arborcast.topic_model.records import fragments
-from arborcast.topic_model.records.fragments import GivenUp
 from arborcast.topic_model.records.notifications import Notification
 from tests.support import legacy_messages as legacy
 from tests.support.broker import notifications_in, records_in, settings_for
@@ -113,24 +112,6 @@ def records(kafka: KafkaSettings) -> list[fragments.FragmentRecord]:
 def _is_logged(kafka: KafkaSettings, identification: str) -> bool:
     last = [each for each in records(kafka) if isinstance(each, fragments.StoredPart) and each.last]
     return any(each.identification == identification for each in last)
-
-
-def test_an_incomplete_message_is_given_up_once_also_when_the_gateway_with_the_lease_is_killed(
-    kafka_settings: KafkaSettings, pair: Pair
-) -> None:
-    one, _ = pair
-    one.wait_for(lambda: any(each.metric("arborcast_gateway_duties") == 1 for each in pair), "one has the duties")
-    holder, follower = pair if one.metric("arborcast_gateway_duties") == 1 else pair[::-1]
-    for number in (0, 3):
-        send(cycle(pair), legacy.notify("open", "<half", f"1-1-0-{number}", "lost:1"))
-    holder.kill()
-    follower.wait_for(lambda: follower.metric("arborcast_fragments_given_up") == 1, "given up")
-    assert follower.metric("arborcast_fragments_open") == 0
-    (told,) = [each for each in records(kafka_settings) if isinstance(each, GivenUp)]
-    assert (told.identification, told.had, told.missing, told.reason) == ("lost:1", "0 3", "1-2 4-", "time")
-    holder.start()
-    assert holder.metric("arborcast_fragments_open") == 0, "who comes back knows it from the log"
-    assert not stored(kafka_settings, "open")
 
 
 @pytest.mark.long

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,56 +20,64 @@ from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from tests.support import soap_messages as soap
 from tests.support.broker import notifications_in, settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
 
-@pytest.fixture
-def gateway(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[GatewayRun]:
-    with gateway_run(tmp_path, kafka_settings) as run:
-        yield run
+def payloads(kafka: KafkaSettings) -> list[str]:
+    return [one.payload.decode() for one in notifications_in(kafka)]
 
 
-@pytest.mark.chaos
-def test_no_accepted_notification_is_lost_by_kill_9(gateway: GatewayRun, kafka_settings: KafkaSettings) -> None:
-    """Nor a subscription, nor the end of one."""
-    with Client(gateway.base) as client:
-        kept = client.subscribe("a//.", to="http://127.0.0.1:9/kept")
-        ended = client.subscribe("a//.", to="http://127.0.0.1:9/ended")
-        client.unsubscribe(ended.address)
+@contextmanager
+def publishers(url: str) -> Iterator[list[str]]:
+    """Four of them, each until its first failure; the payloads that were accepted."""
     accepted: list[str] = []
 
-    def publish(publisher: int) -> None:
-        with Client(gateway.base) as own:
-            for number in range(10_000):
-                payload = f"<n>{publisher}-{number}</n>"
-                try:
-                    own.notify("a/b", payload)
-                except ClientError:
-                    return
+    def publish(number: int) -> None:
+        with suppress(ClientError), Client(url, retries=Retries(attempts=1)) as client:
+            for count in itertools.count():
+                payload = f"<n>{number}-{count}</n>"
+                client.notify("a/b", payload)
                 accepted.append(payload)
 
     threads = [threading.Thread(target=publish, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
-    gateway.wait_for(lambda: len(accepted) > 200, "under way")
-    gateway.kill()
+    yield accepted
     for thread in threads:
         thread.join()
-    found = [one.payload.decode() for one in notifications_in(kafka_settings)]
-    assert set(accepted) <= set(found)
-    assert len(set(found)) == len(found)
-    for publisher in range(4):
-        own = [payload for payload in found if payload.startswith(f"<n>{publisher}-")]
-        assert own == [f"<n>{publisher}-{number}</n>" for number in range(len(own))]
 
-    gateway.start()
-    with Client(gateway.base) as client:
-        assert client.subscribe("a//.", to="http://127.0.0.1:9/kept").address == kept.address
-        client.renew(kept.address, timedelta(minutes=1))
-        with pytest.raises(FaultReceived) as caught:
+
+@pytest.mark.chaos
+def test_no_accepted_notification_is_lost_by_kill_9(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
+    """Nor a subscription, nor the end of one. After it SIGTERM, which does not wait for an idle connection."""
+    with gateway_run(tmp_path, kafka_settings, request_timeout_s=600) as gateway:
+        with Client(gateway.base) as client:
+            kept = client.subscribe("a//.", to="http://127.0.0.1:9/kept")
+            ended = client.subscribe("a//.", to="http://127.0.0.1:9/ended")
             client.unsubscribe(ended.address)
-    assert caught.value.fault == "ResourceUnknownFault"
+        with publishers(gateway.base) as accepted:
+            gateway.wait_for(lambda: len(accepted) > 200, "under way")
+            gateway.kill()
+        found = payloads(kafka_settings)
+        assert set(accepted) <= set(found)
+        assert len(set(found)) == len(found)
+        for publisher in range(4):
+            own = [payload for payload in found if payload.startswith(f"<n>{publisher}-")]
+            assert own == [f"<n>{publisher}-{number}</n>" for number in range(len(own))]
+
+        gateway.start()
+        with Client(gateway.base) as client:
+            assert client.subscribe("a//.", to="http://127.0.0.1:9/kept").address == kept.address
+            client.renew(kept.address, timedelta(minutes=1))
+            with pytest.raises(FaultReceived) as caught:
+                client.unsubscribe(ended.address)
+        assert caught.value.fault == "ResourceUnknownFault"
+        with socket.create_connection(("127.0.0.1", gateway.port)), publishers(gateway.base) as accepted:
+            gateway.wait_for(lambda: len(accepted) > 50, "under load")
+            assert gateway.stop() == 0
+    assert set(accepted) <= set(payloads(kafka_settings)[len(found) :])
 
 
 @pytest.mark.chaos
@@ -97,10 +107,17 @@ def test_kafka_away_is_503_until_it_is_back(tmp_path: Path, own_broker: KafkaBro
         gateway.wait_for(lambda: gateway.health("ready") == 200, "ready again")
         client.notify("a/b", "<n>after</n>")
         client.renew(subscription.address, timedelta(minutes=1))
-        payloads = [one.payload for one in notifications_in(settings)]
-        assert payloads[0] == b"<n>before</n>"
-        assert payloads[-1] == b"<n>after</n>"
+        found = payloads(settings)
+        assert (found[0], found[-1]) == ("<n>before</n>", "<n>after</n>")
         assert gateway.metric("arborcast_gateway_unacknowledged_bytes") == 0
+
+        with closing(make_producer(settings)) as producer:
+            producer.send(settings.topic("control"), key=b"topic:x", value=b'{"v":99,"record":{}}')
+            producer.flush(120)
+        wait_until(lambda: gateway.ended is not None, gateway.text)
+        assert gateway.ended == 1
+        assert "version 99" in gateway.text()
+        assert "Traceback" not in gateway.text()
 
 
 @pytest.mark.chaos
@@ -135,41 +152,3 @@ def test_it_waits_for_a_kafka_that_comes_later(tmp_path: Path, own_broker: Kafka
         assert gateway.stop() == 0
     finally:
         gateway.kill()
-
-
-def test_it_stops_within_seconds_also_under_load(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
-    stopping = threading.Event()
-
-    def publish() -> None:
-        with Client(patient.base) as own:
-            while not stopping.is_set():
-                try:
-                    own.notify("a/b", "<n/>")
-                except ClientError:
-                    return
-
-    # An idle connection may stay for longer than we wait for the end.
-    with gateway_run(tmp_path, kafka_settings, request_timeout_s=600) as patient:
-        threads = [threading.Thread(target=publish) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        idle = socket.create_connection(("127.0.0.1", patient.port))
-        patient.wait_for(lambda: patient.metric("arborcast_gateway_notify_seconds_count") > 50, "under load")
-        assert patient.stop() == 0
-        stopping.set()
-        for thread in threads:
-            thread.join()
-        idle.close()
-
-
-def test_a_record_of_a_newer_version_stops_it_with_a_clear_message(
-    gateway: GatewayRun, kafka_settings: KafkaSettings
-) -> None:
-    producer = make_producer(kafka_settings)
-    producer.send(kafka_settings.topic("control"), key=b"topic:x", value=b'{"v":99,"record":{}}')
-    producer.flush(120)
-    producer.close()
-    assert gateway._process is not None
-    assert gateway._process.wait(120) == 1
-    assert "version 99" in gateway.log.read_text()
-    assert "Traceback" not in gateway.log.read_text()

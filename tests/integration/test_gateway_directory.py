@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import requests
@@ -45,14 +44,6 @@ def ldap_environment(monkeypatch: pytest.MonkeyPatch, slapd: Slapd) -> None:
         monkeypatch.setenv(f"ARBORCAST_DIRECTORY_{name}", value)
 
 
-def entry_names(slapd: Slapd) -> set[str]:
-    with slapd.admin() as connection:
-        # From the suffix: the base itself comes with our first topic.
-        connection.search(SUFFIX, "(objectClass=arborcastTopic)", attributes=["topicName"])
-        entries: list[Any] = connection.response
-        return {name for entry in entries for name in entry["attributes"]["topicName"]}
-
-
 @pytest.mark.ldap
 def test_edits_in_ldap_apply_to_publications(
     tmp_path: Path, kafka_settings: KafkaSettings, fresh_slapd: Slapd, monkeypatch: pytest.MonkeyPatch
@@ -81,24 +72,6 @@ def test_edits_in_ldap_apply_to_publications(
     assert fresh_slapd.url in added.who
     assert json.loads(added.after)["code"] == "G1"
     assert (removed.subject, removed.before, removed.after) == ("Größe", added.after, "")
-
-
-@pytest.mark.ldap
-def test_a_directory_that_is_away_at_start_holds_nothing_up_and_is_found_later(
-    tmp_path: Path, kafka_settings: KafkaSettings, fresh_slapd: Slapd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ldap_environment(monkeypatch, fresh_slapd)
-    fresh_slapd.stop()
-    with gateway_run(tmp_path, kafka_settings, directory="ldap") as gateway:
-        assert gateway.metric("arborcast_directory_connected") == 0
-        assert notify(gateway, "t:made/without").status_code == 202
-        fresh_slapd.start()
-        gateway.wait_for(lambda: gateway.metric("arborcast_directory_connected") == 1, "connected")
-        gateway.wait_for(lambda: "without" in entry_names(fresh_slapd), "our topic is in LDAP")
-        fresh_slapd.restart()
-        with fresh_slapd.admin() as connection:
-            connection.add(f"topicName=later,{BASE_DN}", "arborcastTopic", {"topicName": "later"})
-        gateway.wait_for(lambda: topics(gateway) == 2, "an edit after the server's restart arrives")
 
 
 def test_the_file_is_followed_while_running_and_survives_a_mistake(
@@ -132,8 +105,10 @@ def codes_in_ldap(slapd: Slapd) -> dict[str, str]:
 def test_topics_get_codes_from_their_places_there_and_in_ldap(
     tmp_path: Path, kafka_settings: KafkaSettings, fresh_slapd: Slapd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The server is away at the start, which holds nothing up, and is restarted before a person's edits."""
     ldap_environment(monkeypatch, fresh_slapd)
     monkeypatch.setenv("ARBORCAST_TOPICS_CODES", "position")
+    fresh_slapd.stop()
     with gateway_run(tmp_path, kafka_settings, directory="ldap") as gateway:
         run = Shell(gateway.config, None, "topics")
 
@@ -143,12 +118,15 @@ def test_topics_get_codes_from_their_places_there_and_in_ldap(
         def has_code(topic: str) -> bool:
             return bool(codes().get(topic))
 
+        assert gateway.metric("arborcast_directory_connected") == 0
         for topic in ("all", "all/alarm", "all/fire"):
             assert notify(gateway, topic).status_code == 202
             gateway.wait_for(partial(has_code, topic), f"a code for {topic}")
         assert codes() == {"all": "1", "all/alarm": "1.1", "all/fire": "1.2"}
+        fresh_slapd.start()
         in_ldap = {"all": "1", "alarm": "1.1", "fire": "1.2"}
         gateway.wait_for(lambda: codes_in_ldap(fresh_slapd) == in_ldap, "the codes in LDAP")
+        fresh_slapd.restart()
         assert run("find", "1.2").split() == ["all/fire"]
 
         # Siblings go, by the command and in LDAP; a person changes something else, and takes a code away.

@@ -9,17 +9,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import ExitStack
 
 import psutil
 import pytest
 import requests
 
 from arborcast.client import Client, ClientError
+from arborcast.client.framed import ConnectionFactory, published
 from arborcast.core.settings import KafkaSettings
 from tests.support import soap_messages as soap
 from tests.support.broker import notifications_in
 from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
+from tests.support.held_port import HeldPort
 
 pytestmark = pytest.mark.kafka
 
@@ -32,17 +34,20 @@ def post(gateway: GatewayRun, message_id: str, payload: str = "<n/>") -> int:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSettings) -> Iterator[GatewayRun]:
-    """For tests that stop nothing."""
-    settings = dataclasses.replace(kafka, prefix="two-workers.")
-    with gateway_run(tmp_path_factory.mktemp("shared"), settings, workers=2) as run:
-        yield run
+def settings(kafka: KafkaSettings) -> KafkaSettings:
+    return dataclasses.replace(kafka, prefix="two-workers.")
 
 
-@pytest.fixture
-def two(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[GatewayRun]:
-    # A connection that is not used may stay for longer than we wait for the end.
-    with gateway_run(tmp_path, kafka_settings, workers=2, request_timeout_s=600) as run:
+@pytest.fixture(scope="module")
+def framed() -> HeldPort:
+    """The framed port of the two."""
+    return HeldPort()
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory, settings: KafkaSettings, framed: HeldPort) -> Iterator[GatewayRun]:
+    more = f"[framed]\nport = {framed.number}\n"
+    with gateway_run(tmp_path_factory.mktemp("two"), settings, workers=2, more=more) as run:
         yield run
 
 
@@ -50,68 +55,44 @@ def workers(gateway: GatewayRun) -> list[psutil.Process]:
     return psutil.Process(gateway.pid).children()
 
 
-def test_a_repetition_is_known_after_a_restart(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
-    with gateway_run(tmp_path, kafka_settings) as gateway:
-        assert post(gateway, "urn:1") == 202
-        gateway.kill()
-        gateway.start()
-        assert post(gateway, "urn:1") == 202
-        assert post(gateway, "urn:2") == 202
-        assert gateway.metric("arborcast_gateway_repeated_requests") == 1
-    assert len(notifications_in(kafka_settings)) == 4
+def stored(settings: KafkaSettings, payload: str) -> int:
+    return sum(each.payload == payload.encode() for each in notifications_in(settings))
 
 
-def test_a_repetition_is_known_to_all_workers(shared: GatewayRun, kafka: KafkaSettings) -> None:
-    # Over forty connections it is certain enough that both workers get some.
-    assert {post(shared, "urn:1", "<repeated/>") for _ in range(40)} == {202}
-    stored = notifications_in(dataclasses.replace(kafka, prefix="two-workers."))
-    assert sum(each.payload == b"<repeated/>" for each in stored) == 2
-
-
-def test_both_take_their_share_and_show_the_metrics_of_all(shared: GatewayRun) -> None:
+def test_both_take_their_share_and_show_the_metrics_of_all(two: GatewayRun) -> None:
     def shares() -> dict[str, int]:
-        lines = requests.get(f"{shared.base}/metrics", timeout=60).text.splitlines()
+        lines = requests.get(f"{two.base}/metrics", timeout=60).text.splitlines()
         found = [line for line in lines if line.startswith("arborcast_gateway_notify_seconds_count")]
         return {line.partition('worker="')[2][0]: int(line.rpartition(" ")[2]) for line in found}
 
-    before = sum(shares().values())
     for number in range(40):
-        assert post(shared, f"urn:share{number}") == 202
+        assert post(two, f"urn:share{number}") == 202
 
     def both_shown() -> bool:
         # In one answer: each worker knows the other's figures as of a second ago, and any of them answers.
         counts = shares().values()
-        return len(counts) == 2 and min(counts) > 0 and sum(counts) >= before + 40
+        return len(counts) == 2 and min(counts) > 0 and sum(counts) == 40
 
-    shared.wait_for(both_shown, "shown in the metrics")
-
-
-@pytest.mark.chaos
-def test_a_worker_that_dies_is_replaced_and_others_go_on(two: GatewayRun, kafka_settings: KafkaSettings) -> None:
-    first = workers(two)
-    assert len(first) == 2
-    first[0].kill()
-    accepted = 0
-    for number in range(50):
-        with contextlib.suppress(ClientError), Client(two.base) as client:
-            client.notify("a", f"<n>{number}</n>")
-            accepted += 1
-    assert accepted == 50  # what waited for the dead worker was answered by its successor
-    two.wait_for(lambda: len(workers(two)) == 2, "complete again")
-    assert first[1] in workers(two)
-    stored = {each.payload.decode() for each in notifications_in(kafka_settings)}
-    assert stored == {f"<n>{number}</n>" for number in range(50)}
-
-    # No worker outlives its parent.
-    left = workers(two)
-    os.kill(two.pid, signal.SIGKILL)
-    gone, alive = psutil.wait_procs(left, timeout=120)
-    assert (len(gone), alive) == (2, [])
+    two.wait_for(both_shown, "shown in the metrics")
 
 
-def test_a_second_one_does_not_share_the_port(shared: GatewayRun) -> None:
+def test_a_repetition_is_known_to_all_workers(two: GatewayRun, settings: KafkaSettings) -> None:
+    # Over forty connections it is certain enough that both workers get some.
+    assert {post(two, "urn:1", "<repeated/>") for _ in range(40)} == {202}
+    assert stored(settings, "<repeated/>") == 2
+
+
+def test_they_share_the_framed_port(two: GatewayRun, framed: HeldPort) -> None:
+    factory = ConnectionFactory(f"framed://127.0.0.1:{framed.number}", timeout_s=120)
+    with ExitStack() as connections:
+        opened = [connections.enter_context(factory.connection()) for _ in range(20)]
+        begun = [each.session().producer("a").begin("<x/>") for each in opened for _ in range(20)]
+        assert len({published(each, 120) for each in begun}) == 400
+
+
+def test_a_second_one_does_not_share_the_port(two: GatewayRun) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(shared.config)],
+        [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(two.config)],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -119,4 +100,33 @@ def test_a_second_one_does_not_share_the_port(shared: GatewayRun) -> None:
         check=False,
     )
     assert run.returncode == 2
-    assert f"port {shared.port}" in run.stderr
+    assert f"port {two.port}" in run.stderr
+
+
+@pytest.mark.chaos
+def test_a_worker_that_dies_is_replaced_and_others_go_on(two: GatewayRun, settings: KafkaSettings) -> None:
+    first = workers(two)
+    assert len(first) == 2
+    first[0].kill()
+    accepted = 0
+    for number in range(50):
+        with contextlib.suppress(ClientError), Client(two.base) as client:
+            client.notify("a", f"<went-on>{number}</went-on>")
+            accepted += 1
+    assert accepted == 50  # what waited for the dead worker was answered by its successor
+    two.wait_for(lambda: len(workers(two)) == 2, "complete again")
+    assert first[1] in workers(two)
+    payloads = {each.payload.decode() for each in notifications_in(settings)}
+    assert payloads >= {f"<went-on>{number}</went-on>" for number in range(50)}
+
+    # No worker outlives its parent.
+    left = workers(two)
+    os.kill(two.pid, signal.SIGKILL)
+    gone, alive = psutil.wait_procs(left, timeout=120)
+    assert (len(gone), alive) == (2, [])
+
+    # The next process knows requests of the one before.
+    two.kill()
+    two.start()
+    assert {post(two, message_id, "<repeated/>") for message_id in ("urn:1", "urn:2")} == {202}
+    assert stored(settings, "<repeated/>") == 4

@@ -37,10 +37,13 @@ def test_records_of_all_logs_carry_the_brokers_time(kafka_settings: KafkaSetting
     before = int(time.time() * 1000)
     producer: Any = kafka.KafkaProducer(bootstrap_servers=kafka_settings.bootstrap_servers)
     with closing(producer):
-        for name in names:
-            for wrong in WRONG:
-                at = int(time.time() * 1000) + wrong
-                producer.send(name, b"v", key=b"k", partition=0, timestamp_ms=at).get(timeout=60)
+        sent = [
+            producer.send(name, b"v", key=b"k", partition=0, timestamp_ms=before + wrong)
+            for name in names
+            for wrong in WRONG
+        ]
+        for each in sent:
+            each.get(timeout=60)
     after = int(time.time() * 1000)
 
     unprefixed = dataclasses.replace(kafka_settings, prefix="")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,8 @@ from arborcast.core.eventlog.client import TopicPartition, make_consumer
 from arborcast.core.security.signatures import new_secret
 from arborcast.core.settings import KafkaSettings
 from tests.support import soap_messages as soap
-from tests.support.gateway_process import ROOT, GatewayRun
+from tests.support.command import Shell
+from tests.support.gateway_process import GatewayRun
 
 pytestmark = pytest.mark.kafka
 
@@ -31,20 +30,8 @@ POLICY = "urn:arborcast:policy"
 @pytest.fixture
 def gateway(tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayRun]:
     monkeypatch.setenv("ARBORCAST_DIRECTORY_PASSWORD", LDAP_PASSWORD)
-    run = GatewayRun(tmp_path, kafka_settings)
-    config = tmp_path / "arborcast.toml"
-    with config.open("a") as stream:
-        stream.write("[secrets]\ncredentials_over_http = true\n")
-    command = [
-        sys.executable,
-        "-c",
-        "from arborcast.cli import main; main()",
-        "keys",
-        "new",
-        "--config",
-        str(config),
-    ]
-    subprocess.run(command, check=True, cwd=ROOT, timeout=60)
+    run = GatewayRun(tmp_path, kafka_settings, more="[secrets]\ncredentials_over_http = true\n")
+    Shell(run.config)("keys", "new")
     run.start()
     yield run
     run.kill()
@@ -91,16 +78,11 @@ def test_no_secret_shows(gateway: GatewayRun, tmp_path: Path, kafka_settings: Ka
         answers.append(str(refused.value).encode())
     # What cannot be read, or not be granted, is answered and logged too.
     element = f'<p:Signing xmlns:p="{POLICY}"><p:Secret>{given}</p:Secret></p:Signing>'
+    address, policy = "http://127.0.0.1:9/", "<wsnt:SubscriptionPolicy>{}</wsnt:SubscriptionPolicy>".format
     for body in (
-        soap.envelope(
-            soap.subscribe(
-                "http://127.0.0.1:9/", more=f"<wsnt:SubscriptionPolicy>{element}<x/></wsnt:SubscriptionPolicy>"
-            )
-        ),
-        soap.envelope(
-            soap.subscribe("gopher://h/", more=f"<wsnt:SubscriptionPolicy>{element}</wsnt:SubscriptionPolicy>")
-        ),
-        soap.envelope(soap.subscribe("http://127.0.0.1:9/", more=f"<wsnt:SubscriptionPolicy>{element}"))[:-40],
+        soap.envelope(soap.subscribe(address, more=policy(f"{element}<x/>"))),
+        soap.envelope(soap.subscribe("gopher://h/", more=policy(element))),
+        soap.envelope(soap.subscribe(address, more=f"<wsnt:SubscriptionPolicy>{element}"))[:-40],
         soap.envelope(element),
     ):
         answer = requests.post(gateway.broker, body, timeout=60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,6 @@ pytestmark = pytest.mark.kafka
 
 BR = "http://docs.oasis-open.org/wsn/br-2"
 CONSUMER = "http://127.0.0.1:9/consumer"
-
-
-@pytest.fixture
-def publisher() -> Iterator[Publisher]:
-    with Publisher() as publisher:
-        yield publisher
 
 
 def post(url: str, body: str) -> requests.Response:
@@ -54,21 +47,28 @@ def subscribe(gateway: GatewayRun, topic: str) -> str:
 
 
 @pytest.mark.chaos
-def test_demand_survives_kill_9(tmp_path: Path, kafka_settings: KafkaSettings, publisher: Publisher) -> None:
+def test_demand_and_required_registration_survive_kill_9(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
     """Subscribed at the publisher with the first subscriber; after kill -9 the next process ends the subscription."""
-    with gateway_run(tmp_path, kafka_settings) as gateway:
+    with gateway_run(tmp_path, kafka_settings, requires_registration="true") as gateway, Publisher() as publisher:
+        message = soap.notify(soap.message("t:a", "<n>1</n>"))
+        assert post(gateway.broker, message).status_code == 500
         reference = f"<b:PublisherReference><wsa:Address>{publisher.url}</wsa:Address></b:PublisherReference>"
         registration, consumer = register(gateway, "plant/line1", reference)
-        assert consumer == gateway.broker
+        answer = post(consumer, message)
+        assert answer.status_code == 500
+        assert "no registration of this one covers the topic" in answer.text
+        _, other = register(gateway, "//*")
+        assert post(other, soap.notify(soap.message("a", "<n>1</n>"))).status_code == 202
         assert publisher.publish("plant/line1", "<n>unwanted</n>") == 0
         subscription = subscribe(gateway, "plant//.")
         publisher.wait_for(lambda: len(publisher.subscriptions) == 1, "subscribed")
         assert publisher.publish("plant/line1", "<n>1</n>") == 1
 
-        # Topic, registration, subscription, and the registration with what we have at the publisher.
-        gateway.wait_for(lambda: gateway.metric("arborcast_control_position") >= 4, "recorded")
+        # Topics, registrations, subscription, and the registration with what we have at the publisher.
+        gateway.wait_for(lambda: gateway.metric("arborcast_control_position") >= 6, "recorded")
         gateway.kill()
         gateway.start()
+        assert post(other, soap.notify(soap.message("a", "<n>2</n>"))).status_code == 202
         assert post(subscription, "<wsnt:Unsubscribe/>").status_code == 200
         publisher.wait_for(lambda: "PauseSubscription" in publisher.operations, "paused")
         assert publisher.publish("plant/line1", "<n>nobody</n>") == 0
@@ -78,21 +78,4 @@ def test_demand_survives_kill_9(tmp_path: Path, kafka_settings: KafkaSettings, p
         assert post(registration, f'<b:DestroyRegistration xmlns:b="{BR}"/>').status_code == 200
         publisher.wait_for(lambda: publisher.subscriptions == {}, "unsubscribed")
         assert publisher.operations == ["Subscribe", "PauseSubscription", "ResumeSubscription", "Unsubscribe"]
-
-
-@pytest.mark.chaos
-def test_required_registration_holds_after_kill_9(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
-    with gateway_run(tmp_path, kafka_settings, requires_registration="true") as gateway:
-        message = soap.notify(soap.message("t:a", "<n>1</n>"))
-        assert post(gateway.broker, message).status_code == 500
-        registration, consumer = register(gateway, "x")
-        answer = post(consumer, message)
-        assert answer.status_code == 500
-        assert "no registration of this one covers the topic" in answer.text
-        _, consumer = register(gateway, "//*")
-        assert post(consumer, soap.notify(soap.message("a", "<n>1</n>"))).status_code == 202
-        gateway.kill()
-        gateway.start()
-        assert post(consumer, soap.notify(soap.message("a", "<n>2</n>"))).status_code == 202
-        assert post(registration, f'<b:DestroyRegistration xmlns:b="{BR}"/>').status_code == 200
         assert "ResourceUnknownFault" in post(registration, message).text

@@ -1,4 +1,5 @@
-"""Pull points of the real gateway process over real Kafka: order, restarts, kills, several gateways."""
+"""Pull points of the real gateway process over real Kafka: order, restarts, kills. With several: see
+test_several_gateways.py."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import dataclasses
 import re
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import closing, suppress
 
 import pytest
 import requests
@@ -28,20 +29,16 @@ pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSettings) -> Iterator[GatewayRun]:
-    """One that tests with settings of its defaults share."""
-    own = dataclasses.replace(kafka, prefix="pull-points.")
-    with gateway_run(tmp_path_factory.mktemp("gateway"), own) as run:
+def settings(kafka: KafkaSettings) -> KafkaSettings:
+    return dataclasses.replace(kafka, prefix="pull-points.")
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory, settings: KafkaSettings) -> Iterator[GatewayRun]:
+    """Messages beyond its memory are read from the log."""
+    folder = tmp_path_factory.mktemp("gateway")
+    with gateway_run(folder, settings, pull_claim_s=3, pull_messages=2_000, pull_memory_bytes=8_000) as run:
         yield run
-
-
-@pytest.fixture
-def writer(kafka_settings: KafkaSettings) -> Iterator[LogWriter]:
-    opened = LogWriter(kafka_settings, PULL_LOG)
-    try:
-        yield opened
-    finally:
-        opened.close()
 
 
 def post(url: str, body: str) -> etree._Element:
@@ -96,76 +93,39 @@ def settled(gateway: GatewayRun) -> bool:
 
 
 @pytest.mark.chaos
-def test_kill_9_in_the_middle_of_fetching_loses_nothing(
-    tmp_path: Path, kafka_settings: KafkaSettings, writer: LogWriter
-) -> None:
-    with gateway_run(tmp_path, kafka_settings, pull_claim_s=1) as gateway:
-        url = create(gateway)
-        key = url.rpartition("/")[2]
-        writer.append_encoded([encode(key, StoredMessage(f"<m><n>{n}</n></m>".encode())) for n in range(2_000)])
-        fetched: list[int] = []
+def test_kill_9_in_the_middle_of_fetching_loses_nothing(gateway: GatewayRun, settings: KafkaSettings) -> None:
+    """Of a full pull point the oldest are dropped before, and counted."""
+    url = create(gateway)
+    key = url.rpartition("/")[2]
+    with closing(LogWriter(settings, PULL_LOG)) as writer:
+        writer.append_encoded([encode(key, StoredMessage(f"<m><n>{n}</n></m>".encode())) for n in range(2_010)])
 
-        def fetch() -> None:
-            try:
-                while numbers := pull(url, 7):
-                    fetched.extend(numbers)
-            except requests.RequestException:
-                pass
+    def logged() -> int:
+        """Number of dropped messages by the log, which has it once a second."""
+        return sum(map(int, re.findall(r"(\d+) messages were dropped", gateway.text())))
 
-        threads = [threading.Thread(target=fetch) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        gateway.wait_for(lambda: len(fetched) > 300, "under way")
-        gateway.kill()
-        for thread in threads:
-            thread.join()
-        before = len(fetched)
-        assert len(set(fetched)) == before, "nothing twice in normal operation"
-        gateway.start()
-        assert len(pull_all(url, 2_000, fetched)) <= 2_000 + 4 * 7 * 2, "twice only what was on its way at the kill"
+    gateway.wait_for(lambda: logged() == 10, "in the log")
+    assert gateway.metric("arborcast_pull_dropped_messages") == 10
+    assert gateway.metric("arborcast_pull_memory_bytes") <= 8_000
+    fetched: list[int] = []
 
+    def fetch() -> None:
+        with suppress(requests.RequestException):
+            while numbers := pull(url, 7):
+                fetched.extend(numbers)
 
-def test_two_gateways_hand_out_every_message_once(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
-    with (
-        gateway_run(tmp_path / "one", kafka_settings) as one,
-        gateway_run(tmp_path / "two", kafka_settings) as two,
-    ):
-        url = create(one)
-        other = url.replace(one.base, two.base)
-        two.wait_for(lambda: two.metric("arborcast_pull_points") == 1, "aware of the pull point")
-        for start in range(0, 300, 30):
-            fill(url, *range(start, start + 30))
-        fetched: list[list[int]] = [[], [], [], []]
-
-        def fetch(which: int, address: str) -> None:
-            while sum(map(len, fetched)) < 300:
-                fetched[which] += pull(address, 5, wait="PT0.5S")
-
-        threads = [threading.Thread(target=fetch, args=(n, (url, other)[n % 2])) for n in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sorted(number for each in fetched for number in each) == list(range(300))
-        assert pull(url) == pull(other) == []
-
-
-def test_without_a_client_the_oldest_are_dropped_and_bodies_are_read_from_the_log(
-    tmp_path: Path, kafka_settings: KafkaSettings
-) -> None:
-    with gateway_run(tmp_path, kafka_settings, pull_messages=20, pull_memory_bytes=0) as gateway:
-        url = create(gateway)
-        for number in range(30):
-            fill(url, number)
-        assert gateway.metric("arborcast_pull_dropped_messages") == 10
-        assert gateway.metric("arborcast_pull_memory_bytes") == 0
-        assert pull(url) == list(range(10, 30))
-
-        def said() -> int:
-            """Number of dropped messages by the log, which has it once a second."""
-            return sum(map(int, re.findall(r"(\d+) messages were dropped", gateway.log.read_text())))
-
-        gateway.wait_for(lambda: said() == 10, "said")
+    threads = [threading.Thread(target=fetch) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    gateway.wait_for(lambda: len(fetched) > 300, "under way")
+    gateway.kill()
+    for thread in threads:
+        thread.join()
+    before = len(fetched)
+    assert len(set(fetched)) == before, "nothing twice in normal operation"
+    gateway.start()
+    assert len(pull_all(url, 2_000, fetched)) <= 2_000 + 4 * 7 * 2, "twice only what was on its way at the kill"
+    assert set(fetched) == set(range(10, 2_010))
 
 
 def test_hundreds_may_wait_and_the_gateway_stays_awake(gateway: GatewayRun) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,26 +15,48 @@ import pytest
 
 from arborcast.admin.control_log import read_tree
 from arborcast.client import Client, ClientError, FuturesClient
+from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
-from tests.support.gateway_process import GatewayRun, gateway_run
+from arborcast.topic_model.control_log import ControlLog
+from arborcast.topic_model.records import fragments
+from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
+from arborcast.topic_model.topics import TopicPath
+from tests.support import legacy_messages as legacy
+from tests.support import soap_messages as soap
+from tests.support.broker import notifications_in, records_in
+from tests.support.gateway_process import GatewayRun, gateway_run, post
 
 pytestmark = [pytest.mark.kafka]
 
+Pair = tuple[GatewayRun, GatewayRun]
+
 # More than a record needs to travel by itself would make the test pass without any care.
-ROUNDS = 60
+ROUNDS = 20
 
 
-@pytest.fixture
-def pair(
-    tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[GatewayRun, GatewayRun]]:
-    monkeypatch.setenv("ARBORCAST_TOPICS_CODES", "position")
-    monkeypatch.setenv("ARBORCAST_DIRECTORY_FILE", str(tmp_path / "topics.ldif"))
+@pytest.fixture(scope="module")
+def settings(kafka: KafkaSettings) -> KafkaSettings:
+    return dataclasses.replace(kafka, prefix="pair.")
+
+
+@contextmanager
+def two_gateways(folder: Path, settings: KafkaSettings) -> Iterator[Pair]:
+    """They write the same file of topics, in this folder."""
+    file, more = folder / "topics.ldif", "[fragments]\ntimeout_s = 5\n"
     with (
-        gateway_run(tmp_path / "a", kafka_settings, directory="file", expiry_grace_s=0) as one,
-        gateway_run(tmp_path / "b", kafka_settings, directory="file", expiry_grace_s=0) as other,
+        gateway_run(folder / "a", settings, directory=file, expiry_grace_s=0, more=more) as one,
+        gateway_run(folder / "b", settings, directory=file, expiry_grace_s=0, more=more) as other,
     ):
         yield one, other
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, settings: KafkaSettings) -> Iterator[Pair]:
+    ensure_topics(settings)
+    with closing(ControlLog(settings)) as log:
+        log.append([TopicRecord(TopicPath("kept"), policy=TopicPolicy(retain=True))])
+    with two_gateways(tmp_path_factory.mktemp("pair"), settings) as started:
+        yield started
 
 
 def duties(gateway: GatewayRun) -> bool:
@@ -42,7 +68,12 @@ def at(gateway: GatewayRun, address: str, made_by: GatewayRun) -> str:
     return address.replace(made_by.base, gateway.base)
 
 
-def test_an_answered_change_applies_at_the_other_gateway(pair: tuple[GatewayRun, GatewayRun]) -> None:
+def current(gateway: GatewayRun) -> str:
+    """The current message of the topic that keeps it."""
+    return post(gateway.broker, f"<wsnt:GetCurrentMessage>{soap.topic('kept')}</wsnt:GetCurrentMessage>").text
+
+
+def test_an_answered_change_applies_at_the_other_gateway(pair: Pair) -> None:
     one, other = pair
     with Client(one.broker) as first, Client(other.broker) as second:
         for number in range(ROUNDS):
@@ -62,31 +93,70 @@ def test_an_answered_change_applies_at_the_other_gateway(pair: tuple[GatewayRun,
             first.destroy_pull_point(at(one, point.address, other))
             with pytest.raises(ClientError):
                 second.get_messages(point.address)
+            first.notify("kept", f"<n>{number}</n>")
+            assert f"<n>{number}</n>" in current(other)
 
 
-def test_duties_are_taken_over_from_one_that_was_killed(tmp_path: Path, pair: tuple[GatewayRun, GatewayRun]) -> None:
+def test_two_gateways_hand_out_every_message_of_a_pull_point_once(pair: Pair) -> None:
     one, other = pair
-    one.wait_for(lambda: duties(one), "the first has them")
+    with Client(one.broker) as client:
+        point = client.create_pull_point()
+        for start in range(0, 300, 30):
+            client.notify_all([("a", f"<n>{number}</n>") for number in range(start, start + 30)], to=point)
+    fetched: list[list[bytes]] = [[], [], [], []]
+
+    def fetch(which: int, address: str) -> None:
+        with Client(address) as client:
+            while sum(map(len, fetched)) < 300:
+                fetched[which] += [each.payload for each in client.get_messages(address, 5, wait_s=0.5)]
+
+    addresses = (point.address, at(other, point.address, one))
+    threads = [threading.Thread(target=fetch, args=(number, addresses[number % 2])) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(itertools.chain(*fetched)) == sorted(b"<n>%d</n>" % number for number in range(300))
+    with Client(one.broker) as client:
+        assert [client.get_messages(each) for each in addresses] == [[], []]
+
+
+@pytest.mark.chaos
+def test_duties_are_taken_over_from_one_that_was_killed(pair: Pair, settings: KafkaSettings) -> None:
+    """Expiry, the directory, and parts of messages that do not come."""
+    pair[0].wait_for(lambda: any(map(duties, pair)), "one has them")
+    holder, other = pair if duties(pair[0]) else pair[::-1]
     assert not duties(other)
-    one.kill()
+    for gateway, number in zip(pair, (0, 3), strict=True):
+        text = legacy.notify("open", "<half", f"1-1-0-{number}", "lost:1")
+        assert "success!" in legacy.post(f"{gateway.base}/wsnprocess/", text).text
+    before, file = current(holder), holder.config.parents[1] / "topics.ldif"
+    holder.kill()
     with Client(other.broker) as client:
         client.subscribe("a", to="http://127.0.0.1:9/", lasts=timedelta(seconds=1))
         assert other.metric("arborcast_subscriptions") == 1
         other.wait_for(lambda: duties(other), "taken over")
         other.wait_for(lambda: other.metric("arborcast_subscriptions") == 0, "what has expired is ended")
         client.notify("fresh", "<x/>")
-        file = tmp_path / "topics.ldif"
         other.wait_for(lambda: file.exists() and "fresh" in file.read_text(), "the directory is written")
-    one.start()
+    other.wait_for(lambda: other.metric("arborcast_fragments_given_up") == 1, "given up")
+    assert other.metric("arborcast_fragments_open") == 0
+    stored = [fragments.decode(record.key, record.value) for record in records_in(settings, "fragments")]
+    (told,) = [each for each in stored if isinstance(each, fragments.GivenUp)]
+    assert (told.identification, told.had, told.missing, told.reason) == ("lost:1", "0 3", "1-2 4-", "time")
+    holder.start()
+    assert holder.metric("arborcast_fragments_open") == 0, "who comes back knows it from the log"
+    assert current(holder) == before
+    assert not [each for each in notifications_in(settings) if each.topic == "open"]
     time.sleep(1.5)  # long enough for a wrong claim
-    assert not duties(one), "who comes back does not take them away"
+    assert not duties(holder), "who comes back does not take them away"
 
 
 @pytest.mark.long
 def test_codes_from_places_are_given_by_one_of_them_whichever_that_is(
-    kafka_settings: KafkaSettings, pair: tuple[GatewayRun, GatewayRun]
+    tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other = pair
+    monkeypatch.setenv("ARBORCAST_TOPICS_CODES", "position")
     seen: dict[str, str] = {}
 
     def codes() -> dict[str, str]:
@@ -101,19 +171,20 @@ def test_codes_from_places_are_given_by_one_of_them_whichever_that_is(
         assert len(set(found.values()) - {""}) == sum(map(bool, found.values())), "none is given twice"
         return len(found) == topics and all(found.values())
 
-    one.wait_for(lambda: duties(one), "the first has them")
-    with FuturesClient(one.broker) as first, FuturesClient(other.broker) as second:
-        for number in range(100):
-            first.notify(f"a/n{number % 7}/x{number}", "<x/>")
-            second.notify(f"a/n{number % 5}/y{number}", "<x/>")
-            if number == 50:
-                codes()
-    other.wait_for(lambda: settled(200), "all have codes")
-    with Client(other.broker) as client:
-        client.notify("a/n1", "<x/>")
-        one.kill()
-        client.notify("a/n2", "<x/>")
-    other.wait_for(lambda: settled(202), "the last one has a code")
+    with two_gateways(tmp_path, kafka_settings) as (one, other):
+        one.wait_for(lambda: duties(one), "the first has them")
+        with FuturesClient(one.broker) as first, FuturesClient(other.broker) as second:
+            for number in range(100):
+                first.notify(f"a/n{number % 7}/x{number}", "<x/>")
+                second.notify(f"a/n{number % 5}/y{number}", "<x/>")
+                if number == 50:
+                    codes()
+        other.wait_for(lambda: settled(200), "all have codes")
+        with Client(other.broker) as client:
+            client.notify("a/n1", "<x/>")
+            one.kill()
+            client.notify("a/n2", "<x/>")
+        other.wait_for(lambda: settled(202), "the last one has a code")
     found = codes()
     below = {found[path].rpartition(".")[0] for path in found if path.startswith("a/n1/")}
     assert below == {found["a/n1"]}, "the node had that place before it was a topic"

@@ -35,7 +35,7 @@ class ConsoleEngine:
 
 @pytest.fixture(scope="session")
 def console_engine(slapd: Slapd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleEngine]:
-    """One for all tests of the console; each has trees of its own."""
+    """One for tests of the console and of the command; each has trees of its own."""
     home = tmp_path_factory.mktemp("console-engine") / "home"
     home.mkdir()
     base = f"ou=console{os.getpid()},{SUFFIX}"
@@ -43,6 +43,8 @@ def console_engine(slapd: Slapd, tmp_path_factory: pytest.TempPathFactory) -> It
     settings.write_text(
         f'[directory]\nkind = "ldap"\nurl = "{slapd.url}"\nbase_dn = "{base}"\nbind = "simple"\n'
         f'bind_dn = "{ENGINE_DN}"\npassword = "{ENGINE_PASSWORD}"\npoll_interval_s = 0.1\n[metrics]\nsample_s = 1\n'
+        # A busy machine takes its time for Spark's start and for the end.
+        "[stack]\nstart_timeout_s = 400\nstop_timeout_s = 60\n"
     )
     settings.chmod(0o600)
     engine = Engine(home)

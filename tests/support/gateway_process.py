@@ -22,7 +22,7 @@ class GatewayRun(LoggedProcess):
     """One gateway under one settings file; it can be killed and started again on the same port.
 
     With `tls` it listens with the certificate `server`, and knows clients by those of the same authority; `session`
-    trusts it. `more` are further sections of the settings file.
+    trusts it. `directory` is its kind, or its file. `more` are further sections of the settings file.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class GatewayRun(LoggedProcess):
         folder: Path,
         kafka: KafkaSettings,
         *,
-        directory: str = "none",
+        directory: str | Path = "none",
         fixed: bool = False,
         tls: Certificates | None = None,
         more: str = "",
@@ -46,11 +46,12 @@ class GatewayRun(LoggedProcess):
         folder.mkdir(parents=True, exist_ok=True)
         self.config = folder / "arborcast.toml"
         settings = {"port": self.port} | gateway
+        kind = f'"file"\nfile = "{directory}"' if isinstance(directory, Path) else f'"{directory}"'
         self.config.write_text(
             f'home = "home"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\nprefix = "{kafka.prefix}"\n'
             f"partitions = {kafka.partitions}\nrequest_timeout_s = {kafka.request_timeout_s}\n"
             f'[outbound]\nscope = "loopback"\n'
-            f'[directory]\nkind = "{directory}"\n[topics]\nfixed = {str(fixed).lower()}\n[gateway]\n'
+            f"[directory]\nkind = {kind}\n[topics]\nfixed = {str(fixed).lower()}\n[gateway]\n"
             + "".join(f"{key} = {value}\n" for key, value in settings.items())
             + (_tls_section(tls) if tls else "")
             + more
@@ -91,7 +92,7 @@ def gateway_run(
     folder: Path,
     kafka: KafkaSettings,
     *,
-    directory: str = "none",
+    directory: str | Path = "none",
     fixed: bool = False,
     tls: Certificates | None = None,
     more: str = "",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import select
 import socket
 import stat
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -62,21 +64,21 @@ _TO_PY4J = b"c\np0\nhandle\ne\n"
 
 def answers_to_stranger(port: int) -> list[bytes]:
     """What a client gets that knows the protocols of py4j and Spark, and no secret; nothing where it is cut off."""
-    return [_answer(port, _TO_PY4J), _answer(port, _TO_SPARK + b"\n")]
+    with ExitStack() as stack:
+        connections = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(2)]
+        for connection, sent in zip(connections, (_TO_PY4J, _TO_SPARK + b"\n"), strict=True):
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(sent)
+        # To one of the two it has an answer. Of the other it waits for more.
+        answered, _, _ = select.select(connections, [], [], 60)
+        assert answered
+        return [_answer(each, each in answered) for each in connections]
 
 
-def _answer(port: int, sent: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        try:
-            connection.sendall(sent)
-            with contextlib.suppress(TimeoutError):
-                connection.settimeout(5)
-                return connection.recv(65_536)
-            # It waits for more. Spark closes a half-closed connection, maybe before its answer is out.
-            connection.settimeout(60)
+def _answer(connection: socket.socket, complete: bool) -> bytes:
+    try:
+        if not complete:
             connection.shutdown(socket.SHUT_WR)
-            return connection.recv(65_536)
-        except TimeoutError:
-            raise
-        except OSError:
-            return b""
+        return connection.recv(65_536)
+    except ConnectionError:
+        return b""

@@ -23,6 +23,19 @@ from arborcast.dispatch.tables import (
 )
 from tests.support.table_rows import NOON, attempt, fill, record
 
+
+
+def notebooks() -> Any:
+    """nbformat, loaded by these tests alone: its validator takes seconds that each process of a run would pay."""
+    return importlib.import_module("nbformat")
+
+
+def kernel(notebook: Any, folder: Path) -> Any:
+    """A client that executes the cells in this folder."""
+    resources = {"metadata": {"path": str(folder)}}
+    return importlib.import_module("nbclient").NotebookClient(notebook, timeout=300, resources=resources)
+
+
 FOLDER = Path(__file__).parents[3] / "notebooks"
 
 # What matplotlib takes for a formula, and finds to be a wrong one.
@@ -32,18 +45,6 @@ NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 
 # It starts a JVM, and has a test of its own.
 SPARK = "spark.ipynb"
-
-
-@pytest.fixture(scope="module")
-def nbformat() -> Any:
-    """Imported here: its validator takes seconds to load, which every process of a run would pay when it collects."""
-    return importlib.import_module("nbformat")
-
-
-def kernel(notebook: Any, folder: Path) -> Any:
-    """A client that executes the cells in this folder."""
-    resources = {"metadata": {"path": str(folder)}}
-    return importlib.import_module("nbclient").NotebookClient(notebook, timeout=300, resources=resources)
 
 
 @pytest.fixture
@@ -174,28 +175,40 @@ SHOWN: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_a_notebook_shows_the_contents_of_the_tables(engine: Path, nbformat: Any, name: str) -> None:
-    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
-    asked = ", ".join(f"{each!r}: {each}" for each in SHOWN[name])
-    notebook.cells.append(nbformat.v4.new_code_cell(f"import json\nprint(json.dumps({{{asked}}}, default=str))"))
-    kernel(notebook, engine).execute()
-    assert json.loads(notebook.cells[-1].outputs[0]["text"]) == SHOWN[name]
+def executed(cells: list[Any], folder: Path) -> list[Any]:
+    """The cells in one kernel, with their outputs."""
+    notebook = notebooks().v4.new_notebook(cells=cells)
+    kernel(notebook, folder).execute()
+    return list(notebook.cells)
 
 
-def test_an_engine_that_has_done_nothing(engine: Path, nbformat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def cells_of(name: str) -> list[Any]:
+    return list(notebooks().read(FOLDER / name, as_version=4).cells)
+
+
+def test_notebooks_show_the_contents_of_the_tables(engine: Path) -> None:
+    """One after the other, each without the names of the one before."""
+    cells, places = list[Any](), dict[str, int]()
+    for name, expected in SHOWN.items():
+        asked = ", ".join(f"{each!r}: {each}" for each in expected)
+        own = [each.source for each in cells_of(f"{name}.ipynb") if each.cell_type == "code"]
+        answer = f"import json\nprint(json.dumps({{{asked}}}, default=str))"
+        cells += [notebooks().v4.new_code_cell(each) for each in ("%reset -f", *own, answer)]
+        places[name] = len(cells) - 1
+    done = executed(cells, engine)
+    assert {name: json.loads(done[at].outputs[0]["text"]) for name, at in places.items()} == SHOWN
+
+
+def test_an_engine_that_has_done_nothing(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Words instead of pictures and of empty tables, and no error; all notebooks in one kernel."""
     home = engine / "new"
     for spec in TABLES:
         spec.ensure(spec.location(TableSettings(), home))
     monkeypatch.setenv("ARBORCAST_HOME", str(home))
-    notebook = nbformat.v4.new_notebook(
-        cells=[cell for name in NAMES if name != SPARK for cell in nbformat.read(FOLDER / name, as_version=4).cells]
-    )
 
-    kernel(notebook, engine).execute()
+    done = executed([cell for name in NAMES if name != SPARK for cell in cells_of(name)], engine)
 
-    shown = [output["data"] for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    shown = [output["data"] for cell in done for output in cell.get("outputs", []) if "data" in output]
     assert not any("image/png" in data for data in shown)
     said = " ".join(data.get("text/html", "") for data in shown)
     for words in (
@@ -210,9 +223,9 @@ def test_an_engine_that_has_done_nothing(engine: Path, nbformat: Any, monkeypatc
 
 @pytest.mark.spark
 @pytest.mark.long
-def test_spark(engine: Path, nbformat: Any) -> None:
+def test_spark(engine: Path) -> None:
     """The engine delivers another notification while the stream is read."""
-    notebook = nbformat.read(FOLDER / SPARK, as_version=4)
+    notebook = notebooks().read(FOLDER / SPARK, as_version=4)
     asked = """
         'month': month[['topic', 'deliveries', 'failed']].values.tolist(),
         'first commit': history.operation.iloc[-1],
@@ -220,7 +233,7 @@ def test_spark(engine: Path, nbformat: Any) -> None:
         'grown': [len(batches) > 1, float(grown().sum(axis=1).iloc[-1])],
         'chart': type(chart()).__name__,
     """
-    asks = nbformat.v4.new_code_cell(f"import json\nprint(json.dumps({{{asked}}}))")
+    asks = notebooks().v4.new_code_cell(f"import json\nprint(json.dumps({{{asked}}}))")
     notebook.cells.append(asks)
     client = kernel(notebook, engine)
     with client.setup_kernel():
@@ -238,8 +251,8 @@ def test_spark(engine: Path, nbformat: Any) -> None:
     }
 
 
-def test_notebooks_are_kept_without_outputs(nbformat: Any) -> None:
+def test_notebooks_are_kept_without_outputs() -> None:
     for name in NAMES:
-        cells = [cell for cell in nbformat.read(FOLDER / name, as_version=4).cells if cell.cell_type == "code"]
+        cells = [cell for cell in notebooks().read(FOLDER / name, as_version=4).cells if cell.cell_type == "code"]
         assert cells
         assert all(cell.outputs == [] and cell.execution_count is None for cell in cells), name

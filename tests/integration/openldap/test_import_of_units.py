@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from arborcast.cli import app
-from arborcast.core.errors import ArborcastError, ConfigError
+from arborcast.core.errors import ArborcastError
 from arborcast.core.settings import KafkaSettings
 from arborcast.directory.errors import DirectoryError
 from arborcast.topic_model.control_log import ControlLog
@@ -120,8 +120,9 @@ def test_output_of_the_import(old: Old) -> None:
     assert "skipped {urn:old}all/graphic: its code '3' belongs to taken here: imported without it" in said.stderr
 
 
-def test_without_a_root_the_units_below_the_base_are_root_topics(old: Old) -> None:
-    old("--dry-run")
+def test_without_a_root_the_units_below_the_base_are_root_topics_also_through_tls(old: Old) -> None:
+    for options, url in (([], old.slapd.url), (["--start-tls"], old.slapd.url), ([], old.slapd.tls_url)):
+        assert old("--dry-run", "--ca-file", old.slapd.ca_file, *options, url=url)["added"] == 4
     assert old()["topics"] == ["alarm", "graphic", "alarm/alarm1", "alarm/alarm2"]
 
 
@@ -133,42 +134,19 @@ def test_a_tree_larger_than_the_servers_limits_is_read_in_pages(old: Old) -> Non
         old.invoke("--root", "all")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--bind-dn", ENGINE_DN, "--stdin"], "refuses the bind as .*check --bind-dn and its password"),
-        (
-            ["--bind-dn", ADMIN_DN, "--stdin", "--start-tls"],
-            "no secure connection .*check --ca-file.*host of --from-ldap",
-        ),
-    ],
-)
-def test_refusals_of_the_server_name_the_options(old: Old, options: list[str], message: str) -> None:
-    with pytest.raises(DirectoryError, match=message) as refused:
-        old.invoke(*options, typed="wrong\n")
-    assert "directory." not in str(refused.value)
-
-
-def test_an_empty_password_is_not_sent(old: Old) -> None:
-    with pytest.raises(DirectoryError, match="the password is empty; cn=engine"):
-        old.invoke("--bind-dn", ENGINE_DN, "--stdin", typed="\n")
-
-
-def test_through_tls(old: Old) -> None:
-    for options in (["--start-tls"], []):
-        url = old.slapd.url if options else old.slapd.tls_url
-        found = old("--dry-run", "--ca-file", old.slapd.ca_file, *options, url=url)
-        assert found["added"] == 4
-
-
-def test_a_base_that_is_not_there(old: Old) -> None:
-    with pytest.raises(ConfigError, match=r"has no entry ou=none,dc=arborcast: check --base.*everybody may"):
-        old.invoke(base=f"ou=none,{SUFFIX}")
-
-
-def test_no_server_at_the_address(old: Old) -> None:
-    with pytest.raises(DirectoryError, match=r"127\.0\.0\.1:1 cannot be reached"):
-        old.invoke(url="ldap://127.0.0.1:1")
+def test_refusals_name_the_options(old: Old) -> None:
+    bind, admin = ("--bind-dn", ENGINE_DN, "--stdin"), ("--bind-dn", ADMIN_DN, "--stdin")
+    for options, typed, where, message in (
+        (bind, "wrong\n", {}, "refuses the bind as .*check --bind-dn and its password"),
+        ((*admin, "--start-tls"), "wrong\n", {}, "no secure connection .*check --ca-file.*host of --from-ldap"),
+        (bind, "\n", {}, "the password is empty; cn=engine"),
+        ((), "", {"base": f"ou=none,{SUFFIX}"}, r"has no entry ou=none,dc=arborcast: check --base.*everybody may"),
+        ((), "", {"url": "ldap://127.0.0.1:1"}, r"127\.0\.0\.1:1 cannot be reached"),
+        (("--root", "a//."), "", {}, "more than one topic"),
+    ):
+        with pytest.raises(ArborcastError, match=message) as refused:
+            old.invoke(*options, typed=typed, **where)
+        assert "directory." not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -185,10 +163,10 @@ def test_no_server_at_the_address(old: Old) -> None:
         (["--from-ldap", "ldap://h", "--base", "all_test"], "not a DN"),
         (["--from-ldap", "ldap://h", "--base", "ou=a", "--stdin"], "--bind-dn"),
         (["--from-ldap", "ldaps://h", "--base", "ou=a", "--start-tls"], "secured already"),
-        (["--from-ldap", "ldap://h", "--base", "ou=a", "--root", "a//."], "more than one topic"),
     ],
 )
-def test_options_that_make_no_sense(old: Old, arguments: list[str], message: str) -> None:
+def test_options_that_make_no_sense(tmp_path: Path, arguments: list[str], message: str) -> None:
+    command = ["topics", "import", *arguments, "--home", str(tmp_path)]
     with pytest.raises(ArborcastError, match=message) as refused:
-        CliRunner().invoke(app, ["topics", "import", *arguments, *old._options], catch_exceptions=False)
+        CliRunner().invoke(app, command, catch_exceptions=False)
     assert "secret" not in str(refused.value)

@@ -6,13 +6,13 @@ import contextlib
 import gzip
 import itertools
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from arborcast.dispatch.delivery.transport.contract import PushResult, Transport
+from tests.support.scripted_server import ScriptedServer, request_on
 from tests.support.transports import push
 
 pytestmark = pytest.mark.slow
@@ -24,39 +24,29 @@ OK = b"HTTP/1.1 200 OK\r\n"
 LONG_HEADERS = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 60_000) for number in range(20))
 
 
-class Villain:
-    """Reads requests, and then acts after its script."""
+class Villain(ScriptedServer):
+    """Reads a request on each connection before its script."""
 
     def __init__(self, script: Script) -> None:
-        self._script = script
+        super().__init__(self._act)
+        self._answer = script
         self.requests: list[bytes] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                threading.Thread(target=self._act, args=(connection,), daemon=True).start()
 
     def _act(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            connection.settimeout(60)
-            data = b""
-            while b"<x/>" not in data and (more := connection.recv(65536)):
-                data += more
-            self.requests.append(data)
-            self._script(connection)
+        self.requests.append(request_on(connection))
+        self._answer(connection)
 
 
 @pytest.fixture
 def villain() -> Iterator[Callable[[Script], Villain]]:
     with contextlib.ExitStack() as stack:
-        yield lambda script: stack.enter_context(contextlib.closing(Villain(script)))
+
+        def started(script: Script) -> Villain:
+            made = Villain(script)
+            stack.enter_context(made)
+            return made
+
+        yield started
 
 
 Villains = Callable[[Script], Villain]

@@ -64,8 +64,8 @@ def answers() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def address(answers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     long = make_subscription("narrow", "//alarm", consumer=f"http://long.example/{'narrow' * 20}")
-    records = [TopicRecord(TopicPath(LONG)), SubscriptionRecord(long)]
-    with served(example(tmp_path_factory.mktemp("console"), records, settings=FEDERATED).app) as url:
+    more = TopicRecord(TopicPath(LONG)), SubscriptionRecord(long)
+    with served(example(tmp_path_factory.mktemp("console"), more, settings=FEDERATED).app) as url:
         yield url
 
 

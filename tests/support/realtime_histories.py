@@ -1,12 +1,11 @@
-"""Histories of the real-time gear: two tasks, the redelivery and the driver, with time, endpoints, crashes
-and the order in which logs are written and read made up. Kafka, Spark and sockets are not real; all that decides is.
+"""Histories of real time: two tasks, the redelivery and the driver, with simulated time, endpoints and crashes, and any
+order of writes and reads of the logs. Kafka, Spark and sockets are simulated, all decisions are those of the engine.
 
-First attempts of each subscription are in the order of each partition, for each priority, whatever happened, and in a
-strict one none is pushed before the one before it is settled, whatever partition and priority they are of. Over a link
-what is of one partition arrives in its order, though pushes fail on the way, each once that counts. Nothing is
-pushed after its publisher wanted it. Who has a minimum interval gets what he would have got without any crash. What is
-timely is never parked, nor is it pushed behind what is newer; what is reliable is as for the others. In the
-end, when all endpoints answer and everything is read, everything was delivered.
+Invariants: first attempts of each subscription keep the order of each partition, for each priority; in a strict
+subscription each waits for the one before it, of any partition and priority. Over a link each partition arrives in
+order, repetitions aside. Nothing is pushed after its validity. A minimum interval passes the same messages as without a
+crash. Timely messages are never parked, nor pushed after newer ones; reliable ones are as those of other subscriptions.
+At the end, with healthy endpoints and all logs read, everything is delivered.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ class Histories(RuleBasedStateMachine):
         self.rows: list[Attempt] = []
         self.known: dict[int, WorkerProgress] = {}
         self.strict: list[str] = []
-        self.valid: dict[str, int] = {}  # until when, of those that have an end
+        self.valid: dict[str, int] = {}  # the ends of validities
         self.late: list[str] = []
         self.priority: dict[str, int] = {}
         self.began: dict[tuple[str, int, int], list[int]] = {}  # by subscription, partition and priority
@@ -100,7 +99,7 @@ class Histories(RuleBasedStateMachine):
         self.told = Exclusions()
         self._start(dict.fromkeys(PARTITIONS, 0), NOTHING)
 
-    # What the parts ask for
+    # What the parts use
 
     def monotonic(self) -> float:
         return self.world.now_ms / 1000
@@ -121,7 +120,7 @@ class Histories(RuleBasedStateMachine):
         pass
 
     def written(self, record: Sent) -> int:
-        """A record of a worker is in its log; at which offset."""
+        """A record of a worker is in its log; returns its offset."""
         if record.topic.endswith("parked"):
             self.parked.append((record.key, record.value, self.world.write(record.key, record.value)))
             return len(self.parked) - 1
@@ -159,7 +158,7 @@ class Histories(RuleBasedStateMachine):
         priorities: Sequence[int] = (0, 0, 0, 0),
         reliable: bool = False,
     ) -> None:
-        """Notifications are accepted; some are wanted for a while only, some for sure."""
+        """Notifications are accepted, some with a validity, some reliable."""
         for priority in priorities[:count]:
             offset = len(self.accepted[partition])
             name, now_ms = f"{partition}-{offset}", self.world.now_ms
@@ -188,14 +187,14 @@ class Histories(RuleBasedStateMachine):
 
     @rule(partition=st.sampled_from(PARTITIONS), times=st.integers(1, 3))
     def step(self, partition: int, times: int) -> None:
-        """A task comes round."""
+        """A task makes some rounds."""
         for _ in range(times):
             self.tasks[partition].step()
 
     @precondition(lambda self: {"crash", "death"} <= {*self.happens})
     @rule(partition=st.sampled_from(PARTITIONS), landing=st.integers(0, 4))
     def die_elsewhere(self, partition: int, landing: int) -> None:
-        """A worker on another host is gone, and nobody has noticed; some of what it had sent gets there."""
+        """A worker on another host has ended, unnoticed; some of its last records are in the logs."""
         for producer in self.tasks[partition].producers:
             producer.take(landing)
         self.tasks[partition].die()
@@ -203,8 +202,8 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: {"crash", "cut"} <= {*self.happens})
     @rule(partition=st.sampled_from(PARTITIONS))
     def cut_off(self, partition: int) -> None:
-        """A worker on another host hears the driver no more, and goes on: as long as its lease lasts, also when the
-        driver has written that its run is over. `crash` is when it has ended."""
+        """A worker on another host no longer reads messages of the driver, and goes on while its lease lasts, though
+        its run has ended. It ends with `crash`."""
         self.tasks[partition].hears = False
 
     @rule(partition=st.sampled_from(PARTITIONS), which=st.integers(0, 3))
@@ -214,13 +213,13 @@ class Histories(RuleBasedStateMachine):
 
     @rule(partition=st.sampled_from(PARTITIONS), count=st.integers(1, 6))
     def acknowledge(self, partition: int, count: int) -> None:
-        """Kafka takes some of what a worker has sent."""
+        """Kafka acknowledges some records of a worker."""
         for producer in self.tasks[partition].producers:
             producer.take(count)
 
     @rule(partition=st.sampled_from(PARTITIONS))
     def come_to_rest(self, partition: int) -> None:
-        """A task has done all that it has, and has said so."""
+        """A task has settled all its notifications, and reported that."""
         for _ in range(4):
             self.step(partition, 1)
             self.tasks[partition].wire.drive(1)
@@ -229,12 +228,12 @@ class Histories(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 6))
     def read(self, count: int) -> None:
-        """The redelivery reads some of what is parked."""
+        """The redelivery reads some parked records."""
         self._read(self.read_to + count)
 
     @rule()
     def feed(self) -> None:
-        """The driver tells the workers what is not to be pushed."""
+        """The driver sends the exclusions to the workers."""
         held, read = self.world.lanes.for_workers()
         health, now_ms = self.world.health, self.world.now_ms
         on_trial = health.on_trial(now_ms, patient=True)
@@ -247,7 +246,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(for_ms=st.sampled_from([1, 50, 300, 1_500, 20_000]))
     def pass_time(self, for_ms: int) -> None:
-        """Time goes on; the redelivery works."""
+        """Time passes; the redelivery works."""
         while for_ms > 0:
             # In small steps as long as a push of a worker may time out.
             step_ms = min(for_ms, 500) if any(running.wire.in_flight for running in self.tasks) else for_ms
@@ -259,14 +258,14 @@ class Histories(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), how=st.sampled_from(sorted(ANSWERS)), takes_ms=st.sampled_from([10, 900]))
     def behave(self, name: str, how: str, takes_ms: int = 10) -> None:
-        """From now on an endpoint answers like this."""
+        """An endpoint gives this answer from now on."""
         endpoint = FakeEndpoint(lambda ids: self._answered(name, how, ids), takes_ms)
         self.world.endpoints[self.world.subscriptions[name].consumer.address] = endpoint
 
     @precondition(lambda self: "crash" in self.happens)
     @rule(landing=st.integers(0, 4), driver=st.booleans())
     def crash(self, landing: int, driver: bool) -> None:
-        """The workers are gone, perhaps with the driver; some of what they had sent gets there."""
+        """The workers end, perhaps with the driver; some of their last records are in the logs."""
         for producer in itertools.chain.from_iterable(running.producers for running in self.tasks):
             producer.take(landing)
         if driver:
@@ -280,8 +279,8 @@ class Histories(RuleBasedStateMachine):
         settled = frozenset((row.subscription, row.notification) for row in rows)
         for (name, partition, _), offsets in self.began.items():
             if name in TIMELY:
-                # What was pushed and has no row may be valid no more; then what was dropped for it is not. What is
-                # reliable, and valid for ever, is pushed again, as for others; behind one of those, too.
+                # A message that was pushed without a row may be past its validity; then those dropped for it are not
+                # repeated. Reliable ones without an end are repeated, even after one of those.
                 numbered = [(each, f"{partition}-{each}") for each in offsets]
                 unsure = [
                     each
@@ -312,20 +311,20 @@ class Histories(RuleBasedStateMachine):
         assert getattr(self, "late", []) == []
 
     @invariant()
-    def what_is_left_out_has_no_row(self) -> None:
+    def omitted_messages_have_no_row(self) -> None:
         if hasattr(self, "tasks"):
             rows = [*self.rows, *self.world.attempts]
             assert {row.notification for row in rows if row.subscription == "sparse"} <= self.passes
 
     @invariant()
-    def only_what_has_an_end_expires(self) -> None:
+    def only_messages_with_a_validity_expire(self) -> None:
         if hasattr(self, "tasks"):
             rows = [*self.rows, *self.world.attempts]
             assert {row.notification for row in rows if row.state == "expired"} <= self.valid.keys()
             assert not [letter for letter in self.world.buried if letter.state == "expired"]
 
     @invariant()
-    def what_is_timely_waits_for_nothing(self) -> None:
+    def timely_messages_never_wait(self) -> None:
         if hasattr(self, "tasks"):
             rows = [
                 row for row in [*self.rows, *self.world.attempts] if self._drops(row.subscription, row.notification)
@@ -374,7 +373,7 @@ class Histories(RuleBasedStateMachine):
         self.pass_time(1_500)
 
     def _timely_ones_get_what_comes(self) -> None:
-        """Nothing of theirs waits that would show that their endpoints are well again."""
+        """No waiting message of theirs could show the recovery of their endpoints."""
         for _ in range(3):
             self.pass_time(600_000)
             self.feed()
@@ -390,8 +389,8 @@ class Histories(RuleBasedStateMachine):
         return {(row.subscription, row.notification) for row in rows if row.state in attempts.FINAL}
 
     def _answered(self, name: str, how: str, ids: tuple[str, ...]) -> PushResult:
-        """What comes again the other engine knows. It may have taken what it was too slow to answer; what it refuses by
-        itself it will never take."""
+        """The other engine drops repetitions. It may have taken a message without an answer in time; a single message
+        that it refuses it never takes."""
         if name == "link" and (how in ("ok", "hanging") or (how == "wrong" and len(ids) == 1)):
             for each in ids:
                 partition, offset = self.place[each]
@@ -444,7 +443,7 @@ class Histories(RuleBasedStateMachine):
         for arrival in self.world.arrivals[self.arrivals_seen :]:
             for partition in {self.place[each][0] for each in arrival.notifications if arrival.attempt == 1}:
                 running, name = self.tasks[partition], arrival.subscription
-                # What is timely is dropped when it takes long, and holds up nothing.
+                # A timely message is dropped when its push takes long, and delays none.
                 beside = running.awaited(name) if name in TIMELY else running.wire.pushes(name)
                 assert not beside, f"{arrival.notifications} could overtake {beside}"
             self._note(arrival.subscription, arrival.notifications, arrival.attempt, arrival.at_ms)
@@ -458,7 +457,7 @@ class Histories(RuleBasedStateMachine):
             return
         for each in ids:
             partition, offset = self.place[each]
-            # What is timely keeps the order whatever its priority, as do strict ones.
+            # Timely messages keep the order at any priority, as do strict ones.
             priority = 0 if name in ("strict", "link") or self._drops(name, each) else self.priority[each]
             offsets = self.began.setdefault((name, partition, priority), [])
             repeated = (name, each) in self.attempted and not self._drops(name, each)

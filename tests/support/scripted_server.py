@@ -8,6 +8,7 @@ import ssl
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import Self
 
 
 class ScriptedServer:
@@ -21,7 +22,7 @@ class ScriptedServer:
         self.connections = self.ended = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def __enter__(self) -> ScriptedServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:

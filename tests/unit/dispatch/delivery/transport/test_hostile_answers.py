@@ -40,13 +40,7 @@ class Villain(ScriptedServer):
 @pytest.fixture
 def villain() -> Iterator[Callable[[Script], Villain]]:
     with contextlib.ExitStack() as stack:
-
-        def started(script: Script) -> Villain:
-            made = Villain(script)
-            stack.enter_context(made)
-            return made
-
-        yield started
+        yield lambda script: stack.enter_context(Villain(script))
 
 
 Villains = Callable[[Script], Villain]

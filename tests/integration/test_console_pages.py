@@ -32,16 +32,19 @@ from tests.support.chromium import Visitors, faults, overflow
 from tests.support.console import ConsoleParts, console_parts, served
 from tests.support.console_answers import FEDERATED, answering
 from tests.support.console_example import example
+from tests.support.routing import make_subscription
 from tests.unit.console.test_engine_screen import Watch, moved
 
 pytestmark = pytest.mark.browser
 
 PRESS = "{urn:plant}plant/line2/press"
+LONG = f"{'long' * 20}/press"
 
 PAGES = f"""
 / /find?q=press /topics /topics?at={PRESS}/alarm /topics?at={PRESS}/alarm&do=messages /topics?at={PRESS}&do=add
 /topics?at={PRESS}&do=rename /topics?at={PRESS}&do=remove /topics?q=alarm /topics?q=nowhere /topics/review
-/topics/problems /subscriptions /subscriptions?state=expired /subscriptions/s3 /triggers /publishers /operations
+/topics/problems /topics?at={LONG} /subscriptions /subscriptions?state=expired /subscriptions/s3
+/subscriptions/narrow /triggers /publishers /operations
 /deliveries /deliveries?notification=01ab /deliveries/messages?since=1h&text=hot /deliveries/waiting
 /deliveries/dead/01ab /deliveries/dead /deliveries/audit /deliveries/slo /deliveries/erasures /queues
 /queues?queue={{urn:plant}}plant/inspections /cameras /engine /cluster /try /nowhere
@@ -60,7 +63,9 @@ def answers() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def address(answers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(example(tmp_path_factory.mktemp("console"), settings=FEDERATED).app) as url:
+    long = make_subscription("narrow", "//alarm", consumer=f"http://long.example/{'narrow' * 20}")
+    more = TopicRecord(TopicPath(LONG)), SubscriptionRecord(long)
+    with served(example(tmp_path_factory.mktemp("console"), more, settings=FEDERATED).app) as url:
         yield url
 
 

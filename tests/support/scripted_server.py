@@ -1,22 +1,26 @@
-"""A TCP server on this machine that a function of the test serves."""
+"""A server of plain sockets that follows a script: for peers that break their protocol."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from typing import Self
 
 
 class ScriptedServer:
-    """Serves each connection in a thread of its own, and closes it when the script returns or fails with an OSError."""
+    """A context manager. Serves each connection in a thread of its own, and closes it when the script returns or fails
+    with an OSError."""
 
-    def __init__(self, script: Callable[[socket.socket], object], scheme: str = "http") -> None:
-        self._script = script
+    def __init__(
+        self, script: Callable[[socket.socket], object], scheme: str = "http", tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._script, self._tls = script, tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.url = f"{scheme}://127.0.0.1:{self.port}"
+        self.url = f"https://localhost:{self.port}" if tls else f"{scheme}://127.0.0.1:{self.port}"
         self.connections = self.ended = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -35,6 +39,16 @@ class ScriptedServer:
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            self._script(connection)
+        with contextlib.suppress(OSError):
+            connection.settimeout(60)
+            with self._tls.wrap_socket(connection, server_side=True) if self._tls else connection as served:
+                self._script(served)
         self.ended += 1
+
+
+def request_on(connection: socket.socket, end: bytes = b"<x/>") -> bytes:
+    """All bytes until the end of a request, or of the connection."""
+    request = b""
+    while end not in request and (more := connection.recv(65_536)):
+        request += more
+    return request

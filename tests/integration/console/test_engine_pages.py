@@ -23,9 +23,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.stack, pytest.mark.ldap]
 
 WAIT_S = 300.0
 
-# Those that need an engine; the others are in test_console_pages.py.
-SCREENS = ("subscriptions", "deliveries/waiting", "deliveries/dead", "engine", "engine?range=1h", "try")
-
 
 @pytest.fixture
 def tree() -> str:
@@ -129,6 +126,12 @@ def test_a_published_message_arrives_and_no_subscription_is_left(
     page.locator(".arrived li").first.wait_for()
     assert page.locator(".arrived li pre").first.inner_text() == hostile
     assert page.locator(".arrived img").count() == 0
+    publish(console_engine, f"{tree}/press", f"<{'x' * 200}/>")
+    page.locator(".arrived li").nth(1).wait_for()
+    assert faults(page) == []
+    page.set_viewport_size({"width": 320, "height": 640})
+    assert overflow(page) <= 0
+    page.set_viewport_size({"width": 1280, "height": 800})
     assert tree in console_engine.engine.run_here("subscriptions", "list").stdout
     page.goto(f"{console_engine.console}/engine")
     wait_until(
@@ -158,30 +161,12 @@ def test_charts_live(visit: Visitors, console_engine: ConsoleEngine, receiver: R
     before, size = page.locator("#chart-memory").inner_html(), page.evaluate(heights)
     wait_until(lambda: page.locator("#chart-memory").inner_html() != before, "the chart has moved", timeout_s=WAIT_S)
     assert page.evaluate(heights) == size, "the layout jumps"
+    assert faults(page) == []
     wait_until(
         lambda: receiver.url("/live") in page.locator("#engine-slowest").inner_text(), "the endpoint", timeout_s=WAIT_S
     )
     page.get_by_role("link", name="1 hour").click()
     page.locator("#chart-cpu polyline").first.wait_for(state="attached")
-
-
-def test_pages_are_accessible_and_as_wide_as_their_window(
-    visit: Visitors, console_engine: ConsoleEngine, receiver: Receiver, tree: str
-) -> None:
-    engine, topic = console_engine.engine, f"{tree}/{'long' * 20}/press"
-    engine.run_here("topics", "add", topic)
-    subscription = engine.run_here("subscribe", f"{tree}//.", "--to", receiver.url("/" + "narrow" * 20)).stdout
-    publish(console_engine, topic, f"<{'x' * 200}/>")
-    page = visit()
-    details = (f"topics?at={topic}", f"subscriptions/{subscription.strip().rpartition('/')[2]}")
-    for address in (*SCREENS, *details, f"try?watch={tree}//."):
-        page.set_viewport_size({"width": 1280, "height": 800})
-        page.goto(f"{console_engine.console}/{address}")
-        if "watch" in address:
-            page.get_by_text("subscribed", exact=True).wait_for()
-        assert faults(page) == []
-        page.set_viewport_size({"width": 320, "height": 640})
-        assert overflow(page) <= 0, address
 
 
 def test_the_console_without_a_mouse(visit: Visitors, console_engine: ConsoleEngine, tree: str) -> None:

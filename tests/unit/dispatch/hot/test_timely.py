@@ -183,8 +183,6 @@ def test_many_recipients_get_no_old_message_behind_a_newer_one() -> None:
         # Refused at once, which costs nothing: as often as probes.
         (REFUSED, range(20, 30), 61),
         # Each costs a batch its two seconds.
-        (PushResult(0, "timeout", "no answer", duration_s=2.0), range(8, 13), 601),
-        (PushResult(0, "connect", "no route", duration_s=2.0), range(8, 13), 601),
         (PushResult(202, duration_s=1.9), range(8, 13), 601),
     ],
 )

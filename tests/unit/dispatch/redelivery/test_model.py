@@ -1,19 +1,16 @@
-"""Thousands of histories of the redelivery against what must always hold, with time, endpoints and crashes made up.
+"""Histories of the redelivery with simulated time, endpoints and crashes, and the invariants that hold after each step:
 
-After each step, whatever happened:
+- Nothing is lost: each parked delivery waits or has ended, by its last row.
+- First attempts are made by priority, equal ones in the order of their places, per subscription.
+- In a strict lane a message is pushed after the one before it is settled.
+- Nothing is pushed to a paused, suspended or ended subscription, or after its lifespan or validity.
+- Pushes in flight stay within the limits of an endpoint; an open breaker allows one probe.
+- A message with a later result waits for it, and the result counts as the attempt.
+- A retry is made at its time, not earlier, and within the number of attempts; without a limit for a strict reliability.
+- No more messages of a subscription wait than allowed, except tried ones and those of a strict reliability.
+- Each due delivery is tried within a bounded time, though the clock is set.
 
-- nothing is lost: what was parked is waiting or over, and its last row says which;
-- first attempts leave by priority, and those of one priority in order of place, per subscription;
-- in a strict lane, none is pushed before the one before it is settled;
-- nobody is pushed to who is paused, suspended or over, and nothing that is too old, for us or for its publisher;
-- no more is under way at an endpoint than allowed, and behind an open breaker only a probe;
-- what a receiver has taken for later waits for its word, and counts with it;
-- what is tried again is tried when it was promised, not earlier; and not more often than the policy says: without end
-  where the reliability is strict;
-- no more waits of a subscription than may, or only what was tried, but where the reliability is strict;
-- nobody who may be tried is left alone for longer than was promised, though somebody sets the clock.
-
-And in the end, when all endpoints answer and time passes, nothing waits any more.
+At the end, with healthy endpoints, nothing waits.
 """
 
 from __future__ import annotations
@@ -46,13 +43,13 @@ ANSWERS = {
 }
 TAKES_MS = {"slow": 5_000, "hanging": 15_000}
 
-# How long an endpoint is left alone at most while something waits for it: a push that hangs, then a probe that waits
-# for its time, then a message that waits for its own; the clock may be a little wrong.
-LEFT_ALONE_MS = 15_000 + 20_000 + 20_000 + TOLERANCE_MS
+# The longest time without a push to an endpoint with waiting messages: a push that hangs, the waits for a probe and of
+# a message, and a small error of the clock.
+LONGEST_PAUSE_MS = 15_000 + 20_000 + 20_000 + TOLERANCE_MS
 FIRST_WAIT_MS = 2_000
 CALLBACK_S = 10.0
 
-# For how long publishers want their messages delivered, counted from when they are parked; 0: without end.
+# Validities, from the time of parking; 0: without an end.
 VALID_MS = (0, 0, 0, 1, 1_000, 30_000, 2 * LIFESPAN_MS)
 
 PRIORITIES = st.lists(st.sampled_from((-100, 0, 0, 5)), min_size=5, max_size=5)
@@ -68,7 +65,7 @@ class Histories(RuleBasedStateMachine):
 
     @initialize(happens=st.sets(st.sampled_from(("crash", "clock", "end", "pause", "suspend", "limit"))))
     def begin(self, happens: set[str]) -> None:
-        # Not everything in every history: what comes after a crash, say, is checked less sharply.
+        # Some events in each history: after a crash, for example, fewer invariants hold.
         self.happens = happens
         self.world = World(
             retry=RetrySettings(
@@ -89,27 +86,27 @@ class Histories(RuleBasedStateMachine):
                 callback_s=CALLBACK_S,
             ),
         )
-        # All on one host, and two at one endpoint: they compete for room.
+        # All on one host, and two at one endpoint: they share its limits.
         self.world.subscribe("plain", endpoint="host/plain", form="raw")
         self.world.subscribe("together", endpoint="host/together", form="notify")
         self.world.subscribe("strict", endpoint="host/strict", order="strict")
         self.world.subscribe("stubborn", endpoint="host/stubborn", reliability="strict")
-        # What is reliable waits for it, too.
+        # Reliable messages of a timely subscription wait, too.
         self.world.subscribe("timely", endpoint="host/timely", reliability="timely")
         self.world.subscribe("mate", endpoint="host/together", form="raw")
         self.world.subscribe("legacy", endpoint="host/legacy", form="legacy")
         self.accepted: dict[str, int] = {}
-        self.valid: dict[str, int] = {}  # until when, of those that have an end
+        self.valid: dict[str, int] = {}  # the ends of validities
         self.priority: dict[str, int] = {}
         self.parked: dict[str, list[str]] = {name: [] for name in NAMES}
         self.checked = 0
         self.over: set[str] = set()
         self.crashed = False
-        # Those that batches have tried, and when: the true time, and what the clock showed.
+        # Deliveries that batches have tried: the true time, and the time of the clock.
         self.tried: dict[str, tuple[int, int]] = {}
-        # When somebody last set the clock, and how many rows there were then: what was promised before means nothing.
+        # The last change of the clock, and the number of rows by then: times of earlier rows do not count.
         self.set_ms, self.rows_when_set = self.world.true_ms, 0
-        # Since when nobody has changed anything.
+        # The last change of subscriptions or the clock.
         self.quiet_ms = self.world.true_ms
 
     @rule(
@@ -120,7 +117,7 @@ class Histories(RuleBasedStateMachine):
         priorities=PRIORITIES,
     )
     def park(self, name: str, count: int, age_ms: int, valid_ms: int, priorities: list[int]) -> None:
-        """A batch parks some messages; one that was long in coming, older ones than before."""
+        """A batch parks some messages; a late batch parks old ones."""
         for priority in priorities[:count]:
             notification = f"{name}-{len(self.parked[name])}"
             self.parked[name].append(notification)
@@ -145,13 +142,13 @@ class Histories(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), how=st.sampled_from(sorted(ANSWERS)))
     def behave(self, name: str, how: str) -> None:
-        """From now on an endpoint answers like this."""
+        """An endpoint gives this answer from now on."""
         self._behave(name, how)
 
     @precondition(lambda self: self.world.arrivals)
     @rule(back=st.integers(0, 5), state=st.sampled_from(("delivered", "failed", "refused")))
     def report(self, back: int, state: State) -> None:
-        """The receiver of one of the last pushes says how it ended, whether or not it had said that it would."""
+        """The receiver of one of the last pushes reports its result, announced or not."""
         arrivals = self.world.arrivals
         self.world.report(arrivals[max(len(arrivals) - 1 - back, 0)], state)
         self.world.run(0)
@@ -163,7 +160,7 @@ class Histories(RuleBasedStateMachine):
         state=st.sampled_from(("delivered", "failed")),
     )
     def take_for_later_and_report(self, name: str, wait_ms: int, state: State) -> None:
-        """An endpoint takes what comes, and soon says of each push how it ended."""
+        """An endpoint announces later results, and reports them soon."""
         self._behave(name, "later")
         before = len(self.world.arrivals)
         self.world.run(wait_ms)
@@ -173,15 +170,15 @@ class Histories(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), index=st.integers(0, 8))
     def poison(self, name: str, index: int) -> None:
-        """One message that the endpoint always fails at."""
+        """The endpoint fails for one message."""
         self._set(name, lambda ids: ANSWERS["broken" if f"{name}-{index}" in ids else "ok"], 10)
 
     @rule(for_ms=st.sampled_from([1, 100, 1_000, 2_500, 20_000, 130_000, LIFESPAN_MS + 60_000]))
     def pass_time(self, for_ms: int) -> None:
-        """Time goes on."""
+        """Time passes."""
         self.world.run(for_ms)
-        self._nobody_waits_for_nothing()
-        self._nobody_waits_longer_than_promised()
+        self._all_due_are_tried()
+        self._waits_are_bounded()
         self._nothing_is_too_old()
         self._nothing_is_too_much()
 
@@ -198,7 +195,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: "suspend" in self.happens)
     @rule()
     def suspend(self) -> None:
-        """What was asked for is in the control log now."""
+        """The requested suspensions are in the control log."""
         self.world.suspended_now |= self.world.suspended_said.keys()
         self.world.suspended_said.clear()
         self.world.redelivery.suspensions_written()
@@ -206,7 +203,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.world.suspended_now)
     @rule()
     def resume_all(self) -> None:
-        """Somebody resumes what was suspended."""
+        """An operator resumes the suspended subscriptions."""
         self.world.suspended_now.clear()
         self.world.hear()
         self._changed()
@@ -223,7 +220,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: "crash" in self.happens)
     @rule(remembered=st.booleans())
     def crash(self, remembered: bool) -> None:
-        """Everything that is not in a log is lost; what was known of endpoints may have been kept."""
+        """Everything outside the logs is lost, perhaps except the health of endpoints."""
         health = self.world.health.everything()
         self.world.restart()
         if remembered:
@@ -233,15 +230,15 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: "crash" in self.happens)
     @rule(writes=st.integers(0, 12), landing=st.tuples(st.booleans(), st.booleans(), st.booleans()))
     def crash_while_writing(self, writes: int, landing: tuple[bool, ...]) -> None:
-        """The process ends after so many more records are in the logs, and before what should come behind them. What
-        was sent and not waited for may get there, in some logs."""
+        """The process ends after this number of further records. Records that were sent, but not acknowledged, may be
+        in some of the logs."""
         self.world.writes_left, self.world.landing = writes, landing
         self.crashed = True
 
     @rule(forward_ms=st.sampled_from([3_600_000, 60_000, -1_000, -10_000, -60_000, -3_600_000]))
     @precondition(lambda self: "clock" in self.happens)
     def set_the_clock(self, forward_ms: int) -> None:
-        """Somebody sets the clock."""
+        """The clock is set."""
         self.world.set_clock(forward_ms)
         self.set_ms, self.rows_when_set = self.world.true_ms, len(self.world.attempts)
         self._changed()
@@ -260,14 +257,14 @@ class Histories(RuleBasedStateMachine):
             assert waiting.isdisjoint(over)
         assert self.world.store.count == len(waiting)
         for name, _ in waiting:
-            assert name in self.world.redelivery._lanes, "nobody would look at it again"
+            assert name in self.world.redelivery._lanes, "it would never be looked at"
 
     @invariant()
     def what_is_dead_is_kept(self) -> None:
         ended = {
             (row.subscription, row.notification)
             for row in self.world.attempts
-            if row.state == "dead" or (row.state == "expired" and not self._over_for_publisher(row.notification))
+            if row.state == "dead" or (row.state == "expired" and not self._ends_by_validity(row.notification))
         }
         kept = [(letter.subscription, letter.notification.id) for letter in self.world.buried]
         assert ended <= set(kept)
@@ -277,7 +274,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def what_has_ended_stays_so(self) -> None:
         if self.crashed:
-            return  # it is done again when only its row was written
+            return  # repeated if only its row was written
         over: set[tuple[str, str]] = set()
         for row in self.world.attempts:
             assert (row.subscription, row.notification) not in over
@@ -287,20 +284,20 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def tries_are_numbered_on(self) -> None:
         if self.crashed:
-            return  # what only its row tells of is done again, under the number that it had
+            return  # an attempt with a row alone is repeated with the same number
         last: dict[str, int] = {}
         for row in filter(lambda row: row.push, self.world.attempts):
             assert row.number >= last.get(row.notification, 0)
             last[row.notification] = row.number
 
     @invariant()
-    def nobody_dies_for_their_companions(self) -> None:
+    def no_message_is_dead_because_of_others_in_its_push(self) -> None:
         assert all(row.messages == 1 for row in self.world.attempts if row.state == "dead" and row.status == 400)
 
     @invariant()
-    def nobody_is_given_up_too_early_or_tried_too_often(self) -> None:
+    def attempts_are_as_many_as_allowed(self) -> None:
         if self.crashed:
-            return  # what was under way counts, though nobody knows what came of it
+            return  # a push in flight counts, though its outcome is unknown
         for row in self.world.attempts:
             counted = row.number - self.world.excused[row.notification]
             if row.subscription == "stubborn":
@@ -319,13 +316,13 @@ class Histories(RuleBasedStateMachine):
             assert counted == tries.number - self.world.excused[notification]
 
     @invariant()
-    def nobody_is_tried_before_the_time_that_was_promised(self) -> None:
+    def no_attempt_is_before_its_time(self) -> None:
         if self.crashed:
             return
         for arrival in self.world.arrivals[self.checked :]:
             for each in arrival.notifications:
                 assert arrival.at_ms < self._end_of(each)
-                assert arrival.at_ms >= self._promised(each, arrival.attempt)
+                assert arrival.at_ms >= self._due(each, arrival.attempt)
         self.checked = len(self.world.arrivals)
 
     @invariant()
@@ -335,7 +332,7 @@ class Histories(RuleBasedStateMachine):
         assert {(row.error, row.number) for row in dropped} <= {("resources", 0)}
         assert "stubborn" not in {row.subscription for row in dropped}
         if not self.crashed:
-            # The oldest go first, but for those that are under way.
+            # The oldest are dropped first, except those in flight.
             for name in NAMES:
                 gone = {row.notification for row in dropped if row.subscription == name}
                 assert len(self.world.arrived(name)) == len([e for e in self.world.arrived(name) if e not in gone])
@@ -344,20 +341,20 @@ class Histories(RuleBasedStateMachine):
         end_ms = self.accepted[notification] + LIFESPAN_MS
         return min(end_ms, self.valid.get(notification, end_ms))
 
-    def _over_for_publisher(self, notification: str) -> bool:
-        """Whether it is its publisher who ends it, for then nobody wants it back."""
+    def _ends_by_validity(self, notification: str) -> bool:
+        """Whether its validity ends it: then it leaves no dead letter."""
         return self.valid.get(notification, 1 << 62) <= self.accepted[notification] + LIFESPAN_MS
 
-    def _promised(self, notification: str, attempt: int) -> int:
+    def _due(self, notification: str, attempt: int) -> int:
         if attempt == 2 and notification in self.tried:
             true_ms, clock_ms = self.tried[notification]
             return clock_ms + FIRST_WAIT_MS if true_ms > self.set_ms else 0
         rows = self.world.attempts[self.rows_when_set :]
-        # Of those of one try the last counts: the word of its receiver, where that had taken it for later.
-        promised = {
+        # The last row of an attempt counts: the later result, if one was announced.
+        times_ms = {
             row.number: row.next_ms for row in rows if row.notification == notification and row.number < attempt
         }
-        return max(promised.values(), default=0)
+        return max(times_ms.values(), default=0)
 
     @invariant()
     def first_attempts_are_in_order(self) -> None:
@@ -380,7 +377,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def strict_ones_follow_each_other(self) -> None:
         if self.crashed:
-            return  # what was pushed last may come once more
+            return  # the last push may be repeated
         for name in ("strict", "stubborn"):
             seen = self.world.arrived(name)
             order = {each: index for index, each in enumerate(self.parked[name])}
@@ -411,13 +408,16 @@ class Histories(RuleBasedStateMachine):
         self.world.suspended_now.clear()
         self.world.redelivery.suspensions_written()
         self.world.hear()
-        # Hanging pushes, waits, probes and Retry-After take less together; lifespans take longer.
+        # Longer than hanging pushes, waits, probes and Retry-After together, and shorter than lifespans.
         self.world.run(120_000)
         self.nothing_is_lost()
         left = [decode_key(key) for key in self.world.log]
         assert (left, self.world.redelivery.lanes, self.world.in_flight) == ([], 0, 0)
         assert self.world.redelivery.next_turn_ms() is None
         assert self.world.lanes.for_workers()[0] == frozenset()
+        # With its last subscription an endpoint is forgotten.
+        used = {each.consumer.address for each in self.world.subscriptions.values()}
+        assert self.world.health.everything().keys() <= used
 
     def _changed(self) -> None:
         self.quiet_ms = self.world.true_ms
@@ -437,38 +437,38 @@ class Histories(RuleBasedStateMachine):
             priority=self.priority[notification],
         )
 
-    def _nobody_waits_for_nothing(self) -> None:
-        """With nothing under way, whatever may be tried has been."""
+    def _all_due_are_tried(self) -> None:
+        """With nothing in flight, every due delivery has been tried."""
         world = self.world
         if world.in_flight or world.true_ms - self.set_ms < TOLERANCE_MS:
-            return  # a clock that was put back by less than that has to get there again
+            return  # the clock was put back a little, and has to reach the time again
         for name, subscription in world.subscriptions.items():
             closed = world.health.get(subscription.consumer.address).breaker == "closed"
             if closed and not self._stopped(subscription) and not subscription.policy.strict:
                 assert not world.store.has_untried(name)
                 assert not world.store.due(name, world.now_ms, 1)
 
-    def _nobody_waits_longer_than_promised(self) -> None:
-        """With nothing under way, everyone has been tried when it was promised, counted from the last time that
-        somebody set the clock at the latest, and endpoints that do not answer are asked now and then."""
+    def _waits_are_bounded(self) -> None:
+        """With nothing in flight, each delivery was tried at its time, counted from the last change of the clock at the
+        latest, and failing endpoints are probed."""
         world = self.world
         if world.in_flight:
             return
-        promised = {name: (at_ms, FIRST_WAIT_MS) for name, (at_ms, _) in self.tried.items()}
+        due = {name: (at_ms, FIRST_WAIT_MS) for name, (at_ms, _) in self.tried.items()}
         for row, (true_ms, clock_ms) in zip(world.attempts, world.decided, strict=True):
-            promised[row.notification] = true_ms, max(row.next_ms - clock_ms, 0)
+            due[row.notification] = true_ms, max(row.next_ms - clock_ms, 0)
         for subscription, notification in self._waiting():
             endpoint = subscription.consumer.address
             if self._stopped(subscription):
                 continue
-            asked_ms = [arrival.true_ms for arrival in world.arrivals if arrival.endpoint == endpoint]
-            assert world.true_ms - max([self.quiet_ms, *asked_ms]) <= LEFT_ALONE_MS
-            if notification in promised and world.health.get(endpoint).breaker == "closed":
-                since_ms, wait_ms = promised[notification]
+            pushed_ms = [arrival.true_ms for arrival in world.arrivals if arrival.endpoint == endpoint]
+            assert world.true_ms - max([self.quiet_ms, *pushed_ms]) <= LONGEST_PAUSE_MS
+            if notification in due and world.health.get(endpoint).breaker == "closed":
+                since_ms, wait_ms = due[notification]
                 assert world.true_ms - max(since_ms, self.set_ms) <= wait_ms + TOLERANCE_MS
 
     def _tries(self) -> dict[str, Tries]:
-        """What those that wait have been through, by the log."""
+        """The tries of waiting deliveries, by the log."""
         names: dict[Delivery, str] = {}
         tries: dict[Delivery, Tries] = {}
         for key, value in self.world.log.items():
@@ -481,7 +481,7 @@ class Histories(RuleBasedStateMachine):
         return {name: tries[delivery] for delivery, name in names.items()}
 
     def _waiting(self) -> list[tuple[Subscription, str]]:
-        """What waits by the log, for subscriptions that are in force."""
+        """The waiting deliveries of existing subscriptions, by the log."""
         return [
             (self.world.subscriptions[name], record.notification.id)
             for key, value in self.world.log.items()
@@ -490,17 +490,17 @@ class Histories(RuleBasedStateMachine):
         ]
 
     def _stopped(self, subscription: Subscription) -> bool:
-        """Whether nothing is to be tried for it."""
+        """Whether no attempts are made for it."""
         return subscription.paused or subscription.id in self.world.suspended_now | self.world.suspended_said.keys()
 
     def _nothing_is_too_old(self) -> None:
-        """Lifespans run on for everybody, whatever else they wait for; with a push under way, once that has ended."""
+        """Lifespans end whatever a delivery waits for; during a push, once that has ended."""
         if self.world.true_ms - self.set_ms < TOLERANCE_MS:
-            return  # a clock that was put back by less than that has to get there again
+            return  # the clock was put back a little, and has to reach the time again
         for lane in self.world.redelivery._lanes.values():
             old_ms = self.world.now_ms - LIFESPAN_MS
             if self.world.true_ms - self.set_ms < TOLERANCE_MS:
-                continue  # a clock that was put back by less than that has to get there again
+                continue  # as above
             if lane.flight:
                 old_ms -= 20_000
                 if self.world.true_ms - self.set_ms < 20_000:

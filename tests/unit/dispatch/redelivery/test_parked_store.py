@@ -22,6 +22,7 @@ from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt
 from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
 from arborcast.dispatch.queues.backlog import Backlog
+from arborcast.dispatch.redelivery import parked_store
 from arborcast.dispatch.redelivery.lanes import Choice, RetryLane
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, SpoiltFile, WaitingDelivery, newest_batch
 from arborcast.dispatch.redelivery.pushes import RedeliveryOutcomes
@@ -326,17 +327,19 @@ def test_a_record_that_cannot_be_read_is_left_out_and_one_of_a_newer_version_is_
     assert offsets(store.untried("s", 9)) == [1]
 
 
-def test_the_file_shrinks_when_much_is_finished(tmp_path: Path) -> None:
+def test_the_file_shrinks_when_much_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parked_store, "_FREE_PAGES", 800)
+    monkeypatch.setattr(parked_store, "_FREED_PAGES", 100)
     file = tmp_path / "parked.sqlite"
     with closing(ParkedStore(file)) as store:
-        park_all(store, *((offset, UNTRIED) for offset in range(80)), payload=b"x" * MB)
+        park_all(store, *((offset, UNTRIED) for offset in range(8)), payload=b"x" * MB)
         store.commit()
-        assert file.stat().st_size > 80 * MB
-        for offset in range(80):
+        assert file.stat().st_size > 8 * MB
+        for offset in range(8):
             store.remove(delivery(offset))
         for _ in range(20):
             store.commit()
-    assert file.stat().st_size < 40 * MB
+    assert file.stat().st_size < 4 * MB
 
 
 class Ended(Journal):

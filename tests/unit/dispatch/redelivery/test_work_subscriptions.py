@@ -254,21 +254,3 @@ def test_a_lane_whose_deliveries_another_process_has_ended_holds_nothing() -> No
         world.redelivery.ended_elsewhere(world.store.ended_elsewhere.pop())
     world.run(1_000)
     assert ("s" in world.lanes, world.redelivery.lanes) == (False, 0), "an hour before its next try"
-
-
-def test_the_end_of_the_validity_leaves_no_dead_letter_and_that_of_the_lifespan_does() -> None:
-    world = one(REFUSED, retry=retry(lifespan_s=600.0))
-    world.park_some("s", 510, valid_until_ms=START_MS + 5_000)
-    for number in range(3):
-        world.park("s", f"long{number}", valid_until_ms=START_MS + DAY_MS)
-    world.run(5_000)
-    expired = [row for row in world.attempts if row.state == "expired"]
-    assert {row.notification for row in expired} == {f"n{number}" for number in range(510)}
-    assert {row.error for row in expired} <= {"lifespan", "connect"}
-    assert any("ended at 2023-11-14T22:13:25.000Z" in row.detail for row in expired)
-    assert (world.buried, world.store.count) == ([], 3)
-
-    world.run(600_000)
-    assert set(world.states().values()) == {"expired"}
-    assert [letter.notification.id for letter in world.buried] == ["long0", "long1", "long2"]
-    assert (world.log, world.redelivery.lanes) == ({}, 0)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from arborcast.dispatch.delivery.transport.contract import PushResult, Transport
-from tests.support.scripted_server import ScriptedServer
+from tests.support.scripted_server import ScriptedServer, request_on
 from tests.support.transports import push
 
 pytestmark = pytest.mark.slow
@@ -25,20 +25,16 @@ LONG_HEADERS = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 60_000) for number in 
 
 
 class Villain(ScriptedServer):
-    """Reads a request, and then acts after its script."""
+    """Reads a request on each connection before its script."""
 
     def __init__(self, script: Script) -> None:
-        self._act = script
+        super().__init__(self._act)
+        self._answer = script
         self.requests: list[bytes] = []
-        super().__init__(self._take)
 
-    def _take(self, connection: socket.socket) -> None:
-        connection.settimeout(60)
-        data = b""
-        while b"<x/>" not in data and (more := connection.recv(65536)):
-            data += more
-        self.requests.append(data)
-        self._act(connection)
+    def _act(self, connection: socket.socket) -> None:
+        self.requests.append(request_on(connection))
+        self._answer(connection)
 
 
 @pytest.fixture
@@ -53,7 +49,7 @@ Villains = Callable[[Script], Villain]
 def pushed(make: Make, villain: Villain, limit_s: float = 60.0) -> PushResult:
     """The result of a push that may take so long, by default as long as a busy machine needs."""
     limits = {"connect_timeout_s": min(limit_s, 20.0), "total_timeout_s": limit_s}
-    return push(make(**limits, max_response_bytes=1_000, keep_response_bytes=100), f"{villain.url}/")
+    return push(make(**limits, max_response_bytes=1_000, keep_response_bytes=100), villain.url)
 
 
 def flood(connection: socket.socket, start: bytes, piece: bytes, limit: int = 200_000_000) -> None:

@@ -165,20 +165,22 @@ def test_a_broker_that_is_away_and_comes_back(mosquitto: Mosquitto, make: Make) 
     assert pushed(transport, f"{mosquitto.url}/a").status == 200, "that is no failure of the broker that is there now"
 
 
-def broker_with(connack: bytes) -> ScriptedServer:
-    """It answers CONNECT with these bytes, and nothing else."""
+class Broker(ScriptedServer):
+    """Answers CONNECT with these bytes, and nothing else."""
 
-    def serve(connection: socket.socket) -> None:
+    def __init__(self, connack: bytes) -> None:
+        super().__init__(self._act, "mqtt")
+        self._connack = connack
+
+    def _act(self, connection: socket.socket) -> None:
         connection.recv(65_536)
-        connection.sendall(connack)
+        connection.sendall(self._connack)
         while connection.recv(65_536):
             pass
 
-    return ScriptedServer(serve, "mqtt")
-
 
 def test_a_broker_with_an_earlier_version_only(make: Make) -> None:
-    with broker_with(b"\x20\x02\x00\x01") as old:
+    with Broker(b"\x20\x02\x00\x01") as old:
         result = pushed(make(old.url), f"{old.url}/a")
     assert result.failure == "connect"
     assert result.detail == (
@@ -188,7 +190,7 @@ def test_a_broker_with_an_earlier_version_only(make: Make) -> None:
 
 @pytest.mark.parametrize("connack", [b"\x20\x03\x00\x00\x00", b""], ids=["without PUBACK", "without CONNACK"])
 def test_a_late_answer_ends_the_connection_and_all_pushes_on_it(make: Make, connack: bytes) -> None:
-    with broker_with(connack) as slow:
+    with Broker(connack) as slow:
         transport, results = make(slow.url, PushSettings(total_timeout_s=1.0)), list[PushResult]()
         for _ in range(3):
             transport.submit(PushRequest(f"{slow.url}/a", (), b"<x/>"), results.append)
@@ -198,7 +200,7 @@ def test_a_late_answer_ends_the_connection_and_all_pushes_on_it(make: Make, conn
 
 
 def test_other_brokers_are_not_connected_to(make: Make) -> None:
-    with broker_with(b"") as own, broker_with(b"") as other:
+    with Broker(b"") as own, Broker(b"") as other:
         result = pushed(make(own.url), f"{other.url}/a")
         assert (result.failure, "only to the broker of mqtt.url" in result.detail) == ("connect", True)
         assert (own.connections, other.connections) == (0, 0)
@@ -213,7 +215,7 @@ def test_other_brokers_are_not_connected_to(make: Make) -> None:
     ],
 )
 def test_the_outbound_policy_holds(make: Make, outbound: OutboundSettings, why: str) -> None:
-    with broker_with(b"") as broker:
+    with Broker(b"") as broker:
         result = pushed(make(broker.url, policy=AddressPolicy(outbound)), f"{broker.url}/a")
         assert (result.status, result.failure) == (0, "address")
         assert why in result.detail
@@ -221,7 +223,7 @@ def test_the_outbound_policy_holds(make: Make, outbound: OutboundSettings, why: 
 
 
 def test_a_name_is_judged_by_its_addresses(make: Make) -> None:
-    with broker_with(b"") as broker:
+    with Broker(b"") as broker:
         url = broker.url.replace("127.0.0.1", "localhost.")
         policy = AddressPolicy(OutboundSettings(scope="loopback", deny="127.0.0.0/8,::1/128"))
         result = pushed(make(url, policy=policy), f"{url}/a")
@@ -231,7 +233,7 @@ def test_a_name_is_judged_by_its_addresses(make: Make) -> None:
 
 @pytest.mark.parametrize("path", ["", "a%23", "a/%2B", "%24SYS/a", "%FF", "a%00"])
 def test_what_cannot_be_an_mqtt_topic_is_a_failed_result(make: Make, path: str) -> None:
-    with broker_with(b"") as broker:
+    with Broker(b"") as broker:
         assert pushed(make(broker.url), f"{broker.url}/{path}").failure == "address"
         assert broker.connections == 0
 
@@ -268,7 +270,7 @@ def test_beside_it_pushes_over_http_are_as_ever(mosquitto: Mosquitto, make: Make
 
 
 def test_an_end_leaves_nothing_behind(make: Make) -> None:
-    with broker_with(b"\x20\x03\x00\x00\x00") as broker:
+    with Broker(b"\x20\x03\x00\x00\x00") as broker:
         transport, results = make(broker.url), list[PushResult]()
         transport.submit(PushRequest(f"{broker.url}/a", (), b""), results.append)
         wait_until(lambda: broker.connections, "it connects")

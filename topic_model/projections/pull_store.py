@@ -174,7 +174,7 @@ class PullStore:
     @property
     def total(self) -> int:
         """The number of waiting messages."""
-        return self._messages - sum(len(claim.messages) for claim in self._open_claims.values())
+        return self.messages - sum(len(claim.messages) for claim in self._open_claims.values())
 
     @property
     def claims(self) -> int:

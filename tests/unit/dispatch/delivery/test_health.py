@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Set
 
 import pytest
 from hypothesis import given
@@ -256,7 +257,7 @@ def test_the_sets_of_endpoints_are_made_again_only_after_a_change() -> None:
     registry = EndpointHealthRegistry(SETTINGS, lambda _: True)
     refused, failing, quick = Sign("unreachable", "m"), Sign("failing", "m"), Sign("quick")
 
-    def sets() -> tuple[frozenset[str], frozenset[str]]:
+    def sets() -> tuple[Set[str], Set[str]]:
         return registry.degraded(), registry.watched()
 
     registry.note("e", refused, 0)

@@ -14,6 +14,7 @@ from arborcast.core import liveness
 from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.eventlog.client import RETRY_AFTER_S, ConsumerRecord
 from arborcast.core.eventlog.consumer import MAX_RECORDS, WAIT_MS, Discontinued, LogConsumer, Replaced
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.settings import KafkaSettings
 
 Record = TypeVar("Record")
@@ -25,7 +26,8 @@ class LogFollower(Generic[Record]):
     `apply(record, offset)` is called for every record. If it raises, the position stays before that record. `decode`
     returns the record for a key and a value, or raises InfrastructureError. `wait_ms` is the time for which the broker
     holds an empty `poll`; short for callers of `read_to_end` (see LogConsumer), long for those that only poll.
-    `forgetful`: the log's beginning is deleted over time, and missing records are skipped.
+    `forgetful`: the log's beginning is deleted over time, and missing records are skipped. `skips_damaged`: damaged
+    records are skipped, too; otherwise `poll` raises InfrastructureError at each.
     """
 
     def __init__(
@@ -37,12 +39,14 @@ class LogFollower(Generic[Record]):
         *,
         wait_ms: int = WAIT_MS,
         forgetful: bool = False,
+        skips_damaged: bool = False,
     ) -> None:
         self.name = name
         self._log = LogConsumer(kafka, name, wait_ms=wait_ms)
         self._decode = decode
         self._apply = apply
         self._forgetful = forgetful
+        self._skips_damaged = skips_damaged
         self._position: int | None = None
 
     @property
@@ -87,7 +91,7 @@ class LogFollower(Generic[Record]):
             return 0
         for record in records:
             try:
-                self._apply(self._read(record.key, record.value, record.offset), record.offset)
+                self._follow(record)
             except BaseException:
                 # The next poll would skip polled, unapplied records.
                 self._log.seek({0: self.position})
@@ -97,6 +101,13 @@ class LogFollower(Generic[Record]):
 
     def close(self) -> None:
         self._log.close()
+
+    def _follow(self, record: ConsumerRecord) -> None:
+        values = record.key, record.value, record.offset
+        if not self._skips_damaged:
+            self._apply(self._read(*values), record.offset)
+        elif (read := unless_damaged(self.name, record.offset, self._read, *values)) is not None:
+            self._apply(read, record.offset)
 
     def _open(self) -> None:
         if self._log.placed:

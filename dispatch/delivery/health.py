@@ -207,6 +207,10 @@ def _relapsed(health: Health, now_ms: int) -> Health:
     return msgspec.structs.replace(health, degraded=True, relapses=relapses, relapsed_ms=now_ms)
 
 
+def _is_watched(health: Health) -> bool:
+    return bool(health.failures or health.degraded)
+
+
 class EndpointHealthRegistry:
     """Endpoints from their first bad sign until long after their recovery. Thread-safe.
 
@@ -223,6 +227,9 @@ class EndpointHealthRegistry:
         self._in_use = in_use
         self._lock = threading.Lock()
         self._known: dict[str, Health] = {}
+        # Until one changes: with thousands of dead endpoints the driver compares them ten times in a second.
+        self._degraded: frozenset[str] | None = None
+        self._watched: frozenset[str] | None = None
 
     def get(self, endpoint: str) -> Health:
         return self._known.get(endpoint, HEALTHY)
@@ -232,17 +239,21 @@ class EndpointHealthRegistry:
         with self._lock:
             if not self._in_use(endpoint):
                 return HEALTHY
-            health = after(self._known.get(endpoint, HEALTHY), sign, now_ms, self._settings)
+            before = self._known.get(endpoint, HEALTHY)
+            health = after(before, sign, now_ms, self._settings)
             if health.forgettable(now_ms):
                 self._known.pop(endpoint, None)
             else:
                 self._known[endpoint] = health
+            if (health.degraded, _is_watched(health)) != (before.degraded, _is_watched(before)):
+                self._degraded = self._watched = None
             return health
 
     def forget(self, endpoint: str) -> None:
         """Drop an endpoint without a subscription."""
         with self._lock:
             self._known.pop(endpoint, None)
+            self._degraded = self._watched = None
 
     def begin_push(self, endpoint: str) -> bool:
         """Begin a permitted push; returns whether it is a probe."""
@@ -273,6 +284,7 @@ class EndpointHealthRegistry:
                 if self._in_use(endpoint):
                     # The outcome of a probe in flight was lost with that process, and the breaker would stay open.
                     self._known.setdefault(endpoint, without_probe(health))
+            self._degraded = self._watched = None
 
     def forget_probes(self) -> None:
         """Probes in flight are lost; others may begin."""
@@ -283,7 +295,9 @@ class EndpointHealthRegistry:
     def degraded(self) -> frozenset[str]:
         """The endpoints that a batch does not push to."""
         with self._lock:
-            return frozenset(endpoint for endpoint, health in self._known.items() if health.degraded)
+            if self._degraded is None:
+                self._degraded = frozenset(each for each, health in self._known.items() if health.degraded)
+            return self._degraded
 
     def on_trial(self, now_ms: int, patient: bool = False) -> frozenset[str]:
         """The degraded endpoints to which timely messages are pushed."""
@@ -295,7 +309,9 @@ class EndpointHealthRegistry:
         """The endpoints whose successes a batch must report: they have failed since their last success, or are
         degraded."""
         with self._lock:
-            return frozenset(endpoint for endpoint, health in self._known.items() if health.failures or health.degraded)
+            if self._watched is None:
+                self._watched = frozenset(each for each, health in self._known.items() if _is_watched(health))
+            return self._watched
 
     def everything(self) -> dict[str, Health]:
         with self._lock:

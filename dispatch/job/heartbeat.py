@@ -108,7 +108,7 @@ def start_heartbeats() -> None:
     def on_alarm(_number: int, _frame: FrameType | None) -> None:
         own.runs()
         if watch is not None:
-            watch.look(own_time.tick())
+            watch.check(own_time.tick())
 
     signal.signal(signal.SIGALRM, on_alarm)
     signal.setitimer(signal.ITIMER_REAL, _BEAT_S, _BEAT_S)
@@ -173,7 +173,7 @@ class WorkerBeats:
         self._killed = killed
         self._monitored: dict[int, _Monitored] = {}
 
-    def look(self, at: float) -> None:
+    def check(self, at: float) -> None:
         """Kill processes without a heartbeat for too long; `at` is the time of the monitor."""
         numbers = self._numbers.tolist()
         for number in range(_SLOTS):
@@ -265,13 +265,13 @@ class Heart:
         self._service.stop()
 
     def _step(self) -> float:
-        self.look(self._time.tick())
+        self.check(self._time.tick())
         return BEAT_S
 
-    def look(self, at: float) -> None:
+    def check(self, at: float) -> None:
         """One beat, at this time of the monitor."""
         if self._workers is not None:
-            self._workers.look(at)
+            self._workers.check(at)
         if self.beat is None:
             self._redelivery.answered(at)  # it has not begun, or reads parked deliveries
         self._redelivery.observe(self._rounds(), at)

@@ -112,7 +112,7 @@ class JobLeaseState:
     """The offset of the valid claim."""
     end: int = 0
     """The offset of the next record."""
-    seen: float = float("-inf")
+    last_record_at: float = float("-inf")
     """The time of the holder's last record."""
     renewals: int = 0
     """Renewals of the holder since its claim, or since the first read."""
@@ -130,7 +130,7 @@ class JobLeaseState:
             self.renewals += 1
         self.at = record.at
         self.holder = None if record.kind == "release" else record.holder
-        self.seen = now
+        self.last_record_at = now
 
     @property
     def mine(self) -> bool:
@@ -184,15 +184,15 @@ def has_ended(holder: Holder) -> bool:
     """Whether this process has certainly ended. False if unknown: on another host or in another container."""
     if holder.machine != _machine():
         return False
-    seen = True
+    is_visible = True
     try:
         os.kill(holder.pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
-        seen = False  # a process of another user
+        is_visible = False  # a process of another user
     started = started_at(holder.pid)
-    return started != holder.started and (seen or started != 0)
+    return started != holder.started and (is_visible or started != 0)
 
 
 def _machine() -> str:
@@ -318,7 +318,7 @@ class JobLease:
         """Claim the lease if it is free; returns whether this job has it."""
         lease, holder = self._lease, self._lease.holder
         if holder is not None and not has_ended(holder):
-            if lease.renewals and lease.seen > self._began:
+            if lease.renewals and lease.last_record_at > self._began:
                 self._finish(
                     f"another dispatch job works on these logs (kafka.prefix = {self._kafka.prefix}): "
                     f"{holder.description()}. There can be only one: stop it first (arborcast down, or SIGTERM; "
@@ -326,7 +326,7 @@ class JobLease:
                     "data directory of its own"
                 )
                 return False
-            if clock() - max(lease.seen, self._began) <= LEASE_S:
+            if clock() - max(lease.last_record_at, self._began) <= LEASE_S:
                 return False
         if holder is not None:
             logger.info(

@@ -77,6 +77,8 @@ def exclusion_changes(before: Exclusions, now: Exclusions) -> Iterator[Exclusion
         ("on_trial", before.on_trial, now.on_trial, "off_trial"),
         ("erased", before.erased, now.erased, "erasure_done"),
     ):
+        if new is old:
+            continue
         for kind, different in ((field, new - old), (opposite, old - new)):
             for name in different:
                 if size >= _NAMES_AT_ONCE:

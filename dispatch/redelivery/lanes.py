@@ -23,7 +23,7 @@ from arborcast.topic_model.subscriptions import SEVERAL, Subscription
 class RetryLane:
     """The waiting deliveries of one subscription. `flight` are those with a push in flight, `pushing` whether one of
     these pushes has untried ones (in a strict lane, any): there is one such push at a time. `gone`: the receiver
-    answered 410. `seen` is the subscription at its last turn, from which `policy` and `envelope` are made; the envelope
+    answered 410. `subscription` is as of its last turn, from which `policy` and `envelope` are made; the envelope
     exists only during pushes. No delivery expires before `expires_ms`."""
 
     name: str
@@ -33,7 +33,7 @@ class RetryLane:
     failing: bool = False
     suspended: bool = False
     gone: bool = False
-    seen: Subscription | None = None
+    subscription: Subscription | None = None
     policy: RetryPolicy | None = None
     envelope: Envelope | None = None
     expires_ms: int = 0
@@ -115,7 +115,7 @@ class RetryLanes(dict[str, RetryLane]):
                 expires_ms = self._store.expires_ms(name, lane.policy.lifespan_ms, lane.flight)
                 if expires_ms is not None:
                     self._turns.set_by(name, expires_ms)
-            if lane.seen is not None and lane.seen.in_turn:
+            if lane.subscription is not None and lane.subscription.in_turn:
                 # A batch may have tried this delivery, and it may be due before the others.
                 due_ms = self._store.next_due_ms(name, lane.flight)
                 if due_ms is not None:

@@ -223,7 +223,7 @@ class Redelivery:
             if lane is None:
                 continue
             current = self._context.subscriptions.subscription(lane.name)
-            changed = current is not lane.seen and current != lane.seen
+            changed = current is not lane.subscription and current != lane.subscription
             if changed or self._context.subscriptions.suspended(lane.name) != lane.suspended:
                 self._lanes.turn(lane, now_ms)
 
@@ -273,7 +273,7 @@ class Redelivery:
         """A lane's turn; returns whether a push began, or may begin in another turn."""
         subscription = None if lane.gone else self._context.subscriptions.subscription(lane.name)
         if subscription is None:
-            lane.seen = subscription
+            lane.subscription = subscription
             self._cancel(lane, now_ms)
             return False
         policy = self._policy_of(lane, subscription)
@@ -381,10 +381,10 @@ class Redelivery:
 
     def _policy_of(self, lane: RetryLane, subscription: Subscription) -> RetryPolicy:
         """The policy of the subscription, computed again only after a change."""
-        if lane.policy is None or lane.seen is not subscription:
+        if lane.policy is None or lane.subscription is not subscription:
             if lane.endpoint != subscription.consumer.address:
                 self._endpoints.forget(lane.name, lane.endpoint)
-            lane.seen, lane.endpoint, lane.envelope = subscription, subscription.consumer.address, None
+            lane.subscription, lane.endpoint, lane.envelope = subscription, subscription.consumer.address, None
             lane.policy, lane.expires_ms = (
                 policy_of(subscription.policy, self._context.retry, link=subscription.peer is not None),
                 0,

@@ -28,7 +28,7 @@ class FragmentView(LogView[FragmentRecord]):
     def __init__(self, kafka: KafkaSettings, on_failure: Callable[[Exception], None]) -> None:
         self.messages = messages = OpenMessages(_RESIDENT_BYTES)
         super().__init__(
-            partial(LogFollower, kafka, FRAGMENT_LOG, decode, wait_ms=WAIT_MS, forgetful=True),
+            partial(LogFollower, kafka, FRAGMENT_LOG, decode, wait_ms=WAIT_MS, forgetful=True, skips_damaged=True),
             lambda record, offset: messages.apply(record, offset, time.monotonic()),
             on_failure,
         )

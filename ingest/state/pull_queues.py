@@ -53,7 +53,9 @@ class PullView(LogView[KeyedRecord]):
         self.read_bytes = 0
         """Bytes of all messages that were read."""
         super().__init__(
-            partial(LogFollower, kafka, PULL_LOG, decode, wait_ms=WAIT_MS, forgetful=True), self._store, on_failure
+            partial(LogFollower, kafka, PULL_LOG, decode, wait_ms=WAIT_MS, forgetful=True, skips_damaged=True),
+            self._store,
+            on_failure,
         )
 
     def _store(self, record: KeyedRecord, offset: int) -> None:

@@ -59,6 +59,7 @@ COUNTERPARTS = {
     "dead_letters.following": "dead_letters.listed",
     "dead_letters.redrivable": "dead_letters.count",
     "dead_letters.whole": "dead_letters.first_whole",
+    "operations.earlier": "operations.listed",
     "subscriptions.all_suspended": "subscriptions.changes",
     "subscriptions.conditions_of": "subscriptions.recipients",
     "subscriptions.end_suspensions": "subscriptions.changes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Set
 
 import pytest
 from hypothesis import given
@@ -250,3 +251,30 @@ def test_an_endpoint_without_a_subscription_is_forgotten(book: EndpointHealthReg
     assert list(book.everything()) == [THERE]
     used.add(HERE)
     assert book.note(HERE, Sign("unreachable", "later"), NOW_MS).failures == 1
+
+
+def test_the_sets_of_endpoints_are_made_again_only_after_a_change() -> None:
+    registry = EndpointHealthRegistry(SETTINGS, lambda _: True)
+    refused, failing, quick = Sign("unreachable", "m"), Sign("failing", "m"), Sign("quick")
+
+    def sets() -> tuple[Set[str], Set[str]]:
+        return registry.degraded(), registry.watched()
+
+    registry.note("e", refused, 0)
+    registry.note("f", failing, 0)
+    assert sets() == ({"e"}, {"e", "f"})
+    before = sets()
+    for sign in (refused, failing):
+        registry.note("e", sign, 1_000)
+        registry.begin_push("e")
+    registry.allow_probe("e", 1_000)
+    assert [one is other for one, other in zip(sets(), before, strict=True)] == [True, True]
+    registry.note("f", quick, 2_000)
+    assert sets() == ({"e"}, {"e"})
+    registry.note("f", refused, 3_000)
+    assert sets() == ({"e", "f"}, {"e", "f"})
+    known = registry.everything()
+    registry.forget("e")
+    assert sets() == ({"f"}, {"f"})
+    registry.restore(known)
+    assert sets() == ({"e", "f"}, {"e", "f"})

@@ -51,7 +51,7 @@ class Group:
         while True:
             self._read(name)
             yield "read"
-            if not job.mine and (job.holder is None or self.now - job.seen > LEASE_S):
+            if not job.mine and (job.holder is None or self.now - job.last_record_at > LEASE_S):
                 claim = job.claim()
                 yield "decided"
                 self.log.append(claim)

@@ -35,27 +35,27 @@ class Job:
 
 def test_the_heart_beats_while_redelivery_and_jvm_work(caplog: pytest.LogCaptureFixture) -> None:
     job = Job()
-    job.heart.look(0.0)
-    job.heart.look(10_000.0)
+    job.heart.check(0.0)
+    job.heart.check(10_000.0)
     assert (job.asked, job.beats) == (2, 0), "a start may take its time"
     job.heart.beat = job.beat
-    job.heart.look(10_002.0)
+    job.heart.check(10_002.0)
     assert (job.asked, job.beats) == (3, 1)
 
     job, patience_s = Job(), LIMIT_S * PATIENCE_WITH_TASKS
     job.heart.beat = job.beat
     with caplog.at_level(logging.WARNING):
         for now, beats in ((0.0, 1), (patience_s - 1, 2), (patience_s, 2), (patience_s + 2, 2)):
-            job.heart.look(now)
+            job.heart.check(now)
             assert job.beats == beats, "the redelivery did not come round"
     assert len(caplog.records) == 1, "logged once"
     job.rounds += 1
-    job.heart.look(patience_s + 4)
+    job.heart.check(patience_s + 4)
     assert job.beats == 3
 
     job.jvm_ends = True
     with pytest.raises(ConnectionError):
-        job.heart.look(patience_s + 6)
+        job.heart.check(patience_s + 6)
     assert job.beats == 3
 
 

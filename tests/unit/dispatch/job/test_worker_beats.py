@@ -100,7 +100,7 @@ class Daemon:
         before = self.fields()
         expected = [pid for pid in before if pid not in silent]
         wait_until(lambda: all(self.fields().get(pid, (-1,))[0] > before[pid][0] for pid in expected))
-        self.beats.look(at)
+        self.beats.check(at)
 
     def end(self) -> None:
         for pid in [*self.pids, self.process.pid]:
@@ -198,8 +198,8 @@ def test_the_place_of_an_ended_worker_is_reused(daemon: Daemon) -> None:
     assert first not in daemon.fields()
     # The driver takes it for another worker. Its own time has been suspended before the second look, which finds no
     # silence of the workers.
-    daemon.beats.look(0.0)
-    daemon.beats.look(LIMIT_S - 1)
+    daemon.beats.check(0.0)
+    daemon.beats.check(LIMIT_S - 1)
     daemon.look(LIMIT_S - 1 + 4)
     assert daemon.killed == 0
 
@@ -213,7 +213,7 @@ def test_another_process_with_the_same_id_is_not_killed(daemon: Daemon) -> None:
         file.seek(0)
         file.write(numbers)
     stop(idle)
-    daemon.beats.look(0.0)
+    daemon.beats.check(0.0)
     daemon.look(LIMIT_S, (idle,))
     assert daemon.killed == 0
     assert not gone(idle)

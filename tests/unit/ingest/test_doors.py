@@ -300,8 +300,8 @@ class Bridge(Incoming):
 
     reasons: list[str]
 
-    def _refuse(self, outcome: str, topic: str | None, why: object) -> None:
-        super()._refuse(outcome, topic, why)
+    def _refuse(self, topic: str | None, why: Exception) -> None:
+        super()._refuse(topic, why)
         self.reasons.append(str(why))
 
 

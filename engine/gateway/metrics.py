@@ -73,7 +73,7 @@ def declare_cameras(metrics: Registry, worker: CameraWorker) -> None:
         return lambda: {(name,): read(each) for name, each in worker.sessions.items()}
 
     def of_events(read: Callable[[EventCounts], float]) -> Callable[[], dict[tuple[str, ...], float]]:
-        return lambda: {(name,): read(each) for name, each in worker.seen.items()}
+        return lambda: {(name,): read(each) for name, each in worker.counts.items()}
 
     label = ("camera",)
     metrics.gauges(

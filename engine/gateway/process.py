@@ -163,7 +163,7 @@ class GatewayProcess:
         control = self._state.control
         work: dict[str, Work] = {
             "expiry": partial(end_expired_forever, self._gateway),
-            "parts": partial(parts.look_after_forever, self._gateway),
+            "parts": partial(parts.maintain_forever, self._gateway),
             "demand": lambda: DemandWorker(self._gateway, lambda: control.view.applied).run(),
         }
         if self._gateway.cameras is not None:

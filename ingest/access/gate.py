@@ -189,7 +189,7 @@ class Gate:
         self._authenticator = authenticator
         self._policy = policy
         self._proxies = proxies
-        self._judged_by: AccessPolicy | None = None
+        self._applied_policy: AccessPolicy | None = None
         self._callers: BoundedDict[Identity, Caller] = BoundedDict(_CALLERS)
 
     @property
@@ -209,24 +209,24 @@ class Gate:
             self._rates.request(client_request.client)
         return client_request
 
-    def stranger(self, scope: Mapping[str, Any]) -> ClientRequest:
+    def unauthenticated(self, scope: Mapping[str, Any]) -> ClientRequest:
         """A request that proves its right itself counts for its address. Raises AccessRefused."""
         client_request = ClientRequest(client_key(self._proxies.client(scope)))
         if self._rates is not None:
             self._rates.request(client_request.client)
         return client_request
 
-    async def look(self, scope: Mapping[str, Any]) -> None:
+    async def check_page(self, scope: Mapping[str, Any]) -> None:
         """A request for health or metrics from the network. Raises AccessRefused."""
         host = self._proxies.client(scope)
         authenticator = self._authenticator
         local = is_loopback(host) or _is_this_machine(host, scope)
-        if authenticator is None or (local and not self._comes_through_stranger(scope)):
+        if authenticator is None or (local and not self._is_of_unknown_proxy(scope)):
             return
         if not await authenticator.of_head(scope, client_key(host)):
             raise authenticator.missing()
 
-    def _comes_through_stranger(self, scope: Mapping[str, Any]) -> bool:
+    def _is_of_unknown_proxy(self, scope: Mapping[str, Any]) -> bool:
         """Whether a proxy that is not named has passed the request on: it has our address, its client has not."""
         peer = scope.get("client")
         if peer is None or self._proxies.trusts(str(peer[0])):
@@ -270,8 +270,8 @@ class Gate:
 
     def _caller(self, identity: Identity) -> Caller:
         policy = self._policy()
-        if policy is not self._judged_by:
-            self._judged_by = policy
+        if policy is not self._applied_policy:
+            self._applied_policy = policy
             self._callers.clear()
         caller = self._callers.get(identity)
         if caller is None:

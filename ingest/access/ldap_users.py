@@ -98,9 +98,9 @@ class LdapUsers:
         LDAP finds `anna` by `ANNA`, too; as separate users, spellings would multiply limits and split ownership.
         """
         attribute = _NAMED.search(self._access.ldap_user_filter)
-        asked = [attribute[1]] if attribute else [ldap3.NO_ATTRIBUTES]
-        wanted = self._access.ldap_user_filter.replace("{user}", escape_filter_chars(name))
-        found = self._search(connection, self._access.ldap_user_base, wanted, asked)
+        attributes = [attribute[1]] if attribute else [ldap3.NO_ATTRIBUTES]
+        search_filter = self._access.ldap_user_filter.replace("{user}", escape_filter_chars(name))
+        found = self._search(connection, self._access.ldap_user_base, search_filter, attributes)
         if len(found) != 1:
             # Two entries with one name are ambiguous.
             return "", ""
@@ -115,14 +115,14 @@ class LdapUsers:
     def _groups(self, connection: Any, name: str, dn: str) -> frozenset[str]:
         if not self._access.ldap_group_base:
             return frozenset()
-        wanted = self._access.ldap_group_filter.replace("{user}", escape_filter_chars(name))
-        wanted = wanted.replace("{dn}", escape_filter_chars(dn))
+        search_filter = self._access.ldap_group_filter.replace("{user}", escape_filter_chars(name))
+        search_filter = search_filter.replace("{dn}", escape_filter_chars(dn))
         attribute = self._access.ldap_group_name
-        found = self._search(connection, self._access.ldap_group_base, wanted, [attribute])
+        found = self._search(connection, self._access.ldap_group_base, search_filter, [attribute])
         return frozenset(str(value) for entry in found for value in entry["attributes"].get(attribute, ()))
 
-    def _search(self, connection: Any, base: str, wanted: str, attributes: list[str]) -> list[Any]:
-        connection.search(base, wanted, ldap3.SUBTREE, attributes=attributes)
+    def _search(self, connection: Any, base: str, search_filter: str, attributes: list[str]) -> list[Any]:
+        connection.search(base, search_filter, ldap3.SUBTREE, attributes=attributes)
         try:
             check(self._server, connection.result, f"looking for users below {base}")
         except NoSuchEntry:

@@ -124,12 +124,12 @@ class FileUsers:
                 raise ConfigError(no_users(path)) from error
             raise
         # An unknown user takes as long as a known one, so that the time does not reveal names.
-        self._nobody = hash_password("nobody")
+        self._unknown_hash = hash_password("nobody")
 
     def check(self, name: str, password: str) -> Identity | None:
         user = self._users.value.get(name)
         known = user is not None and bool(user.password)
-        matches = password_matches(password, user.password if user is not None and known else self._nobody)
+        matches = password_matches(password, user.password if user is not None and known else self._unknown_hash)
         return user.identity if user is not None and known and matches else None
 
     def find(self, name: str) -> Identity | None:
@@ -193,15 +193,15 @@ class Users:
         def begin() -> asyncio.Future[Identity | None]:
             if key not in self._known:
                 self.guesses.may_begin(address, name)
-            check = self._question(key, lambda: self._source.check(name, password))
-            check.add_done_callback(partial(self._judged, address, name))
+            check = self._begin_check(key, lambda: self._source.check(name, password))
+            check.add_done_callback(partial(self._count_result, address, name))
             # Counted before the answer, since parallel connections would otherwise exceed the limit.
             self.guesses.wrong(address, name)
             return check
 
         return await self._checks.run(key, begin)
 
-    def _judged(self, address: str, name: str, check: asyncio.Future[Identity | None]) -> None:
+    def _count_result(self, address: str, name: str, check: asyncio.Future[Identity | None]) -> None:
         if check.cancelled() or check.exception() is not None or check.result() is not None:
             self.guesses.not_wrong(address, name)
 
@@ -210,7 +210,7 @@ class Users:
         known = self._remembered(name)
         if known is not None:
             return known
-        return await self._checks.run(name, lambda: self._question(name, lambda: self._source.find(name)))
+        return await self._checks.run(name, lambda: self._begin_check(name, lambda: self._source.find(name)))
 
     def clear_password(self, name: str) -> str:
         """The password itself, empty if only its hash is stored."""
@@ -227,14 +227,14 @@ class Users:
             return None
         return found[1]
 
-    def _question(self, key: bytes | str, begin: Callable[[], Identity | None]) -> asyncio.Future[Identity | None]:
+    def _begin_check(self, key: bytes | str, begin: Callable[[], Identity | None]) -> asyncio.Future[Identity | None]:
         if len(self._checks) >= _WAITING and key not in self._known:
             raise IdentitiesAway(f"{_WAITING} users are being looked up already", 1.0)
         check = asyncio.get_running_loop().run_in_executor(self._threads, begin)
-        check.add_done_callback(lambda done: self._answered(key, done))
+        check.add_done_callback(lambda done: self._store_result(key, done))
         return check
 
-    def _answered(self, key: bytes | str, done: asyncio.Future[Identity | None]) -> None:
+    def _store_result(self, key: bytes | str, done: asyncio.Future[Identity | None]) -> None:
         if done.cancelled() or done.exception() is not None:
             return
         identity = done.result()

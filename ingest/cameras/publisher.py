@@ -44,21 +44,21 @@ class CameraPublisher:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self.seen: dict[str, EventCounts] = {}
+        self.counts: dict[str, EventCounts] = {}
 
     async def publish(self, name: str, notices: Sequence[Notice]) -> None:
         """Store the events of a camera, in their order. Raises InfrastructureError: then some may be stored."""
         gateway, tree = self._gateway, self._gateway.table.topics
         room = MOST_TOPICS - sum(1 for _ in islice(tree.descendants(folder(name)), MOST_TOPICS))
         read = read_events(name, notices, tree, room, gateway.ids.next)
-        seen = self.seen.setdefault(name, EventCounts())
+        counts = self.counts.setdefault(name, EventCounts())
         refused = read.unreadable
         if read.notifications:
             await self._retain(read.properties)
             refused += await self._store(name, read.notifications)
-            seen.events += len(read.notifications)
-            seen.last = time.time()
-        seen.dropped += refused
+            counts.events += len(read.notifications)
+            counts.last = time.time()
+        counts.dropped += refused
 
     async def report(self, topic: TopicPath, name: str, since_ms: int, detail: str) -> None:
         """Store an operator event. Raises InfrastructureError."""

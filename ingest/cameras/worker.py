@@ -37,7 +37,7 @@ PATH = "/cameras/"
 LIMIT = 1024 * 1024
 """Larger requests of cameras are refused."""
 
-_LOOK_S = 0.25
+_CHECK_S = 0.25
 
 # The first requests to many cameras are spread, a hundredth of a second for each.
 _SPREAD_S = 0.01
@@ -56,7 +56,7 @@ class CameraWorker:
         self.cameras = cameras
         self.keys = keys
         self.publisher = CameraPublisher(gateway)
-        self.seen = self.publisher.seen
+        self.counts = self.publisher.counts
         self.sessions: dict[str, CameraSession] = {}
 
     async def run(self) -> None:
@@ -66,10 +66,10 @@ class CameraWorker:
             while True:
                 if self.cameras.version != version:
                     version = self.cameras.version
-                    self._look()
+                    self._update_sessions()
                     if self.sessions:
                         await self._add_topics()
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_CHECK_S)
         finally:
             for session in self.sessions.values():
                 session.stop()
@@ -83,17 +83,17 @@ class CameraWorker:
             raise UnknownResource("there is no such camera (any more)")
         await self.publisher.publish(camera.name, notices(read_xml(body)))
 
-    def _look(self) -> None:
-        wanted = {each.name: each for each in self.cameras if not each.paused}
+    def _update_sessions(self) -> None:
+        active = {each.name: each for each in self.cameras if not each.paused}
         for name, session in list(self.sessions.items()):
-            if wanted.get(name) != session.camera:
+            if active.get(name) != session.camera:
                 session.stop()
                 del self.sessions[name]
-        for name in self.seen.keys() - {each.name for each in self.cameras}:
-            del self.seen[name]
-        for name, camera in wanted.items():
+        for name in self.counts.keys() - {each.name for each in self.cameras}:
+            del self.counts[name]
+        for name, camera in active.items():
             if name not in self.sessions:
-                self.sessions[name] = CameraSession(self, camera, _SPREAD_S * len(wanted))
+                self.sessions[name] = CameraSession(self, camera, _SPREAD_S * len(active))
 
     async def _add_topics(self) -> None:
         try:

@@ -88,21 +88,21 @@ class DemandWorker:
                 now = time.monotonic()
                 if self._position() != position or now >= looked_at + _ANYWAY_S:
                     looked_at, position = now, self._position()
-                    await self._look()
+                    await self._round()
                 await asyncio.sleep(_LOOK_S)
         finally:
             for task in self._busy.values():
                 task.cancel()
             self._calls.close()
 
-    async def _look(self) -> None:
+    async def _round(self) -> None:
         """Start the required steps."""
         gateway = self._gateway
         there = {one.id: one for one in gateway.registrations if one.demand}
-        for gone in self._known.keys() - there.keys():
-            if gone not in self._busy:
-                self._start(gone, self._end_all(self._known.pop(gone)))
-                self._troubles.pop(gone, None)
+        for removed in self._known.keys() - there.keys():
+            if removed not in self._busy:
+                self._start(removed, self._end_all(self._known.pop(removed)))
+                self._troubles.pop(removed, None)
         self._known.update(there)
         if not there:
             return
@@ -232,7 +232,7 @@ class DemandWorker:
                 except PublisherRefused:
                     break
                 except PublisherUnreachable as error:
-                    logger.info("registration %s is gone, its publisher too: %s", registration.id, error)
+                    logger.info("registration %s is removed, its publisher too: %s", registration.id, error)
                     await asyncio.sleep(self._backoff.after(attempt + 1))
                 else:
                     break

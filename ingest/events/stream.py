@@ -22,7 +22,7 @@ from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.elements.filters import SubscriptionPolicy
 from arborcast.ingest.elements.properties import properties_of, read_stored
 from arborcast.ingest.events.request import EVENT_STREAM, JSON_LINES, StreamRequest, position, read_request
-from arborcast.ingest.http.asgi import UNACKNOWLEDGED, Receive, Scope, Send, until_gone
+from arborcast.ingest.http.asgi import UNACKNOWLEDGED, Receive, Scope, Send, until_disconnected
 from arborcast.ingest.http.inflight import Reservation
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
@@ -75,28 +75,28 @@ class EventStreams:
 
     async def answer(self, scope: Scope, receive: Receive, send: Send, reservation: Reservation) -> None:
         """One request. Raises PeerError or InfrastructureError before the head of the answer is sent."""
-        wanted = read_request(scope)
+        request = read_request(scope)
         try:
-            subscription = await self._subscription(scope, wanted)
+            subscription = await self._subscription(scope, request)
         except InfrastructureError as error:
-            if not wanted.reconnects:
+            if not request.reconnects:
                 raise
             # After an answer of another status a browser never connects again.
             await send(_head(EVENT_STREAM))
             await send({"type": "http.response.body", "body": f"retry: {_RETRY_MS}\n: {error}\n\n".encode()})
             return
-        gone = asyncio.ensure_future(until_gone(receive))
-        stream = _Stream(self._gateway, reservation, subscription, wanted.media, send, gone)
+        disconnected = asyncio.ensure_future(until_disconnected(receive))
+        stream = _Stream(self._gateway, reservation, subscription, request.media, send, disconnected)
         stream.unacknowledged = scope.get(UNACKNOWLEDGED, stream.unacknowledged)
         self.open += 1
         try:
             await stream.run()
         finally:
             self.open -= 1
-            gone.cancel()
+            disconnected.cancel()
             stream.close()
 
-    async def _subscription(self, scope: Scope, wanted: StreamRequest) -> Subscription:
+    async def _subscription(self, scope: Scope, request: StreamRequest) -> Subscription:
         gateway, gate = self._gateway, self._gateway.gate
         client, caller = ClientRequest(""), None
         if gate is not None:
@@ -105,27 +105,29 @@ class EventStreams:
         gateway.check_started()
         lease_ms = gateway.settings.stream_lease_s * 1000
         until_ms = times.to_ms(gateway.now()) + lease_ms
-        if not wanted.stream:
-            policy = SubscriptionPolicy(current_message=wanted.current)
-            asked = SubscriptionRequest(wanted.filters, caller, client.client, policy=policy, terminates_ms=until_ms)
-            return (await create_subscription(gateway, asked)).subscription
+        if not request.stream:
+            policy = SubscriptionPolicy(current_message=request.current)
+            requested = SubscriptionRequest(
+                request.filters, caller, client.client, policy=policy, terminates_ms=until_ms
+            )
+            return (await create_subscription(gateway, requested)).subscription
         await gateway.changes.catch_up()
-        async with gateway.locks.hold(wanted.stream):
-            there = managed_subscription(gateway, wanted.stream, caller)
+        async with gateway.locks.hold(request.stream):
+            there = managed_subscription(gateway, request.stream, caller)
             if there.pull_point != there.id or there.expired(until_ms - lease_ms):
                 raise UnknownResource(
-                    f"the stream {wanted.stream[:200]!r} has ended: {gateway.settings.stream_lease_s} s without a "
+                    f"the stream {request.stream[:200]!r} has ended: {gateway.settings.stream_lease_s} s without a "
                     "connection end it (gateway.stream_lease_s); connect without Last-Event-ID"
                 )
             topics = [each.normal for each in there.topics], there.content
-            if topics != ([each.normal for each in wanted.filters.topics], wanted.filters.content):
+            if topics != ([each.normal for each in request.filters.topics], request.filters.content):
                 raise InvalidRequest(
-                    f"the stream {wanted.stream} has another topic expression or other filters: connect without "
+                    f"the stream {request.stream} has another topic expression or other filters: connect without "
                     "Last-Event-ID for a new stream"
                 )
             # Another time than before, in any case: by that an earlier stream ends.
             ours = await replace(gateway, there, terminates_ms=max(until_ms, (there.terminates_ms or 0) + 1))
-        await gateway.pulls.resume(ours.id, wanted.after)
+        await gateway.pulls.resume(ours.id, request.after)
         return ours
 
 
@@ -139,7 +141,7 @@ class _Stream:
         subscription: Subscription,
         media: str,
         send: Send,
-        gone: asyncio.Future[None],
+        disconnected: asyncio.Future[None],
     ) -> None:
         self._gateway = gateway
         self._inflight = gateway.inflight
@@ -147,7 +149,7 @@ class _Stream:
         self._subscription = subscription
         self._lines = media == JSON_LINES
         self._send = send
-        self._gone = gone
+        self._disconnected = disconnected
         self._loop = asyncio.get_running_loop()
         self._written = 0
         self._sent: deque[_Sent] = deque()
@@ -164,7 +166,7 @@ class _Stream:
         while self._is_ours() and self._settle():
             try:
                 await self._renew()
-                await self._gateway.pulls.until_waiting(identifier, self._wait_s(), self._gone)
+                await self._gateway.pulls.until_waiting(identifier, self._wait_s(), self._disconnected)
                 if self._is_ours():
                     await self._hand_out()
             except InfrastructureError as error:
@@ -181,7 +183,7 @@ class _Stream:
     def _is_ours(self) -> bool:
         there = self._gateway.table.get(self._subscription.id)
         ours = there is not None and there.terminates_ms == self._subscription.terminates_ms
-        return ours and not self._gone.done()
+        return ours and not self._disconnected.done()
 
     async def _hand_out(self) -> None:
         """Claim what waits, within the memory for requests, and write it; a comment if nothing does. Raises

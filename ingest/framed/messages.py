@@ -26,18 +26,18 @@ from arborcast.wire.frames import MessageBody, SubscribeBody
 topic_of = lru_cache(1_000)(single_topic)
 
 
-def filters_of(wanted: SubscribeBody) -> Filters:
+def filters_of(body: SubscribeBody) -> Filters:
     """The requested topics and types. Raises ExpressionError or FilterError."""
-    expression = parse_friendly(wanted.expression) if wanted.expression else None
+    expression = parse_friendly(body.expression) if body.expression else None
     topics = () if expression is None or expression.normal == EVERYTHING else (expression,)
-    return replace(read_filters(_filter(wanted.types)), topics=topics)
+    return replace(read_filters(_filter(body.types)), topics=topics)
 
 
-def policy_of(wanted: SubscribeBody) -> DeliveryPolicy:
+def policy_of(body: SubscribeBody) -> DeliveryPolicy:
     """The requested delivery policy. Raises InvalidRequest or UnsupportedPolicy."""
     policy = etree.Element(wsnt("SubscriptionPolicy"))
     try:
-        etree.SubElement(policy, DELIVERY, dict(wanted.delivery))
+        etree.SubElement(policy, DELIVERY, dict(body.delivery))
     except ValueError as error:
         raise InvalidRequest(f"delivery has the attributes of p:Delivery: {error}") from error
     return read_delivery_policy(policy)

@@ -309,10 +309,10 @@ class FramedServer:
             elif each.session is not None and each.session.unknown and now - each.made_at > _CONNECT_S:
                 each.refuse("NotAuthenticated", f"no CONNECT came within {_CONNECT_S:g} s")
             elif each.held and each.session is not None:
-                each.session.look(now)  # its frames are not read
+                each.session.check_identity(now)  # its frames are not read
             elif each.unfinished and now - each.whole_at > frame_s:
                 each.refuse("FrameError", f"a frame was not there as a whole within {frame_s:g} s")
             elif now - each.received_at > idle_s:
                 each.refuse("Idle", f"nothing came for {idle_s:g} s: send PING")
             elif each.session is not None:
-                each.session.look(now)
+                each.session.check_identity(now)

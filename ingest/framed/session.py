@@ -30,13 +30,13 @@ from arborcast.wire.frames import Frame, FrameError, FrameKind, ReceiptBody
 logger = logging.getLogger(__name__)
 
 # Interval at which rights of an open connection are checked again.
-_ASK_AGAIN_S = 60.0
+_AUTHENTICATE_AGAIN_S = 60.0
 
 # SUBSCRIBE and UNSUBSCRIBE that are under way at a time; while more wait, the connection is not read.
-_MOST_ASKED = 16
+_MOST_REQUESTS = 16
 
 # Why a connection is not read.
-_CONNECTING, _ASKED = "CONNECT is under way", "many requests wait"
+_CONNECTING, _WAITING = "CONNECT is under way", "many requests wait"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Edge:
 
 
 class _Requests:
-    """SUBSCRIBE and UNSUBSCRIBE of one connection, in their order. While more than `_MOST_ASKED` are under way, the
+    """SUBSCRIBE and UNSUBSCRIBE of one connection, in their order. While more than `_MOST_REQUESTS` are under way, the
     connection is not read."""
 
     def __init__(self, inflight: Inflight, link: FrameLink) -> None:
@@ -63,8 +63,8 @@ class _Requests:
         """Whether the caller has to start one more `run`."""
         self._waiting.append((size, work))
         self._inflight.count(self._memory, size)
-        if self._runs >= _MOST_ASKED:
-            self._link.read(False, _ASKED)
+        if self._runs >= _MOST_REQUESTS:
+            self._link.read(False, _WAITING)
             return False
         self._runs += 1
         return True
@@ -75,7 +75,7 @@ class _Requests:
             while self._waiting:
                 size, work = self._waiting.popleft()
                 if not self._waiting:
-                    self._link.read(True, _ASKED)
+                    self._link.read(True, _WAITING)
                 await work()
                 self._inflight.lessen(self._memory, size)
         finally:
@@ -93,7 +93,7 @@ class FramedSession:
         self._link = link
         self._scope = scope
         self._client: ClientRequest | None = None
-        self._asked_at = 0.0
+        self._authenticated_at = 0.0
         self._early: list[Frame] | None = None  # frames that arrive during the authentication
         self._publisher: Publisher | None = None
         self._consumers: dict[str, tuple[Sender, asyncio.Task[None], bool]] = {}
@@ -152,9 +152,9 @@ class FramedSession:
                     self._publisher = Publisher(self._edge.gateway, self._link, self._enter, self._refuse)
                 self._publisher.add(frame)
             case FrameKind.SUBSCRIBE:
-                self._ask(frame, self._subscribe)
+                self._enqueue(frame, self._subscribe)
             case FrameKind.UNSUBSCRIBE:
-                self._ask(frame, self._unsubscribe)
+                self._enqueue(frame, self._unsubscribe)
             case FrameKind.ACK | FrameKind.REFUSE:
                 if self._outgoing is not None:
                     self._outgoing.answered(frame.correlation, taken=frame.kind == FrameKind.ACK)
@@ -177,8 +177,8 @@ class FramedSession:
             if connect.protocol != frames.VERSION:
                 raise InvalidRequest(f"the protocol is {frames.VERSION}, not {connect.protocol}")
             self._scope = {**self._scope, "headers": _credentials(connect)}
-            await self._ask_who()
-            self._asked_at = asyncio.get_running_loop().time()
+            await self._authenticate()
+            self._authenticated_at = asyncio.get_running_loop().time()
             settings = self._edge.settings
             answer = frames.ConnectedBody(secrets.token_urlsafe(12), settings.max_frame_bytes, settings.idle_s)
             self._link.send(frames.encode(FrameKind.CONNECTED, frame.correlation, answer))
@@ -198,7 +198,7 @@ class FramedSession:
         for each in early:
             self.received(each)
 
-    async def _ask_who(self) -> None:
+    async def _authenticate(self) -> None:
         """Raises AccessRefused, or InfrastructureError where it cannot be found out."""
         gate = self._edge.gateway.gate
         if gate is None:
@@ -211,15 +211,15 @@ class FramedSession:
         """Raises AccessRefused."""
         return again(self._edge.gateway, self._client, len(frame.body))
 
-    def look(self, now: float) -> None:
+    def check_identity(self, now: float) -> None:
         """Check the identity again after the interval, also of a client that only receives."""
-        if self._client is not None and now - self._asked_at > _ASK_AGAIN_S:
-            self._asked_at = now
-            self._begin(self._ask_again())
+        if self._client is not None and now - self._authenticated_at > _AUTHENTICATE_AGAIN_S:
+            self._authenticated_at = now
+            self._begin(self._authenticate_again())
 
-    async def _ask_again(self) -> None:
+    async def _authenticate_again(self) -> None:
         try:
-            await self._ask_who()
+            await self._authenticate()
         except TooManyRequests:
             logger.debug("the client cannot be authenticated: too many attempts")
         except AccessRefused as error:
@@ -229,7 +229,7 @@ class FramedSession:
         except InfrastructureError as error:
             logger.debug("the client cannot be authenticated: %s", error)
 
-    def _ask(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, str]]) -> None:
+    def _enqueue(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, str]]) -> None:
         """Carry out a request."""
         size = len(frame.body)
         if size > SMALL:
@@ -253,21 +253,21 @@ class FramedSession:
 
     async def _subscribe(self, frame: Frame) -> str:
         client = self._enter(frame)
-        wanted = frames.read_body(frame, frames.SubscribeBody)
+        body = frames.read_body(frame, frames.SubscribeBody)
         if len(self._consumers) + self._subscribing >= limits.CONNECTION_SUBSCRIPTIONS:
             raise InvalidRequest(f"a connection may have {limits.CONNECTION_SUBSCRIPTIONS} subscriptions")
         self._subscribing += 1
         try:
-            made = await subscriptions.subscribe(self._edge.gateway, wanted, client.caller, client.client)
+            made = await subscriptions.subscribe(self._edge.gateway, body, client.caller, client.client)
         finally:
             self._subscribing -= 1
         if made.id in self._consumers:
-            raise InvalidRequest(f"this connection has the subscription {wanted.name!r} already")
+            raise InvalidRequest(f"this connection has the subscription {body.name!r} already")
         if self._outgoing is None:
             self._outgoing = Outgoing(self._link, self._edge.counts)
-        consumer = Sender(self._edge.gateway, self._outgoing, made.id, wanted.window)
+        consumer = Sender(self._edge.gateway, self._outgoing, made.id, body.window)
         task = asyncio.get_running_loop().create_task(self._consume(consumer))
-        self._consumers[made.id] = consumer, task, bool(wanted.name)
+        self._consumers[made.id] = consumer, task, bool(body.name)
         return made.id
 
     async def _consume(self, consumer: Sender) -> None:

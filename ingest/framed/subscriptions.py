@@ -58,26 +58,26 @@ _LASTS = timedelta(hours=1)
 _RENEW_S = _LASTS.total_seconds() / 2
 
 
-async def subscribe(gateway: Gateway, wanted: SubscribeBody, caller: Caller | None, client: str) -> Subscription:
+async def subscribe(gateway: Gateway, body: SubscribeBody, caller: Caller | None, client: str) -> Subscription:
     """The requested subscription, new or with this name. One of this name with other topics or another policy is
     changed.
 
     Raises PeerError or InfrastructureError.
     """
-    if not 1 <= wanted.window <= limits.WINDOW:
-        raise InvalidRequest(f"window is from 1 to {limits.WINDOW}, not {wanted.window}")
-    if len(wanted.name) > limits.NAME:
-        raise InvalidRequest(f"a name may have {limits.NAME} characters, this one has {len(wanted.name)}")
-    terminates = None if wanted.name else times.to_ms(gateway.now() + _LASTS)
+    if not 1 <= body.window <= limits.WINDOW:
+        raise InvalidRequest(f"window is from 1 to {limits.WINDOW}, not {body.window}")
+    if len(body.name) > limits.NAME:
+        raise InvalidRequest(f"a name may have {limits.NAME} characters, this one has {len(body.name)}")
+    terminates = None if body.name else times.to_ms(gateway.now() + _LASTS)
     created = await create_subscription(
         gateway,
         SubscriptionRequest(
-            filters_of(wanted),
+            filters_of(body),
             caller,
             client,
-            policy=SubscriptionPolicy(current_message=wanted.current, delivery=policy_of(wanted)),
+            policy=SubscriptionPolicy(current_message=body.current, delivery=policy_of(body)),
             terminates_ms=terminates,
-            id=_durable_id(owner_of(caller), wanted.name) if wanted.name else "",
+            id=_durable_id(owner_of(caller), body.name) if body.name else "",
         ),
     )
     return created.subscription

@@ -37,7 +37,7 @@ from arborcast.ingest.http.asgi import (
     read_body,
     send_answer,
     traceparent_of,
-    until_gone,
+    until_disconnected,
 )
 from arborcast.ingest.http.cross_origin import admit
 from arborcast.ingest.http.inflight import RESERVATION, SMALL, Reservation
@@ -250,7 +250,7 @@ class GatewayApp:
             await _send_not_post(send, scope, posted.what)
             return
         try:
-            client = gate.stranger(scope) if gate is not None else None
+            client = gate.unauthenticated(scope) if gate is not None else None
             body = await read_body(scope["headers"], receive, posted.limit)
             if body is None:
                 return
@@ -297,7 +297,7 @@ class GatewayApp:
                 gate.received(client, len(body))
             request = await self._parse(body, header(headers, b"content-type"), reservation, publishing)
             request.traceparent = traceparent_of(headers)
-            request.disconnected = lambda: until_gone(receive)
+            request.disconnected = lambda: until_disconnected(receive)
             if gate is not None and client is not None:
                 request.caller = await gate.identify(client, request.root)
                 request.client = client.client
@@ -395,7 +395,7 @@ class GatewayApp:
             case "/metrics" | "/status.json" as page:
                 if self._gateway.gate is not None:
                     try:
-                        await self._gateway.gate.look(scope)
+                        await self._gateway.gate.check_page(scope)
                     except AccessRefused as error:
                         await send_answer(send, error.status, f"{error}\n".encode(), _TEXT, error.headers())
                         return

@@ -56,7 +56,7 @@ async def read_body(headers: Headers, receive: Receive, limit: int, *, keep: boo
     return bytes(whole)
 
 
-async def until_gone(receive: Receive) -> None:
+async def until_disconnected(receive: Receive) -> None:
     """Return when the client has hung up; only after everything was read."""
     while (await receive())["type"] != "http.disconnect":
         pass

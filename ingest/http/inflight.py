@@ -84,7 +84,7 @@ _STEP = 16 * 1024
 _STALLED_S = 1.0
 
 # Interval of checks of the waiting requests.
-_LOOK_S = 0.25
+_INTERVAL_S = 0.25
 
 # Free memory is returned to the system when the reserved memory is this far below its peak.
 _FELL = 4 * 1024 * 1024
@@ -144,7 +144,7 @@ class Inflight:
         self._arriving: dict[Reservation, None] = {}  # bodies in pieces; the one without progress for longest is first
         self._waiting: dict[Reservation, tuple[int, float]] = {}  # bodies: what they need, and since when they wait
         self._readers: dict[Reservation, tuple[int, float, asyncio.Future[None]]] = {}  # whole bodies, to be parsed
-        self._look: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.taken = 0
         """Bytes that are reserved now."""
         self.refused = 0
@@ -174,7 +174,7 @@ class Inflight:
         self.taken -= size
         reservation.counted -= size
         if self._waiting or self._readers:
-            self._look_at(0)
+            self._assign_in(0)
         if self._top - self.taken >= _FELL:
             self._top = self.taken
             self._fell()
@@ -203,7 +203,7 @@ class Inflight:
             return False
         del self._arriving[reservation]  # it makes no progress because we do not read
         self._waiting[reservation] = (needed, now)
-        self._look_at(_LOOK_S)
+        self._assign_in(_INTERVAL_S)
         return False
 
     def whole(self, reservation: Reservation) -> None:
@@ -223,7 +223,7 @@ class Inflight:
         """Reserve more bytes as soon as they are free, in turn. Raises InfrastructureError."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._readers[reservation] = (size, self._clock(), future)
-        self._look_at(_LOOK_S)
+        self._assign_in(_INTERVAL_S)
         try:
             await future
         finally:
@@ -254,16 +254,16 @@ class Inflight:
         if body is not None:
             body.let_go(reason or str(_no_memory()))
 
-    def _look_at(self, delay_s: float) -> None:
-        if self._look is not None:
+    def _assign_in(self, delay_s: float) -> None:
+        if self._timer is not None:
             if delay_s:
                 return
-            self._look.cancel()
-        self._look = asyncio.get_running_loop().call_later(delay_s, self.look)
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self.assign)
 
-    def look(self) -> None:
+    def assign(self) -> None:
         """Assign free memory to the waiting requests in order; refuse those at the time limit."""
-        self._look = None
+        self._timer = None
         now = self._clock()
         for reservation, (size, since, future) in list(self._readers.items()):
             if not self._make_free(size, self._limit):
@@ -288,8 +288,8 @@ class Inflight:
                 self._refuse(reservation)
             else:
                 break
-        if (self._waiting or self._readers) and self._look is None:
-            self._look_at(_LOOK_S)
+        if (self._waiting or self._readers) and self._timer is None:
+            self._assign_in(_INTERVAL_S)
 
 
 def _no_memory() -> InfrastructureError:

@@ -28,9 +28,9 @@ from arborcast.wire.errors import UnsupportedPolicy
 logger = logging.getLogger(__name__)
 
 # Interval of checks of the rules' subscriptions.
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 
-_BACKOFF = Backoff(_LOOK_S, _LOOK_S)
+_BACKOFF = Backoff(_CHECK_S, _CHECK_S)
 
 # Subscriptions checked in one step; then the event loop serves others.
 _WALK = 10_000
@@ -44,7 +44,9 @@ async def keep_subscriptions(gateway: Gateway, settings: MqttSettings, rules: Se
     what = "mqtt: subscriptions of [out] rules cannot be changed"
     await retried(what, partial(end_others, gateway, rules), _BACKOFF, PeerError, InfrastructureError)
     if rules:
-        await repeated(what, partial(keep, gateway, settings, rules), _LOOK_S, _BACKOFF, PeerError, InfrastructureError)
+        await repeated(
+            what, partial(keep, gateway, settings, rules), _CHECK_S, _BACKOFF, PeerError, InfrastructureError
+        )
 
 
 async def keep(gateway: Gateway, settings: MqttSettings, rules: Sequence[OutRule]) -> None:

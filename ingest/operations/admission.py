@@ -70,7 +70,7 @@ class TopicAdmission:
         self._unwanted = _Minute()
         self._wanted = _Minute()
 
-    def look(self, table: RoutingTable, paths: Iterable[TopicPath], now_s: float) -> Admitted:
+    def check(self, table: RoutingTable, paths: Iterable[TopicPath], now_s: float) -> Admitted:
         """The result of `admit` without counting; `now_s` is any monotonic clock.
 
         Only the topics themselves are added; nodes above them stay nodes. Raises TopicNotSupported with the reason, and
@@ -102,8 +102,8 @@ class TopicAdmission:
         return Admitted([TopicRecord(path) for path in unknown], int(now_s), unwanted, wanted)
 
     def admit(self, table: RoutingTable, paths: Iterable[TopicPath], now_s: float) -> Admitted:
-        """Count all of them, or raise as `look` and count none."""
-        admitted = self.look(table, paths, now_s)
+        """Count all of them, or raise as `check` and count none."""
+        admitted = self.check(table, paths, now_s)
         self._unwanted.add(admitted.second, admitted.unwanted)
         self._wanted.add(admitted.second, admitted.wanted)
         return admitted

@@ -179,7 +179,7 @@ class Gateway:
         tree = self.table.topics
         new = [path for path in paths if path not in tree]
         if new:
-            self._admission.look(self.table, self._unknown(new), time.monotonic())
+            self._admission.check(self.table, self._unknown(new), time.monotonic())
 
     async def admit(self, topics: Mapping[TopicPath, str]) -> None:
         """Ensure that these topics exist; in an open set, new ones are in the control log when this returns. The values

@@ -257,9 +257,9 @@ def _may_answer(gateway: Gateway, request: Request, pull_point_id: str) -> bool:
         return False
     now_ms = times.to_ms(gateway.now())
     related = {(message.findtext(_RELATED) or "").strip() for message in messages}
-    asked = (ServedRequest(pull_point_id, each, caller.name) for each in related)
+    served = (ServedRequest(pull_point_id, each, caller.name) for each in related)
     try:
-        return all(may_answer(mark.strip(), each, now_ms, gateway.protector.marks) for each in asked)
+        return all(may_answer(mark.strip(), each, now_ms, gateway.protector.marks) for each in served)
     except SecretError as error:
         # Its key is not here (yet): the server sends its answer again.
         logger.info("whether an answer may be put into a pull point is not known: %s", error)

@@ -98,20 +98,20 @@ async def create_subscription(gateway: Gateway, request: SubscriptionRequest) ->
     check_filters(gateway, filters.topics)
     if policy.queue:
         check_server(filters, gateway.table.topics)
-    wanted = subscription_of(gateway, request, request.outbound)
+    subscription = subscription_of(gateway, request, request.outbound)
     if policy.current_message:
-        await check_few(gateway, wanted, request.client)
-    if wanted.pushed and request.outbound is None:
-        if gateway.table.find_equal(wanted) is None:
-            hook = is_cloud_events(wanted.form)
-            await check_callable(gateway, wanted.consumer.address, wanted.owner, hook=hook)
+        await check_few(gateway, subscription, request.client)
+    if subscription.pushed and request.outbound is None:
+        if gateway.table.find_equal(subscription) is None:
+            hook = is_cloud_events(subscription.form)
+            await check_callable(gateway, subscription.consumer.address, subscription.owner, hook=hook)
         else:
-            await check_name(gateway.dns_check, wanted.consumer.address)
+            await check_name(gateway.dns_check, subscription.consumer.address)
     async with (
-        gateway.locks.hold(("pull point", wanted.pull_point or request.endpoint or wanted.id)),
-        gateway.locks.hold(("durable", request.id) if request.id else wanted.identity()),
+        gateway.locks.hold(("pull point", subscription.pull_point or request.endpoint or subscription.id)),
+        gateway.locks.hold(("durable", request.id) if request.id else subscription.identity()),
     ):
-        created, since = await _commit(gateway, request, wanted)
+        created, since = await _commit(gateway, request, subscription)
     if since is not None and policy.current_message:
         await send_current_messages(gateway, created.subscription, since)
     return created
@@ -209,54 +209,58 @@ def subscription_of(
 
 
 async def _commit(
-    gateway: Gateway, request: SubscriptionRequest, wanted: Subscription
+    gateway: Gateway, request: SubscriptionRequest, subscription: Subscription
 ) -> tuple[CreatedSubscription, Since | None]:
     """Also returns the start of the subscription's present state; None if the request changed nothing."""
-    if request.consumer is not None and wanted.pull_point and gateway.pull_points.get(wanted.pull_point) is None:
+    if (
+        request.consumer is not None
+        and subscription.pull_point
+        and gateway.pull_points.get(subscription.pull_point) is None
+    ):
         raise ConsumerRefused("the pull point was destroyed at this moment")
-    bound, ended = _bound(gateway, request) if wanted.pushed else (None, [])
-    while (existing := _existing(gateway, request, wanted)) is not None:
+    bound, ended = _bound(gateway, request) if subscription.pushed else (None, [])
+    while (existing := _existing(gateway, request, subscription)) is not None:
         async with gateway.locks.hold(existing.id):
             if gateway.table.get(existing.id) != existing:
                 continue  # changed or ended while its lock was awaited
             if request.id:
                 if (existing.selector(), existing.types, existing.policy) == (
-                    wanted.selector(),
-                    wanted.types,
-                    wanted.policy,
+                    subscription.selector(),
+                    subscription.types,
+                    subscription.policy,
                 ):
                     return CreatedSubscription(existing, False), None
-                made, since = await _commit_new(gateway, wanted)
+                made, since = await _commit_new(gateway, subscription)
                 return CreatedSubscription(made, False), since
-            return await _renew(gateway, request, existing, wanted, ended)
-    _check_room(gateway, wanted.owner)
-    wanted, secret = _protected(gateway, request, wanted)
-    made, since = await _commit_new(gateway, msgspec.structs.replace(wanted, endpoint=bound), ended)
+            return await _renew(gateway, request, existing, subscription, ended)
+    _check_room(gateway, subscription.owner)
+    subscription, secret = _protected(gateway, request, subscription)
+    made, since = await _commit_new(gateway, msgspec.structs.replace(subscription, endpoint=bound), ended)
     if ended:
         gateway.pulls.forget(request.endpoint)
     return CreatedSubscription(made, True, secret), since
 
 
-def _existing(gateway: Gateway, request: SubscriptionRequest, wanted: Subscription) -> Subscription | None:
-    return gateway.table.get(wanted.id) if request.id else gateway.table.find_equal(wanted)
+def _existing(gateway: Gateway, request: SubscriptionRequest, subscription: Subscription) -> Subscription | None:
+    return gateway.table.get(subscription.id) if request.id else gateway.table.find_equal(subscription)
 
 
 async def _renew(
     gateway: Gateway,
     request: SubscriptionRequest,
     existing: Subscription,
-    wanted: Subscription,
+    subscription: Subscription,
     ended: list[ControlRecord],
 ) -> tuple[CreatedSubscription, Since]:
     """Renewed, it is active even if it was paused, with the termination time and the policy of the request. Its
     protection is that of the request, else unchanged."""
     renewed = msgspec.structs.replace(
         existing,
-        terminates_ms=wanted.terminates_ms,
-        paused=wanted.paused,
-        addressing=wanted.addressing,
-        queue=wanted.queue,
-        policy=wanted.policy,
+        terminates_ms=subscription.terminates_ms,
+        paused=subscription.paused,
+        addressing=subscription.addressing,
+        queue=subscription.queue,
+        policy=subscription.policy,
     )
     renewed, secret = _protected(gateway, request, renewed)
     records = [*ended, *gateway.suspensions.resumption(existing.id)]

@@ -52,18 +52,18 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 async def create_trigger(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Create a trigger. Its owner needs the rights to subscribe and to publish, which are checked now only."""
-    trigger, wanted = _read(gateway, request)
-    check_subscribe(request.caller, wanted.topics)
+    trigger, subscription = _read(gateway, request)
+    check_subscribe(request.caller, subscription.topics)
     check_rights(gateway, PublishingClient(request.caller, request.client, target), (trigger.topic,))
-    check_filters(gateway, wanted.topics)
-    _check_sense(gateway, trigger, wanted)
+    check_filters(gateway, subscription.topics)
+    _check_sense(gateway, trigger, subscription)
     async with gateway.locks.hold(("trigger", trigger.name)):
         await gateway.changes.catch_up()
         _check_free(gateway, trigger.name)
         there, limit = gateway.table.triggers, gateway.settings.triggers
-        held = sum(each.owner == wanted.owner for each in there)
-        check_room(gateway, wanted.owner, held, len(there), limit, "triggers", "Client")
-        made = msgspec.structs.replace(wanted, created_ms=times.to_ms(gateway.now()))
+        held = sum(each.owner == subscription.owner for each in there)
+        check_room(gateway, subscription.owner, held, len(there), limit, "triggers", "Client")
+        made = msgspec.structs.replace(subscription, created_ms=times.to_ms(gateway.now()))
         await gateway.changes.commit([TriggerRecord(made)])
         try:
             _check_free(gateway, trigger.name, made.id)
@@ -156,13 +156,13 @@ def _read_publish(gateway: Gateway, request: Request, name: str) -> Trigger:
     return Trigger(name, path, payload, kind, gateway.table.topics.prefixes.complete(path, prefixes))
 
 
-def _check_sense(gateway: Gateway, trigger: Trigger, wanted: Subscription) -> None:
+def _check_sense(gateway: Gateway, trigger: Trigger, subscription: Subscription) -> None:
     tree = gateway.table.topics
     if trigger.topic not in tree:
         raise TopicNotSupported(f"there is no topic {trigger.topic} to publish to: add it first")
     if gateway.topics.check_types and trigger.payload:
         check_types(tree, [Notification("", trigger.topic, b"", 0, type=trigger.type)])
-    if matches_itself(wanted, trigger, tree):
+    if matches_itself(subscription, trigger, tree):
         raise InvalidRequest(
             f"the trigger {trigger.name} would match what it publishes to {trigger.topic}, again and again: "
             "publish to a topic outside its expression, or exclude that by a filter"

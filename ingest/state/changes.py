@@ -33,14 +33,14 @@ class LogEnd:
         self._thread = pool(f"{name}-end", 1)
         self._lock = threading.Lock()
         # A record may be acknowledged during a query without being counted: later callers share the next one.
-        self._questions: SharedRounds[None, int] = SharedRounds(f"{name}-end", self._ask)
+        self._queries: SharedRounds[None, int] = SharedRounds(f"{name}-end", self._query)
 
     async def end_offset(self) -> int:
         """The offset after the last record that was acknowledged before this call. Raises InfrastructureError."""
-        return await self._questions.join(None)
+        return await self._queries.join(None)
 
-    async def _ask(self, _: list[None]) -> int:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._question)
+    async def _query(self, _: list[None]) -> int:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._read_end)
 
     def close(self) -> None:
         """Close the connection."""
@@ -48,7 +48,7 @@ class LogEnd:
         with self._lock:
             self._log.close()
 
-    def _question(self) -> int:
+    def _read_end(self) -> int:
         with self._lock:
             try:
                 return self._log.ends()[0]

@@ -228,7 +228,7 @@ class NotificationLog:
         self.unacknowledged_bytes += append.size
         self._outgoing.add(topics.send(append, self._settle))
         if self._sweep is None:
-            self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_late)
+            self._sweep = self._loop.call_later(_SWEEP_S, self._check_deadlines)
         return append.future
 
     def _encoded(self, topic: str, notifications: Sequence[Notification], size: int) -> list[_Record]:
@@ -264,7 +264,7 @@ class NotificationLog:
         del self._under_way[append]
         self.unacknowledged_bytes -= append.size
 
-    def _look_for_late(self) -> None:
+    def _check_deadlines(self) -> None:
         self._sweep = None
         if not self._under_way:
             return
@@ -273,7 +273,7 @@ class NotificationLog:
             # The producer has a time limit of its own, but not while it waits for its producer id.
             self._give_up()
         else:
-            self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_late)
+            self._sweep = self._loop.call_later(_SWEEP_S, self._check_deadlines)
 
     def _give_up(self) -> None:
         logger.warning("Kafka does not acknowledge: connecting again")

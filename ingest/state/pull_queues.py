@@ -259,18 +259,18 @@ class PullQueues:
         pull_point_id: str,
         maximum: int,
         wait_s: float,
-        gone: Callable[[], Awaitable[None]] | None = None,
+        disconnected: Callable[[], Awaitable[None]] | None = None,
         *,
         size: int = sys.maxsize,
     ) -> Handout:
         """The oldest messages, at most `maximum`, and at most `size` bytes of several; waits up to `wait_s` seconds for
         the first.
 
-        Nothing if none arrived, if the pull point has ended, or if `gone` returned first: the client disconnected.
-        Raises InfrastructureError.
+        Nothing if none arrived, if the pull point has ended, or if `disconnected`, which waits for the end of the
+        client's connection, returned first. Raises InfrastructureError.
         """
         deadline = time.monotonic() + wait_s
-        watch = asyncio.ensure_future(gone()) if gone is not None else None
+        watch = asyncio.ensure_future(disconnected()) if disconnected is not None else None
         handout = Handout()
         try:
             while self._is_there(pull_point_id) and not (watch is not None and watch.done()):
@@ -345,7 +345,7 @@ class PullQueues:
             await self._append_quietly(pull_point_id, Returned(claim))
         for pull_point_id in [each for each in self._arrivals if not self._is_there(each)]:
             self.arrived(pull_point_id)
-        await self._forget_gone(catch_up)
+        await self._forget_removed(catch_up)
         if self._store.dropped > self._reported:
             logger.warning(
                 "%d messages were dropped from full pull points, lately from %s: they are not fetched",
@@ -354,7 +354,7 @@ class PullQueues:
             )
             self._reported = self._store.dropped
 
-    async def _forget_gone(self, catch_up: Callable[[], Awaitable[None]]) -> None:
+    async def _forget_removed(self, catch_up: Callable[[], Awaitable[None]]) -> None:
         self._unchecked = self._unchecked or self._store.ids()
         checked, self._unchecked = self._unchecked[:_CHECKED], self._unchecked[_CHECKED:]
         unknown = [each for each in checked if not self._is_there(each)]

@@ -93,15 +93,15 @@ class RepeatMemory:
         entry = known + int(at_s).to_bytes(_STAMP)
         self._memory[start : start + _BUCKET] = entry + self._memory[start : start + _BUCKET - _ENTRY]
 
-    def has(self, wanted: bytes, now_s: float) -> bool:
+    def has(self, known: bytes, now_s: float) -> bool:
         """Whether this fingerprint was acknowledged within the window."""
-        start = self._start(wanted)
+        start = self._start(known)
         bucket = self._memory[start : start + _BUCKET]
-        found = bucket.find(wanted)
+        found = bucket.find(known)
         while found % _ENTRY > 0:  # not at the beginning of an entry; -1 % _ENTRY is not 0 either
             if found < 0:
                 return False
-            found = bucket.find(wanted, found + 1)
+            found = bucket.find(known, found + 1)
         stamp = int.from_bytes(bucket[found + _FINGERPRINT : found + _ENTRY])
         return now_s - stamp <= self._window_s
 

@@ -227,7 +227,7 @@ class ZmqEdge:
         self._sockets = Sockets(settings, 2 * largest)
         self._calls = _LoopCalls()
         self._tasks: deque[tuple[Frame, frames.MessageBody]] = deque()
-        self._wanted = Prefixes()
+        self._peer_prefixes = Prefixes()
         self._prefixes: dict[str, set[bytes]] = {}  # by expression
         self._pending: list[_PendingReady] = []
         self._sent: Recent[str, bool] = Recent(_REMEMBERED)
@@ -260,8 +260,8 @@ class ZmqEdge:
                 if reached and time.monotonic() - beaten >= _BEAT_S:
                     beaten = time.monotonic()
                     self._beat()
-                    for prefix in self._wanted.sweep():
-                        self._not_wanted(prefix)
+                    for prefix in self._peer_prefixes.sweep():
+                        self._end_prefix(prefix)
                 self._turn()
         finally:
             self._gateway.close()
@@ -386,15 +386,15 @@ class ZmqEdge:
     def _subscription(self, parts: list[bytes], last: zmq.Frame | None) -> None:
         """A receiver subscribes to a prefix, or cancels."""
         begins, prefix, peer = parts[0][:1], parts[0][1:], _peer_of(last)
-        if begins == b"\x00" and self._wanted.end(prefix, peer):
-            self._not_wanted(prefix)
-        if begins != b"\x01" or not self._wanted.begin(prefix, peer):
+        if begins == b"\x00" and self._peer_prefixes.end(prefix, peer):
+            self._end_prefix(prefix)
+        if begins != b"\x01" or not self._peer_prefixes.begin(prefix, peer):
             return
         expression = expression_of(prefix)
         self._prefixes.setdefault(expression, set()).add(prefix)
         self._gateway.own.subscribe(frames.SubscribeBody(expression, current=True, window=_WINDOW))
 
-    def _not_wanted(self, prefix: bytes) -> None:
+    def _end_prefix(self, prefix: bytes) -> None:
         expression = expression_of(prefix)
         prefixes = self._prefixes[expression]
         prefixes.discard(prefix)

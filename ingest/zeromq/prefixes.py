@@ -24,7 +24,7 @@ _MOST_BYTES = 256 * 1024
 _MOST_OF_ONE = 100
 
 # Closed connections are removed when a prefix has this many more than after the last sweep.
-_LOOK_AFTER = 64
+_CHECK_AFTER = 64
 
 
 def peer_of(file: int) -> Peer | None:
@@ -46,7 +46,7 @@ class Prefixes:
     def __init__(self, alive: Callable[[Peer], bool] = is_open) -> None:
         self._alive = alive
         self._peers: dict[bytes, set[Peer]] = {}
-        self._looked: dict[bytes, int] = {}
+        self._last_count: dict[bytes, int] = {}
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -59,9 +59,9 @@ class Prefixes:
         peers = self._peers.get(prefix)
         if peers is not None:
             peers.add(peer)
-            if len(peers) >= self._looked[prefix] + _LOOK_AFTER:
+            if len(peers) >= self._last_count[prefix] + _CHECK_AFTER:
                 peers -= {each for each in peers if not self._alive(each)}
-                self._looked[prefix] = max(len(peers), _LOOK_AFTER)
+                self._last_count[prefix] = max(len(peers), _CHECK_AFTER)
             return False
         if len(prefix) > LONGEST_PREFIX:
             raise MessageError("prefix", f"a prefix may have {LONGEST_PREFIX} bytes, not {len(prefix)}")
@@ -73,7 +73,7 @@ class Prefixes:
             own = sum(peer in each for each in self._peers.values())
             if own >= _MOST_OF_ONE:
                 raise MessageError("prefix", f"a connection has {own} of {len(self._peers)} prefixes: no further one")
-        self._peers[prefix], self._looked[prefix] = {peer}, 0
+        self._peers[prefix], self._last_count[prefix] = {peer}, 0
         self._bytes += len(prefix)
         return True
 
@@ -97,6 +97,6 @@ class Prefixes:
                 yield prefix
 
     def _forget(self, prefix: bytes) -> bool:
-        del self._peers[prefix], self._looked[prefix]
+        del self._peers[prefix], self._last_count[prefix]
         self._bytes -= len(prefix)
         return True

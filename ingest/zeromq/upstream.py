@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _BACKOFF = Backoff(0.1, 30.0)
 
-_LOOK_S = 0.5
+_CHECK_S = 0.5
 
 # Delay before a refused subscription is requested again.
 _AGAIN_S = 30.0
@@ -41,7 +41,7 @@ class FramedUpstream:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._refusal: FaultReceived | None = None  # the reason of a refused authentication
-        self._wanted: dict[str, frames.SubscribeBody] = {}
+        self._requested: dict[str, frames.SubscribeBody] = {}
         self._in_force: dict[str, str] = {}  # expression to the subscription's name
         self._failed: dict[str, float] = {}  # expression to when it is tried again
         self._service = Service(
@@ -69,16 +69,16 @@ class FramedUpstream:
 
         connection.begin(FrameKind.PUBLISH, body, flags).add_done_callback(done)
 
-    def subscribe(self, wanted: frames.SubscribeBody) -> None:
+    def subscribe(self, requested: frames.SubscribeBody) -> None:
         """Subscribe to this expression; some time later it `is_in_force`."""
         with self._lock:
-            self._wanted[wanted.expression] = wanted
+            self._requested[requested.expression] = requested
         self._service.wake()
 
     def unsubscribe(self, expression: str) -> None:
         """Have them no more."""
         with self._lock:
-            self._wanted.pop(expression, None)
+            self._requested.pop(expression, None)
         self._service.wake()
 
     def is_in_force(self, expression: str) -> bool:
@@ -111,14 +111,14 @@ class FramedUpstream:
             self._lose()
             return 0.0
         with self._lock:
-            wanted = dict(self._wanted)
-        self._failed = {each: at for each, at in self._failed.items() if each in wanted}
-        for expression in self._in_force.keys() - wanted.keys():
+            requested = dict(self._requested)
+        self._failed = {each: at for each, at in self._failed.items() if each in requested}
+        for expression in self._in_force.keys() - requested.keys():
             self._end(connection, self._in_force.pop(expression))
-        for expression in wanted.keys() - self._in_force.keys():
+        for expression in requested.keys() - self._in_force.keys():
             if self._failed.get(expression, 0.0) <= time.monotonic():
-                self._begin(connection, wanted[expression])
-        return _LOOK_S
+                self._begin(connection, requested[expression])
+        return _CHECK_S
 
     def _lose(self) -> None:
         connection, self._connection = self._connection, None
@@ -126,16 +126,16 @@ class FramedUpstream:
         if connection is not None:
             connection.close()
 
-    def _begin(self, connection: Connection, wanted: frames.SubscribeBody) -> None:
+    def _begin(self, connection: Connection, requested: frames.SubscribeBody) -> None:
         try:
-            receipt = frames.read_body(connection.request(FrameKind.SUBSCRIBE, wanted), frames.ReceiptBody)
+            receipt = frames.read_body(connection.request(FrameKind.SUBSCRIBE, requested), frames.ReceiptBody)
         except ArborcastError as error:
-            self._failed[wanted.expression] = time.monotonic() + _AGAIN_S
-            logger.warning("%r cannot be subscribed to: %s; trying again", wanted.expression or "everything", error)
+            self._failed[requested.expression] = time.monotonic() + _AGAIN_S
+            logger.warning("%r cannot be subscribed to: %s; trying again", requested.expression or "everything", error)
             return
-        self._failed.pop(wanted.expression, None)
+        self._failed.pop(requested.expression, None)
         connection.handle(receipt.id, self._on_message)
-        self._in_force[wanted.expression] = receipt.id
+        self._in_force[requested.expression] = receipt.id
 
     def _end(self, connection: Connection, name: str) -> None:
         try:

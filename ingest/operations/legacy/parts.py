@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 # For this time a complete message is left to the gateway that completed it.
 _LEFT_S = 5.0
 
-_LOOK_S = 1.0
+_INTERVAL_S = 1.0
 
 # The log keeps parts for an hour.
 _OLDEST_MS = 50 * 60 * 1000
@@ -195,13 +195,13 @@ async def give_up(gateway: Gateway, message: OpenMessage, reason: Reason, detail
     await gateway.parts.commit([record])
 
 
-async def look_after_forever(gateway: Gateway) -> None:
+async def maintain_forever(gateway: Gateway) -> None:
     """Run until cancelled, in one gateway: assemble abandoned messages, give up stalled ones."""
-    what, pauses = "incomplete messages cannot be checked now", Backoff(_LOOK_S, _LOOK_S)
-    await repeated(what, partial(look_after, gateway), _LOOK_S, pauses, InfrastructureError)
+    what, pauses = "incomplete messages cannot be checked now", Backoff(_INTERVAL_S, _INTERVAL_S)
+    await repeated(what, partial(maintain, gateway), _INTERVAL_S, pauses, InfrastructureError)
 
 
-async def look_after(gateway: Gateway) -> None:
+async def maintain(gateway: Gateway) -> None:
     """Do due work. Raises InfrastructureError."""
     held, now = gateway.parts.messages, gateway.parts.now()
     oldest_ms = times.to_ms(gateway.now()) - _OLDEST_MS

@@ -76,7 +76,7 @@ def test_large_bodies_are_parsed_elsewhere(size: int, inline: bool, monkeypatch:
 
 def test_incomplete_bodies_take_no_more_than_the_budget_and_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inflight, "_STALLED_S", 0.1)
-    monkeypatch.setattr(inflight, "_LOOK_S", 0.02)
+    monkeypatch.setattr(inflight, "_INTERVAL_S", 0.02)
     parts = GatewayParts(SETTINGS)
     whole, large = post(4 * MB - 10_000), post(3 * MB)
     with contextlib.ExitStack() as stack, served(parts) as port:

@@ -101,11 +101,11 @@ async def test_this_machine_needs_no_credentials(parts: GatewayParts, client: st
     assert gate is not None
     scope = {"client": (client, 1), "server": (server, 2), "headers": []}
     if local:
-        await gate.look(scope)
+        await gate.check_page(scope)
     else:
         with pytest.raises(NotAuthenticated):
-            await gate.look(scope)
-        await gate.look({**scope, "headers": [(b"authorization", ANNA.encode())]})
+            await gate.check_page(scope)
+        await gate.check_page({**scope, "headers": [(b"authorization", ANNA.encode())]})
 
 
 # UsernameTokens of WS-Security.

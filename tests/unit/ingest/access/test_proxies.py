@@ -158,9 +158,9 @@ async def test_guesses_and_rates_count_for_the_client_behind_the_proxy(tmp_path:
 async def test_a_proxy_on_this_machine_does_not_make_its_clients_local(tmp_path: Path, machine: str) -> None:
     """It comes from loopback, or from the gateway's own address; so does one that the settings do not name."""
     named, unnamed = gate(tmp_path, Proxies(machine)), gate(tmp_path, Proxies())
-    await named.look(scope(machine))
+    await named.check_page(scope(machine))
     with pytest.raises(NotAuthenticated):
-        await named.look(scope(machine, x_forwarded_for="198.51.100.7"))
+        await named.check_page(scope(machine, x_forwarded_for="198.51.100.7"))
     for header in ("x_forwarded_for", "forwarded", "x_real_ip", "via"):
         with pytest.raises(NotAuthenticated):
-            await unnamed.look(scope(machine, **{header: "198.51.100.7"}))
+            await unnamed.check_page(scope(machine, **{header: "198.51.100.7"}))

@@ -227,7 +227,7 @@ async def test_events_are_published_and_the_last_of_each_property_is_current() -
         (counted,) = await ours.received(1, TopicPath("cameras/gate/RuleEngine/Counter"))
         assert b"PropertyOperation" not in counted
         assert len(current) == 2, "what is no property has no current message"
-        assert ours.worker.seen["gate"].events == 4
+        assert ours.worker.counts["gate"].events == 4
 
 
 async def test_broken_answers_an_outage_of_kafka_and_a_restart() -> None:
@@ -322,7 +322,7 @@ async def test_a_camera_that_pushes() -> None:
         await ours.received(1)
         refused = await parts.request("POST", "/cameras/another-key", b"<a/>")
         assert refused.status == 410
-        assert ours.worker.seen["gate"].events == 1
+        assert ours.worker.counts["gate"].events == 1
     server.stop()
     await serving
 
@@ -342,7 +342,7 @@ async def test_operator_events_of_a_lost_camera(monkeypatch: pytest.MonkeyPatch)
         await ours.connected()
         await ours.received(1, BACK)
         await ours.parts.control.commit(ending_camera("gate"))
-        await wait_until_async(lambda: not ours.worker.sessions and not ours.worker.seen)
+        await wait_until_async(lambda: not ours.worker.sessions and not ours.worker.counts)
 
 
 async def test_another_gateway_continues_with_the_subscription_in_the_log() -> None:
@@ -369,7 +369,7 @@ async def test_the_outbound_policy_and_a_fixed_set_of_topics(caplog: pytest.LogC
         assert not camera.asked
     async with with_camera(parts=GatewayParts(topics=TopicSettings(fixed=True))) as (ours, camera):
         camera.happens()
-        await wait_until_async(lambda: ours.worker.seen.get("gate") and ours.worker.seen["gate"].dropped)
+        await wait_until_async(lambda: ours.worker.counts.get("gate") and ours.worker.counts["gate"].dropped)
         assert "the topic set is fixed" in caplog.text
 
 

@@ -59,7 +59,7 @@ class World:
 
     def later(self, seconds: float = 0) -> None:
         self.now += seconds
-        self.budget.look()
+        self.budget.assign()
 
     def clients(self, count: int, sent: int = 1, expected: int = LARGE) -> list[Client]:
         made = [Client(self.budget, expected) for _ in range(count)]
@@ -188,11 +188,11 @@ async def test_large_bodies_are_parsed_in_turn_and_wait_for_seconds() -> None:
     tasks = [asyncio.ensure_future(read(name, size)) for name, size in (("large", 40 * MB), ("small", MB))]
     for _ in range(2):
         await asyncio.sleep(0)
-        budget.look()
+        budget.assign()
     assert got == [], "the small one does not overtake"
     first.release()
     second.release()
-    budget.look()
+    budget.assign()
     await asyncio.gather(*tasks)
     assert (got, budget.taken) == (["large", "small"], 0)
 
@@ -200,7 +200,7 @@ async def test_large_bodies_are_parsed_in_turn_and_wait_for_seconds() -> None:
     waits = asyncio.ensure_future(budget.wait(Reservation(budget), 1))
     await asyncio.sleep(0)
     now = 6.0
-    budget.look()
+    budget.assign()
     with pytest.raises(InfrastructureError, match="use all the memory") as refused:
         await waits
     assert refused.value.retry_after

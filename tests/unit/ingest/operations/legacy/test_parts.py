@@ -49,7 +49,7 @@ def look(parts: GatewayParts, after_s: float = 0) -> None:
     """The duty of the gateway with the lease, after a while."""
     parts.parts.clock += after_s
     parts.later(seconds=after_s)
-    asyncio.run(legacy_parts.look_after(parts.gateway))
+    asyncio.run(legacy_parts.maintain(parts.gateway))
 
 
 def given_up(parts: GatewayParts) -> list[GivenUp]:

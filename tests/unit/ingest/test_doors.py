@@ -10,7 +10,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -376,11 +376,8 @@ PUBLISH_DOORS: tuple[type[PublishDoor], ...] = (
 )
 
 
-@pytest.fixture(params=PUBLISH_DOORS, ids=lambda door: door.__name__)
-def way(request: pytest.FixtureRequest) -> type[PublishDoor]:
-    """Each door."""
-    door: type[PublishDoor] = request.param
-    return door
+def through(name: str, doors: Iterable[type[Door]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(name, list(doors), ids=lambda door: door.__name__)
 
 
 def deep(levels: int) -> str:
@@ -401,6 +398,7 @@ TOO_LARGE = {
 }
 
 
+@through("way", PUBLISH_DOORS)
 def test_order_limits_and_refusals_of_messages(way: type[PublishDoor], tmp_path: Path) -> None:
     world = World(tmp_path)
     payloads = [*(f"<n>{number}</n>" for number in range(12)), deep(limits.PAYLOAD_LEVELS)]
@@ -426,9 +424,8 @@ def test_order_limits_and_refusals_of_messages(way: type[PublishDoor], tmp_path:
     assert door.stored("<y/>") in world.stored
 
 
+@through("way", (way for way in PUBLISH_DOORS if way.known))  # engines have users of their own
 def test_who_may_publish(way: type[PublishDoor], tmp_path: Path) -> None:
-    if not way.known:
-        pytest.skip("engines have users of their own")
     anna = World(tmp_path, "anna")
     with opened(way, anna) as door:
         assert door.publish("a/b", "<x/>") == ""
@@ -446,6 +443,7 @@ def test_who_may_publish(way: type[PublishDoor], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("user", ["", "anna"])
+@through("way", PUBLISH_DOORS)
 def test_no_client_publishes_operator_events(way: type[PublishDoor], tmp_path: Path, user: str) -> None:
     world, topic = World(tmp_path, user), f"{SYSTEM}/breaker/closed"
     world.parts.have_topics(topic)
@@ -457,6 +455,7 @@ def test_no_client_publishes_operator_events(way: type[PublishDoor], tmp_path: P
     assert ("only the engine publishes" if way.namespaces else "is not a legal topic name") in reason
 
 
+@through("way", PUBLISH_DOORS)
 def test_a_fixed_topic_set_and_types_of_topics(way: type[PublishDoor], tmp_path: Path) -> None:
     world = World(tmp_path, topics=TopicSettings(fixed=True, check_types=True))
     world.parts.have_topics("a/b")
@@ -471,11 +470,9 @@ def test_a_fixed_topic_set_and_types_of_topics(way: type[PublishDoor], tmp_path:
             assert len(world.stored) == 2
 
 
+# Engines are not limited; the type of a message in parts is known when they were counted, that of JSON always.
+@through("way", (way for way in PUBLISH_DOORS if way.known and way.xml and way is not InParts))
 def test_deliveries_are_limited_and_refused_messages_have_none(way: type[PublishDoor], tmp_path: Path) -> None:
-    if not way.known:
-        pytest.skip("engines are not limited")
-    if way is InParts or not way.xml:
-        pytest.skip("its type is known when all parts were counted, that of JSON always")
     world = World(tmp_path, topics=TopicSettings(check_types=True))
     world.parts.have_topics("a/b", types=("{urn:o}order",))
     for number in range(2):
@@ -490,9 +487,8 @@ def test_deliveries_are_limited_and_refused_messages_have_none(way: type[Publish
     assert len(world.stored) == 2
 
 
+@through("way", (way for way in PUBLISH_DOORS if way.keys))
 def test_a_repetition_is_stored_once(way: type[PublishDoor], tmp_path: Path) -> None:
-    if not way.keys:
-        pytest.skip("without keys")
     world = World(tmp_path)
     world.parts.gateway.repeats = Repeats(RepeatMemory(600))
     with opened(way, world) as door:
@@ -501,6 +497,7 @@ def test_a_repetition_is_stored_once(way: type[PublishDoor], tmp_path: Path) -> 
     assert world.stored == [door.stored(each) for each in ("<x/>", "<x/>", "<y/>")]
 
 
+@through("way", PUBLISH_DOORS)
 def test_required_registration(way: type[PublishDoor], tmp_path: Path) -> None:
     world = World(tmp_path, settings=GatewaySettings(requires_registration=True))
     with opened(way, world) as door:
@@ -629,13 +626,7 @@ SUBSCRIBE_DOORS: tuple[type[SubscribeDoor], ...] = (
 )
 
 
-@pytest.fixture(params=SUBSCRIBE_DOORS, ids=lambda door: door.__name__)
-def entry(request: pytest.FixtureRequest) -> type[SubscribeDoor]:
-    """Each door."""
-    door: type[SubscribeDoor] = request.param
-    return door
-
-
+@through("entry", SUBSCRIBE_DOORS)
 def test_who_may_subscribe(entry: type[SubscribeDoor], tmp_path: Path) -> None:
     anna = World(tmp_path, "anna", GatewaySettings(subscriptions_per_owner=2))
     anna.parts.have_topics("a/to")
@@ -659,6 +650,7 @@ def test_who_may_subscribe(entry: type[SubscribeDoor], tmp_path: Path) -> None:
         assert olga.parts.control.records == []
 
 
+@through("entry", SUBSCRIBE_DOORS)
 def test_subscriptions_that_can_select_or_reach_nothing(entry: type[SubscribeDoor], tmp_path: Path) -> None:
     world = World(tmp_path, topics=TopicSettings(fixed=True))
     world.parts.have_topics("a/b", "a/to")
@@ -676,9 +668,8 @@ def test_subscriptions_that_can_select_or_reach_nothing(entry: type[SubscribeDoo
         assert door.subscribe("a/b") == ""
 
 
+@through("entry", (entry for entry in SUBSCRIBE_DOORS if entry.delivery))  # others take FragmentBytes, or no p:Delivery
 def test_a_policy_of_delivery(entry: type[SubscribeDoor], tmp_path: Path) -> None:
-    if not entry.delivery:
-        pytest.skip("it takes FragmentBytes, or no p:Delivery at all")
     world = World(tmp_path)
     with opened(entry, world) as door:
         why = door.subscribe("a/b", delivery='FragmentBytes="3000"')
@@ -688,9 +679,8 @@ def test_a_policy_of_delivery(entry: type[SubscribeDoor], tmp_path: Path) -> Non
         assert only_subscription(world.parts).policy.priority == 7
 
 
+@through("entry", (entry for entry in SUBSCRIBE_DOORS if entry.pushed))
 def test_a_repeated_subscription_is_the_same_one_and_not_suspended(entry: type[SubscribeDoor], tmp_path: Path) -> None:
-    if not entry.pushed:
-        pytest.skip("without an endpoint")
     world = World(tmp_path)
     with opened(entry, world) as door:
         assert door.subscribe("a/b") == ""

@@ -27,8 +27,7 @@ from arborcast.ingest.addresses import FACTORIES
 from arborcast.ingest.http.app import _OPERATIONS
 from arborcast.ingest.operations.legacy import messages
 from arborcast.ingest.settings import TopicSettings
-from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
-from arborcast.topic_model.topics import SYSTEM, TopicPath
+from arborcast.topic_model.topics import SYSTEM
 from arborcast.wire import frames
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.frames import FrameKind
@@ -113,14 +112,9 @@ class World:
     def __init__(self, gate: Gate | None, topics: TopicSettings | None = None) -> None:
         self.parts = GatewayParts(topics=topics)
         self.parts.gateway.gate = gate
-        for path, facts in (
-            ("{urn:t}a/b", TopicPolicy(retain=True)),
-            ("{urn:t}a/to", TopicPolicy()),
-            ("{urn:t}a/jobs", TopicPolicy(queue=True)),
-            (f"{SYSTEM}/breaker/closed", TopicPolicy()),
-        ):
-            for fold in self.parts.control.folds:
-                fold.apply(TopicRecord(TopicPath(path), policy=facts))
+        self.parts.have_topics("{urn:t}a/b", retain=True)
+        self.parts.have_topics("{urn:t}a/jobs", queue=True)
+        self.parts.have_topics("{urn:t}a/to", f"{SYSTEM}/breaker/closed")
 
     def post(self, body: str | bytes, who: str, path: str = BROKER, version: str = "1.1", header: str = "") -> str:
         """Empty where it was done, else why not."""

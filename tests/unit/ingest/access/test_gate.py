@@ -237,8 +237,7 @@ TRIGGER = (
     ],
 )
 def test_no_owner_has_more_than_its_share(parts: GatewayParts, what: str, body: str, path: str) -> None:
-    for fold in parts.control.folds:
-        fold.apply(TopicRecord(TopicPath("{urn:t}a/to")))
+    parts.have_topics("{urn:t}a/to")
     limits: dict[str, Any] = {what: 4}
     parts.gateway.settings = dataclasses.replace(parts.gateway.settings, share_per_owner=50, **limits)
     numbers = iter(range(10))

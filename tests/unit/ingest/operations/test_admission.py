@@ -1,4 +1,4 @@
-"""Open topic sets grow within bounds; time is passed in."""
+"""Open topic sets grow within bounds; every topic gets a code."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from arborcast.core.errors import InfrastructureError, TopicNotSupported
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.rates import Rates
 from arborcast.ingest.access.settings import LimitSettings
+from arborcast.ingest.operations import topic_codes
 from arborcast.ingest.operations.admission import TopicAdmission
+from arborcast.ingest.operations.topic_codes import TopicCodes
 from arborcast.ingest.settings import TopicSettings
-from arborcast.topic_model.records.control import TopicRecord
+from arborcast.topic_model.records.control import TopicPlaces, TopicRecord
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.errors import TooManyTopics
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
+from tests.support.waiting import wait_until_async
 
 
 def table(*records: TopicRecord) -> RoutingTable:
@@ -148,3 +151,33 @@ async def test_a_publisher_that_hangs_up_gives_nothing_back_that_is_added() -> N
     with pytest.raises(TooManyTopics):
         await parts.gateway.admit({TopicPath("b"): ""})
     assert len(parts.control.records) == 1
+
+
+async def test_every_topic_gets_a_code(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(topic_codes, "_RETRY_S", 0.0)
+    parts, codes = GatewayParts(), TopicCodes()
+    parts.control.folds = [*parts.control.folds, codes]
+
+    async def until(**expected: str) -> None:
+        def known() -> dict[str, str]:
+            return {each.path.replace("/", "_"): each.code for each in parts.table.topics.records()}
+
+        await wait_until_async(lambda: known() == expected, known)
+
+    await parts.control.commit([topic("a"), topic("a/b")])
+    giving = asyncio.create_task(codes.give_forever(parts.gateway))
+    await until(a="1", a_b="1.1")
+    await parts.gateway.admit({TopicPath("c"): "", TopicPath("a/d"): ""})
+    await until(a="1", a_b="1.1", c="2", a_d="1.2")
+    added = topic("e")
+    parts.table.apply(added)
+    codes.apply(added)
+    parts.control.error = InfrastructureError("away")
+    await wait_until_async(lambda: "cannot be given codes now: away" in caplog.text)
+    parts.control.error = None
+    await until(a="1", a_b="1.1", c="2", a_d="1.2", e="3")
+    giving.cancel()
+    assert parts.control.records[-2:] == [
+        TopicPlaces(TopicPath(""), last=3),
+        TopicRecord(TopicPath("e"), "3", placed=True),
+    ]

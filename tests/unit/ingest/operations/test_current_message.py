@@ -11,7 +11,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.operations import current_message
 from arborcast.ingest.operations.current_message import RetainedMessages
 from arborcast.ingest.settings import TopicSettings
-from arborcast.topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord, TopicRemoved
+from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from tests.support import oasis
@@ -25,8 +25,7 @@ NONE = "NoCurrentMessageOnTopicFault"
 def parts_with(*names: str, topics: TopicSettings | None = None, retain: bool | None = True) -> GatewayParts:
     """A gateway with these topics of urn:t."""
     parts = GatewayParts(topics=topics)
-    for name in names:
-        parts.table.apply(TopicRecord(TopicPath(f"{{urn:t}}{name}"), policy=TopicPolicy(retain=retain)))
+    parts.have_topics(*(f"{{urn:t}}{name}" for name in names), retain=retain)
     return parts
 
 
@@ -87,7 +86,7 @@ def test_topics_of_a_fixed_set() -> None:
 
 def test_a_subscriber_gets_the_current_messages_of_its_topics_each_time() -> None:
     parts = parts_with("a", "a/b", "c")
-    parts.table.apply(TopicRecord(TopicPath("{urn:t}a/b"), policy=TopicPolicy(retain=True, priority=5)))
+    parts.have_topics("{urn:t}a/b", retain=True, priority=5)
     publish(parts, **{"a": "1", "a/b": "2", "c": "3", "a/plain": "4"})
     published = {each.id for each in parts.notifications.accepted}
     for times in (1, 2):
@@ -171,8 +170,8 @@ def test_appends_under_way_are_awaited() -> None:
 
 def test_with_retain_all_topics_may_say_no() -> None:
     parts = parts_with("said", topics=TopicSettings(retain_all=True))
-    for name, retain in (("unsaid", None), ("no", False)):
-        parts.table.apply(TopicRecord(TopicPath(f"{{urn:t}}{name}"), policy=TopicPolicy(retain=retain)))
+    parts.have_topics("{urn:t}unsaid", retain=None)
+    parts.have_topics("{urn:t}no", retain=False)
     publish(parts, said="1", unsaid="2", no="3", new="4")
     assert set(parts.notifications.current) == {"{urn:t}said", "{urn:t}unsaid", "{urn:t}new"}
     for name, payload in (("said", "1"), ("unsaid", "2"), ("new", "4")):

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from arborcast.ingest.settings import GatewaySettings, TopicSettings
-from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TriggerEnded, TriggerRecord
+from arborcast.topic_model.records.control import ControlRecord, TriggerEnded, TriggerRecord
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Trigger
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.limits import PAYLOAD_LEVELS
@@ -56,8 +56,7 @@ def parts() -> GatewayParts:
 
 
 def with_topic(parts: GatewayParts) -> GatewayParts:
-    for fold in parts.control.folds:
-        fold.apply(TopicRecord(TO))
+    parts.have_topics(TO)
     return parts
 
 
@@ -189,8 +188,7 @@ def test_operations_on_subscriptions_do_not_reach_triggers(parts: GatewayParts) 
 
 def test_message_types_and_required_registration() -> None:
     parts = GatewayParts(topics=TopicSettings(check_types=True))
-    for fold in parts.control.folds:
-        fold.apply(TopicRecord(TO, message_types=("{urn:o}other",)))
+    parts.have_topics(TO, types=("{urn:o}other",))
     assert "the topic {urn:t}a/alarm takes {urn:o}other" in parts.post(create()).reason
     created(parts.post(create(payload='<o:other xmlns:o="urn:o"/>')))
     parts = with_topic(GatewayParts(GatewaySettings(requires_registration=True)))

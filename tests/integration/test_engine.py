@@ -42,7 +42,7 @@ OF_PUSHES = (
 
 @pytest.fixture
 def engine(console_engine: ConsoleEngine) -> Engine:
-    """The one that this process shares with tests of the console."""
+    """Shared with tests of the console."""
     return console_engine.engine
 
 
@@ -54,7 +54,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def run_script(program: str, environment: dict[str, str], **more: Any) -> str:
-    """What a script prints that ends well."""
+    """The output of a script that succeeds."""
     command = ["/bin/bash", "-euo", "pipefail", "-c", program]
     done: subprocess.CompletedProcess[str] = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=450, **more
@@ -333,7 +333,7 @@ def test_ctrl_c_while_it_starts(tmp_path: Path, moment: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.chaos
-def test_a_killed_supervisor_leaves_no_process_and_the_next_one_starts_until_ctrl_c(tmp_path: Path) -> None:
+def test_a_killed_supervisor_leaves_no_process(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     engine.up()
     os.kill(engine.status()["pid"], signal.SIGKILL)

@@ -36,7 +36,7 @@ ANNA = ("anna", "secret-a")
 
 @dataclass(frozen=True)
 class Guarded:
-    """Two workers with TLS, with all ways to prove who a client is, and a framed port."""
+    """Two workers with TLS, all methods of authentication, and a framed port."""
 
     run: GatewayRun
     framed: int
@@ -110,14 +110,14 @@ def test_users_a_policy_and_a_file_that_changes(guarded: Guarded) -> None:
 
 def test_all_of_it_over_tls_as_its_supervisor_sees_it(guarded: Guarded) -> None:
     made = guarded.post(subscribe(filters=topic_expression("t:a//.")))
-    assert f"{guarded.run.base}/wsn/subscriptions/" in made.text, "clients are told the https address"
+    assert f"{guarded.run.base}/wsn/subscriptions/" in made.text, "the address is of https"
     assert guarded.as_client(notify(message("t:a/b"))) == 202
-    # Its owner's: to the other one it is not there.
+    # Only its owner may end the subscription.
     manager = made.text.partition("/wsn/subscriptions/")[2].partition("<")[0]
     url = f"{guarded.run.base}/wsn/subscriptions/{manager}"
     assert guarded.as_client("<wsnt:Unsubscribe/>", url) == 500
     assert guarded.post("<wsnt:Unsubscribe/>", url=url).status_code == 200
-    # The supervisor knows neither users nor the authority, only that this is its own machine.
+    # Requests of the supervisor have no user and do not check the certificate.
     assert engine.answers_ready("127.0.0.1", guarded.run.port, timeout=60, tls=True)
     assert b"arborcast_gateway_tls_handshakes_total" in own_page(f"{guarded.run.base}/metrics")
 
@@ -140,7 +140,7 @@ def test_users_and_their_rights_at_the_framed_port(guarded: Guarded) -> None:
             session.consumer("//.", print)
 
 
-def test_a_digest_that_was_overheard_is_worth_nothing_to_any_worker_nor_after_a_restart(guarded: Guarded) -> None:
+def test_overheard_digests_are_refused_by_all_and_after_restarts(guarded: Guarded) -> None:
     run = guarded.run
 
     def sent(overheard: bytes) -> int:

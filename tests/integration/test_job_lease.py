@@ -121,9 +121,16 @@ def jobs(kafka_settings: KafkaSettings, tmp_path: Path) -> Iterator[Jobs]:
         yield Jobs(kafka_settings, tmp_path, stack)
 
 
-def test_a_second_one_is_refused_and_goes_on_where_the_first_has_stopped(jobs: Jobs) -> None:
+def test_one_job_works_at_a_time(jobs: Jobs, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    ensure_topics(kafka_settings)
+    assert not is_held(kafka_settings)
     first = jobs.start("a")
     assert first.says() == "has it"
+    assert is_held(kafka_settings)
+    with monkeypatch.context() as behind:
+        behind.setattr(time, "time", lambda clock=time.time: clock() - 3600)
+        assert not is_held(kafka_settings)
+        assert is_held(kafka_settings, patience_s=60), "with any clock of its host"
 
     second = jobs.start("b")
     said = second.says()
@@ -133,20 +140,20 @@ def test_a_second_one_is_refused_and_goes_on_where_the_first_has_stopped(jobs: J
     assert second.process.wait(60) == 75
     assert not second.pushes_file.exists()
 
-    first.release()
-    third = jobs.start("b")
-    assert third.says() == "has it", "what was let go of is free"
-
-
-def test_who_was_killed_on_this_host_is_replaced_at_once(jobs: Jobs) -> None:
-    first = jobs.start("a")
-    assert first.says() == "has it"
+    # It is killed, and its host starts the next one at once.
     first.send(signal.SIGKILL)
     first.process.wait(60)
+    with monkeypatch.context() as later:
+        later.setattr(lease, "LEASE_S", 0)
+        assert not is_held(kafka_settings, patience_s=0.1)
+    third = jobs.start("a")
+    assert third.says() == "has it"
+    third.wait_for_pushes()
 
-    second = jobs.start("a")
-    assert second.says() == "has it"
-    second.wait_for_pushes()
+    third.release()
+    assert not is_held(kafka_settings)
+    fourth = jobs.start("b")
+    assert fourth.says() == "has it", "a released lease is free"
 
 
 @pytest.mark.long
@@ -183,25 +190,3 @@ def test_pushes_wait_while_kafka_is_away_and_no_job_is_refused_for_it(own_broker
         assert len(first.pushes()) == count
         own_broker.start()
         first.wait_for_pushes(more_than=count + 10)
-
-
-def test_others_see_whether_a_job_runs(
-    jobs: Jobs, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ensure_topics(kafka_settings)
-    assert not is_held(kafka_settings)
-    job = jobs.start("a")
-    assert job.says() == "has it"
-    assert is_held(kafka_settings)
-    with monkeypatch.context() as behind:
-        behind.setattr(time, "time", lambda clock=time.time: clock() - 3600)
-        assert not is_held(kafka_settings)
-        assert is_held(kafka_settings, patience_s=60), "whatever the clock of its host"
-    job.close()
-    with monkeypatch.context() as later:
-        later.setattr(lease, "LEASE_S", 0)
-        assert not is_held(kafka_settings, patience_s=0.1)
-    job = jobs.start("b")
-    assert job.says() == "has it"
-    job.release()
-    assert not is_held(kafka_settings)

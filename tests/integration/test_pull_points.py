@@ -74,7 +74,7 @@ def pull_all(url: str, expected: int, found: list[int]) -> list[int]:
 
 
 @pytest.mark.chaos
-def test_waiting_messages_survive_kill_9_in_order_and_fetched_ones_do_not_return(gateway: GatewayRun) -> None:
+def test_kill_9_keeps_waiting_messages_in_order_and_no_fetched(gateway: GatewayRun) -> None:
     url = create(gateway, 'pullPointQueueName="orders"')
     for start in range(0, 100, 10):
         fill(url, *range(start, start + 10))

@@ -82,7 +82,7 @@ def test_an_answered_change_applies_at_the_other_gateway(pair: Pair) -> None:
             second.pause(there)
             renewed = first.renew(made.address, timedelta(hours=2))
             assert renewed is not None
-            # The renewal was written by one that knew of the pause: resuming and ending need not be told twice.
+            # The renewal was written after the pause.
             again = second.subscribe("a//.", to=f"http://127.0.0.1:9/{number}", lasts=timedelta(hours=1))
             assert again.address.rpartition("/")[2] == made.address.rpartition("/")[2], "an equal one is the same one"
             second.unsubscribe(there)
@@ -97,7 +97,7 @@ def test_an_answered_change_applies_at_the_other_gateway(pair: Pair) -> None:
             assert f"<n>{number}</n>" in current(other)
 
 
-def test_two_gateways_hand_out_every_message_of_a_pull_point_once(pair: Pair) -> None:
+def test_messages_of_a_pull_point_are_pulled_once_from_two(pair: Pair) -> None:
     one, other = pair
     with Client(one.broker) as client:
         point = client.create_pull_point()
@@ -145,15 +145,15 @@ def test_duties_are_taken_over_from_one_that_was_killed(pair: Pair, settings: Ka
     (told,) = [each for each in stored if isinstance(each, fragments.GivenUp)]
     assert (told.identification, told.had, told.missing, told.reason) == ("lost:1", "0 3", "1-2 4-", "time")
     holder.start()
-    assert holder.metric("arborcast_fragments_open") == 0, "who comes back knows it from the log"
+    assert holder.metric("arborcast_fragments_open") == 0, "given up in its view of the log, too"
     assert current(holder) == before
     assert not [each for each in notifications_in(settings) if each.topic == "open"]
     time.sleep(1.5)  # long enough for a wrong claim
-    assert not duties(holder), "who comes back does not take them away"
+    assert not duties(holder), "a restart takes no duties"
 
 
 @pytest.mark.long
-def test_codes_from_places_are_given_by_one_of_them_whichever_that_is(
+def test_codes_from_places_are_given_once(
     tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ARBORCAST_TOPICS_CODES", "position")

@@ -120,7 +120,7 @@ def test_output_of_the_import(old: Old) -> None:
     assert "skipped {urn:old}all/graphic: its code '3' belongs to taken here: imported without it" in said.stderr
 
 
-def test_without_a_root_the_units_below_the_base_are_root_topics_also_through_tls(old: Old) -> None:
+def test_units_as_root_topics_and_the_import_through_tls(old: Old) -> None:
     for options, url in (([], old.slapd.url), (["--start-tls"], old.slapd.url), ([], old.slapd.tls_url)):
         assert old("--dry-run", "--ca-file", old.slapd.ca_file, *options, url=url)["added"] == 4
     assert old()["topics"] == ["alarm", "graphic", "alarm/alarm1", "alarm/alarm2"]

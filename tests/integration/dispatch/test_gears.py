@@ -76,7 +76,7 @@ def subscribe(log: Logs, receiver: Receiver) -> None:
     )
 
 
-def test_a_shift_loses_nothing_repeats_nothing_and_keeps_the_order(
+def test_a_shift_under_load_keeps_all_once_and_in_order(
     spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
     subscribe(log, receiver)
@@ -106,7 +106,7 @@ def test_a_shift_loses_nothing_repeats_nothing_and_keeps_the_order(
     assert report.duplicates == 0
 
 
-def test_a_dead_worker_is_replaced_and_an_added_partition_is_read(
+def test_a_dead_worker_and_an_added_partition(
     spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
     """Though nothing more comes; and though Spark looks for partitions at the end of a batch only, days away."""
@@ -176,7 +176,7 @@ def test_a_change_of_a_subscription_applies_in_the_next_round(
     assert 1 <= len(arrived["/ends"]) <= A_ROUND
 
 
-def test_start_without_kafka_fails_with_a_reason_instead_of_hanging(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_start_without_kafka_fails_with_a_reason(spark: SparkSession, tmp_path: Path) -> None:
     held = HeldPort()
     nowhere = KafkaSettings(bootstrap_servers=f"127.0.0.1:{held.number}", request_timeout_s=1.0)
 

@@ -41,8 +41,8 @@ def notification(name: str, topic: str = "a/b", priority: int = 0) -> Notificati
     return Notification(name, TopicPath(topic), b"<x/>" * 1_000, NOW_MS - 5, priority=priority)
 
 
-def row(name: str, to: str, number: int, error: ErrorClass, **facts: object) -> Attempt:
-    made = {"endpoint": f"http://r/{to}", "accepted_ms": NOW_MS, "started_ms": NOW_MS, "batch": 1}
+def row(name: str, to: str, number: int, error: ErrorClass, **facts: Any) -> Attempt:
+    made: dict[str, Any] = {"endpoint": f"http://r/{to}", "accepted_ms": NOW_MS, "started_ms": NOW_MS, "batch": 1}
     return attempt(name, to, "parked", number=number, error=error, **(made | facts))
 
 

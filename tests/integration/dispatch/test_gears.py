@@ -109,7 +109,7 @@ def test_a_shift_under_load_keeps_all_once_and_in_order(
 def test_a_dead_worker_and_an_added_partition(
     spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
-    """Though nothing more comes; and though Spark looks for partitions at the end of a batch only, days away."""
+    """Though nothing more comes. Spark looks for partitions at the end of a batch, which is days away."""
     subscribe(log, receiver)
     topic = settings.kafka.topic("notifications")
 

@@ -113,8 +113,8 @@ def spin(turns: int = 4) -> None:
 class BareConnection:
     """A connection that is open until `lose`."""
 
-    def __init__(self, app: Application, limits: GatewaySettings, inflight: Inflight | None = None) -> None:
-        self._inflight = inflight or Inflight(limits.inflight_bytes)
+    def __init__(self, app: Application, limits: GatewaySettings) -> None:
+        self._inflight = Inflight(limits.inflight_bytes)
         self._state = ServerState()
         self.wire = Wire()
         self._idle: dict[GatewayProtocol, None] = {}

@@ -69,9 +69,9 @@ def event(
 
 
 class _Refused(Exception):
-    def __init__(self, reason: str, subcode: str = "ter:InvalidArgVal", status: int = 400) -> None:
+    def __init__(self, reason: str, subcode: str = "ter:InvalidArgVal") -> None:
         super().__init__(reason)
-        self.subcode, self.status = subcode, status
+        self.subcode = subcode
 
 
 @dataclass
@@ -178,7 +178,7 @@ class Camera:
                 f"<SOAP-ENV:Value>{error.subcode}</SOAP-ENV:Value></SOAP-ENV:Subcode></SOAP-ENV:Code><SOAP-ENV:Reason>"
                 f'<SOAP-ENV:Text xml:lang="en">{error}</SOAP-ENV:Text></SOAP-ENV:Reason></SOAP-ENV:Fault>'
             )
-            return error.status, envelope(fault), _MEDIA_TYPE
+            return 400, envelope(fault), _MEDIA_TYPE
         if operation == "PullMessages" and self.spoils:
             self.spoils -= 1
             answer = answer[: len(answer) // 2]

@@ -129,9 +129,9 @@ class Watch:
         """`wait` until the directory holds exactly these topics."""
         return self.wait(lambda listing: set(listing.entries) == set(expected), timeout)
 
-    def wait_error(self, count: int = 1, timeout: float = WAIT_SECONDS) -> DirectoryError:
+    def wait_error(self) -> DirectoryError:
         with self._news:
-            assert self._news.wait_for(lambda: len(self.errors) >= count, timeout), "no error came"
+            assert self._news.wait_for(lambda: self.errors, WAIT_SECONDS), "no error came"
             return self.errors[-1]
 
 

@@ -135,13 +135,13 @@ class Logs:
         self.raw(value, key)
         return notification_id
 
-    def notify_many(self, topics: Iterable[str], payload: bytes = b"<x/>") -> list[str]:
+    def notify_many(self, topics: Iterable[str]) -> list[str]:
         """Append a notification for each topic, waiting for Kafka only once; their ids."""
         names, acknowledged = [], itertools.count()
         with translated("the notifications were not accepted"):
             for topic in topics:
                 names.append(f"n{next(self._numbers)}")
-                made = Notification(names[-1], TopicPath(topic), payload, int(time.time() * 1000))
+                made = Notification(names[-1], TopicPath(topic), b"<x/>", int(time.time() * 1000))
                 key, value = notifications.encode(made)
                 future = self._producer.send(self._kafka.topic("notifications"), key=key, value=value)
                 future.add_callback(lambda _: next(acknowledged))

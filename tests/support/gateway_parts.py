@@ -150,8 +150,8 @@ RESULT_KEYS = KeyRing({"k": b"k" * 32})
 class PartList:
     """The log of parts, in force at once; the clock is moved by hand. With `error` set, nothing can be appended."""
 
-    def __init__(self, resident_bytes: int = 1_000) -> None:
-        self.messages = OpenMessages(resident_bytes)
+    def __init__(self) -> None:
+        self.messages = OpenMessages(1_000)
         self.records: list[FragmentRecord] = []
         self.error: InfrastructureError | None = None
         self.clock = 0.0
@@ -309,18 +309,10 @@ class GatewayParts:
         pieces: Sequence[bytes] | None = None,
     ) -> HttpAnswer:
         """One request; `pieces` is a body that arrives in several parts."""
-        encoded = [(k.replace("_", "-").lower().encode(), v.encode()) for k, v in (headers or {}).items()]
+        scope = scope_of(method, path, headers)
         if pieces is None:
             pieces = [body]
-            encoded.append((b"content-length", str(len(body)).encode()))
-        path, _, query = path.partition("?")
-        scope = {
-            "type": "http",
-            "method": method,
-            "path": path,
-            "query_string": query.encode(),
-            "headers": encoded,
-        }
+            scope["headers"].append((b"content-length", str(len(body)).encode()))
         waiting = list(pieces)
         sent: list[dict[str, Any]] = []
 
@@ -344,19 +336,23 @@ class GatewayParts:
             return HttpAnswer(visit.sent[0]["status"], dict(visit.sent[0]["headers"]), visit.sent[1]["body"])
 
 
+def scope_of(method: str, path: str, headers: dict[str, str] | None) -> dict[str, Any]:
+    """Of a request, as ASGI has it."""
+    path, _, query = path.partition("?")
+    encoded = [(name.replace("_", "-").lower().encode(), text.encode()) for name, text in (headers or {}).items()]
+    return {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": encoded}
+
+
 class Visit:
     """A GET with an endless answer: the bytes sent so far, until the client leaves. With `reading` cleared it takes no
     more of the answer."""
 
     def __init__(self, parts: GatewayParts, path: str, headers: dict[str, str] | None = None) -> None:
-        path, _, query = path.partition("?")
-        encoded = [(name.replace("_", "-").lower().encode(), text.encode()) for name, text in (headers or {}).items()]
-        scope = {"type": "http", "method": "GET", "path": path, "query_string": query.encode(), "headers": encoded}
         self.sent: list[dict[str, Any]] = []
         self.reading = asyncio.Event()
         self.reading.set()
         self._left = asyncio.Event()
-        self._answer = asyncio.ensure_future(parts.app(scope, self._receive, self._send))
+        self._answer = asyncio.ensure_future(parts.app(scope_of("GET", path, headers), self._receive, self._send))
 
     async def __aenter__(self) -> Self:
         return self

@@ -9,14 +9,14 @@ WSNT = "http://docs.oasis-open.org/wsn/b-2"
 _SIMPLE = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Simple"
 
 
-def wsn_process(text: str, service: str = SERVICE, encoding: str = "utf-8") -> bytes:
+def wsn_process(text: str, service: str = SERVICE) -> bytes:
     """The request with this text: `<` and `>` are escaped, ampersands that begin no reference too."""
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return (
-        f'<?xml version="1.0" encoding="{encoding.upper()}"?><soapenv:Envelope '
+        f'<?xml version="1.0" encoding="UTF-8"?><soapenv:Envelope '
         f'xmlns:soapenv="http://schemas.xmlsoap.org/soap/envelope/" xmlns:org="{service}"><soapenv:Header/>'
         f"<soapenv:Body><org:WsnProcess>{escaped}</org:WsnProcess></soapenv:Body></soapenv:Envelope>"
-    ).encode(encoding)
+    ).encode()
 
 
 def subscribe(topic: str, address: str, endpoint: str = "endpoint:null") -> str:

@@ -116,8 +116,11 @@ class Mosquitto(LoggedProcess):
             f"persistence_location {folder}/\nautosave_on_changes true\nautosave_interval 1\n"
             f"max_queued_messages 100000\nset_tcp_nodelay true\n{more}"
         )
-        env = {"LD_LIBRARY_PATH": os.pathsep.join(map(str, install.libraries))} if install.libraries else None
-        super().__init__([str(install.broker), "-c", str(config), "-v"], folder / "mosquitto.log", env=env)
+        super().__init__(
+            [str(install.broker), "-c", str(config), "-v"],
+            folder / "mosquitto.log",
+            env=debian.environment(install.libraries),
+        )
 
     @property
     def url(self) -> str:
@@ -154,9 +157,9 @@ class Mosquitto(LoggedProcess):
         subprocess.run(command, check=True, timeout=240, env=environment, capture_output=True)
 
     @contextmanager
-    def subscriber(self, topic: str, session: str = "", more: Sequence[str] = ()) -> Iterator[Subscriber]:
+    def subscriber(self, topic: str, session: str = "") -> Iterator[Subscriber]:
         """mosquitto_sub on this topic, which is in force. With a `session` the broker keeps it."""
-        running = Subscriber(self, topic, session, more)
+        running = Subscriber(self, topic, session)
         running.start()
         try:
             running.wait_for(lambda: "Subscribed" in running.text(), "mosquitto_sub has subscribed")
@@ -184,7 +187,7 @@ class Subscriber(LoggedProcess):
 
     _number = 0
 
-    def __init__(self, broker: Mosquitto, topic: str, session: str, more: Sequence[str]) -> None:
+    def __init__(self, broker: Mosquitto, topic: str, session: str) -> None:
         Subscriber._number += 1
         kept = ["-i", session, "-c", "-x", "86400"] if session else []
         command = [
@@ -193,7 +196,6 @@ class Subscriber(LoggedProcess):
             "-t",
             topic,
             *kept,
-            *more,
             "-d",
             "-F",
             "\x1e%t\x1f%p\x1f%r\x1f%P\x1f%E",

@@ -29,11 +29,11 @@ def wait_until(
     return value
 
 
-async def wait_until_async(condition: Callable[[], T], what: object = "", timeout_s: float = TIMEOUT_S) -> T:
+async def wait_until_async(condition: Callable[[], T], what: object = "") -> T:
     """The same beside other tasks of the event loop."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + TIMEOUT_S
     while not (value := condition()):
-        assert time.monotonic() < deadline, _message(condition, what, timeout_s)
+        assert time.monotonic() < deadline, _message(condition, what, TIMEOUT_S)
         await asyncio.sleep(0.005)
     return value
 

@@ -66,7 +66,7 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "notifications"
 
 
-def test_commits_at_its_interval_and_goes_on_behind_that_after_a_crash(log: KafkaSettings, table: Path) -> None:
+def test_commits_by_interval_and_continues_after_a_crash(log: KafkaSettings, table: Path) -> None:
     append(log, "a", "b", "c")
     with archive(log, table) as (writer, commit):
         commit()

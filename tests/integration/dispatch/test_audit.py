@@ -124,7 +124,7 @@ def test_an_engine_is_followed_through_its_logs(kafka_settings: KafkaSettings, l
     assert audit(kafka_settings, since_ms, int(time.time() * 1000) - 3_600_000, patience_s=0).notifications == 0
 
 
-def test_a_delivery_that_ends_while_the_parked_log_is_read_is_no_discrepancy(
+def test_a_delivery_that_ends_during_the_audit(
     kafka_settings: KafkaSettings, log: Logs, batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     since_ms, search = int(time.time() * 1000), deep._lacking
@@ -144,7 +144,7 @@ def test_a_delivery_that_ends_while_the_parked_log_is_read_is_no_discrepancy(
     assert problems(report) == [("not-parked", lost, "s")]
 
 
-def test_messages_omitted_by_an_interval_are_distinguished_from_lost_ones(
+def test_messages_omitted_by_an_interval_are_not_lost(
     kafka_settings: KafkaSettings, log: Logs, batches: Batches
 ) -> None:
     now_ms = int(time.time() * 1000)

@@ -56,7 +56,7 @@ def records(kafka: KafkaSettings, name: str) -> list[tuple[bytes, bytes]]:
     return [(each.key, each.value) for each in records_in(kafka, name) if each.value is not None]
 
 
-def test_another_engine_delivers_the_waiting_messages_of_a_backup(
+def test_another_engine_delivers_what_waits_in_a_backup(
     spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
     other = elsewhere(kafka_settings)
@@ -132,9 +132,7 @@ def test_pull_points_keep_messages_that_were_not_fetched(tmp_path: Path, kafka_s
     assert records(other, "control") == records(kafka_settings, "control")
 
 
-def test_the_commands_refuse_to_mix_a_backup_with_the_logs_of_an_engine(
-    tmp_path: Path, kafka_settings: KafkaSettings
-) -> None:
+def test_a_backup_is_not_mixed_with_the_logs_of_an_engine(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
     other, engine, folder = elsewhere(kafka_settings), Engine(tmp_path / "home"), str(tmp_path / "backup")
 
     def run(command: str, kafka: KafkaSettings) -> tuple[int, str]:
@@ -143,7 +141,7 @@ def test_the_commands_refuse_to_mix_a_backup_with_the_logs_of_an_engine(
             "ARBORCAST_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
             "ARBORCAST_KAFKA_PREFIX": kafka.prefix,
         }
-        done = engine.run(command, folder, "--json", env=variables, check=False)
+        done = engine.run_here(command, folder, "--json", env=variables, check=False)
         return done.returncode, done.stderr if done.returncode else done.stdout
 
     with logs(kafka_settings) as log:

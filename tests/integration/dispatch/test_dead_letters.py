@@ -57,9 +57,7 @@ def waiting(kafka: KafkaSettings) -> list[WaitingDelivery]:
         return list(store.untried("s1", 10))
 
 
-def test_letters_are_found_by_each_of_their_properties_and_purged(
-    kafka_settings: KafkaSettings, buried: DeadLetterLog
-) -> None:
+def test_letters_are_found_by_their_properties_and_purged(kafka_settings: KafkaSettings, buried: DeadLetterLog) -> None:
     write_dead_letter(
         buried,
         letter("n1"),
@@ -96,7 +94,7 @@ def test_letters_are_found_by_each_of_their_properties_and_purged(
     ]
 
 
-def test_a_redriven_letter_waits_in_its_old_place_with_all_its_tries(
+def test_a_redriven_letter_has_its_old_place_and_all_tries(
     kafka_settings: KafkaSettings, buried: DeadLetterLog
 ) -> None:
     now_ms = int(time.time() * 1000)
@@ -121,7 +119,7 @@ def test_a_redriven_letter_waits_in_its_old_place_with_all_its_tries(
     assert attempts_in(kafka_settings)[0].detail == "redriven after 6 attempts, the last server-error"
 
 
-def test_a_crash_before_the_letter_is_forgotten_leaves_it_to_be_redriven_again(
+def test_a_crash_during_a_redrive_keeps_the_letter(
     kafka_settings: KafkaSettings, buried: DeadLetterLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_dead_letter(buried, letter("n1"))

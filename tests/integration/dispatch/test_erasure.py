@@ -81,7 +81,7 @@ def rows(settings: JobSettings, spec: TableSpec) -> list[Row]:
 
 
 @pytest.mark.spark
-def test_a_person_is_erased_from_every_place_and_the_audit_balances(
+def test_a_person_is_erased_everywhere_and_the_audit_balances(
     spark: SparkSession, settings: JobSettings, log: Logs, kafka_settings: KafkaSettings
 ) -> None:
     kafka = kafka_settings
@@ -145,7 +145,7 @@ def test_a_person_is_erased_from_every_place_and_the_audit_balances(
 
 
 @pytest.mark.spark
-def test_undispatched_messages_are_erased_and_the_beginning_of_the_log_deleted(
+def test_undispatched_messages_and_the_beginning_of_the_log(
     spark: SparkSession, settings: JobSettings, log: Logs, kafka_settings: KafkaSettings
 ) -> None:
     kafka = kafka_settings
@@ -283,9 +283,7 @@ def test_an_interrupted_erasure_goes_on_with_the_next_job(
     ]
 
 
-def test_the_beginning_of_the_log_is_deleted_as_far_as_all_is_covered(
-    kafka_settings: KafkaSettings, view: View, tmp_path: Path
-) -> None:
+def test_the_covered_beginning_of_the_log_is_deleted(kafka_settings: KafkaSettings, view: View, tmp_path: Path) -> None:
     kafka, now_ms = kafka_settings, int(time.time() * 1000)
 
     def left() -> list[str]:

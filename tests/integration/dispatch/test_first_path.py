@@ -38,7 +38,7 @@ def wait_for_ids(receiver: Receiver, path: str, expected: int) -> list[str]:
     return receiver.names(path)
 
 
-def test_notification_reaches_those_who_subscribed_and_becomes_a_row(own: Own, receiver: Receiver) -> None:
+def test_a_notification_reaches_subscribers_and_is_a_row(own: Own, receiver: Receiver) -> None:
     own.subscribe("exact", receiver.url("/exact"), "{urn:t}a/b")
     own.subscribe("subtree", receiver.url("/subtree"), "{urn:t}a//.", soap="1.2")
     own.subscribe("other", receiver.url("/other"), "{urn:t}c")
@@ -69,7 +69,7 @@ def test_notification_reaches_those_who_subscribed_and_becomes_a_row(own: Own, r
     assert all(row["accepted_at"] <= row["started_at"] for row in rows)
 
 
-def test_failures_are_recorded_by_class_and_affect_no_other_subscription(own: Own, receiver: Receiver) -> None:
+def test_failures_have_a_class_and_affect_no_other(own: Own, receiver: Receiver) -> None:
     with refusing_url() as refused:
         own.subscribe("good", receiver.url("/good"), "a")
         own.subscribe("failing", receiver.url("/status/500"), "a")
@@ -124,7 +124,7 @@ KEY = b"a key of thirty-two bytes, whole"
 TOKEN = b"Bearer hemlig-token-of-the-receiver"
 
 
-def test_pushes_are_signed_and_carry_credentials_that_are_in_no_table(own: Own, receiver: Receiver) -> None:
+def test_signed_pushes_with_credentials_that_are_in_no_table(own: Own, receiver: Receiver) -> None:
     home = own.job.settings.home
     add_key(Path(own.job.settings.secrets.key_file), "k1")
     keys = KeyFile(Path(own.job.settings.secrets.key_file))
@@ -150,9 +150,7 @@ def test_pushes_are_signed_and_carry_credentials_that_are_in_no_table(own: Own, 
             assert TOKEN.partition(b" ")[2] not in content, file
 
 
-def test_a_record_that_cannot_be_read_is_skipped_and_a_large_one_passes(
-    own: Own, job_logs: Logs, receiver: Receiver
-) -> None:
+def test_a_damaged_record_is_skipped_and_a_large_one_passes(own: Own, job_logs: Logs, receiver: Receiver) -> None:
     own.subscribe("s", receiver.url("/s"), "a")
     job_logs.raw(b"this is not a notification")
     payload = b"<x>" + b"y" * 3_000_000 + b"</x>"

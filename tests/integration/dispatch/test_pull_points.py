@@ -106,7 +106,7 @@ def entry(name: str, patient: str) -> str:
     return f'<rim:ExtrinsicObject id="{name}">{identifier}</rim:ExtrinsicObject>'
 
 
-def test_a_reference_reaches_the_pull_point_of_who_asked_for_the_patient(gateway: GatewayRun) -> None:
+def test_a_dsub_reference_reaches_the_pull_point(gateway: GatewayRun) -> None:
     """IHE DSUB, from the publish of a registry."""
     url = address(ask(f"{gateway.base}/wsn/CreatePullPoint", "<wsnt:CreatePullPoint/>"))
     slot = (

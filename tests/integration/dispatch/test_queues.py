@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
 MANY = 60
 
 
-def test_one_of_three_gets_each_and_who_is_subscribed_as_ever_gets_all(own: Own, receiver: Receiver) -> None:
+def test_one_server_gets_each_request_and_a_subscriber_all(own: Own, receiver: Receiver) -> None:
     since_ms = int(time.time() * 1000)
     paths = ("/one", "/two", "/three")
     for path in paths:
@@ -84,7 +84,7 @@ def handle(request: ReceivedMessage) -> bytes:
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["nobody", "users"])
-def test_users_ask_and_servers_answer_through_a_pull_point_or_a_listener(
+def test_requests_with_answers_in_a_pull_point_or_listener(
     jobs: str, named: bool, request: pytest.FixtureRequest
 ) -> None:
     gateway = request.getfixturevalue("guarded" if named else "gateway")

@@ -114,7 +114,7 @@ def trial(spark: SparkSession, kafka_settings: KafkaSettings, tmp_path: Path) ->
     made.close()
 
 
-def test_each_row_is_there_before_the_next_one_and_a_stopped_batch_is_not_settled(trial: Trial) -> None:
+def test_rows_come_at_once_and_a_stopped_batch_is_not_settled(trial: Trial) -> None:
     """Nothing is withheld until there are more rows, and nothing has to be yielded for them to come."""
     trial.start("30 minutes")
     sent = [f"row{number}" for number in range(20)]
@@ -129,9 +129,7 @@ def test_each_row_is_there_before_the_next_one_and_a_stopped_batch_is_not_settle
     assert trial.rows() == sent * 2
 
 
-def test_rows_that_others_are_known_to_follow_leave_together_and_the_last_one_is_not_withheld(
-    trial: Trial, spark: SparkSession
-) -> None:
+def test_rows_known_to_be_followed_leave_together(trial: Trial, spark: SparkSession) -> None:
     sent = [f"row{number}" for number in range(100)]
     for text in sent:
         trial.send(text)
@@ -171,7 +169,7 @@ def test_a_batch_whose_worker_died_is_not_taken_for_done(trial: Trial) -> None:
     assert trial.commits() == 0
 
 
-def test_a_batch_that_is_over_is_done_and_the_next_goes_on_behind_it(trial: Trial) -> None:
+def test_the_next_batch_continues_behind_one_that_is_over(trial: Trial) -> None:
     trial.start("5 seconds")
     sent: list[str] = []
 

@@ -77,7 +77,7 @@ def test_the_newest_batch_and_what_it_has_settled_and_parked(kafka_settings: Kaf
     assert parked_in_batch(kafka_settings, 6, OutcomeEnds(), 20) == []
 
 
-def test_rows_of_notifications_behind_the_positions_of_a_run_are_recalled_and_no_others(
+def test_rows_behind_the_positions_of_a_run_are_recalled(
     kafka_settings: KafkaSettings,
 ) -> None:
     ensure_topics(kafka_settings)
@@ -126,7 +126,7 @@ def test_when_the_first_record_behind_a_position_was_appended(kafka_settings: Ka
     assert appended_ms(kafka_settings, {0: 2}) == {}
 
 
-def test_passed_notifications_are_read_back_up_to_the_beginning_of_a_run(
+def test_passed_notifications_are_read_back_up_to_a_run(
     kafka_settings: KafkaSettings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ensure_topics(kafka_settings)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.kafka
 
 
 @pytest.mark.spark
-def test_a_test_reaches_its_subscription_alone_and_the_last_attempts_are_shown(own: Own, receiver: Receiver) -> None:
+def test_a_test_notification_and_the_last_attempts(own: Own, receiver: Receiver) -> None:
     kafka, name = own.job.settings.kafka, own.name("mine")
     own.subscribe("mine", receiver.url("/half"), "a")
     own.subscribe("other", receiver.url("/other"), "a")

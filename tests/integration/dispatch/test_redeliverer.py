@@ -126,7 +126,7 @@ def control(kafka: KafkaSettings) -> list[ControlRecord]:
 
 
 @pytest.mark.parametrize("file", ["kept", "lost", "spoilt"])
-def test_a_restart_goes_on_where_it_was_whatever_became_of_the_file(
+def test_a_restart_with_a_kept_lost_or_spoilt_file(
     kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path, file: str
 ) -> None:
     names = [f"n{number}" for number in range(30)]
@@ -189,7 +189,7 @@ def test_a_broker_that_goes_away_for_a_while_loses_nothing(own_broker: KafkaBrok
     assert waiting(kafka) == set()
 
 
-def test_a_dead_letter_is_whole_and_subscriptions_end_or_are_suspended(
+def test_dead_letters_and_ended_or_suspended_subscriptions(
     kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path
 ) -> None:
     events: list[OperatorEvent] = []

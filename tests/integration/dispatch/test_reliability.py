@@ -125,9 +125,7 @@ def test_hanging_receiver_costs_the_others_one_wait_at_most(own: Own, receiver: 
     assert len({row["push"] for row in tried}) <= 2, "what comes behind it is parked"
 
 
-def test_conditions_that_cost_too_much_suspend_and_apply_to_kept_messages_at_the_resume(
-    own: Own, job_logs: Logs, receiver: Receiver
-) -> None:
+def test_costly_conditions_suspend_and_apply_after_the_resume(own: Own, job_logs: Logs, receiver: Receiver) -> None:
     costly = tuple(XPathFilter(XPATH_1, f"//x/@n != {number}", {}) for number in range(30))
     job_logs.subscribe(subscription(own.name("operator"), receiver.url("/operator"), f"{SYSTEM}//."))
     own.subscribe("s", receiver.url("/s"), "a", content=costly, owner="mallory")

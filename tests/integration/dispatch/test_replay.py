@@ -32,7 +32,7 @@ def make(
 
 
 @pytest.mark.spark
-def test_one_subscription_gets_it_again_with_its_label_and_all_balances(own: Own, receiver: Receiver) -> None:
+def test_a_replay_to_one_subscription_with_its_label(own: Own, receiver: Receiver) -> None:
     kafka, since_ms = own.job.settings.kafka, int(time.time() * 1000)
     one, two = own.name("one"), own.name("two")
     own.subscribe("one", receiver.url("/one"), "a//.")

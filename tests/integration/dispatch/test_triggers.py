@@ -143,7 +143,7 @@ def archived(settings: JobSettings, name: str) -> list[dict[str, Any]]:
     return wait_for_rows(settings, NOTIFICATIONS, lambda rows: any(row["notification"] == name for row in rows))
 
 
-def test_from_the_shell_through_the_gateway_to_a_receiver_and_back(
+def test_a_trigger_from_the_shell_to_a_receiver_and_back(
     job: RunningJob, gateway: GatewayRun, own: Own, receiver: Receiver, tmp_path: Path
 ) -> None:
     alone = Shell(tmp_path / "arborcast.toml", job.settings.kafka)

@@ -141,7 +141,7 @@ def test_waiting_deliveries_are_found_with_their_last_result(
     assert "1 try, awaits a result by " in run("--notification", "taken")
 
 
-def test_the_log_of_attempts_is_read_where_tries_were_decided_and_no_further(
+def test_the_attempts_log_is_read_where_tries_were_decided(
     kafka_settings: KafkaSettings, parking: ParkingLog, tried: AttemptsLog
 ) -> None:
     """An old row of the same delivery is none of its last try, and a long log is given up in time."""

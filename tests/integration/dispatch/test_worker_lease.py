@@ -70,7 +70,7 @@ def test_a_worker_ends_with_the_record_of_the_end_of_its_run(kafka_settings: Kaf
         assert process.wait(240) == 1
 
 
-def test_a_worker_ends_when_it_cannot_ask_whether_its_run_is_over(own_broker: KafkaBroker) -> None:
+def test_a_worker_ends_when_it_cannot_read_the_log_of_runs(own_broker: KafkaBroker) -> None:
     with worker(settings_for(own_broker)) as process:
         own_broker.kill()
         try:

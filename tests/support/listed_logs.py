@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -33,14 +34,14 @@ class Listed:
 
 
 class ListedLogs:
-    """Logs of an engine without Kafka, for the cursors of views. `read` counts the records that were read, and
+    """Logs of an engine without Kafka, for the cursors of a module. `read` counts the records that were read, and
     `began_at` has the positions at which cursors began."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: ModuleType = views) -> None:
         self.records: defaultdict[str, list[Listed]] = defaultdict(list)
         self.read = 0
         self.began_at: list[Mapping[int, int]] = []
-        monkeypatch.setattr(views, "LogCursor", self._cursor)
+        monkeypatch.setattr(module, "LogCursor", self._cursor)
 
     def park(self, delivery: Delivery, message: Notification, tries: Tries = _UNTRIED, at_ms: int = 0) -> None:
         self.write("parked", delivery.key(), parked.encode(Parked(message, tries)), at_ms)

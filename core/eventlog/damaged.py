@@ -34,8 +34,7 @@ class DamagedRecords:
             return
         self._logged_at[log] = now
         logger.error(
-            "a damaged record of the %s log (%s) is left out: %s. Others are logged an hour later, %d were left out by "
-            "this process",
+            "a damaged record of the %s log (%s) is skipped: %s. The next is logged after an hour; skipped so far: %d",
             log,
             place,
             error,

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from arborcast.client import Client, ClientError
 from benchmarks.report import Report, run, wait_for
 from benchmarks.rig import OUTCOME, TOPICS, check, rig
-from tests.cluster.broker_cluster import running_brokers
+from tests.support.broker_cluster import running_brokers
 from tests.support.dispatch_process import running_job
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.receiver import Receiver

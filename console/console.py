@@ -70,7 +70,7 @@ _LATER = Markup("<!--later-->")
 _FRESH_S = 1.0
 
 # Interval of cheap updates.
-_LOOK_S = 5.0
+_CHECK_S = 5.0
 
 # As in the alert rule ArborcastErasureOpen.
 _ERASED_AFTER_MS = 6 * 3_600_000
@@ -194,7 +194,7 @@ class Console:
             parts = {"wrong": seen.parts["shown"]} if seen.failed else {"wrong": "", **seen.parts}
             return Seen(parts, seen.rest_s)
 
-        return self.live.response(merged(self.header(request), changes(everything, _LOOK_S)))
+        return self.live.response(merged(self.header(request), changes(everything, _CHECK_S)))
 
     def header(self, request: Request) -> AsyncGenerator[Replacement]:
         """The parts that each page has: a banner while Kafka is away, and the health of the engine."""

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 _TERMINATION_S = 600
 
 # Interval of checks for changes of the control log, and in any case, for expired times.
-_LOOK_S = 0.1
+_CHECK_S = 0.1
 _ANYWAY_S = 1.0
 
 # Topics with wildcards need a walk over all subscriptions, about 4 us for each pair: in slices, so that requests are
@@ -89,7 +89,7 @@ class DemandWorker:
                 if self._position() != position or now >= looked_at + _ANYWAY_S:
                     looked_at, position = now, self._position()
                     await self._round()
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_CHECK_S)
         finally:
             for task in self._busy.values():
                 task.cancel()

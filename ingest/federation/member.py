@@ -54,7 +54,7 @@ BEAT_S = 1.0
 _RESOLVE_S = 60.0
 
 # Interval of checks of required links and interest.
-_LOOK_S = 0.25
+_CHECK_S = 0.25
 _SEND_S = 1.0
 
 # Interval at which interest is sent again, for peers that missed it.
@@ -270,7 +270,7 @@ class FederationMember:
                 for what, work, pause_s in (
                     ("the administrator", self._membership.renew, BEAT_S),
                     ("the topology", self._follow, 0.0),
-                    ("links to other engines", self._keep_links, _LOOK_S),
+                    ("links to other engines", self._keep_links, _CHECK_S),
                     ("wanted topics", self._send_interests, _SEND_S),
                 ):
                     tasks.create_task(repeated(f"federation, {what}", work, pause_s, _BACKOFF, *known))

@@ -11,7 +11,7 @@ import pytest
 
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
-from tests.cluster.broker_cluster import BrokerCluster, running_brokers
+from tests.support.broker_cluster import BrokerCluster, running_brokers
 from tests.support.command import Engine
 from tests.support.dispatch_process import running_job
 from tests.support.receiver import Receiver

@@ -383,7 +383,7 @@ def moving(tmp_path: Path) -> Iterator[tuple[list[QueueStatus], str]]:
     with pytest.MonkeyPatch.context() as patched, served(example(tmp_path).app) as url:
         answering(patched)
         patched.setattr(admin, "queues", lambda *_: queues.copy())
-        patched.setattr(console, "_LOOK_S", 0.1)
+        patched.setattr(console, "_CHECK_S", 0.1)
         yield queues, url
 
 

@@ -152,12 +152,18 @@ class Logs:
     def raw(self, value: bytes, key: bytes = b"raw") -> None:
         """Append any bytes to the notifications log. Raises InfrastructureError when Kafka did not acknowledge them."""
         acknowledged: list[object] = []
-        with translated("the notification was not accepted"):
-            future = self._producer.send(self._kafka.topic("notifications"), key=key, value=value)
-            future.add_callback(acknowledged.append)
-            self._producer.flush(timeout=60)
-        if not acknowledged:
-            raise InfrastructureError("the notification was not accepted", 1.0)
+        try:
+            with translated("the notification was not accepted"):
+                future = self._producer.send(self._kafka.topic("notifications"), key=key, value=value)
+                future.add_callback(acknowledged.append)
+                self._producer.flush(timeout=60)
+            if not acknowledged:
+                raise InfrastructureError("the notification was not accepted", 1.0)
+        except InfrastructureError:
+            # After an expired record an idempotent producer may refuse all later ones.
+            failed, self._producer = self._producer, make_producer(self._kafka)
+            failed.abort()
+            raise
 
     def close(self) -> None:
         self._control.close()

@@ -16,7 +16,7 @@ from arborcast.core.single_flight import SingleFlight
 from arborcast.engine.monitoring.samples import Scrape
 from arborcast.engine.monitoring.stack_monitor import gateway_page
 
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class News:
                 if shown.get(part.id) != part.html:
                     shown[part.id] = part.html
                     yield part
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_S)
 
     async def _look(self) -> None:
         if self._console.settings.directory.kind == "none":

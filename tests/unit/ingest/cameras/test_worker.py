@@ -143,7 +143,7 @@ MOTION = TopicPath("cameras/gate/VideoSource/MotionAlarm/Source.1")
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses in true time are in test_conversation.py."""
-    monkeypatch.setattr(worker, "_LOOK_S", 0.02)
+    monkeypatch.setattr(worker, "_CHECK_S", 0.02)
     monkeypatch.setattr(worker, "Conversation", partial(conversation.Conversation, pause=lambda _: 0.05))
     monkeypatch.setattr(conversation, "_IDLE_S", 0.05)
 

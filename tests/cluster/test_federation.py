@@ -76,7 +76,7 @@ def test_three_groups_get_messages_of_interest_once(
         for engine, topic in zip(engines, ("ALL//.", "ALL/ALARM//.", "ALL/ALARM/ALARM1//."), strict=True):
             subscribe(engine, topic, receiver.url(f"/wide/{engine.name}"))
         for engine in engines:
-            wait_until(lambda: all(linked(engine, f"peer-group.{g}") for g in "GHI" if g != engine.name[0]))  # noqa: B023
+            wait_until(lambda: all(linked(engine, f"peer-group.{g}") for g in "GHI" if g != engine.name[0]))  # noqa: B023  # called at once
         wait_until(lambda: linked(a, "peer-group.I", "ALL/ALARM/ALARM1//.", "func//."))
         wait_until(lambda: linked(b, "peer-group.G", "ALL//.", "func//."))
         for engine, topic in zip(engines, ("func/one", "func/two", "func/three"), strict=True):
@@ -88,7 +88,7 @@ def test_three_groups_get_messages_of_interest_once(
                 client.notify(topic, "<x/>")
         for engine in engines:
             receiver.wait_for(1, f"/{engine.name}")
-            wait_until(lambda: len(set(receiver.names(f"/{engine.name}"))) == 150)  # noqa: B023
+            wait_until(lambda: len(set(receiver.names(f"/{engine.name}"))) == 150)  # noqa: B023  # called at once
         wait_until(lambda: [len(set(receiver.names(f"/wide/{each.name}"))) for each in engines] == [3, 2, 1])
         time.sleep(5)  # whatever went in a circle would come again
         for engine in engines:
@@ -190,7 +190,7 @@ def test_a_minute_without_a_network_between_two_groups(pair: Pair, receiver: Rec
     near = {"minute/one": a, "minute/two": a, "minute/three": b}
     for topic, engine in near.items():
         so_far = set(accepted[topic])
-        wait_until(lambda: so_far <= set(receiver.names(f"/{engine.name}")))  # noqa: B023
+        wait_until(lambda: so_far <= set(receiver.names(f"/{engine.name}")))  # noqa: B023  # called at once
     administrator.start()
     wait_until(lambda: [each.state for each in administrator.topology.members] == ["live", "live"])
     time.sleep(_APART_S / 2)
@@ -212,10 +212,10 @@ def test_a_minute_without_a_network_between_two_groups(pair: Pair, receiver: Rec
         thread.join(120)
     for topic, ids in accepted.items():
         far = b if near[topic] is a else a
-        wait_until(lambda: set(ids) <= {each.id for each in far.notifications()}, lambda: _missing(ids, far))  # noqa: B023
+        wait_until(lambda: set(ids) <= {each.id for each in far.notifications()}, lambda: _missing(ids, far))  # noqa: B023  # called at once
         known = set(ids)
         assert [each.id for each in far.notifications() if each.id in known] == ids, "once, and in order"
-        wait_until(lambda: known <= set(receiver.names(f"/{far.name}")))  # noqa: B023
+        wait_until(lambda: known <= set(receiver.names(f"/{far.name}")))  # noqa: B023  # called at once
         assert list(dict.fromkeys(each for each in receiver.names(f"/{far.name}") if each in known)) == ids
 
 
@@ -243,10 +243,10 @@ def test_messages_in_parts_reach_old_and_new_subscribers_elsewhere(pair: Pair, a
             for text in legacy.in_parts(topic, content, 2_000, alone=alone, identification=f"me:{number}"):
                 assert "success!" in legacy.post(f"{a.gateway.base}/wsnprocess/", text).text
         for name in ("old", "new"):
-            wait_until(lambda: len(got[name]) >= len(contents), lambda: got)  # noqa: B023
+            wait_until(lambda: len(got[name]) >= len(contents), lambda: got)  # noqa: B023  # called at once
             assert sorted(each.payload.decode() for each in got[name]) == sorted(contents)
         for name in ("old apart", "new apart"):
-            wait_until(lambda: len("".join(_contents(got[name]))) >= len("".join(contents)), lambda: got)  # noqa: B023
+            wait_until(lambda: len("".join(_contents(got[name]))) >= len("".join(contents)), lambda: got)  # noqa: B023  # called at once
             assert sorted(_contents(got[name])) == sorted(contents)
         assert all(len(each.payload) <= _SPLIT_BYTES for each in got["old apart"])
         assert len(got["old apart"]) > len(contents)

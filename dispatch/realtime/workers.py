@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from arborcast.core import fence
 from arborcast.core.errors import InfrastructureError
@@ -34,33 +34,49 @@ _PAUSE_S = 1.0
 # After this time without a heartbeat a worker has no lease either.
 _SILENT_S = LEASE_S
 
-# Timeout of the first report of a task: its process may have to start.
-_STARTS_S = 120.0
+# Timeout of the first report of a task: its process may have to start, on a busy machine.
+_STARTS_S = 300.0
 
 # Maximum interval between two checks, in seconds.
 _LONGEST_CHECK_S = 2.0
 
 
+def _silent(silences: Mapping[int, Silence], at: float) -> str:
+    """The reason to restart a run, if a task is silent for too long."""
+    silent = next((number for number, silence in silences.items() if silence.is_too_long(at)), None)
+    if silent is None:
+        return ""
+    return f"the Python worker of task {silent} has not reported for {silences[silent].lasts_s(at):.0f} s"
+
+
 class WorkersHere:
     """The workers of the current run, on the driver's host. Used under one lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, own_time: OwnTime | None = None) -> None:
+        self._time = own_time or OwnTime(_LONGEST_CHECK_S)
         self._tasks: dict[int, tuple[int, int]] = {}  # process id and start time of each
+        # Tasks without a report: the process of a worker that dies before its first one is unknown, and Spark notices
+        # its death with the next row.
+        self._starting: dict[int, Silence] = {}
 
     def begin(self, tasks: int) -> None:
         """Begin a run with this number of tasks."""
         self._tasks.clear()
+        at = self._time.tick()
+        self._starting = {number: Silence(_STARTS_S, at) for number in range(tasks)}
 
     def reported(self, progress: WorkerProgress) -> None:
         """A worker of the run has reported."""
+        self._starting.pop(progress.task, None)
         known = self._tasks.get(progress.task)
         if known is None or known[0] != progress.pid:
             self._tasks[progress.task] = progress.pid, heartbeat.started_at(progress.pid)
 
     def missing(self) -> str:
         """The reason to restart the run; empty while its workers live."""
+        at = self._time.tick()
         dead = {pid for pid, started in self._tasks.values() if heartbeat.started_at(pid) != started}
-        return f"a Python worker (pid {min(dead)}) has died" if dead else ""
+        return f"a Python worker (pid {min(dead)}) has died" if dead else _silent(self._starting, at)
 
     def end(self, newest: int) -> None:
         """End the workers; `newest` is the highest number of a run. Spark stops a query without waiting for them, and
@@ -74,6 +90,7 @@ class WorkersHere:
                     os.kill(pid, signal.SIGKILL)
                 time.sleep(0.005)
         self._tasks.clear()
+        self._starting.clear()
 
     def wait_ended(self) -> None:
         """Wait until no worker can begin another push."""
@@ -118,11 +135,7 @@ class WorkersElsewhere:
         at = self._time.tick()
         if self._failed():
             return "a Python worker has died, or its executor"
-        silent = [number for number, silence in self._silences.items() if silence.is_too_long(at)]
-        if not silent:
-            return ""
-        lasts_s = self._silences[silent[0]].lasts_s(at)
-        return f"the Python worker of task {silent[0]} has not reported for {lasts_s:.0f} s"
+        return _silent(self._silences, at)
 
     def end(self, newest: int) -> None:
         orderly = bool(self._silences) and self._stopped >= self._silences.keys()

@@ -1,9 +1,9 @@
-"""Workers on other hosts: when the driver takes one for dead, and that none of an earlier run is left when the next one
-begins, whatever clocks say and however long anything takes."""
+"""Workers that the driver misses, and their end before the next run, for any clocks and durations."""
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +23,7 @@ from arborcast.dispatch.realtime import driver
 from arborcast.dispatch.realtime.driver import WorkerUpdates
 from arborcast.dispatch.realtime.messages import WorkerProgress, WorkerUpdate
 from arborcast.dispatch.realtime.worker_lease import LeaseRenewal
-from arborcast.dispatch.realtime.workers import WorkersElsewhere
+from arborcast.dispatch.realtime.workers import WorkersElsewhere, WorkersHere
 from arborcast.topic_model.routing import Overlay, ViewStep
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 
@@ -53,6 +53,23 @@ class Elsewhere:
         for _ in range(int(seconds)):
             self.now += 1
             self.workers.missing()
+
+
+def test_a_worker_here_that_dies_before_its_first_report_is_missing() -> None:
+    """Its process is unknown, and Spark notices the death with the next row, perhaps in hours."""
+    now = 100.0
+    workers = WorkersHere(OwnTime(2.0, lambda: now))
+    workers.begin(2)
+    workers.reported(WorkerProgress(10, -1, -1, 10, task=0, pid=os.getpid()))
+    for _ in range(300):
+        assert not workers.missing()
+        now += 1
+    assert "task 1 has not reported" in workers.missing()
+    workers.begin(1)
+    assert not workers.missing()
+    workers.reported(WorkerProgress(11, -1, -1, 11, task=0, pid=os.getpid()))
+    now += 10_000
+    assert not workers.missing()
 
 
 def test_silent_workers_and_failed_tasks_are_missing() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.log_limit import LogLimit
 
 logger = logging.getLogger(__name__)
 
@@ -22,24 +23,20 @@ class DamagedRecords:
     """Counts the skipped records of each log, and logs one of each log in an hour."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._logged_at: dict[str, float] = {}
+        self._log_limit = LogLimit(1, _LOG_AGAIN_S, clock)
         self._skipped: Counter[str] = Counter()
 
     def skip(self, log: str, place: object, error: Exception) -> None:
         """A record was skipped. `place` is its offset, or partition and offset."""
         self._skipped[log] += 1
-        now = self._clock()
-        if now - self._logged_at.get(log, -_LOG_AGAIN_S) < _LOG_AGAIN_S:
-            return
-        self._logged_at[log] = now
-        logger.error(
-            "a damaged record of the %s log (%s) is skipped: %s. The next is logged after an hour; skipped so far: %d",
-            log,
-            place,
-            error,
-            self._skipped[log],
-        )
+        if self._log_limit.passes(log):
+            logger.error(
+                "a damaged record of the %s log (%s) is skipped: %s. The next is logged in an hour; skipped so far: %d",
+                log,
+                place,
+                error,
+                self._skipped[log],
+            )
 
 
 _of_process = DamagedRecords()

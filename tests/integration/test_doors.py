@@ -145,7 +145,7 @@ def test_a_message_of_one_protocol_leaves_by_all(edges: Edges, root: str, way_in
             for topic in topics:
                 publish(topic, f"<n>{number}</n>")
         for way_out, inbox in inboxes.items():
-            wait_for(lambda inbox=inbox: len(inbox.got()) >= 81, f"81 messages at {way_out}")  # type: ignore[misc]  # of the default
+            wait_for(lambda inbox=inbox: len(inbox.got()) >= 81, f"81 messages at {way_out}")  # type: ignore[misc]  # mypy infers no lambda with a default
             found = inbox.got()
             expected = [deep(PAYLOAD_LEVELS), *(f"<n>{number}</n>" for number in range(40))]
             assert [payload for where, payload in found if where == topics[0]] == expected

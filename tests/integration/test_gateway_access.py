@@ -102,7 +102,7 @@ def test_users_a_policy_and_a_file_that_changes(guarded: Guarded) -> None:
         status_of_command, (found,) = check(*options)
         assert (found["owner"], found["certain"], found["ended"]) == ("anna", True, ended)
         assert status_of_command == (not ended)
-        run.wait_for(lambda number=not ended: subscriptions() == {number}, "known to both workers")  # type: ignore[misc]  # of the default
+        run.wait_for(lambda number=not ended: subscriptions() == {number}, "known to both workers")  # type: ignore[misc]  # mypy infers no lambda with a default
     assert check() == (0, [])
     guarded.policy.write_text(POLICY)
     run.wait_for(lambda: status(notify(message("t:a/b"))) == 202, "the first policy in force")

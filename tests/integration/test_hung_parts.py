@@ -93,7 +93,7 @@ def delivers(engine: Engine, receiver: Receiver, what: str) -> None:
 def stop(*processes: psutil.Process) -> None:
     for process in processes:
         process.suspend()
-        wait_until(lambda process=process: process.status() == psutil.STATUS_STOPPED, "it is stopped")  # type: ignore[misc]  # of the default
+        wait_until(lambda process=process: process.status() == psutil.STATUS_STOPPED, "it is stopped")  # type: ignore[misc]  # mypy infers no lambda with a default
 
 
 def killed(process: psutil.Process) -> bool:
@@ -157,7 +157,7 @@ def test_a_part_that_is_stopped_is_restarted(engine: Engine, receiver: Receiver,
         return bool(now["hangs"] > before[name]["hangs"] and now["state"] == "ready" and not now["silent_s"])
 
     for name in (own, "dispatch"):
-        wait_until(lambda name=name: back(name), f"{name} is back", timeout_s=PATIENCE_S)  # type: ignore[misc]  # of the default
+        wait_until(lambda name=name: back(name), f"{name} is back", timeout_s=PATIENCE_S)  # type: ignore[misc]  # mypy infers no lambda with a default
         assert "did not answer for" in part(engine, name)["last_exit"]
         assert "is stopped) and was killed" in part(engine, name)["last_exit"]
     delivers(engine, receiver, f"after-{own}")

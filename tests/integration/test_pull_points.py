@@ -124,7 +124,7 @@ def test_kill_9_in_the_middle_of_fetching_loses_nothing(gateway: GatewayRun, set
     before = len(fetched)
     assert len(set(fetched)) == before, "nothing twice in normal operation"
     gateway.start()
-    assert len(pull_all(url, 2_000, fetched)) <= 2_000 + 4 * 7 * 2, "twice only what was on its way at the kill"
+    assert len(pull_all(url, 2_000, fetched)) <= 2_000 + 4 * 7 * 2, "only messages in flight at the kill come twice"
     assert set(fetched) == set(range(10, 2_010))
 
 

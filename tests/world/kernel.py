@@ -243,7 +243,7 @@ class Kernel:
         """Waits last as long as was asked for again."""
         self.stretch = 1.0
         for fiber, turn in list(self._stretched.items()):
-            self.call(0.0, lambda fiber=fiber, turn=turn: self._resume(fiber, turn))  # type: ignore[misc]  # of the default
+            self.call(0.0, lambda fiber=fiber, turn=turn: self._resume(fiber, turn))  # type: ignore[misc]  # mypy infers no lambda with a default
         self._stretched.clear()
 
     def wake(self, fiber: Fiber, turn: int) -> None:

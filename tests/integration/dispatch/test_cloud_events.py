@@ -137,7 +137,7 @@ def test_a_stream_goes_on_at_another_gateway(gateway: GatewayRun, other: Gateway
     with Curl(other.base + address, "-H", f"Last-Event-ID: {first.last_id}") as second:
         wait_until(lambda: len(second.numbers) >= 10, "some of the rest")
         publish_numbers(gateway, root, range(40, 50))
-        other.kill()  # in the middle of what is on its way
+        other.kill()  # while messages are in flight
         second.wait()
     found += second.numbers
     publish_numbers(gateway, root, range(50, 60))

@@ -244,7 +244,7 @@ def test_intervals_do_not_depend_on_crashes_changes_of_mode_and_starts(
     assert set(receiver.names("/together")) == load.passing(TOGETHER_MS, kafka_settings.partitions)
     assert report.subscriptions["failing"].matches == len(passing)
     repeated = sum(count - 1 for count in Counter(receiver.names("/all")).values())
-    assert repeated < 0.2 * len(load.sent), "what was under way, or had just ended"
+    assert repeated < 0.2 * len(load.sent), "only pushes in flight, or just ended, are repeated"
 
     names = [name for name, topic, _ in load.sent if topic == "a/x"]
     left_out = next(name for name in names if name not in passing)

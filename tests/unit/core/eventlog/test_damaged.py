@@ -12,4 +12,4 @@ def test_damaged_records_are_counted_and_logged_once_an_hour_for_each_log(caplog
     for log in ("parked", "dead") * 4:
         damaged.skip(log, (0, 7), InfrastructureError("no record"))
     assert len(caplog.records) == 4
-    assert "4 were left out" in caplog.records[-1].message
+    assert "skipped so far: 4" in caplog.records[-1].message

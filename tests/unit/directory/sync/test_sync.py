@@ -138,7 +138,7 @@ def test_a_refused_change_is_a_problem_until_it_is_mended(rig: Rig, tmp_path: Pa
     assert "every minute" in first.advice
     for number in range(5):
         rig.log.append([topic(f"more{number}")])
-        wait_until(lambda number=number: f"more{number}" in rig.directory.paths())  # type: ignore[misc]  # of the default
+        wait_until(lambda number=number: f"more{number}" in rig.directory.paths())  # type: ignore[misc]  # mypy infers no lambda with a default
     assert rig.directory.writes.count(Put(topic("bad"))) == 1, "it is not tried at every turn"
     assert [problem.path for problem in rig.sync.status.problems] == ["bad"]
     # What would be right is tried at once.

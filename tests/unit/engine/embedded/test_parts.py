@@ -62,7 +62,7 @@ def test_failures_are_forgotten_after_a_long_life_that_was_ready(tmp_path: Path)
             start(it, life * 1_000.0)
             (process,) = it.members()
             process.kill()
-            wait_until(lambda pid=process.pid: gone(pid))  # type: ignore[misc]  # of the default
+            wait_until(lambda pid=process.pid: gone(pid))  # type: ignore[misc]  # mypy infers no lambda with a default
             it.step(life * 1_000.0 + ran)
             assert it.process.failures == failures
 

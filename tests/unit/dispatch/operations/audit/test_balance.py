@@ -134,7 +134,7 @@ def test_deliveries_without_an_evaluation_are_those_of_the_interval() -> None:
     report = compared(rows(*(row(name, "s1", accepted_ms=at) for name, at in times.items()))).report
     assert sorted(each.accepted_ms for each in report.problems) == [T0, T0 + HOUR_MS - 1]
     assert report.unbalanced == 2
-    # What was redriven of before the interval is not of it.
+    # Redrives of letters from before the interval do not count.
     redriven = rows(row("n1", "s1", "parked", -1, error="redriven")), rows(row("n1", "s1", "delivered", -1))
     assert (compared(*redriven).report.balanced, compared(*redriven).report.notifications) == (True, 0)
 

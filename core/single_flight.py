@@ -95,20 +95,23 @@ class SharedRounds(Generic[Item, T]):
         self._work = work
         self._at_once = at_once
         self._waiting: list[tuple[Item, asyncio.Future[T]]] = []
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._running = 0
+        self._tasks: set[asyncio.Task[None]] = set()  # the event loop's own references are weak
 
     @property
     def idle(self) -> bool:
         """Whether no round is under way, and all callers of earlier ones have continued."""
-        return not self._under_way
+        return not self._running
 
     def join(self, item: Item) -> asyncio.Future[T]:
         """A future of the outcome of the next round, which includes the item even if the future is cancelled."""
         mine: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, mine))
-        if len(self._under_way) < self._at_once:
+        if self._running < self._at_once:
+            self._running += 1
             task = asyncio.create_task(self._run(), name=self._name)
-            self._under_way.add(task)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         return mine
 
     async def _run(self) -> None:
@@ -116,7 +119,7 @@ class SharedRounds(Generic[Item, T]):
             await self._rounds()
         finally:
             # Not in a callback of the task: items that are added before the callback would get no round.
-            self._under_way = {task for task in self._under_way if task is not asyncio.current_task()}
+            self._running -= 1
 
     async def _rounds(self) -> None:
         while self._waiting:

@@ -7,6 +7,7 @@ import gc
 import itertools
 import logging
 import multiprocessing
+import signal
 import sys
 import time
 from collections import Counter
@@ -89,11 +90,12 @@ def outcomes(seeds: Iterable[int], days: float, jobs: int) -> Iterator[Outcome]:
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     context = multiprocessing.get_context("fork")
+    # As daemons they end with this process when it is interrupted.
     left, running = iter(seeds), dict[Connection, int]()
     while True:
         for seed in itertools.islice(left, jobs - len(running)):
             receiver, sender = context.Pipe(duplex=False)
-            context.Process(target=_report, args=(sender, seed, days)).start()
+            context.Process(target=_report, args=(sender, seed, days), daemon=True).start()
             sender.close()
             running[receiver] = seed
         if not running:
@@ -109,6 +111,7 @@ def outcomes(seeds: Iterable[int], days: float, jobs: int) -> Iterator[Outcome]:
 
 
 def _report(sender: Connection, seed: int, days: float) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sender.send(outcome(seed, days))
 
 
@@ -154,13 +157,16 @@ def main(arguments: list[str] | None = None) -> int:
     counts: Counter[str] = Counter()
     failed: list[int] = []
     days, histories = 0.0, 0
-    for each in outcomes(seeds, options.days, options.jobs):
-        counts.update(each.counts)
-        days += each.days
-        histories += 1
-        if each.finding:
-            failed.append(each.seed)
-            print(f"seed {each.seed}: {each.finding}", flush=True)
+    try:
+        for each in outcomes(seeds, options.days, options.jobs):
+            counts.update(each.counts)
+            days += each.days
+            histories += 1
+            if each.finding:
+                failed.append(each.seed)
+                print(f"seed {each.seed}: {each.finding}", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted; of the histories that ended:")
     for name, count in sorted(counts.items()):
         print(f"{count:9} {name}")
     print(f"{days:.1f} simulated days, {histories} seeds, {minutes() * 60.0:.0f} s; failed: {sorted(failed)}")

@@ -323,7 +323,9 @@ def settings_of(pairs: Sequence[str]) -> dict[str, str | int | float]:
     return settings
 
 
-def _record(mark: str, topic: int, path: str = "", size: int = 800, **more: Any) -> tuple[bytes, bytes]:
-    place, now_ms = TopicPath(path or f"bench/topic{topic}"), int(time.time() * 1000)
+def _record(
+    mark: str, topic: int, path: str = "", size: int = 800, root: str = "bench", **more: Any
+) -> tuple[bytes, bytes]:
+    place, now_ms = TopicPath(path or f"{root}/topic{topic}"), int(time.time() * 1000)
     made = Notification(mark, place, payload(mark, size), now_ms, **more)
     return notifications.encode(made)

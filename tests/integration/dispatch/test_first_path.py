@@ -167,19 +167,25 @@ def test_a_subscriber_gets_a_notice_of_a_missed_deadline_and_of_its_end(own: Own
     own.subscribe("asks-not", receiver.url("/asks-not"), "dl//.", form="raw")
     first = own.notify("dl/a", b"<x/>")
 
-    def kinds(count: int) -> list[str]:
-        events = map(event, receiver.wait_for(count, "/asks"))
+    def kinds() -> list[str]:
+        events = map(event, receiver.received("/asks"))
         return ["x" if each is None else each.get("kind", "") for each in events]
 
-    assert kinds(2) == ["x", "deadline-missed"]
+    receiver.wait_for(2, "/asks")
+    assert kinds() == ["x", "deadline-missed"]
     missed = event(receiver.received("/asks")[1])
     assert missed is not None
     assert int(missed.get("since", "")) <= int(missed.get("at", "")) - 1_000
     own.notify("dl/b", b"<y/>")  # it does not match
-    own.notify("dl/b", b"<x/>")
-    assert sorted(kinds(4)[2:4]) == ["deadline-met", "x"]
+
+    def is_met() -> bool:
+        # A match that is reported after its own deadline ends no silence: on a busy machine the first one may be.
+        own.notify("dl/b", b"<x/>")
+        return "deadline-met" in kinds()
+
+    wait_until(is_met, "the notice that a message has matched again", every_s=0.2)
     assert wait_for_ids(receiver, "/asks-not", 3)[0] == first
-    assert [event(each) for each in receiver.received("/asks-not")] == [None] * 3
+    assert not any(event(each) is not None for each in receiver.received("/asks-not"))
 
 
 def event(request: Received) -> etree._Element | None:

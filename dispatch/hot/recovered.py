@@ -23,6 +23,7 @@ from typing import NamedTuple
 from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.delivery.verdict import GONE
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.parked import Parked, Place, readable, roomy
 from arborcast.topic_model.topics import TopicPath
@@ -34,6 +35,15 @@ Settled = frozenset[tuple[str, str]]
 
 Newest = Mapping[tuple[str, TopicPath], tuple[int, int]]
 """By subscription and topic, a partition and offset of the `notifications` log."""
+
+
+class SettledRows(NamedTuple):
+    """The rows of `attempts` behind some positions. `gone`: subscriptions whose receivers answered 410."""
+
+    deliveries: Settled
+    newest: Newest
+    gone: frozenset[str]
+
 
 # The clocks of several brokers differ: the row of a notification may have an earlier timestamp.
 _CLOCKS_MS = 60_000
@@ -139,14 +149,14 @@ class OutcomeLogs:
         return self._ends
 
 
-def settled_in_batch(kafka: KafkaSettings, batch: int, ends: OutcomeEnds, timeout_s: float) -> Settled:
+def settled_in_batch(kafka: KafkaSettings, batch: int, ends: OutcomeEnds, timeout_s: float) -> SettledRows:
     """The deliveries with a row of a batch behind these ends, or of the redelivery. Read the parked deliveries before:
     the redelivery may complete them meanwhile, and then their rows are here. Raises InfrastructureError if the log
     cannot be read to its end in time."""
     with LogScan(kafka, "attempts", timeout_s) as log:
-        found, _ = _settled(log, batch, {0: _behind(log, ends.attempts)}, 1)  # as if all topics were in one partition
-    if found:
-        logger.info("%d deliveries of batch %d were settled before it was cut off", len(found), batch)
+        found = _settled(log, batch, {0: _behind(log, ends.attempts)}, 1)  # as if all topics were in one partition
+    if found.deliveries:
+        logger.info("%d deliveries of batch %d were settled before it was cut off", len(found.deliveries), batch)
     return found
 
 
@@ -189,7 +199,7 @@ def appended_ms(kafka: KafkaSettings, positions: Mapping[int, int]) -> dict[int,
 
 def settled_since(
     kafka: KafkaSettings, first: int, behind_ms: Mapping[int, int], partitions: int, timeout_s: float
-) -> tuple[Settled, Newest]:
+) -> SettledRows:
     """The deliveries with a row of a batch of this number or a higher one, or of the redelivery, that can belong to
     notifications behind the positions of a run. A delivery with a row of the redelivery was parked, and waits there or
     is settled, even without a row of its worker. Also returns the partition and offset of the newest pushed
@@ -205,12 +215,11 @@ def settled_since(
         return _settled(log, first, firsts, partitions)
 
 
-def _settled(
-    log: LogScan, first: int, firsts: Mapping[int, Mapping[int, int]], partitions: int
-) -> tuple[Settled, Newest]:
+def _settled(log: LogScan, first: int, firsts: Mapping[int, Mapping[int, int]], partitions: int) -> SettledRows:
     """For each partition of the `notifications` log, the rows behind offsets of `attempts`."""
     partition_of = lru_cache(_TOPICS)(lambda topic: partition_of_key(topic.encode(), partitions))
     found: set[tuple[str, str]] = set()
+    gone: set[str] = set()
     pushed: dict[tuple[str, TopicPath], tuple[int, str]] = {}  # when the newest was accepted, and its id
     places: dict[str, tuple[int, int]] = {}
     for record in log.read_from({each: min(at[each] for at in firsts.values()) for each in log.partitions()}):
@@ -222,12 +231,15 @@ def _settled(
         for each in rows:
             if partition_of(each.topic) in partitions_read:
                 found.add((each.subscription, each.notification))
+                if each.state == "cancelled" and each.status == GONE:
+                    gone.add(each.subscription)
                 if each.push:
                     lane, one = (each.subscription, each.topic), (each.accepted_ms, each.notification)
                     pushed[lane] = max(pushed.get(lane, one), one)
         if evaluation is not None and evaluation.partition in partitions_read:
             places.update({each.notification: (evaluation.partition, each.offset) for each in evaluation.matched})
-    return frozenset(found), {lane: places[name] for lane, (_, name) in pushed.items() if name in places}
+    newest = {lane: places[name] for lane, (_, name) in pushed.items() if name in places}
+    return SettledRows(frozenset(found), newest, frozenset(gone))
 
 
 def newest_batch(kafka: KafkaSettings, timeout_s: float) -> int:

@@ -108,7 +108,7 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
     with heartbeat.task():
         worker = worker_for(job.settings, job.under_way)
         try:
-            known, parked = _before(job)
+            known, parked, gone = _before(job)
             log = worker.journal.parked
             log.held.begin_batch(job.exclusions.held | parked)
             task, taken = round_task(job, worker, known, log.held), RoundRows(rows, job.done, job.most)
@@ -117,6 +117,7 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
             report.done, report.rest = taken.done, taken.rest
             report.passed = task.intake.intervals.passed
             report.reach = log.reach()
+            report.gone |= gone
             report.repeated = _is_repeated()
         except BaseException:
             forget_worker()
@@ -137,16 +138,18 @@ def _is_repeated() -> bool:
     return task is not None and task.attemptNumber() > 0
 
 
-def _before(job: SinkJob) -> tuple[RecoveredDeliveries, frozenset[str]]:
-    """The deliveries of earlier runs, and of an earlier attempt of this task; and the lanes in which its worker parked
-    messages that it did not report: they are held."""
+def _before(job: SinkJob) -> tuple[RecoveredDeliveries, frozenset[str], frozenset[str]]:
+    """The deliveries of earlier runs, and of an earlier attempt of this task. That attempt's report was lost: also
+    returns its lanes with parked messages, which are held, and the subscriptions whose receivers answered 410."""
     known = job.known
     if not _is_repeated():
-        return known, frozenset()
+        return known, frozenset(), frozenset()
     arguments = job.settings.kafka, job.number, job.outcomes, OUTCOMES_TIMEOUT_S
     parked = parked_in_batch(*arguments)
-    found = RecoveredDeliveries.of(known.settled | settled_in_batch(*arguments), parked, job.number)
+    settled = settled_in_batch(*arguments)
+    found = RecoveredDeliveries.of(known.settled | settled.deliveries, parked, job.number)
     return (
         found._replace(unwritten=found.unwritten | known.unwritten),
         frozenset(name for name, _, _ in parked),
+        settled.gone,
     )

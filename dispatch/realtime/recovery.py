@@ -26,6 +26,7 @@ from arborcast.dispatch.hot.recovered import (
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS
 from arborcast.dispatch.realtime.driver import ProgressListener
 from arborcast.dispatch.realtime.messages import ProgressLog, WorkerProgress
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import JobSettings
 
@@ -74,10 +75,14 @@ class Recovery:
             behind_ms = dict.fromkeys(positions, min(behind_ms.values()))
         # Parked deliveries first: if the redelivery finishes one meanwhile, the log has its row.
         parked = list(self._redeliverer.parked_behind(begun))
-        found, tried = settled_since(self._kafka, since, behind_ms, len(positions), READ_BACK_S)
-        tried = {lane: at for lane, at in tried.items() if at[1] > positions[at[0]]}
-        behind = RecoveredDeliveries.of(found, parked, since, tried)
-        logger.info("%d deliveries were settled before the workers were cut off", len(found) + len(behind.unwritten))
+        found = settled_since(self._kafka, since, behind_ms, len(positions), READ_BACK_S)
+        if found.gone:
+            # The crash may have come before their report.
+            self._redeliverer.batch_done([PartitionReport(gone=set(found.gone))])
+        tried = {lane: at for lane, at in found.newest.items() if at[1] > positions[at[0]]}
+        behind = RecoveredDeliveries.of(found.deliveries, parked, since, tried)
+        settled = len(found.deliveries) + len(behind.unwritten)
+        logger.info("%d deliveries were settled before the workers were cut off", settled)
         # Tasks write their own number, the driver -1.
         return StartState(positions, behind, newest, since, any(known[number].task < 0 for number in begun))
 

@@ -402,9 +402,11 @@ def _of_all_partitions(self: Any) -> recovered.StartState:
     since = min((each.since for each in known.values() if not each.clean), default=-1)
     if since < 0:
         return recovered.StartState(positions, recovered.NOTHING, self.newest())
-    found, _ = recovered.settled_since(self._kafka, since, dict.fromkeys(positions, 0), len(positions), 300.0)
+    found = recovered.settled_since(self._kafka, since, dict.fromkeys(positions, 0), len(positions), 300.0)
     parked = self._redeliverer.parked_behind(positions)
-    return recovered.StartState(positions, recovered.RecoveredDeliveries.of(found, parked, since), self.newest(), since)
+    return recovered.StartState(
+        positions, recovered.RecoveredDeliveries.of(found.deliveries, parked, since), self.newest(), since
+    )
 
 
 def _said_again_and_whole(before: Exclusions, now: Exclusions) -> Iterator[Any]:
@@ -434,7 +436,7 @@ def _of_the_first(messages: waiting.WaitingMessages) -> int:
 
 def _of_batch_alone(
     kafka: KafkaSettings, batch: int, ends: recovered.OutcomeEnds, timeout_s: float
-) -> recovered.Settled:
+) -> recovered.SettledRows:
     """Without rows of the redelivery."""
     with patched((attempts, "NO_BATCH", batch)):
         return recovered.settled_in_batch(kafka, batch, ends, timeout_s)

@@ -439,7 +439,7 @@ class Oracle:
             return False
         # A task that Spark cuts off writes nothing more, also while its worker still runs.
         ends = (before.process.state.get((what, "at"), -math.inf) for what in ("cut off", "died"))
-        died_at = min((at for at in ends if at >= before.heard), default=math.inf)
+        died_at = min((at for at in ends if at >= before.began), default=math.inf)
         if died_at > again.began:
             return False
         return bool(died_at - before.heard <= UNWRITTEN_S or self.kafka_was_slow_at(before.heard))

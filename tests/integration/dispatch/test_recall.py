@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 
+import msgspec
 import pytest
 
 from arborcast.core.eventlog.client import partition_of_key
@@ -16,6 +17,7 @@ from arborcast.dispatch.hot.intervals import read_passed
 from arborcast.dispatch.hot.recovered import (
     OutcomeEnds,
     OutcomeLogs,
+    SettledRows,
     appended_ms,
     newest_batch,
     parked_in_batch,
@@ -30,6 +32,8 @@ from arborcast.topic_model.subscriptions import DeliveryPolicy
 from arborcast.topic_model.topics import TopicPath
 from tests.support.table_rows import attempt
 
+NO_ROWS = SettledRows(frozenset(), {}, frozenset())
+
 
 def row(subscription: str, notification: str, batch: int, topic: str = "a") -> Attempt:
     return attempt(notification, subscription, "delivered", batch=batch, topic=TopicPath(topic))
@@ -39,7 +43,7 @@ def test_the_newest_batch_and_what_it_has_settled_and_parked(kafka_settings: Kaf
     ensure_topics(kafka_settings)
     logs = OutcomeLogs(kafka_settings)
     before = logs.ends()
-    assert settled_in_batch(kafka_settings, 5, before, 20) == frozenset()
+    assert settled_in_batch(kafka_settings, 5, before, 20) == NO_ROWS
     assert newest_batch(kafka_settings, 20) == NO_BATCH
 
     of_the_redelivery = ("s", "of the redelivery")
@@ -51,6 +55,9 @@ def test_the_newest_batch_and_what_it_has_settled_and_parked(kafka_settings: Kaf
         written = {(f"s{number}", f"n{number}") for number in range(1_500)}
         for subscription, notification in sorted(written):
             log.add(row(subscription, notification, 5))
+        # A 410 that the driver may not have got before a crash, and one after the end of its subscription.
+        log.add(msgspec.structs.replace(row("s1", "n1", 5), state="cancelled", status=410))
+        log.add(msgspec.structs.replace(row("s2", "n2", 5), state="cancelled"))
         log.settle(120)
         assert raw.partitions
         raw.send(0, b"this cannot be read", attempts.key_of(4))
@@ -59,9 +66,12 @@ def test_the_newest_batch_and_what_it_has_settled_and_parked(kafka_settings: Kaf
 
         assert logs.ends() == before, "no request before each batch"
         found = settled_in_batch(kafka_settings, 5, before, 20)
-        assert found == {*written, of_the_redelivery}, "the latter was parked, and perhaps by the batch"
-        assert settled_in_batch(kafka_settings, 6, before, 20) == {of_the_redelivery}
-        assert settled_in_batch(kafka_settings, 5, OutcomeLogs(kafka_settings).ends(), 20) == frozenset()
+        deliveries = {*written, of_the_redelivery}
+        assert found == SettledRows(frozenset(deliveries), {}, frozenset({"s1"})), (
+            "the latter was parked, perhaps by the batch"
+        )
+        assert settled_in_batch(kafka_settings, 6, before, 20).deliveries == {of_the_redelivery}
+        assert settled_in_batch(kafka_settings, 5, OutcomeLogs(kafka_settings).ends(), 20) == NO_ROWS
         log.add_matched(0, 7, 0, [Matched("for nobody", TopicPath("a"), 1, 0, 0)])
         log.settle(120)
         assert newest_batch(kafka_settings, 20) == 7
@@ -99,11 +109,13 @@ def test_rows_behind_the_positions_of_a_run_are_recalled(
         log.settle(120)
 
     def recalled(first: int, behind_ms: dict[int, int]) -> set[str]:
-        return {notification for _, notification in settled_since(kafka_settings, first, behind_ms, count, 20)[0]}
+        return {
+            notification for _, notification in settled_since(kafka_settings, first, behind_ms, count, 20).deliveries
+        }
 
     assert recalled(5, {busy: now_ms}) == {"of the run", "of the redelivery"}
     assert recalled(6, {busy: now_ms}) == {"of the redelivery"}, "what an earlier run parked was tried"
-    assert settled_since(kafka_settings, 5, {busy: now_ms}, count, 20)[1] == {("s", TopicPath("a")): (busy, 17)}
+    assert settled_since(kafka_settings, 5, {busy: now_ms}, count, 20).newest == {("s", TopicPath("a")): (busy, 17)}
     assert recalled(5, {quiet: now_ms}) == {"of another partition"}
     later_ms = now_ms + 3_600_000
     assert recalled(5, {busy: later_ms, quiet: now_ms}) == {"of another partition"}, "each since its own time"

@@ -16,11 +16,11 @@ from arborcast.core.backoff import Backoff
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
+from arborcast.core.timer_queue import TimerQueue
 from arborcast.core.wall_clock import WatchedClock, time_ms
 from arborcast.dispatch.matching.view import RoutingView, SubscriptionListener
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
-from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 from arborcast.topic_model.subscriptions import Subscription
 
 logger = logging.getLogger(__name__)

@@ -195,7 +195,8 @@ def test_damaged_progress_is_skipped_and_ends_clean_positions(monkeypatch: pytes
         (b"0", b"\xc1 no record"),
         encode_progress(WorkerProgress(2, 1, 7, 2, clean=True)),
     ]
-    listener = ProgressListener(KafkaSettings(), [].append, WorkersHere())
+    reports: list[PartitionReport] = []
+    listener = ProgressListener(KafkaSettings(), reports.append, WorkersHere())
     for offset, record in enumerate(written):
         logs.write(PROGRESS_LOG, *record)
         listener._read(record, offset)

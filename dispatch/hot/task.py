@@ -62,13 +62,13 @@ POLL_S = 0.02
 class TaskJob:
     """The parameters of a task in both modes; pickled into every task, so they are small. `number` is that of the batch
     or run. `recovered` are deliveries of earlier runs, None without one; `passed` is the state of minimum intervals.
-    `under_way` is the file of the in-flight gauge, empty for none."""
+    `gauge_file` is the file of the in-flight gauge, empty for none."""
 
     settings: JobSettings
     number: int
     recovered: Broadcast[RecoveredDeliveries] | None = None
     passed: Passed = field(default_factory=dict)
-    under_way: str = ""
+    gauge_file: str = ""
 
     @property
     def known(self) -> RecoveredDeliveries:

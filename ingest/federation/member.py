@@ -173,15 +173,15 @@ class _Summary:
     def __init__(self, table: RoutingTable, in_thread: _InThread) -> None:
         self._table = table
         self._in_thread = in_thread
-        self._wanted: tuple[str, ...] = ()
+        self._topics: tuple[str, ...] = ()
         self._position, self._next = -2, 0.0  # no position
 
     async def current(self, now: float) -> tuple[str, ...]:
         if self._table.position != self._position and now >= self._next:
             position, there = self._table.position, list(self._table.subscriptions())
-            self._wanted = await self._in_thread(lambda: interest.summary_of(there))
+            self._topics = await self._in_thread(lambda: interest.summary_of(there))
             self._position, self._next = position, time.monotonic() + _SHARE * (time.monotonic() - now)
-        return self._wanted
+        return self._topics
 
 
 class _InterestSender:
@@ -297,8 +297,8 @@ class FederationMember:
         old, new = before.representative(group), after.representative(group)
         if old is None or new is None or old.engine == new.engine:
             return
-        gone = after.named(old.name)
-        since_s = time.time() - takeover.span_s(gone.silent_ms if gone is not None else 0)
+        former = after.named(old.name)
+        since_s = time.time() - takeover.span_s(former.silent_ms if former is not None else 0)
         logger.warning("%s represents the group %s, and no longer %s", new.name, group, old.name)
         self._spawn(self._take_over(new.engine, since_s))
 
@@ -340,14 +340,14 @@ class FederationMember:
         def protect(link: Subscription) -> Subscription:
             return gateway.protector.with_secret(link, self._keys.current, now_ms, 0)[0]
 
-        wanted = [
+        required = [
             each
-            for each in links.wanted_links(own, topology, self._interests, datagrams)
+            for each in links.required_links(own, topology, self._interests, datagrams)
             if each.datagrams == "only" or self._outbound.allows_url(each.to, each.url)
         ]
-        records = links.changes(own, wanted, self._links(), now_ms, protect, absent)
+        records = links.changes(own, required, self._links(), now_ms, protect, absent)
         records += links.forgotten(topology, self._interests)
-        records += links.resumed(wanted, topology, gateway.suspensions.__contains__)
+        records += links.resumed(required, topology, gateway.suspensions.__contains__)
         if records:
             await gateway.changes.commit(records)
         self._seen = seen
@@ -356,8 +356,8 @@ class FederationMember:
 
     async def _send_interests(self) -> None:
         own, now = self._settings.engine, time.monotonic()
-        wanted = await self._summary.current(now)
-        for to, send in links.reports_of(own, self.topology, self._interests, wanted).items():
+        own_interest = await self._summary.current(now)
+        for to, send in links.reports_of(own, self.topology, self._interests, own_interest).items():
             member = links.reached(to, self.topology)
             if member is not None and self._outbound.allows_url(to, member.url):
                 summary = interest.merged(send.topics), interest.merged(send.others)

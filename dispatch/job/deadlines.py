@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from arborcast.core.backoff import Backoff
@@ -178,8 +178,10 @@ class DeadlineWatch(SubscriptionListener):
         self._known: set[str] = set()  # subscriptions with a deadline, active or not
         self._changed: deque[str] = deque()
         self._reports: deque[Mapping[tuple[str, str], int]] = deque()
-        self._over: list[Quiet] = []  # silences whose log ends are to be queried
-        self._checked: dict[Quiet, _LogEnds] = {}  # checked once everything before these ends is matched
+        self._over: dict[Quiet, None] = {}  # silences whose log ends are to be queried
+        # Silences that are checked once everything before these ends is matched; the ends of later ones are higher.
+        self._unchecked: deque[tuple[_LogEnds, Collection[Quiet]]] = deque()
+        self._pending: set[Quiet] = set()  # the same
         self._log = LogConsumer(kafka, "notifications")
         self._caught_up = 0.0  # when the control log was last read here, by the monotonic clock
         self._service = Service(
@@ -224,11 +226,12 @@ class DeadlineWatch(SubscriptionListener):
         self._apply_changes()
         self._apply_reports()
         now_ms = self._clock.now_ms()
-        self._over += [each for each in self._deadlines.over(now_ms) if each not in self._checked]
+        self._over.update(dict.fromkeys(each for each in self._deadlines.over(now_ms) if each not in self._pending))
         if self._over:
-            self._checked.update(dict.fromkeys(self._over, _LogEnds(now_ms, self._log.ends())))
-            self._over.clear()
-        if self._checked:
+            self._unchecked.append((_LogEnds(now_ms, self._log.ends()), self._over))
+            self._pending.update(self._over)
+            self._over = {}
+        if self._unchecked:
             self._check(now_ms)
 
     def _apply_changes(self) -> None:
@@ -257,18 +260,19 @@ class DeadlineWatch(SubscriptionListener):
         at = self._positions() or {}
         # Matches are reported before, or with, the position: apply them now.
         self._apply_reports()
-        pending: dict[Quiet, _LogEnds] = {}
-        for silence, log in self._checked.items():
+        while self._unchecked:
+            log, silences = self._unchecked[0]
             if any(at.get(number, 0) < end for number, end in log.ends.items()):
-                pending[silence] = log
-                continue
-            subscription = self._view.subscription(silence.subscription)
-            if subscription is None or subscription.expired(now_ms):
-                self._deadlines.forget(silence.subscription)
-            elif (notice := self._deadlines.checked(silence, log.at_ms)) is not None:
-                kind, since_ms = notice
-                self._publish_event(kind, silence, since_ms)
-        self._checked = pending
+                return
+            self._unchecked.popleft()
+            self._pending.difference_update(silences)
+            for silence in silences:
+                subscription = self._view.subscription(silence.subscription)
+                if subscription is None or subscription.expired(now_ms):
+                    self._deadlines.forget(silence.subscription)
+                elif (notice := self._deadlines.checked(silence, log.at_ms)) is not None:
+                    kind, since_ms = notice
+                    self._publish_event(kind, silence, since_ms)
 
     def _publish_event(self, kind: _Kind, silence: Quiet, since_ms: int) -> None:
         self._publish(

@@ -156,6 +156,35 @@ class _LogEnds(NamedTuple):
     ends: Mapping[int, int]
 
 
+class _PendingChecks:
+    """Silences that are checked once everything before the ends of the log is matched; later ones have higher ends."""
+
+    def __init__(self) -> None:
+        self._checks: deque[tuple[_LogEnds, Collection[Quiet]]] = deque()
+        self._silences: set[Quiet] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._checks)
+
+    def __contains__(self, silence: Quiet) -> bool:
+        return silence in self._silences
+
+    def add(self, log: _LogEnds, silences: Collection[Quiet]) -> None:
+        self._checks.append((log, silences))
+        self._silences.update(silences)
+
+    def take(self, positions: Mapping[int, int]) -> Iterator[tuple[Quiet, int]]:
+        """Remove and return those before these positions, with the times of their ends."""
+        while self._checks:
+            log, silences = self._checks[0]
+            if any(positions.get(number, 0) < end for number, end in log.ends.items()):
+                return
+            self._checks.popleft()
+            self._silences.difference_update(silences)
+            for silence in silences:
+                yield silence, log.at_ms
+
+
 class DeadlineWatch(SubscriptionListener):
     """Checks deadlines in a thread. `positions` are the offsets of the `notifications` log before which everything is
     matched and reported, by partition; `follows`: another thread reads the control log as it grows."""
@@ -179,9 +208,7 @@ class DeadlineWatch(SubscriptionListener):
         self._changed: deque[str] = deque()
         self._reports: deque[Mapping[tuple[str, str], int]] = deque()
         self._over: dict[Quiet, None] = {}  # silences whose log ends are to be queried
-        # Silences that are checked once everything before these ends is matched; the ends of later ones are higher.
-        self._unchecked: deque[tuple[_LogEnds, Collection[Quiet]]] = deque()
-        self._pending: set[Quiet] = set()  # the same
+        self._pending = _PendingChecks()
         self._log = LogConsumer(kafka, "notifications")
         self._caught_up = 0.0  # when the control log was last read here, by the monotonic clock
         self._service = Service(
@@ -228,10 +255,9 @@ class DeadlineWatch(SubscriptionListener):
         now_ms = self._clock.now_ms()
         self._over.update(dict.fromkeys(each for each in self._deadlines.over(now_ms) if each not in self._pending))
         if self._over:
-            self._unchecked.append((_LogEnds(now_ms, self._log.ends()), self._over))
-            self._pending.update(self._over)
+            self._pending.add(_LogEnds(now_ms, self._log.ends()), self._over)
             self._over = {}
-        if self._unchecked:
+        if self._pending:
             self._check(now_ms)
 
     def _apply_changes(self) -> None:
@@ -260,19 +286,13 @@ class DeadlineWatch(SubscriptionListener):
         at = self._positions() or {}
         # Matches are reported before, or with, the position: apply them now.
         self._apply_reports()
-        while self._unchecked:
-            log, silences = self._unchecked[0]
-            if any(at.get(number, 0) < end for number, end in log.ends.items()):
-                return
-            self._unchecked.popleft()
-            self._pending.difference_update(silences)
-            for silence in silences:
-                subscription = self._view.subscription(silence.subscription)
-                if subscription is None or subscription.expired(now_ms):
-                    self._deadlines.forget(silence.subscription)
-                elif (notice := self._deadlines.checked(silence, log.at_ms)) is not None:
-                    kind, since_ms = notice
-                    self._publish_event(kind, silence, since_ms)
+        for silence, at_ms in self._pending.take(at):
+            subscription = self._view.subscription(silence.subscription)
+            if subscription is None or subscription.expired(now_ms):
+                self._deadlines.forget(silence.subscription)
+            elif (notice := self._deadlines.checked(silence, at_ms)) is not None:
+                kind, since_ms = notice
+                self._publish_event(kind, silence, since_ms)
 
     def _publish_event(self, kind: _Kind, silence: Quiet, since_ms: int) -> None:
         self._publish(

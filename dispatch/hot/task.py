@@ -282,7 +282,8 @@ class PartitionTask:
             for subscription, _ in list(lanes.waiting()):
                 if exclusions.is_sick(subscription) and not before.is_sick(subscription):
                     self.lanes.defer(subscription, waits(SICK))
-        outcomes.resume(exclusions.on_trial - before.on_trial)
+        if exclusions.on_trial is not before.on_trial:
+            outcomes.resume(exclusions.on_trial - before.on_trial)
         outcomes.watched = exclusions.watched
         if exclusions.unjudged != before.unjudged:
             self.intake.judge = self._judge(exclusions.unjudged)

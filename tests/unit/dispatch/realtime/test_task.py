@@ -13,6 +13,7 @@ import pytest
 from arborcast.dispatch.hot import task as partition_task
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.hold_buffer import HoldBuffer
+from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.realtime import worker
 from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerProgress, WorkerUpdate
 from arborcast.dispatch.realtime.task import LogLink, RealtimeJob
@@ -91,6 +92,20 @@ def test_a_lane_stays_held_while_the_driver_begins_again(monkeypatch: pytest.Mon
     running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(freed=frozenset({"s"}))))
     running.step()
     assert engine.pushed == 1
+
+
+def test_unchanged_endpoints_cost_nothing_with_each_update() -> None:
+    class Unread(frozenset[str]):
+        """Tens of thousands, with up to forty updates a second."""
+
+        def __sub__(self, other: object) -> Any:
+            raise AssertionError("each of them is read")
+
+    engine, endpoints = Engine(), Unread({"http://e/"})
+    running = Running(cast(Any, engine), RealtimeJob(settings=SETTINGS, number=1, began_s=engine.monotonic()), 0, 0)
+    running.task.intake.exclusions = Exclusions(degraded=endpoints, watched=endpoints, on_trial=endpoints)
+    running.task.exclude(running.task.intake.exclusions._replace(held=frozenset({"s"})))
+    assert running.task.intake.exclusions.held == {"s"}
 
 
 def test_a_task_reports_that_it_has_stopped_when_all_is_settled() -> None:

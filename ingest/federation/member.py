@@ -258,7 +258,7 @@ class FederationMember:
             settings.engine, HttpClient(gateway.outbound, gateway.route, threads=_SENDERS, name="interest"), keys
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._seen: tuple[int, int, bytes, Mapping[str, str]] | None = None
+        self._links_as_of: tuple[int, int, bytes, Mapping[str, str]] | None = None
         self.topology = Topology()
 
     async def run(self) -> None:
@@ -271,7 +271,7 @@ class FederationMember:
                     ("the administrator", self._membership.renew, BEAT_S),
                     ("the topology", self._follow, 0.0),
                     ("links to other engines", self._keep_links, _CHECK_S),
-                    ("wanted topics", self._send_interests, _SEND_S),
+                    ("topics of interest", self._send_interests, _SEND_S),
                 ):
                     tasks.create_task(repeated(f"federation, {what}", work, pause_s, _BACKOFF, *known))
         finally:
@@ -290,9 +290,9 @@ class FederationMember:
             return
         self.topology = found
         await self._in_thread(lambda: _write(self._file, found))
-        self._look_for_takeover(known, found)
+        self._check_takeover(known, found)
 
-    def _look_for_takeover(self, before: Topology, after: Topology) -> None:
+    def _check_takeover(self, before: Topology, after: Topology) -> None:
         group = self._settings.group
         old, new = before.representative(group), after.representative(group)
         if old is None or new is None or old.engine == new.engine:
@@ -331,8 +331,8 @@ class FederationMember:
     async def _keep_links(self) -> None:
         gateway, own, topology = self._gateway, self._settings.engine, self.topology
         datagrams = await self._datagrams.of(topology)
-        seen = (topology.version, gateway.table.position, self._keys.current, datagrams)
-        if seen == self._seen or not topology.version:
+        as_of = (topology.version, gateway.table.position, self._keys.current, datagrams)
+        if as_of == self._links_as_of or not topology.version:
             return
         absent = links.absent_groups(topology) if links.is_representative(own, topology) else frozenset()
         now_ms = times.to_ms(gateway.now())
@@ -350,7 +350,7 @@ class FederationMember:
         records += links.resumed(required, topology, gateway.suspensions.__contains__)
         if records:
             await gateway.changes.commit(records)
-        self._seen = seen
+        self._links_as_of = as_of
 
     # Interest
 

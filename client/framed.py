@@ -42,6 +42,9 @@ _READ = 256 * 1024
 
 _LIMIT: Final = 1024 * 1024 * 1024
 
+# Time without data after which a connection is lost, until the broker has named its own.
+_SILENCE_S: Final = 60.0
+
 _SCHEMES = ("framed", "framed+tls")
 
 
@@ -128,18 +131,21 @@ class _Wire:
 
     def __init__(self, opened: socket.socket) -> None:
         opened.setblocking(False)
+        self.silence_s = _SILENCE_S
         self._socket = opened
         self._turn = threading.Lock()
         self._sending = threading.Lock()
 
     def receive(self) -> bytes:
-        """Wait for data; empty if the peer has closed the connection. Raises OSError."""
+        """Wait for data; empty if the peer has closed the connection. Raises OSError, also after `silence_s`: without
+        data to send, TCP never notices a dead peer, and otherwise after a quarter of an hour."""
         while True:
             try:
                 with self._turn:
                     return self._socket.recv(_READ)
             except (BlockingIOError, ssl.SSLWantReadError):
-                self._wait(selectors.EVENT_READ)
+                if not self._wait(selectors.EVENT_READ, self.silence_s):
+                    raise TimeoutError(f"nothing came from the broker for {self.silence_s:g} s") from None
             except ssl.SSLWantWriteError:
                 self._wait(selectors.EVENT_WRITE)
 
@@ -165,10 +171,10 @@ class _Wire:
         """Close the socket."""
         self._socket.close()
 
-    def _wait(self, event: int) -> None:
+    def _wait(self, event: int, timeout_s: float | None = None) -> bool:
         with selectors.DefaultSelector() as selector:
             selector.register(self._socket, event)
-            selector.select()
+            return bool(selector.select(timeout_s))
 
 
 class ConnectionLost(BrokerUnavailable):
@@ -188,7 +194,7 @@ class Connection:
         self._handlers: dict[str, Callable[[Frame, frames.MessageBody], None]] = {}
         self._unclaimed: dict[str, list[tuple[Frame, frames.MessageBody]]] = {}
         self._lock = threading.Lock()
-        self._idle_s = 60.0
+        self._idle_s = _SILENCE_S
         self._max_frame_bytes = _LIMIT
         self._loss = ""  # the reason for which the connection was lost
         self._sessions: list[Session] = []
@@ -204,7 +210,8 @@ class Connection:
     def authenticate(self, connect: frames.ConnectBody) -> None:
         """Authenticate. Raises FaultReceived or BrokerUnavailable."""
         connected = frames.read_body(self.request(FrameKind.CONNECT, connect), frames.ConnectedBody)
-        self._idle_s = connected.idle_s
+        # The broker answers each PING.
+        self._idle_s = self._wire.silence_s = connected.idle_s
         self._max_frame_bytes = connected.max_frame_bytes
         threading.Thread(target=self._ping, name="framed-ping", daemon=True).start()
 
@@ -284,6 +291,7 @@ class Connection:
         except (OSError, FrameError, frames.BodyError) as failure:
             error = failure
         self._lose(error)
+        self._wire.end()
 
     def _received(self, frame: Frame) -> None:
         match frame.kind:

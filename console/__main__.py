@@ -14,7 +14,10 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
 from pathlib import Path
+from types import ModuleType
 
 from arborcast.console.process import ConsoleProcess, listen
 from arborcast.core.errors import ConfigError
@@ -25,6 +28,14 @@ from arborcast.engine.terminal import print_error
 logger = logging.getLogger("arborcast.console")
 
 
+class WithoutPandas(MetaPathFinder):
+    """Refuses pandas, which no page needs: Arrow would import it with its first data set, for 20 MiB of memory."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("the console does not load pandas", name=name)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the console until it is stopped."""
     parser = argparse.ArgumentParser(prog="python -m arborcast.console", description="Arborcast's web console.")
@@ -33,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     # Read when Arrow is loaded, with the first question about a table: its own pool would keep 25 MiB after it.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    sys.meta_path.insert(0, WithoutPandas())
     log_format.configure("human", "console")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:

@@ -84,13 +84,13 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
         try:
             if text_of(form, "action") == "delete":
                 await asyncio.to_thread(console.lists.views.remove, visitor.name, name, path)
-                said = "View deleted."
+                note = "View deleted."
             else:
                 saved = await asyncio.to_thread(console.lists.views.save, visitor.name, name, url)
-                said, url = f"View {saved.name} saved.", saved.url
+                note, url = f"View {saved.name} saved.", saved.url
         except ViewRefused as error:
-            said = str(error)
-        console.note(visitor, said)
+            note = str(error)
+        console.note(visitor, note)
         return go(url)
 
     async def live(request: Request) -> Response:

@@ -24,7 +24,7 @@ from arborcast.console.downloads import Download
 from arborcast.console.guard import Sessions, Visitor, visitor_of
 from arborcast.console.health import EngineHealth
 from arborcast.console.lists import Lists
-from arborcast.console.live import LiveParts, Look, Replacement, Seen, changes, merged
+from arborcast.console.live import LiveParts, PageParts, PartsReader, Replacement, changes, merged
 from arborcast.console.pages import StaticFiles, Templates
 from arborcast.console.questions import Answer, Questions
 from arborcast.core.errors import ArborcastError, InfrastructureError
@@ -169,15 +169,17 @@ class Console:
         """A whole page, of a template that extends base.html."""
         return HTMLResponse(self._document(request, template, **values), status)
 
-    def slow_page(self, request: Request, template: str, look: Look, *, status: int = 200, **values: Any) -> Response:
-        """A page with a slow part in place of `later`: the rest is shown meanwhile, with and without script. `look` has
-        the part as "shown"."""
+    def slow_page(
+        self, request: Request, template: str, read_parts: PartsReader, *, status: int = 200, **values: Any
+    ) -> Response:
+        """A page with a slow part in place of `later`: the rest is shown meanwhile, with and without script.
+        `read_parts` returns the part as "shown"."""
         before, _, after = self._document(request, template, later=_LATER, **values).partition(_LATER)
 
         async def pieces() -> AsyncIterator[str]:
             yield before
             try:
-                yield (await look(_FRESH_S)).parts["shown"]
+                yield (await read_parts(_FRESH_S)).parts["shown"]
             except ArborcastError as error:
                 # It is too late for another status.
                 yield self.render(request, "refusal.html", wrong=str(error))
@@ -185,33 +187,35 @@ class Console:
 
         return StreamingResponse(pieces(), status, media_type="text/html")
 
-    def live_page(self, request: Request, look: Look) -> Response:
+    def live_page(self, request: Request, read_parts: PartsReader) -> Response:
         """The stream that keeps such a page, and its header, as things are."""
 
-        async def everything(age_s: float) -> Seen:
-            seen = await look(age_s)
+        async def everything(age_s: float) -> PageParts:
+            page = await read_parts(age_s)
             # The former contents stay, with the reason.
-            parts = {"wrong": seen.parts["shown"]} if seen.failed else {"wrong": "", **seen.parts}
-            return Seen(parts, seen.rest_s)
+            parts = {"wrong": page.parts["shown"]} if page.failed else {"wrong": "", **page.parts}
+            return PageParts(parts, page.rest_s)
 
         return self.live.response(merged(self.header(request), changes(everything, _CHECK_S)))
 
     def header(self, request: Request) -> AsyncGenerator[Replacement]:
         """The parts that each page has: a banner while Kafka is away, and the health of the engine."""
 
-        async def look(_age_s: float) -> Seen:
+        async def read_parts(_age_s: float) -> PageParts:
             health = await self.health.assessment()
             trouble = self.trouble_part(request)
-            return Seen({trouble.id: trouble.html, "health": self.render(request, "health.html", health=health)})
+            return PageParts({trouble.id: trouble.html, "health": self.render(request, "health.html", health=health)})
 
-        return changes(look, _HEADER_S)
+        return changes(read_parts, _HEADER_S)
 
-    def seen(self, request: Request, said: Answer[Any], template: str, **values: Any) -> Seen:
+    def main_part(self, request: Request, answered: Answer[Any], template: str, **values: Any) -> PageParts:
         """An answer, or the reason why there is none, as the main part of such a page."""
-        if said.wrong:
-            return Seen({"shown": self.render(request, "refusal.html", wrong=said.wrong)}, said.rest_s, failed=True)
-        at = datetime.fromtimestamp(said.at).astimezone().strftime("%H:%M:%S")
-        return Seen({"shown": self.render(request, template, **values), "seen": f"Updated {at}"}, said.rest_s)
+        if answered.wrong:
+            return PageParts(
+                {"shown": self.render(request, "refusal.html", wrong=answered.wrong)}, answered.rest_s, failed=True
+            )
+        at = datetime.fromtimestamp(answered.at).astimezone().strftime("%H:%M:%S")
+        return PageParts({"shown": self.render(request, template, **values), "seen": f"Updated {at}"}, answered.rest_s)
 
     def _document(self, request: Request, template: str, **values: Any) -> str:
         visitor = visitor_of(request.scope)

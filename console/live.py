@@ -33,7 +33,7 @@ class Replacement:
     html: str
 
 
-class Seen(NamedTuple):
+class PageParts(NamedTuple):
     """Parts of a page by the ids of their elements, and the minimum time until the next update. With `failed` the parts
     have the reason of a failure."""
 
@@ -42,21 +42,21 @@ class Seen(NamedTuple):
     failed: bool = False
 
 
-Look = Callable[[float], Awaitable[Seen]]
+PartsReader = Callable[[float], Awaitable[PageParts]]
 """The function for a page's contents; results up to this age are accepted."""
 
 
-async def changes(look: Look, every_s: float) -> AsyncGenerator[Replacement]:
+async def changes(read_parts: PartsReader, every_s: float) -> AsyncGenerator[Replacement]:
     """The parts that are not any more as they were sent last."""
     sent: dict[str, str] = {}
     age_s = every_s
     while True:
-        seen = await look(age_s)
-        for part, html in seen.parts.items():
+        page = await read_parts(age_s)
+        for part, html in page.parts.items():
             if sent.get(part) != html:
                 sent[part] = html
                 yield Replacement(part, html)
-        age_s = max(every_s, seen.rest_s)
+        age_s = max(every_s, page.rest_s)
         await asyncio.sleep(age_s)
 
 

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from arborcast.admin import federation as admin
 from arborcast.console.console import Console, Screen
-from arborcast.console.live import Look, Seen
+from arborcast.console.live import PageParts, PartsReader
 from arborcast.console.questions import Answer
 
 # Members and links that are shown: a page stays small.
@@ -34,13 +34,13 @@ def _routes(console: Console) -> list[Route]:
             return Answer(None, "The control log is being read.", time.time(), 0.0)
         return await console.questions.recent_log(admin.with_waiting, admin.links(console.control), age_s=age_s)
 
-    def look_for(request: Request) -> Look:
-        async def look(age_s: float) -> Seen:
+    def reader_of(request: Request) -> PartsReader:
+        async def read_parts(age_s: float) -> PageParts:
             there, carried = await asyncio.gather(
                 console.questions.recent(admin.members, console.settings, age_s=age_s), links(age_s)
             )
             members = there.value.members if there.value else ()
-            return console.seen(
+            return console.main_part(
                 request,
                 _both(there, carried),
                 "cluster/shown.html",
@@ -56,15 +56,15 @@ def _routes(console: Console) -> list[Route]:
                 shown=_SHOWN,
             )
 
-        return look
+        return read_parts
 
     async def page(request: Request) -> Response:
         if not federation.name:
             return console.page(request, "cluster/alone.html")
-        return console.slow_page(request, "cluster/page.html", look_for(request))
+        return console.slow_page(request, "cluster/page.html", reader_of(request))
 
     async def live(request: Request) -> Response:
-        return console.live_page(request, look_for(request))
+        return console.live_page(request, reader_of(request))
 
     return [console.get("/cluster", page), console.get("/cluster/live", live)]
 

@@ -28,7 +28,7 @@ from arborcast.admin.waiting import WaitingEntry, WaitingFilter, WaitingList
 from arborcast.console.console import Console, Screen, go, operator, own_path, text_of
 from arborcast.console.downloads import AT_ONCE, Download, Parts, followed, in_parts
 from arborcast.console.guard import visitor_of
-from arborcast.console.live import Look, Seen
+from arborcast.console.live import PageParts, PartsReader
 from arborcast.console.questions import Answer
 from arborcast.core.errors import ArborcastError, NotFound
 from arborcast.core.settings import KafkaSettings
@@ -152,9 +152,9 @@ class DeliveriesScreen:
         if asked["notification"]:
             return self._page(request, "trace", asked=asked, **values)
 
-        async def recent(age_s: float) -> Seen:
+        async def recent(age_s: float) -> PageParts:
             newest = await self._questions.recent_log(messages.recent, age_s=age_s)
-            return self._console.seen(request, newest, "deliveries/recent.html", newest=newest.value)
+            return self._console.main_part(request, newest, "deliveries/recent.html", newest=newest.value)
 
         return self._console.slow_page(request, "deliveries/trace.html", recent, **_values("trace", asked), **values)
 
@@ -169,10 +169,10 @@ class DeliveriesScreen:
         return self._page(request, "messages", asked=asked, found=found, wrong=wrong)
 
     async def waiting(self, request: Request) -> Response:
-        return self._slow(request, "waiting", _BY, self._look_waiting(request))
+        return self._slow(request, "waiting", _BY, self._waiting_reader(request))
 
     async def waiting_live(self, request: Request) -> Response:
-        return self._console.live_page(request, self._look_waiting(request))
+        return self._console.live_page(request, self._waiting_reader(request))
 
     async def retry(self, request: Request, form: FormData) -> Response:
         """Request attempts of selected deliveries, of all that the filter selects, or of one for an endpoint: a
@@ -205,10 +205,10 @@ class DeliveriesScreen:
         return go(onward)
 
     async def dead(self, request: Request) -> Response:
-        return self._slow(request, "dead", _LETTERS_BY, self._look_dead(request))
+        return self._slow(request, "dead", _LETTERS_BY, self._dead_reader(request))
 
     async def dead_live(self, request: Request) -> Response:
-        return self._console.live_page(request, self._look_dead(request))
+        return self._console.live_page(request, self._dead_reader(request))
 
     async def letter(self, request: Request) -> Response:
         """One dead letter, with its message."""
@@ -358,15 +358,15 @@ class DeliveriesScreen:
             for each in found.worst
         )
 
-    def _slow(self, request: Request, name: str, by: tuple[str, ...], look: Look) -> Response:
+    def _slow(self, request: Request, name: str, by: tuple[str, ...], read_parts: PartsReader) -> Response:
         values = _values(name, _asked(request, (*by, "page", "order")))
-        return self._console.slow_page(request, f"deliveries/{name}.html", look, **values)
+        return self._console.slow_page(request, f"deliveries/{name}.html", read_parts, **values)
 
-    def _look_waiting(self, request: Request) -> Look:
+    def _waiting_reader(self, request: Request) -> PartsReader:
         asked = _asked(request, (*_BY, "page", "order"))
         wanted = _waiting_filter(asked)
 
-        async def look(age_s: float) -> Seen:
+        async def read_parts(age_s: float) -> PageParts:
             newest = asked["order"] == "newest"
             skipped, control = _skipped(asked), self._console.control
 
@@ -382,28 +382,30 @@ class DeliveriesScreen:
                 search = asyncio.ensure_future(question(_SEARCHED_S))
                 await asyncio.wait({search}, timeout=_SHOWN_WITHOUT_S)
                 answer = search.result() if search.done() else answer
-            return self._seen(request, answer, "waiting", asked)
+            return self._main_part(request, answer, "waiting", asked)
 
-        return look
+        return read_parts
 
-    def _look_dead(self, request: Request) -> Look:
+    def _dead_reader(self, request: Request) -> PartsReader:
         asked = _asked(request, (*_LETTERS_BY, "page", "order"))
         wanted = _letters(asked)
 
-        async def look(age_s: float) -> Seen:
+        async def read_parts(age_s: float) -> PageParts:
             control = self._console.control
             answer = await self._questions.recent_log(
                 dead_letters.listed, wanted, _AT_ONCE, control, _skipped(asked), self._views, age_s=age_s
             )
-            return self._seen(request, answer, "dead", asked)
+            return self._main_part(request, answer, "dead", asked)
 
-        return look
+        return read_parts
 
-    def _seen(self, request: Request, answer: Answer[Any], name: str, asked: dict[str, str]) -> Seen:
+    def _main_part(self, request: Request, answer: Answer[Any], name: str, asked: dict[str, str]) -> PageParts:
         template = f"deliveries/{name}-shown.html"
         # Later letters were not shown, so buttons of the page exclude them.
         until = datetime.fromtimestamp(answer.at - answer.took_s, UTC).isoformat()
-        return self._console.seen(request, answer, template, answer=answer.value, until=until, **_values(name, asked))
+        return self._console.main_part(
+            request, answer, template, answer=answer.value, until=until, **_values(name, asked)
+        )
 
     def _page(self, request: Request, name: str, *, asked: dict[str, str], **values: Any) -> Response:
         return self._console.page(request, f"deliveries/{name}.html", **_values(name, asked), **values)

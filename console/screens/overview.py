@@ -19,7 +19,7 @@ from arborcast.admin.subscriptions import SubscriptionFilter, listed, one
 from arborcast.console.console import Console, Screen, go
 from arborcast.console.guard import visitor_of
 from arborcast.console.health import EndpointsHealth
-from arborcast.console.live import Look, Seen
+from arborcast.console.live import PageParts, PartsReader
 from arborcast.console.screens.topics import browsing
 from arborcast.core.errors import ExpressionError
 from arborcast.engine.monitoring.attention import is_stale, tiles
@@ -61,8 +61,8 @@ _TILES: Mapping[str, str] = {
 }
 
 
-def _look(console: Console, request: Request) -> Look:
-    async def look(_age_s: float) -> Seen:
+def _parts_of(console: Console, request: Request) -> PartsReader:
+    async def read_parts(_age_s: float) -> PageParts:
         seen = await console.health.look()
         health = EndpointsHealth(seen)
         suspensions = console.control.suspensions if console.ready() else ()
@@ -81,17 +81,17 @@ def _look(console: Console, request: Request) -> Look:
             "failing": [(each, health.word(each["endpoint"])) for each in (seen.failing or ())[:_FAILING]],
             "failing_count": seen.failing_count,
         }
-        return Seen({"shown": console.render(request, "overview/shown.html", **values)})
+        return PageParts({"shown": console.render(request, "overview/shown.html", **values)})
 
-    return look
+    return read_parts
 
 
 def _routes(console: Console) -> list[Route]:
     async def page(request: Request) -> Response:
-        return console.slow_page(request, "overview/page.html", _look(console, request))
+        return console.slow_page(request, "overview/page.html", _parts_of(console, request))
 
     async def live(request: Request) -> Response:
-        return console.live_page(request, _look(console, request))
+        return console.live_page(request, _parts_of(console, request))
 
     async def find(request: Request) -> Response:
         """The page that matches the typed text, or a choice of pages; a fragment for `lists.js` is always a choice."""

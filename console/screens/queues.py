@@ -12,7 +12,7 @@ from starlette.routing import Route
 from arborcast.admin import queues as admin
 from arborcast.admin.topics import topic_named
 from arborcast.console.console import Console, Screen
-from arborcast.console.live import Look, Seen
+from arborcast.console.live import PageParts, PartsReader
 from arborcast.console.questions import Answer
 from arborcast.core.errors import ArborcastError
 from arborcast.core.security.ip_addresses import host_to_reach
@@ -37,15 +37,15 @@ class QueuesScreen:
         """All queues; or one, with its servers and its requests."""
         wanted = _wanted(request)
         template = "queues/one.html" if wanted else "queues/page.html"
-        return self._console.slow_page(request, template, self._look(request), name=wanted)
+        return self._console.slow_page(request, template, self._parts_of(request), name=wanted)
 
     async def live(self, request: Request) -> Response:
-        return self._console.live_page(request, self._look(request))
+        return self._console.live_page(request, self._parts_of(request))
 
-    def _look(self, request: Request) -> Look:
+    def _parts_of(self, request: Request) -> PartsReader:
         wanted = _wanted(request)
 
-        async def one(age_s: float) -> Seen:
+        async def one(age_s: float) -> PageParts:
             try:
                 path = topic_named(wanted, self._console.control.table.topics)
                 figures, waits = await asyncio.gather(
@@ -58,15 +58,17 @@ class QueuesScreen:
                 one = admin.queue(self._console.control, scrape, path)
             except ArborcastError as error:
                 refused = Answer(None, str(error), time.time(), 0.0)
-                return self._console.seen(request, refused, "queues/one-shown.html")
-            return self._console.seen(request, waits, "queues/one-shown.html", one=one, waits=waits.value, shown=_SHOWN)
+                return self._console.main_part(request, refused, "queues/one-shown.html")
+            return self._console.main_part(
+                request, waits, "queues/one-shown.html", one=one, waits=waits.value, shown=_SHOWN
+            )
 
-        async def everything(age_s: float) -> Seen:
+        async def everything(age_s: float) -> PageParts:
             figures = await self._figures(age_s)
             found = admin.queues(self._console.control, figures.value.scrape if figures.value else None)
             # The longest waiting first.
             found.sort(key=lambda each: (-(each.oldest_s or 0), each.queue))
-            return self._console.seen(request, figures, "queues/shown.html", queues=found, shown=_SHOWN)
+            return self._console.main_part(request, figures, "queues/shown.html", queues=found, shown=_SHOWN)
 
         return one if wanted else everything
 

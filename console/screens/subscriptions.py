@@ -30,7 +30,7 @@ from arborcast.console.console import Console, Screen, go, operator, own_path, t
 from arborcast.console.downloads import AT_ONCE, Download, Parts, in_parts
 from arborcast.console.guard import visitor_of
 from arborcast.console.health import EndpointsHealth
-from arborcast.console.live import Look, Seen
+from arborcast.console.live import PageParts, PartsReader
 from arborcast.console.questions import Answer
 from arborcast.console.screens.receiver import rotated
 from arborcast.core.errors import ExpressionError, TopicError
@@ -138,7 +138,7 @@ class SubscriptionsScreen:
         return self._console.slow_page(
             request,
             "subscriptions/page.html",
-            self._look(request),
+            self._parts_of(request),
             asked=asked,
             asks=any(asked.values()),
             states=(*_STATES, *_HEALTH, _PULL_POINT),
@@ -147,14 +147,14 @@ class SubscriptionsScreen:
         )
 
     async def page_live(self, request: Request) -> Response:
-        return self._console.live_page(request, self._look(request))
+        return self._console.live_page(request, self._parts_of(request))
 
-    def _look(self, request: Request) -> Look:
+    def _parts_of(self, request: Request) -> PartsReader:
         """The list, with the health of the endpoints."""
         asked, after = _asked(request), request.query_params.get("after", "")
         back = "/subscriptions" + (f"?{request.url.query}" if request.url.query else "")
 
-        async def look(age_s: float) -> Seen:
+        async def read_parts(age_s: float) -> PageParts:
             wrong, begun = "", time.monotonic()
             seen = await self._console.health.look()
             health = EndpointsHealth(seen)
@@ -177,9 +177,9 @@ class SubscriptionsScreen:
                 "back": back,
                 "more": f"/subscriptions?{urlencode({**asked, 'after': more})}" if more else "",
             }
-            return self._console.seen(request, done, "subscriptions/shown.html", **values)
+            return self._console.main_part(request, done, "subscriptions/shown.html", **values)
 
-        return look
+        return read_parts
 
     async def _counts(self, names: tuple[str, ...], age_s: float) -> Mapping[str, waiting.DeliveryCounts]:
         """The pending deliveries and dead letters of these subscriptions; empty while they are not known."""
@@ -257,14 +257,14 @@ class SubscriptionsScreen:
     async def live(self, request: Request) -> Response:
         return self._console.live_page(request, self._health(request, request.path_params["id"]))
 
-    def _health(self, request: Request, name: str) -> Look:
+    def _health(self, request: Request, name: str) -> PartsReader:
         """The health of its endpoint: speed, pending deliveries, the last response, and the last attempts."""
 
-        async def look(age_s: float) -> Seen:
+        async def read_parts(age_s: float) -> PageParts:
             subscription = self._console.control.table.get(name)
             if subscription is None:
                 ended = self._console.render(request, "refusal.html", wrong="This subscription has ended.")
-                return Seen({"shown": ended}, failed=True)
+                return PageParts({"shown": ended}, failed=True)
             wanted = WaitingFilter(subscription=name)
             questions = self._console.questions
             settings, point = self._console.settings, subscription.pull_point
@@ -279,7 +279,7 @@ class SubscriptionsScreen:
             )
             health, address = EndpointsHealth(seen), subscription.consumer.address
             oldest, more = (answer.value.waiting, answer.value.more) if answer.value else ((), 0)
-            return self._console.seen(
+            return self._console.main_part(
                 request,
                 answer,
                 "subscriptions/health.html",
@@ -295,7 +295,7 @@ class SubscriptionsScreen:
                 words=WORDS,
             )
 
-        return look
+        return read_parts
 
     async def replay(self, request: Request, form: FormData) -> Response:
         """Deliver past notifications again, after a confirmation with their number."""

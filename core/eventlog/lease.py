@@ -53,7 +53,10 @@ class LeaseLog(Generic[Record]):
         self._request_s = times.request_s
         self._encode = encode
         self._writer = LogWriter(self.kafka, name)
-        self._follower: LogFollower[Record] = LogFollower(self.kafka, name, decode, apply, forgetful=True)
+        # A damaged record would end all leases until its deletion; candidates skip the same ones.
+        self._follower: LogFollower[Record] = LogFollower(
+            self.kafka, name, decode, apply, forgetful=True, skips_damaged=True
+        )
 
     def read(self) -> int:
         """Apply the records of the log; returns the next offset. Raises InfrastructureError, RecordVersionError."""

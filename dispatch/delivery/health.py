@@ -20,7 +20,8 @@ from typing import Literal
 import msgspec
 
 from arborcast.core.backoff import Backoff
-from arborcast.core.wall_clock import is_due
+from arborcast.core.timer_queue import TimerQueue
+from arborcast.core.wall_clock import TOLERANCE_MS, is_due
 from arborcast.dispatch.delivery.outcomes import Outcome
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.settings import RetrySettings
@@ -211,6 +212,51 @@ def _is_watched(health: Health) -> bool:
     return bool(health.failures or health.degraded)
 
 
+class _Trials:
+    """The degraded endpoints on trial. The driver reads them ten times in a second: each time only endpoints whose
+    health has changed since, or whose time has come, are examined."""
+
+    def __init__(self) -> None:
+        self._changed: set[str] = set()
+        self._times: TimerQueue[str] = TimerQueue()
+        self._found: dict[bool, set[str]] = {False: set(), True: set()}  # for patient callers, and for others
+        self._copies: dict[bool, frozenset[str]] = {}
+        self._latest_ms = 0
+
+    def changed(self, endpoint: str) -> None:
+        self._changed.add(endpoint)
+
+    def forget(self, endpoint: str) -> None:
+        self._changed.discard(endpoint)
+        self._place(endpoint, HEALTHY, 0)
+
+    def of(self, known: Mapping[str, Health], now_ms: int, patient: bool) -> frozenset[str]:
+        if now_ms < self._latest_ms:  # the clock was put back
+            self._changed.update(known)
+        self._latest_ms = now_ms
+        while (due := self._times.pop(now_ms)) is not None:
+            self._changed.add(due)
+        for endpoint in self._changed:
+            self._place(endpoint, known.get(endpoint, HEALTHY), now_ms)
+        self._changed.clear()
+        if patient not in self._copies:
+            self._copies[patient] = frozenset(self._found[patient])
+        return self._copies[patient]
+
+    def _place(self, endpoint: str, health: Health, now_ms: int) -> None:
+        for patient, found in self._found.items():
+            on_trial = health.degraded and health.on_trial(now_ms, patient)
+            if on_trial != (endpoint in found):
+                found.symmetric_difference_update((endpoint,))
+                self._copies.pop(patient, None)
+        # The times at which the result of `is_due` changes.
+        later = [at for at in (health.tried_ms - TOLERANCE_MS, health.trial_at_ms) if at > now_ms]
+        if health.degraded and later:
+            self._times.set(endpoint, min(later))
+        else:
+            self._times.cancel(endpoint)
+
+
 class EndpointHealthRegistry:
     """Endpoints from their first bad sign until long after their recovery. Thread-safe.
 
@@ -230,6 +276,7 @@ class EndpointHealthRegistry:
         # Until one changes: with thousands of dead endpoints the driver compares them ten times in a second.
         self._degraded: frozenset[str] | None = None
         self._watched: frozenset[str] | None = None
+        self._trials = _Trials()
 
     def get(self, endpoint: str) -> Health:
         return self._known.get(endpoint, HEALTHY)
@@ -245,6 +292,8 @@ class EndpointHealthRegistry:
                 self._known.pop(endpoint, None)
             else:
                 self._known[endpoint] = health
+            if health.degraded or before.degraded:
+                self._trials.changed(endpoint)
             if (health.degraded, _is_watched(health)) != (before.degraded, _is_watched(before)):
                 self._degraded = self._watched = None
             return health
@@ -253,6 +302,7 @@ class EndpointHealthRegistry:
         """Drop an endpoint without a subscription."""
         with self._lock:
             self._known.pop(endpoint, None)
+            self._trials.forget(endpoint)
             self._degraded = self._watched = None
 
     def begin_push(self, endpoint: str) -> bool:
@@ -284,6 +334,7 @@ class EndpointHealthRegistry:
                 if self._in_use(endpoint):
                     # The outcome of a probe in flight was lost with that process, and the breaker would stay open.
                     self._known.setdefault(endpoint, without_probe(health))
+                    self._trials.changed(endpoint)
             self._degraded = self._watched = None
 
     def forget_probes(self) -> None:
@@ -302,8 +353,7 @@ class EndpointHealthRegistry:
     def on_trial(self, now_ms: int, patient: bool = False) -> frozenset[str]:
         """The degraded endpoints to which timely messages are pushed."""
         with self._lock:
-            known = self._known.items()
-            return frozenset(each for each, health in known if health.degraded and health.on_trial(now_ms, patient))
+            return self._trials.of(self._known, now_ms, patient)
 
     def watched(self) -> frozenset[str]:
         """The endpoints whose successes a batch must report: they have failed since their last success, or are

@@ -22,7 +22,7 @@ from arborcast.dispatch.delivery.verdict import Push
 from arborcast.dispatch.hot.batch_outcomes import UNANSWERED, BatchOutcomes, waits
 from arborcast.dispatch.hot.lanes import Lanes
 from arborcast.dispatch.hot.waiting import Received
-from arborcast.dispatch.monitoring.under_way import ignore_count
+from arborcast.dispatch.monitoring.in_flight_gauge import ignore_count
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 

@@ -106,7 +106,7 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
     Raises InfrastructureError when the outcomes cannot be written, RecordVersionError for records of a newer
     version."""
     with heartbeat.task():
-        worker = worker_for(job.settings, job.under_way)
+        worker = worker_for(job.settings, job.gauge_file)
         try:
             known, parked, gone = _before(job)
             log = worker.journal.parked

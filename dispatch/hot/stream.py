@@ -19,8 +19,8 @@ from arborcast.dispatch.hot.recovered import OutcomeLogs, RecoveredDeliveries, S
 from arborcast.dispatch.hot.sink import SinkJob, push_partition
 from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.matching.view import RoutingView
+from arborcast.dispatch.monitoring.in_flight_gauge import InFlightGauge
 from arborcast.dispatch.monitoring.metrics import JobMetrics, Stages
-from arborcast.dispatch.monitoring.under_way import InFlightGauge
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport, Reports
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import JobSettings
@@ -73,7 +73,7 @@ class JobParts(NamedTuple):
     gate: StopGate
     metrics: JobMetrics
     apply: Callable[[Sequence[PartitionReport]], None]
-    under_way: InFlightGauge | None = None
+    gauge: InFlightGauge | None = None
 
     def exclusions(self, patient: bool = False) -> Exclusions:
         """Lanes, endpoints, subscriptions and notifications that workers must not push. `patient` is as for
@@ -185,7 +185,7 @@ class HotPath:
             number=number,
             recovered=self._recovered,
             passed=self._passed,
-            under_way=parts.under_way.file if parts.under_way else "",
+            gauge_file=parts.gauge.file if parts.gauge else "",
             view=view,
             outcomes=self._outcomes.ends(),
             exclusions=parts.exclusions(),
@@ -223,8 +223,8 @@ class HotPath:
         try:
             return run_sink(frame.select("value", "partition", "offset"), job, self._reports)
         finally:
-            if self._parts.under_way is not None:
-                self._parts.under_way.clear()
+            if self._parts.gauge is not None:
+                self._parts.gauge.clear()
 
 
 def accumulator(frame: DataFrame) -> Accumulator[list[PartitionReport]]:

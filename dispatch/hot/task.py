@@ -62,13 +62,13 @@ POLL_S = 0.02
 class TaskJob:
     """The parameters of a task in both modes; pickled into every task, so they are small. `number` is that of the batch
     or run. `recovered` are deliveries of earlier runs, None without one; `passed` is the state of minimum intervals.
-    `under_way` is the file of the in-flight gauge, empty for none."""
+    `gauge_file` is the file of the in-flight gauge, empty for none."""
 
     settings: JobSettings
     number: int
     recovered: Broadcast[RecoveredDeliveries] | None = None
     passed: Passed = field(default_factory=dict)
-    under_way: str = ""
+    gauge_file: str = ""
 
     @property
     def known(self) -> RecoveredDeliveries:
@@ -282,7 +282,8 @@ class PartitionTask:
             for subscription, _ in list(lanes.waiting()):
                 if exclusions.is_sick(subscription) and not before.is_sick(subscription):
                     self.lanes.defer(subscription, waits(SICK))
-        outcomes.resume(exclusions.on_trial - before.on_trial)
+        if exclusions.on_trial is not before.on_trial:
+            outcomes.resume(exclusions.on_trial - before.on_trial)
         outcomes.watched = exclusions.watched
         if exclusions.unjudged != before.unjudged:
             self.intake.judge = self._judge(exclusions.unjudged)

@@ -17,7 +17,7 @@ from arborcast.dispatch.delivery.transport import make_transport
 from arborcast.dispatch.hot.pump import Pump
 from arborcast.dispatch.hot.sink_journal import OUTCOMES_TIMEOUT_S, SinkJournal
 from arborcast.dispatch.matching.filters import Conditions
-from arborcast.dispatch.monitoring.under_way import Gauge
+from arborcast.dispatch.monitoring.in_flight_gauge import Gauge
 from arborcast.dispatch.settings import JobSettings, PushSettings, RetrySettings
 from arborcast.topic_model.subscriptions import Subscription
 
@@ -34,8 +34,8 @@ _CONNECTED_BY = 0.9
 class Worker:
     """The state of one worker process between tasks."""
 
-    def __init__(self, settings: JobSettings, under_way: str) -> None:
-        self.made_for = (settings, under_way)
+    def __init__(self, settings: JobSettings, gauge_file: str) -> None:
+        self.made_for = (settings, gauge_file)
         self._vault = Vault(settings.secrets)
         self._callback_s = settings.push.callback_s
         self._envelopes: Recent[str, tuple[Subscription, Envelope]] = Recent(_ENVELOPES)
@@ -47,7 +47,7 @@ class Worker:
         )
         self.journal = SinkJournal(settings.kafka, OUTCOMES_TIMEOUT_S)
         self.spans = make_push_spans(settings.tracing)
-        self.gauge = Gauge(under_way)
+        self.gauge = Gauge(gauge_file)
         self.pump = Pump(
             self.transport,
             self.envelope_of,
@@ -108,13 +108,13 @@ def _with_short_connect(push: PushSettings, retry: RetrySettings) -> PushSetting
 _worker: Worker | None = None
 
 
-def worker_for(settings: JobSettings, under_way: str) -> Worker:
+def worker_for(settings: JobSettings, gauge_file: str) -> Worker:
     """This process' worker. Only tests use several settings in one session."""
     global _worker
-    if _worker is not None and _worker.made_for != (settings, under_way):
+    if _worker is not None and _worker.made_for != (settings, gauge_file):
         forget_worker()
     if _worker is None:
-        _worker = Worker(settings, under_way)
+        _worker = Worker(settings, gauge_file)
     _worker.resume()
     return _worker
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from arborcast.core.backoff import Backoff
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
+from arborcast.core.timer_queue import TimerQueue
 from arborcast.core.wall_clock import WatchedClock, time_ms
 from arborcast.dispatch.matching.view import RoutingView, SubscriptionListener
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
-from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 from arborcast.topic_model.subscriptions import Subscription
 
 logger = logging.getLogger(__name__)
@@ -156,6 +156,35 @@ class _LogEnds(NamedTuple):
     ends: Mapping[int, int]
 
 
+class _PendingChecks:
+    """Silences that are checked once everything before the ends of the log is matched; later ones have higher ends."""
+
+    def __init__(self) -> None:
+        self._checks: deque[tuple[_LogEnds, Collection[Quiet]]] = deque()
+        self._silences: set[Quiet] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._checks)
+
+    def __contains__(self, silence: Quiet) -> bool:
+        return silence in self._silences
+
+    def add(self, log: _LogEnds, silences: Collection[Quiet]) -> None:
+        self._checks.append((log, silences))
+        self._silences.update(silences)
+
+    def take(self, positions: Mapping[int, int]) -> Iterator[tuple[Quiet, int]]:
+        """Remove and return those before these positions, with the times of their ends."""
+        while self._checks:
+            log, silences = self._checks[0]
+            if any(positions.get(number, 0) < end for number, end in log.ends.items()):
+                return
+            self._checks.popleft()
+            self._silences.difference_update(silences)
+            for silence in silences:
+                yield silence, log.at_ms
+
+
 class DeadlineWatch(SubscriptionListener):
     """Checks deadlines in a thread. `positions` are the offsets of the `notifications` log before which everything is
     matched and reported, by partition; `follows`: another thread reads the control log as it grows."""
@@ -178,8 +207,8 @@ class DeadlineWatch(SubscriptionListener):
         self._known: set[str] = set()  # subscriptions with a deadline, active or not
         self._changed: deque[str] = deque()
         self._reports: deque[Mapping[tuple[str, str], int]] = deque()
-        self._over: list[Quiet] = []  # silences whose log ends are to be queried
-        self._checked: dict[Quiet, _LogEnds] = {}  # checked once everything before these ends is matched
+        self._over: dict[Quiet, None] = {}  # silences whose log ends are to be queried
+        self._pending = _PendingChecks()
         self._log = LogConsumer(kafka, "notifications")
         self._caught_up = 0.0  # when the control log was last read here, by the monotonic clock
         self._service = Service(
@@ -224,11 +253,11 @@ class DeadlineWatch(SubscriptionListener):
         self._apply_changes()
         self._apply_reports()
         now_ms = self._clock.now_ms()
-        self._over += [each for each in self._deadlines.over(now_ms) if each not in self._checked]
+        self._over.update(dict.fromkeys(each for each in self._deadlines.over(now_ms) if each not in self._pending))
         if self._over:
-            self._checked.update(dict.fromkeys(self._over, _LogEnds(now_ms, self._log.ends())))
-            self._over.clear()
-        if self._checked:
+            self._pending.add(_LogEnds(now_ms, self._log.ends()), self._over)
+            self._over = {}
+        if self._pending:
             self._check(now_ms)
 
     def _apply_changes(self) -> None:
@@ -257,18 +286,13 @@ class DeadlineWatch(SubscriptionListener):
         at = self._positions() or {}
         # Matches are reported before, or with, the position: apply them now.
         self._apply_reports()
-        pending: dict[Quiet, _LogEnds] = {}
-        for silence, log in self._checked.items():
-            if any(at.get(number, 0) < end for number, end in log.ends.items()):
-                pending[silence] = log
-                continue
+        for silence, at_ms in self._pending.take(at):
             subscription = self._view.subscription(silence.subscription)
             if subscription is None or subscription.expired(now_ms):
                 self._deadlines.forget(silence.subscription)
-            elif (notice := self._deadlines.checked(silence, log.at_ms)) is not None:
+            elif (notice := self._deadlines.checked(silence, at_ms)) is not None:
                 kind, since_ms = notice
                 self._publish_event(kind, silence, since_ms)
-        self._checked = pending
 
     def _publish_event(self, kind: _Kind, silence: Quiet, since_ms: int) -> None:
         self._publish(

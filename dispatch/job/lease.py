@@ -29,6 +29,7 @@ import msgspec
 
 from arborcast.core.backoff import Backoff
 from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.lease import LeaseLog, LeaseTimes
 from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.eventlog.topics import JOB_LEASE_LOG, ensure_topics
@@ -157,7 +158,8 @@ def is_held(kafka: KafkaSettings, patience_s: float = 0.0) -> bool:
         until = time.monotonic() + patience_s
         end = log.ends()[0]
         for record in log.read({0: OffsetRange(max(end - 1, log.beginnings()[0]), end)}):
-            if decode(KEY, record.value).kind == "release":
+            last = unless_damaged(JOB_LEASE_LOG, record.offset, decode, KEY, record.value)
+            if last is not None and last.kind == "release":
                 return False
             if abs(time.time() - record.timestamp / 1000) <= LEASE_S:
                 return True

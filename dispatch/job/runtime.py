@@ -29,9 +29,9 @@ from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.matching.bases import bases_for, workers_are_here
 from arborcast.dispatch.matching.unmatched import Unmatched
 from arborcast.dispatch.matching.view import RoutingView
+from arborcast.dispatch.monitoring.in_flight_gauge import InFlightGauge
 from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.monitoring.sources import JobSources, QueryProgress, Watched, progress_of
-from arborcast.dispatch.monitoring.under_way import InFlightGauge
 from arborcast.dispatch.operations.erasure import Eraser
 from arborcast.dispatch.realtime.mode_controller import ModeController
 from arborcast.dispatch.recording.recording import Recording
@@ -145,9 +145,7 @@ class DispatchJob:
         )
         self._metrics = metrics = metrics or JobMetrics()
         metrics.slo_target = settings.slo.target
-        self._under_way = (
-            InFlightGauge(settings.home / "run" / "pushes") if workers_are_here(spark.sparkContext) else None
-        )
+        self._gauge = InFlightGauge(settings.home / "run" / "pushes") if workers_are_here(spark.sparkContext) else None
         self._events = OperatorEvents(settings.kafka, self._view)
         self._redeliverer = Redeliverer(
             settings.kafka,
@@ -198,7 +196,7 @@ class DispatchJob:
             deadlines.apply(reports)
 
         self.modes = ModeController(
-            JobParts(spark, settings, self._view, self._redeliverer, gate, metrics, apply, self._under_way)
+            JobParts(spark, settings, self._view, self._redeliverer, gate, metrics, apply, self._gauge)
         )
         self._hot = self.modes.supervisor
         watched = {
@@ -271,7 +269,7 @@ class DispatchJob:
         self._events.publish(event)
 
     def _pushes(self) -> dict[str, float]:
-        of_batches = {"batch": float(self._under_way.total())} if self._under_way else {}
+        of_batches = {"batch": float(self._gauge.total())} if self._gauge else {}
         return {**of_batches, "redelivery": float(self._redeliverer.statistics().in_flight)}
 
     def _progress(self) -> QueryProgress:
@@ -293,8 +291,8 @@ class DispatchJob:
         settings = self._settings
         view = self._view.refresh(_FIRST_READ_S)
         self._recording.open()
-        under_way = self._under_way.file if self._under_way else ""
-        job = SinkJob(settings=settings, number=NO_BATCH, under_way=under_way, view=view)
+        gauge_file = self._gauge.file if self._gauge else ""
+        job = SinkJob(settings=settings, number=NO_BATCH, gauge_file=gauge_file, view=view)
         warm_up(
             self._spark,
             settings.kafka,

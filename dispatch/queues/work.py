@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
+from arborcast.core.timer_queue import TimerQueue
 from arborcast.dispatch.delivery.capacity import scopes_of
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.outcomes import Outcome
@@ -32,7 +33,6 @@ from arborcast.dispatch.redelivery.lanes import RetryLane
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
 from arborcast.dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
 from arborcast.dispatch.redelivery.reports import NO_RESULT, outcome_of
-from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.results import Result
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY, EndpointReference, Subscription, queue_of, queue_topic

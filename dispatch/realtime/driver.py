@@ -25,8 +25,8 @@ from arborcast.dispatch.realtime.messages import (
     ExclusionChange,
     WorkerProgress,
     WorkerUpdate,
-    decode_progress,
     encode_feeds,
+    readable_progress,
 )
 from arborcast.dispatch.realtime.workers import WorkersElsewhere, WorkersHere
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
@@ -287,7 +287,7 @@ class ProgressListener:
         self._report = report
         self._workers = workers
         self._follower = LogFollower(
-            kafka, PROGRESS_LOG, decode_progress, self._apply, wait_ms=_WAIT_MS, forgetful=True
+            kafka, PROGRESS_LOG, lambda *record: record, self._read, wait_ms=_WAIT_MS, forgetful=True
         )
         self._changed = threading.Condition()
         self._run = self._newest = -1
@@ -297,7 +297,9 @@ class ProgressListener:
         self.reported_at = 0.0
         """The time of the last report, by the monotonic clock."""
         self.known: dict[int, WorkerProgress] = {}
-        """The last message of each partition."""
+        """The last readable message of each partition."""
+        self.damaged = False
+        """Whether a record was damaged: a run or a position may be missing in `known`."""
         self._service = Service(
             "worker-progress", self._step, backoff=_BACKOFF, close=self._follower.close, what="the log of the progress"
         )
@@ -362,7 +364,16 @@ class ProgressListener:
         self._follower.poll(_POLL_S)
         return 0.0
 
-    def _apply(self, progress: WorkerProgress, offset: int) -> None:
+    def _read(self, record: tuple[bytes, bytes | None], offset: int) -> None:
+        progress = readable_progress(*record, offset)
+        if progress is None:
+            # Pushes may have been started behind the known positions: a start reads their rows.
+            self.damaged = True
+            self.known = {number: msgspec.structs.replace(each, clean=False) for number, each in self.known.items()}
+        else:
+            self._apply(progress)
+
+    def _apply(self, progress: WorkerProgress) -> None:
         self.reported_at = time.monotonic()
         of_task = progress.task >= 0  # otherwise of the driver
         # Also reports of ended workers of the newest run: its positions count, so its matches count, too.

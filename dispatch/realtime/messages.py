@@ -18,6 +18,7 @@ import msgspec
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.consumer import LogConsumer
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import FEED_LOG, PROGRESS_LOG
 from arborcast.core.eventlog.writers import DurableWriter
@@ -222,8 +223,14 @@ def decode_progress(key: bytes, value: bytes | None) -> WorkerProgress:
     return _progress.decode(value, key).progress
 
 
+def readable_progress(key: bytes, value: bytes | None, offset: int) -> WorkerProgress | None:
+    """The message in a record of `progress`; None if it is damaged: it may have had any position. Raises
+    RecordVersionError."""
+    return unless_damaged(PROGRESS_LOG, offset, decode_progress, key, value)
+
+
 def read_progress(kafka: KafkaSettings) -> dict[int, WorkerProgress]:
-    """The last message of each partition; empty without the log. Raises InfrastructureError."""
+    """The last readable message of each partition; empty without the log. Raises InfrastructureError."""
     found: dict[int, WorkerProgress] = {}
     with LogScan(kafka, PROGRESS_LOG) as log:
         try:
@@ -231,8 +238,8 @@ def read_progress(kafka: KafkaSettings) -> dict[int, WorkerProgress]:
         except InfrastructureError:
             return found  # an engine that has never used real time
         for record in log.read_all():
-            progress = decode_progress(record.key or b"", record.value)
-            if progress.is_newer_than(found.get(progress.partition)):
+            progress = readable_progress(record.key, record.value, record.offset)
+            if progress is not None and progress.is_newer_than(found.get(progress.partition)):
                 found[progress.partition] = progress
     return found
 

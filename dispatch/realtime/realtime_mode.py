@@ -70,14 +70,14 @@ class RealtimeMode:
         )
         updates.start()
         write_start()
-        if parts.under_way is not None:
-            parts.under_way.clear()
+        if parts.gauge is not None:
+            parts.gauge.clear()
         job = RealtimeJob(
             settings=parts.settings,
             number=run,
             recovered=recovered,
             passed=passed,
-            under_way=parts.under_way.file if parts.under_way is not None else "",
+            gauge_file=parts.gauge.file if parts.gauge is not None else "",
             began_s=clock_of(self.here)(),
             again=ends if recovered is not None else {},
             since=begin.since,

@@ -23,7 +23,7 @@ from arborcast.dispatch.hot.recovered import (
     newest_batch,
     settled_since,
 )
-from arborcast.dispatch.logs.attempts import RUN_NUMBERS
+from arborcast.dispatch.logs.attempts import NO_BATCH, RUN_NUMBERS
 from arborcast.dispatch.realtime.driver import ProgressListener
 from arborcast.dispatch.realtime.messages import ProgressLog, WorkerProgress
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
@@ -96,10 +96,11 @@ class Recovery:
 
     def newest(self) -> int:
         """The highest number of a run or batch so far."""
-        if known := self._listener.known:
-            return max(each.run for each in known.values())
-        # A first start, or the log `progress` was lost.
-        return max(self._redeliverer.newest_batch(), newest_batch(self._kafka, READ_BACK_S))
+        known = max((each.run for each in self._listener.known.values()), default=NO_BATCH)
+        if known != NO_BATCH and not self._listener.damaged:
+            return known
+        # A first start, or records of the log `progress` were lost.
+        return max(known, self._redeliverer.newest_batch(), newest_batch(self._kafka, READ_BACK_S))
 
     def write_start(self, run: int, begin: StartState) -> None:
         """Write the start of this run to `progress`: the next start is at the same positions until the run has settled
@@ -141,7 +142,8 @@ class Recovery:
         """The positions of all partitions. Raises InfrastructureError if the log was replaced."""
         with LogScan(self._kafka, "notifications") as log:
             begins, ends = log.beginnings(), log.ends()
-        first = ends if self._settings.dispatch.starting_offsets == "latest" and not positions else begins
+        is_first = not (positions or self._listener.damaged)
+        first = ends if self._settings.dispatch.starting_offsets == "latest" and is_first else begins
         found = {number: positions.get(number, first[number]) for number in ends}
         for number, position in found.items():
             if begins[number] <= position <= ends[number]:

@@ -197,11 +197,12 @@ class LogLink(DriverLink):
         if self._marked is not None and task.worker.journal.passed():
             self._write(task, self._marked)
             self._marked = None
+        if self._marked is None and now >= self._forget_at:
+            # Also of an idle partition: its next message may come hours later.
+            self._forget_at = now + _FORGET_S
+            task.intake.outcomes.forget()
         if self._marked is None and now >= self._due_at and self._is_dirty(task):
             self._due_at = now + _REPORT_S
-            if now >= self._forget_at:
-                self._forget_at = now + _FORGET_S
-                task.intake.outcomes.forget()
             self._marked = task.mark()
 
     def end(self, task: PartitionTask) -> None:

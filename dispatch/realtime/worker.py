@@ -71,7 +71,7 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
     elsewhere = job.base is not None
     if task is not None and (task.attemptNumber() > 0 or task.getLocalProperty(_BATCH_ID) != "0"):
         raise TaskReplaced("this run has had a task of this partition: the query is started again")
-    worker = worker_for(job.settings, job.under_way)
+    worker = worker_for(job.settings, job.gauge_file)
     kafka, wake = job.settings.kafka, worker.transport.wake
     with (
         closing(LogConsumer(kafka, "control")) as control,

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from arborcast.core.timer_queue import TimerQueue
 from arborcast.dispatch.delivery.health import EndpointHealthRegistry, Health, sign_of
 from arborcast.dispatch.delivery.outcomes import Outcome
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
-from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 
 logger = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from arborcast.core.timer_queue import TimerQueue
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.verdict import RetryPolicy
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import Delivery
 from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
-from arborcast.dispatch.redelivery.timer_queue import TimerQueue
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.records.peers import MAX_PER_PUSH
 from arborcast.topic_model.records.xml_ids import NO_IDS, clash, xml_ids

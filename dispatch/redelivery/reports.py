@@ -60,7 +60,7 @@ class AwaitedResults:
 
     def add(self, result: Result, now_ms: int) -> None:
         lane, push, _, until_ms, _ = result.promise
-        if now_ms - self._swept_ms > _SWEEP_MS:
+        if abs(now_ms - self._swept_ms) > _SWEEP_MS:  # the clock may have been put back
             self._swept_ms = now_ms
             self._store.query("DELETE FROM report WHERE until_ms < ?", now_ms - _KEPT_MS)
         if until_ms < now_ms - _KEPT_MS:

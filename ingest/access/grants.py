@@ -82,9 +82,9 @@ def check_subscribe(caller: Caller | None, topics: Sequence[TopicFilter]) -> Non
     """Raises Forbidden unless the caller may see all that these filters together select now or later."""
     if caller is None or caller.subscribe.covers(topics):
         return
-    wanted = " and ".join(repr(each.text[:200]) for each in topics) or "every topic"
+    names = " and ".join(repr(each.text[:200]) for each in topics) or "every topic"
     raise Forbidden(
-        f"{caller.name} may not subscribe to all of {wanted}; a subscription must lie within topics that are allowed",
+        f"{caller.name} may not subscribe to all of {names}; a subscription must lie within topics that are allowed",
         "SubscribeCreationFailedFault",
     )
 
@@ -92,9 +92,9 @@ def check_subscribe(caller: Caller | None, topics: Sequence[TopicFilter]) -> Non
 def check_serve(caller: Caller | None, topics: Sequence[TopicFilter]) -> None:
     """Raises Forbidden unless the caller has the right to receive and answer requests of this queue."""
     if caller is not None and not caller.serve.covers(topics):
-        wanted = " and ".join(repr(each.text[:200]) for each in topics) or "every topic"
+        names = " and ".join(repr(each.text[:200]) for each in topics) or "every topic"
         raise Forbidden(
-            f"{caller.name} may not serve {wanted}: a rule of the policy has to allow serve, or manage, there",
+            f"{caller.name} may not serve {names}: a rule of the policy has to allow serve, or manage, there",
             "SubscribeCreationFailedFault",
         )
 

@@ -86,8 +86,8 @@ def _identifier(scheme: str) -> _Test:
     """An ExternalIdentifier with one of the values. The profile's example has it in quotes."""
 
     def test(kind: str, values: list[str]) -> str:
-        wanted = _any(f"@value = {_quoted(each)}" for value in values for each in (value, f"'{value}'"))
-        return f"{kind}/rim:ExternalIdentifier[@identificationScheme = '{scheme}' and ({wanted})]"
+        matches = _any(f"@value = {_quoted(each)}" for value in values for each in (value, f"'{value}'"))
+        return f"{kind}/rim:ExternalIdentifier[@identificationScheme = '{scheme}' and ({matches})]"
 
     return test
 
@@ -102,12 +102,12 @@ def _code(scheme: str) -> _Test:
             if not code or len(rest) not in (0, 2):
                 raise ValueError(f"{value[:60]!r} is not of the form code^^codingScheme")
             by_scheme[rest[1] if rest else ""].append(f"@nodeRepresentation = {_quoted(code)}")
-        wanted = _any(
+        matches = _any(
             f"({_any(codes)})"
             + (f" and rim:Slot[@name = 'codingScheme']/rim:ValueList/rim:Value = {_quoted(name)}" if name else "")
             for name, codes in by_scheme.items()
         )
-        return f"{kind}/rim:Classification[@classificationScheme = '{scheme}' and ({wanted})]"
+        return f"{kind}/rim:Classification[@classificationScheme = '{scheme}' and ({matches})]"
 
     return test
 
@@ -131,15 +131,15 @@ def _like(values: list[str]) -> str:
         inner = value.strip("%")
         if "%" in inner or "_" in inner:
             raise ValueError(f"in {value[:60]!r} % may stand at the beginning and at the end, and _ nowhere")
-        wanted, before, after = _quoted(inner), value.startswith("%"), value.endswith("%")
+        literal, before, after = _quoted(inner), value.startswith("%"), value.endswith("%")
         if before and after:
-            tests.append(f"contains(., {wanted})")
+            tests.append(f"contains(., {literal})")
         elif after:
-            tests.append(f"starts-with(., {wanted})")
+            tests.append(f"starts-with(., {literal})")
         elif before:
-            tests.append(f"substring(., string-length(.) - {len(inner) - 1}) = {wanted}")
+            tests.append(f"substring(., string-length(.) - {len(inner) - 1}) = {literal}")
         else:
-            tests.append(f". = {wanted}")
+            tests.append(f". = {literal}")
     return f"rim:ValueList/rim:Value[{_any(tests)}]"
 
 

@@ -192,6 +192,8 @@ class _Stream:
         size = pulls.next_bytes(identifier, _AT_ONCE, _BYTES)
         if not size:
             await self._write(b"\n" if self._lines else b":\n\n")
+            if not self._sent:  # without an acknowledgement of its system the client is dead, too
+                self._sent.append(_Sent(lambda _: None, lambda _: None, self._loop.time(), self._written))
         elif self._inflight.take(self._reservation, _COPIES * size, _SHARE):
             try:
                 handout = await pulls.take(identifier, _AT_ONCE, 0, size=size)

@@ -61,7 +61,7 @@ class Link(NamedTuple):
         return f"peer-{name}" if name else f"peer-group.{group}"
 
 
-def wanted_links(
+def required_links(
     own: str, topology: Topology, interests: PeerInterests, datagrams: Mapping[str, str] = NOWHERE
 ) -> list[Link]:
     """The links of the engine `own`, GROUP/NAME, with topics to forward. `datagrams` are the datagram addresses of
@@ -96,7 +96,7 @@ def is_representative(own: str, topology: Topology) -> bool:
 
 def changes(
     own: str,
-    wanted: Iterable[Link],
+    required: Iterable[Link],
     there: Iterable[Subscription],
     now_ms: int,
     protect: Callable[[Subscription], Subscription],
@@ -106,7 +106,7 @@ def changes(
     the same subscription if that is signed already. Links to `kept` stay."""
     links = {each.id: each for each in there if each.peer is not None}
     records: list[ControlRecord] = []
-    for link in wanted:
+    for link in required:
         old = links.pop(link.id, None)
         new = protect(_subscription(own, link, old, now_ms))
         if new != old:
@@ -129,11 +129,11 @@ def reached(to: str, topology: Topology) -> Member | None:
     return topology.named(name) if name else topology.representative(group)
 
 
-def resumed(wanted: Iterable[Link], topology: Topology, suspended: Callable[[str], bool]) -> list[ControlRecord]:
+def resumed(required: Iterable[Link], topology: Topology, suspended: Callable[[str], bool]) -> list[ControlRecord]:
     """The records that resume suspended links whose peer is back."""
     return [
         Tombstone(suspension_key(link.id))
-        for link in wanted
+        for link in required
         if suspended(link.id) and (member := reached(link.to, topology)) is not None and member.state == "live"
     ]
 
@@ -145,8 +145,10 @@ class ToPeer(NamedTuple):
     others: list[tuple[str, ...]]
 
 
-def reports_of(own: str, topology: Topology, interests: PeerInterests, wanted: tuple[str, ...]) -> Mapping[str, ToPeer]:
-    """The reports by engine or group, as in Peer. `wanted` is the interest of the engine's own subscribers. To the
+def reports_of(
+    own: str, topology: Topology, interests: PeerInterests, interest: tuple[str, ...]
+) -> Mapping[str, ToPeer]:
+    """The reports by engine or group, as in Peer. `interest` is that of the engine's own subscribers. To the
     members of the group the representative reports the interest of other groups, too; to other groups, that of the
     whole group. The interest of members is not reported back to them."""
     group = group_of(own)
@@ -154,9 +156,9 @@ def reports_of(own: str, topology: Topology, interests: PeerInterests, wanted: t
     abroad = [each for each in topology.groups() if each != group] if represents else []
     others = [interests.topics(f"{each}/") for each in abroad]
     members = [each for each in topology.members if each.group == group and each.engine != own]
-    found = {each.engine: ToPeer([wanted], others) for each in members if each.state != "gone"}
+    found = {each.engine: ToPeer([interest], others) for each in members if each.state != "gone"}
     found.update(
-        (f"{each}/", ToPeer([wanted, *(interests.topics(one.engine) for one in members)], [])) for each in abroad
+        (f"{each}/", ToPeer([interest, *(interests.topics(one.engine) for one in members)], [])) for each in abroad
     )
     return found
 

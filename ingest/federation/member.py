@@ -173,15 +173,15 @@ class _Summary:
     def __init__(self, table: RoutingTable, in_thread: _InThread) -> None:
         self._table = table
         self._in_thread = in_thread
-        self._wanted: tuple[str, ...] = ()
+        self._topics: tuple[str, ...] = ()
         self._position, self._next = -2, 0.0  # no position
 
     async def current(self, now: float) -> tuple[str, ...]:
         if self._table.position != self._position and now >= self._next:
             position, there = self._table.position, list(self._table.subscriptions())
-            self._wanted = await self._in_thread(lambda: interest.summary_of(there))
+            self._topics = await self._in_thread(lambda: interest.summary_of(there))
             self._position, self._next = position, time.monotonic() + _SHARE * (time.monotonic() - now)
-        return self._wanted
+        return self._topics
 
 
 class _InterestSender:
@@ -258,7 +258,7 @@ class FederationMember:
             settings.engine, HttpClient(gateway.outbound, gateway.route, threads=_SENDERS, name="interest"), keys
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._seen: tuple[int, int, bytes, Mapping[str, str]] | None = None
+        self._links_as_of: tuple[int, int, bytes, Mapping[str, str]] | None = None
         self.topology = Topology()
 
     async def run(self) -> None:
@@ -271,7 +271,7 @@ class FederationMember:
                     ("the administrator", self._membership.renew, BEAT_S),
                     ("the topology", self._follow, 0.0),
                     ("links to other engines", self._keep_links, _CHECK_S),
-                    ("wanted topics", self._send_interests, _SEND_S),
+                    ("topics of interest", self._send_interests, _SEND_S),
                 ):
                     tasks.create_task(repeated(f"federation, {what}", work, pause_s, _BACKOFF, *known))
         finally:
@@ -290,15 +290,15 @@ class FederationMember:
             return
         self.topology = found
         await self._in_thread(lambda: _write(self._file, found))
-        self._look_for_takeover(known, found)
+        self._check_takeover(known, found)
 
-    def _look_for_takeover(self, before: Topology, after: Topology) -> None:
+    def _check_takeover(self, before: Topology, after: Topology) -> None:
         group = self._settings.group
         old, new = before.representative(group), after.representative(group)
         if old is None or new is None or old.engine == new.engine:
             return
-        gone = after.named(old.name)
-        since_s = time.time() - takeover.span_s(gone.silent_ms if gone is not None else 0)
+        former = after.named(old.name)
+        since_s = time.time() - takeover.span_s(former.silent_ms if former is not None else 0)
         logger.warning("%s represents the group %s, and no longer %s", new.name, group, old.name)
         self._spawn(self._take_over(new.engine, since_s))
 
@@ -331,8 +331,8 @@ class FederationMember:
     async def _keep_links(self) -> None:
         gateway, own, topology = self._gateway, self._settings.engine, self.topology
         datagrams = await self._datagrams.of(topology)
-        seen = (topology.version, gateway.table.position, self._keys.current, datagrams)
-        if seen == self._seen or not topology.version:
+        as_of = (topology.version, gateway.table.position, self._keys.current, datagrams)
+        if as_of == self._links_as_of or not topology.version:
             return
         absent = links.absent_groups(topology) if links.is_representative(own, topology) else frozenset()
         now_ms = times.to_ms(gateway.now())
@@ -340,24 +340,24 @@ class FederationMember:
         def protect(link: Subscription) -> Subscription:
             return gateway.protector.with_secret(link, self._keys.current, now_ms, 0)[0]
 
-        wanted = [
+        required = [
             each
-            for each in links.wanted_links(own, topology, self._interests, datagrams)
+            for each in links.required_links(own, topology, self._interests, datagrams)
             if each.datagrams == "only" or self._outbound.allows_url(each.to, each.url)
         ]
-        records = links.changes(own, wanted, self._links(), now_ms, protect, absent)
+        records = links.changes(own, required, self._links(), now_ms, protect, absent)
         records += links.forgotten(topology, self._interests)
-        records += links.resumed(wanted, topology, gateway.suspensions.__contains__)
+        records += links.resumed(required, topology, gateway.suspensions.__contains__)
         if records:
             await gateway.changes.commit(records)
-        self._seen = seen
+        self._links_as_of = as_of
 
     # Interest
 
     async def _send_interests(self) -> None:
         own, now = self._settings.engine, time.monotonic()
-        wanted = await self._summary.current(now)
-        for to, send in links.reports_of(own, self.topology, self._interests, wanted).items():
+        own_interest = await self._summary.current(now)
+        for to, send in links.reports_of(own, self.topology, self._interests, own_interest).items():
             member = links.reached(to, self.topology)
             if member is not None and self._outbound.allows_url(to, member.url):
                 summary = interest.merged(send.topics), interest.merged(send.others)

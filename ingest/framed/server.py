@@ -1,4 +1,4 @@
-"""The connections of the framed TCP edge: accepted, bounded, and swept. All on the event loop, without further threads.
+"""The connections of the framed TCP edge, with their limits. All on the event loop, without further threads.
 
 A client that does not authenticate, does not complete a frame, or is silent for too long is disconnected. The
 subscriptions of a client that does not read pause, and after `limits.send_timeout_s` it is disconnected.
@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
+from arborcast.core.timer_queue import TimerQueue
 from arborcast.ingest.access.gate import CERTIFICATE
 from arborcast.ingest.access.rates import PeerConnections
 from arborcast.ingest.access.settings import LimitSettings
@@ -65,6 +69,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.made_at = self.received_at = 0.0
         self.whole_at = 0.0  # the last time without an incomplete frame
         self.unread_since = 0.0
+        self._closed_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop, as the following methods are."""
@@ -98,6 +103,8 @@ class FramedConnection(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing() or self.session is None:
             return
         self.received_at = asyncio.get_running_loop().time()
+        if not self._decoder.pending:
+            self.whole_at = self.received_at
         another = False  # not by the clock: that of uvloop has milliseconds
         try:
             for frame in self._decoder.feed(self._server.buffer[:nbytes]):
@@ -109,8 +116,6 @@ class FramedConnection(asyncio.BufferedProtocol):
         except FrameError as error:
             self.refuse("FrameError", str(error))
             return
-        if not self._decoder.pending:
-            self.whole_at = self.received_at
         self._reserve(another=another)
 
     def _reserve(self, *, another: bool) -> None:
@@ -120,6 +125,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         pending, inflight = self._decoder.pending, self._server.edge.gateway.inflight
         if not pending:
             return
+        self._server.check_by(self, self.whole_at + self._server.frame_s)
         if self._memory is None:
             self._memory = Reservation(inflight, self)
         self._memory.add(pending - self._memory.came)
@@ -146,6 +152,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self._writable = asyncio.Event()
         self.unread_since = asyncio.get_running_loop().time()
+        self._server.check_by(self, self.unread_since + self._server.unread_s)
         self.read(False, _UNREAD_ANSWERS)
 
     def resume_writing(self) -> None:
@@ -171,12 +178,15 @@ class FramedConnection(asyncio.BufferedProtocol):
             transport.pause_reading()
         else:
             self.received_at = self.whole_at = asyncio.get_running_loop().time()
+            self._server.check_by(self, self.whole_at + self._server.frame_s)
             transport.resume_reading()
 
     def close(self) -> None:
         if not self._ending:
             self._ending = True
             self.send(frames.encode(FrameKind.CLOSE))
+            self._closed_at = asyncio.get_running_loop().time()
+            self._server.check_by(self, self._closed_at + self._server.unread_s)
         if self._transport is not None:
             self._transport.close()
 
@@ -194,15 +204,25 @@ class FramedConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether there is part of a frame."""
-        return self._decoder.pending > 0
-
-    @property
-    def held(self) -> bool:
-        """Whether it is not read now."""
-        return bool(self._held)
+    def deadlines(self) -> Iterator[tuple[float, Callable[[], None]]]:
+        """What happens, and when, if nothing changes."""
+        if self._closed_at:
+            yield self._closed_at + self._server.unread_s, self.cut_off  # the client does not receive the rest
+            return
+        frame_s, idle_s = self._server.frame_s, self._server.edge.settings.idle_s
+        if self.unread_since:
+            yield self.unread_since + self._server.unread_s, self.cut_off
+        if self.session is not None and self.session.unknown:
+            reason = f"no CONNECT came within {_CONNECT_S:g} s"
+            yield self.made_at + _CONNECT_S, partial(self.refuse, "NotAuthenticated", reason)
+        elif self.session is not None:
+            yield self.session.check_at, self.session.check_identity
+        if not self._held:  # otherwise its frames are not read
+            if self._decoder.pending:
+                reason = f"a frame was not there as a whole within {frame_s:g} s"
+                yield self.whole_at + frame_s, partial(self.refuse, "FrameError", reason)
+            reason = f"nothing came for {idle_s:g} s: send PING"
+            yield self.received_at + idle_s, partial(self.refuse, "Idle", reason)
 
 
 class FramedServer:
@@ -217,12 +237,13 @@ class FramedServer:
     ) -> None:
         self.edge = Edge(gateway, settings)
         self.buffer = memoryview(bytearray(_BUFFER))
-        self._unread_s = limits.send_timeout_s
+        self.unread_s = limits.send_timeout_s
         each = limits.connections_per_client
         self._peers = PeerConnections(each) if each else None
         self._unknown = PeerConnections(_MOST_UNKNOWN)
         self._tls = tls
         self._connections: set[FramedConnection] = set()
+        self._checks: TimerQueue[FramedConnection] = TimerQueue()
         self._closing: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Server | TlsAcceptor | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -231,6 +252,11 @@ class FramedServer:
     def counts(self) -> Counts:
         """The totals of all connections."""
         return self.edge.counts
+
+    @property
+    def frame_s(self) -> float:
+        """Time limit for a whole frame."""
+        return self.edge.gateway.settings.request_timeout_s
 
     @property
     def connections(self) -> int:
@@ -268,6 +294,7 @@ class FramedServer:
     def opened(self, connection: FramedConnection, host: str) -> str:
         """Register a connection; returns the reason to refuse it, empty for none."""
         self._connections.add(connection)
+        self.check_by(connection, connection.made_at + min(_CONNECT_S, self.edge.settings.idle_s))
         many, too_many = self._unknown.opened(host), self._peers is not None and self._peers.opened(host)
         if many:
             return f"{_MOST_UNKNOWN} connections from this address have no CONNECTED yet"
@@ -284,12 +311,17 @@ class FramedServer:
     def closed(self, connection: FramedConnection, host: str) -> None:
         """Forget a closed connection."""
         self._connections.discard(connection)
+        self._checks.cancel(connection)
         if self._peers is not None:
             self._peers.closed(host)
         if connection.session is not None:
             task = asyncio.get_running_loop().create_task(connection.session.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+    def check_by(self, connection: FramedConnection, at: float) -> None:
+        """Check the deadlines of a connection at this time, or before."""
+        self._checks.set_by(connection, math.ceil(at * 1000))
 
     async def _sweep_forever(self) -> None:
         while True:
@@ -301,18 +333,15 @@ class FramedServer:
             self.sweep(now)
 
     def sweep(self, now: float) -> None:
-        """Disconnect idle and stalled clients."""
-        frame_s, idle_s = self.edge.gateway.settings.request_timeout_s, self.edge.settings.idle_s
-        for each in list(self._connections):
-            if each.unread_since and now - each.unread_since > self._unread_s:
-                each.cut_off()
-            elif each.session is not None and each.session.unknown and now - each.made_at > _CONNECT_S:
-                each.refuse("NotAuthenticated", f"no CONNECT came within {_CONNECT_S:g} s")
-            elif each.held and each.session is not None:
-                each.session.check_identity(now)  # its frames are not read
-            elif each.unfinished and now - each.whole_at > frame_s:
-                each.refuse("FrameError", f"a frame was not there as a whole within {frame_s:g} s")
-            elif now - each.received_at > idle_s:
-                each.refuse("Idle", f"nothing came for {idle_s:g} s: send PING")
-            elif each.session is not None:
-                each.session.check_identity(now)
+        """Disconnect idle and stalled clients. Connections without a deadline until now cost nothing."""
+        now_ms = math.floor(now * 1000)
+        due: list[FramedConnection] = []
+        while (each := self._checks.pop(now_ms)) is not None:
+            due.append(each)
+        for each in due:
+            for at, act in list(each.deadlines()):
+                if at <= now:
+                    act()
+                    break
+        for each in self._connections.intersection(due):
+            self.check_by(each, min((now + self.edge.settings.idle_s, *(at for at, _ in each.deadlines()))))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import math
 import secrets
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
@@ -211,11 +212,14 @@ class FramedSession:
         """Raises AccessRefused."""
         return again(self._edge.gateway, self._client, len(frame.body))
 
-    def check_identity(self, now: float) -> None:
-        """Check the identity again after the interval, also of a client that only receives."""
-        if self._client is not None and now - self._authenticated_at > _AUTHENTICATE_AGAIN_S:
-            self._authenticated_at = now
-            self._begin(self._authenticate_again())
+    @property
+    def check_at(self) -> float:
+        """The time of the next check of its identity, also of a client that only receives."""
+        return math.inf if self._client is None else self._authenticated_at + _AUTHENTICATE_AGAIN_S
+
+    def check_identity(self) -> None:
+        self._authenticated_at = asyncio.get_running_loop().time()
+        self._begin(self._authenticate_again())
 
     async def _authenticate_again(self) -> None:
         try:

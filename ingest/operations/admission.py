@@ -58,8 +58,8 @@ class Admitted:
 
     records: list[TopicRecord]
     second: int
-    unwanted: int
-    wanted: int
+    unreached: int
+    reached: int
 
 
 class TopicAdmission:
@@ -67,8 +67,8 @@ class TopicAdmission:
 
     def __init__(self, settings: TopicSettings) -> None:
         self._settings = settings
-        self._unwanted = _Minute()
-        self._wanted = _Minute()
+        self._unreached = _Minute()
+        self._reached = _Minute()
 
     def check(self, table: RoutingTable, paths: Iterable[TopicPath], now_s: float) -> Admitted:
         """The result of `admit` without counting; `now_s` is any monotonic clock.
@@ -88,30 +88,30 @@ class TopicAdmission:
                 f"there is no topic {first}, and a notification cannot add it: there are {there} topics, and "
                 f"topics.maximum is {maximum}",
             )
-        wanted = unwanted = 0
+        reached = unreached = 0
         for number, path in enumerate(unknown):
             if table.is_named(path):
                 continue
             rest = len(unknown) - number - 1
             if table.is_reached(path):
-                wanted += 1
-                self._check_room(self._wanted, wanted, rest, path, now_s)
+                reached += 1
+                self._check_room(self._reached, reached, rest, path, now_s)
             else:
-                unwanted += 1
-                self._check_room(self._unwanted, unwanted, rest, path, now_s)
-        return Admitted([TopicRecord(path) for path in unknown], int(now_s), unwanted, wanted)
+                unreached += 1
+                self._check_room(self._unreached, unreached, rest, path, now_s)
+        return Admitted([TopicRecord(path) for path in unknown], int(now_s), unreached, reached)
 
     def admit(self, table: RoutingTable, paths: Iterable[TopicPath], now_s: float) -> Admitted:
         """Count all of them, or raise as `check` and count none."""
         admitted = self.check(table, paths, now_s)
-        self._unwanted.add(admitted.second, admitted.unwanted)
-        self._wanted.add(admitted.second, admitted.wanted)
+        self._unreached.add(admitted.second, admitted.unreached)
+        self._reached.add(admitted.second, admitted.reached)
         return admitted
 
     def give_back(self, admitted: Admitted) -> None:
         """They could not be added."""
-        self._unwanted.add(admitted.second, -admitted.unwanted)
-        self._wanted.add(admitted.second, -admitted.wanted)
+        self._unreached.add(admitted.second, -admitted.unreached)
+        self._reached.add(admitted.second, -admitted.reached)
 
     def _check(self, table: RoutingTable, path: TopicPath) -> None:
         if self._settings.fixed:

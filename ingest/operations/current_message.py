@@ -112,10 +112,10 @@ class RetainedMessages:
     def _latest(self, paths: Sequence[TopicPath]) -> list[Notification]:
         for _ in range(_ATTEMPTS):
             self._follower.read_to_end(self._timeout_s)
-            wanted = sorted({self._offsets[path] for path in paths if path in self._offsets})
-            found = self._reader.read(wanted) if wanted else {}
-            if len(found) == len(wanted):
-                return [notifications.decode(found[offset]) for offset in wanted]
+            offsets = sorted({self._offsets[path] for path in paths if path in self._offsets})
+            found = self._reader.read(offsets) if offsets else {}
+            if len(found) == len(offsets):
+                return [notifications.decode(found[offset]) for offset in offsets]
         raise InfrastructureError("the current messages change faster than they can be read", RETRY_AFTER_S)
 
 

@@ -28,6 +28,15 @@ _RECEIVE_HWM = 1_000
 # First delay of a reconnect; it doubles with each attempt.
 _RECONNECT_MS, _LONGEST_RECONNECT_MS = 100, 30_000
 
+# A peer whose host was switched off does not end its connection. Where the edge only receives, nothing else would
+# notice: it would not connect again, and a receiver's prefixes would stay.
+_ALIVE = {
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE_IDLE: 60,
+    zmq.TCP_KEEPALIVE_INTVL: 20,
+    zmq.TCP_KEEPALIVE_CNT: 3,
+}
+
 
 @dataclass(frozen=True)
 class KnownClient:
@@ -106,6 +115,8 @@ class Sockets:
         opened.setsockopt(zmq.MAXMSGSIZE, 2 * LONGEST_PREFIX if kind in (zmq.XPUB, zmq.PUSH) else self._largest)
         if kind == zmq.XPUB:
             opened.setsockopt(zmq.XPUB_VERBOSER, 1)  # each subscription of each connection
+        for option, value in _ALIVE.items():
+            opened.setsockopt(option, value)
         opened.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         opened.setsockopt(zmq.RECONNECT_IVL_MAX, _LONGEST_RECONNECT_MS)
         if self._keys is not None and not connects:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
@@ -17,6 +16,8 @@ from arborcast.admin.control_log import read_tree
 from arborcast.client import Client, ClientError, FuturesClient
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
+from arborcast.engine.gateway import lease
+from arborcast.engine.gateway.lease import LeaseRecord
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records import fragments
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
@@ -61,6 +62,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory, settings: KafkaSettings) -> I
 
 def duties(gateway: GatewayRun) -> bool:
     return gateway.metric("arborcast_gateway_duties") == 1
+
+
+def leases(settings: KafkaSettings) -> list[LeaseRecord]:
+    return [lease.decode(record.key or b"", record.value) for record in records_in(settings, "lease")]
 
 
 def at(gateway: GatewayRun, address: str, made_by: GatewayRun) -> str:
@@ -144,12 +149,19 @@ def test_duties_are_taken_over_from_one_that_was_killed(pair: Pair, settings: Ka
     stored = [fragments.decode(record.key, record.value) for record in records_in(settings, "fragments")]
     (told,) = [each for each in stored if isinstance(each, fragments.GivenUp)]
     assert (told.identification, told.had, told.missing, told.reason) == ("lost:1", "0 3", "1-2 4-", "time")
+    candidates = {each.holder for each in leases(settings)}
     holder.start()
     assert holder.metric("arborcast_fragments_open") == 0, "given up in its view of the log, too"
     assert current(holder) == before
     assert not [each for each in notifications_in(settings) if each.topic == "open"]
-    time.sleep(1.5)  # long enough for a wrong claim
-    assert not duties(holder), "a restart takes no duties"
+
+    def decisions() -> list[int]:
+        """The terms that the restarted gateway has written to the lease; 0 takes none."""
+        return [each.term for each in leases(settings) if each.holder not in candidates]
+
+    holder.wait_for(decisions, "it has read the lease")
+    assert not any(decisions()), "a restart takes no duties"
+    assert not duties(holder)
 
 
 @pytest.mark.long

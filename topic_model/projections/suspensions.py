@@ -31,14 +31,16 @@ class Suspensions:
 
     def __init__(self) -> None:
         self._suspended: dict[str, SubscriptionSuspended] = {}
-        self._ids: frozenset[str] | None = None  # until the next change
+        # Until the next change: the driver compares them ten times in a second.
+        self._ids: frozenset[str] | None = None
+        self._unjudged: frozenset[str] | None = None
 
     def apply(self, record: ControlRecord) -> None:
         """Apply one record; records of other kinds are ignored."""
         match record:
             case SubscriptionSuspended(id=subscription_id):
                 self._suspended[subscription_id] = record
-                self._ids = None
+                self._ids = self._unjudged = None
             case SubscriptionEnded(id=subscription_id) | TriggerEnded(id=subscription_id):
                 self._end(subscription_id)
             case Tombstone(key=key) if key.startswith(_KEY):
@@ -48,7 +50,7 @@ class Suspensions:
 
     def _end(self, subscription_id: str) -> None:
         if self._suspended.pop(subscription_id, None) is not None:
-            self._ids = None
+            self._ids = self._unjudged = None
 
     def get(self, subscription_id: str) -> SubscriptionSuspended | None:
         """Reason and time of a subscription's suspension; None without one."""
@@ -75,7 +77,9 @@ class Suspensions:
 
     def unjudged(self) -> frozenset[str]:
         """Subscriptions suspended for expensive conditions, which are not evaluated."""
-        return frozenset(each.id for each in self._suspended.values() if each.cause == "conditions")
+        if self._unjudged is None:
+            self._unjudged = frozenset(each.id for each in self._suspended.values() if each.cause == "conditions")
+        return self._unjudged
 
     def __contains__(self, subscription_id: str) -> bool:
         return subscription_id in self._suspended

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from arborcast.console.console import Console, Screen
-from arborcast.console.live import Look, Seen
+from arborcast.console.live import PageParts, PartsReader
 from arborcast.console.screens.engine.feed import RANGES, EngineFeed, Shown, feeds_of
 
 # Names of charts by subject.
@@ -86,26 +86,26 @@ def _routes(console: Console) -> list[Route]:
     async def page(request: Request) -> Response:
         wanted, feed = asked(request)
 
-        async def look(_age_s: float) -> Seen:
+        async def read_parts(_age_s: float) -> PageParts:
             now = await wanted.shown(feed)
             values = {"groups": GROUPS, "links": LINKS, "shown": now}
-            return Seen({"shown": console.render(request, "engine/shown.html", **values)})
+            return PageParts({"shown": console.render(request, "engine/shown.html", **values)})
 
         return console.slow_page(
-            request, "engine/page.html", look, asked=wanted, engines=[each.name for each in feeds], ranges=RANGES
+            request, "engine/page.html", read_parts, asked=wanted, engines=[each.name for each in feeds], ranges=RANGES
         )
 
     async def live(request: Request) -> Response:
         wanted, feed = asked(request)
-        return console.live_page(request, _look_at(console, request, feed, wanted))
+        return console.live_page(request, _reader_of(console, request, feed, wanted))
 
     return [console.get("/engine", page), console.get("/engine/live", live)]
 
 
-def _look_at(console: Console, request: Request, feed: EngineFeed, wanted: EngineQuery) -> Look:
-    async def look(_age_s: float) -> Seen:
+def _reader_of(console: Console, request: Request, feed: EngineFeed, wanted: EngineQuery) -> PartsReader:
+    async def read_parts(_age_s: float) -> PageParts:
         shown = await wanted.shown(feed)
-        return Seen(
+        return PageParts(
             {
                 "engine-now": console.render(request, "engine/now.html", shown=shown),
                 "engine-processes": console.render(request, "engine/processes.html", shown=shown),
@@ -114,7 +114,7 @@ def _look_at(console: Console, request: Request, feed: EngineFeed, wanted: Engin
             }
         )
 
-    return look
+    return read_parts
 
 
 SCREEN = Screen("engine", "Engine", "/engine", _routes, needs_log=False)

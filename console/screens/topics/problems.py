@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from arborcast.admin import directory
 from arborcast.console.console import Console
-from arborcast.console.live import Look, Seen
+from arborcast.console.live import PageParts, PartsReader
 
 # A page stays small.
 _SHOWN = 200
@@ -29,15 +29,15 @@ class DirectoryProblems:
         ]
 
     async def page(self, request: Request) -> Response:
-        return self._console.slow_page(request, "topics/problems.html", self._look(request))
+        return self._console.slow_page(request, "topics/problems.html", self._parts_of(request))
 
     async def live(self, request: Request) -> Response:
-        return self._console.live_page(request, self._look(request))
+        return self._console.live_page(request, self._parts_of(request))
 
-    def _look(self, request: Request) -> Look:
+    def _parts_of(self, request: Request) -> PartsReader:
         settings = self._console.settings
 
-        async def look(_age_s: float) -> Seen:
+        async def read_parts(_age_s: float) -> PageParts:
             found = await asyncio.to_thread(directory.problems, settings.home)
             text = self._console.render(
                 request,
@@ -46,6 +46,6 @@ class DirectoryProblems:
                 shown=_SHOWN,
                 without=settings.directory.kind == "none",
             )
-            return Seen({"shown": text})
+            return PageParts({"shown": text})
 
-        return look
+        return read_parts

@@ -25,7 +25,7 @@ from arborcast.admin.messages import Busiest, busiest
 from arborcast.admin.topics import topic_named
 from arborcast.console.console import Console, Screen, go, text_of
 from arborcast.console.guard import visitor_of
-from arborcast.console.live import Seen
+from arborcast.console.live import PageParts
 from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.engine.embedded.state import reachable_kafka
 from arborcast.topic_model.expressions import parse_friendly, with_codes
@@ -123,8 +123,8 @@ def _routes(console: Console) -> list[Route]:
             "offered": sorted(islice(console.control.table.topics.paths(), _OFFERED)),
         }
 
-        async def busiest(_age_s: float) -> Seen:
-            return Seen({"shown": console.render(request, "trying/busiest.html", busiest=await trying.busiest())})
+        async def busiest(_age_s: float) -> PageParts:
+            return PageParts({"shown": console.render(request, "trying/busiest.html", busiest=await trying.busiest())})
 
         status = 400 if answer and answer.refused else 200
         return console.slow_page(request, "trying/page.html", busiest, status=status, **values)

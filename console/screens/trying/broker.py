@@ -60,8 +60,8 @@ def publish(url: str, credentials: Credentials | None, topic: TopicPath, payload
     finally:
         transport.close()
     if answer.status != 202:
-        said = answer.body.decode(errors="replace").strip()
-        raise PublishRefused(said[:1_000] or f"the gateway answered {answer.status}")
+        refusal = answer.body.decode(errors="replace").strip()
+        raise PublishRefused(refusal[:1_000] or f"the gateway answered {answer.status}")
     return answer.header("Arborcast-Notification-Id")
 
 
@@ -72,13 +72,13 @@ class Puller(Client):
     def __init__(self, url: str, credentials: Credentials | None) -> None:
         super().__init__(url, timeout_s=_TIMEOUT_S, retries=Retries(unanswered=False), credentials=credentials)
 
-    def subscribe_to(self, wanted: TopicFilter) -> RemoteSubscription:
+    def subscribe_to(self, topics: TopicFilter) -> RemoteSubscription:
         """Raises ClientError."""
-        declared = "".join(f" xmlns:{prefix}={answers.attribute(uri)}" for prefix, uri in wanted.namespaces.items())
+        declared = "".join(f" xmlns:{prefix}={answers.attribute(uri)}" for prefix, uri in topics.namespaces.items())
         expression = (
             ""
-            if wanted.normal == EVERYTHING
-            else f'<tev:Filter><wsnt:TopicExpression{declared} Dialect="{FULL}">{answers.text(wanted.text)}'
+            if topics.normal == EVERYTHING
+            else f'<tev:Filter><wsnt:TopicExpression{declared} Dialect="{FULL}">{answers.text(topics.text)}'
             "</wsnt:TopicExpression></tev:Filter>"
         )
         body = (

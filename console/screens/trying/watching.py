@@ -52,7 +52,7 @@ class Arrived:
 
 
 async def arrivals(
-    console: Console, request: Request, url: str, credentials: Credentials | None, wanted: TopicFilter
+    console: Console, request: Request, url: str, credentials: Credentials | None, expression: TopicFilter
 ) -> AsyncGenerator[Replacement]:
     """Subscribe and yield messages, newest first, until closed."""
     global _watching
@@ -67,7 +67,7 @@ async def arrivals(
                 if _watching > _WATCHERS:
                     problem = f"{_WATCHERS} watchers already: close one."
                 elif subscription is None:
-                    subscription = await _in_thread(partial(puller.subscribe_to, wanted))
+                    subscription = await _in_thread(partial(puller.subscribe_to, expression))
                     problem = ""
             except ClientError as error:
                 problem = str(error)

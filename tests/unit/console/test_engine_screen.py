@@ -220,7 +220,7 @@ def test_live_only_what_has_changed_is_sent(tmp_path: Path) -> None:
         from arborcast.console.guard import Visitor
 
         request = Request({"type": "http", "method": "GET", "headers": [], "state": {"visitor": Visitor("s", "t")}})
-        stream = changes(engine._look_at(parts.console, request, feed, engine.EngineQuery(0, "10m")), 0.0)
+        stream = changes(engine._reader_of(parts.console, request, feed, engine.EngineQuery(0, "10m")), 0.0)
         first = [(await anext(stream)).id for _ in range(3 + len(CHARTS))]
         watch.view = EngineView(watch.view.samples, [SLOW])
         clock[0] += 4.5

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import Response, StreamingResponse
 
 from arborcast.console import live
-from arborcast.console.live import LiveParts, Replacement, Seen, changes, merged
+from arborcast.console.live import LiveParts, PageParts, Replacement, changes, merged
 from arborcast.console.screens.topics.news import DirectoryState
 from arborcast.engine.monitoring.samples import Scrape
 
@@ -101,9 +101,9 @@ def test_merged_streams_do_not_wait_for_each_other() -> None:
 def test_only_changed_parts_are_sent() -> None:
     ages: list[float] = []
 
-    async def look(age_s: float) -> Seen:
+    async def look(age_s: float) -> PageParts:
         ages.append(age_s)
-        return Seen({"same": "a", "other": str(len(ages) // 2)}, rest_s=0.001)
+        return PageParts({"same": "a", "other": str(len(ages) // 2)}, rest_s=0.001)
 
     async def run() -> list[tuple[str, str]]:
         stream = changes(look, 0.0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -240,3 +242,13 @@ def test_a_queued_question_ends_at_the_time_limit(monkeypatch: pytest.MonkeyPatc
         assert waiting.calls == 1
 
     run(work)
+
+
+@pytest.mark.slow
+def test_answers_from_tables_load_no_pandas() -> None:
+    """Arrow imports it where it can: that takes 20 MiB."""
+    program = (
+        "import sys; from arborcast.console.__main__ import main; main(['--config', '/missing.toml']);"
+        "from arborcast.dispatch.operations import slo; sys.exit('pandas' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

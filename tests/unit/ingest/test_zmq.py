@@ -6,18 +6,22 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import ClassVar, cast
 
 import pytest
+import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arborcast.client.framed import Connection, ConnectionFactory
 from arborcast.client.values import FaultReceived
+from arborcast.ingest.settings import ZmqSettings
 from arborcast.ingest.zeromq.edge import _Publication, _Retries
 from arborcast.ingest.zeromq.messages import Form, MessageError, expression_of, read_publication, written_topic
 from arborcast.ingest.zeromq.prefixes import LONGEST_PREFIX, MOST_PREFIXES, Peer, Prefixes, is_open, peer_of
+from arborcast.ingest.zeromq.sockets import Sockets
 from arborcast.ingest.zeromq.upstream import FramedUpstream
 from arborcast.topic_model.expressions import parse_friendly
 from arborcast.topic_model.patterns.patterns import parse_normal
@@ -169,6 +173,29 @@ def test_prefixes_are_bounded_in_length_in_number_and_by_connection() -> None:
     assert all(long.begin(b"%01024d" % number, (number, 1)) for number in range(256))
     with pytest.raises(MessageError, match="262144 bytes"):
         long.begin(b"x", B)
+
+
+@pytest.mark.parametrize("connects", [False, True])
+def test_idle_connections_are_checked(connects: bool) -> None:
+    """In both directions: a peer without power ends nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as peer:
+        there = f"tcp://127.0.0.1:{peer.getsockname()[1]}"
+        own = f">{there}" if connects else "tcp://127.0.0.1:*"
+        only = ZmqSettings(publish=own, subscribe="", pipeline="", asked="", tasks="", results="")
+        sockets = Sockets(only, 1_000)
+        assert sockets.sub is not None
+        address = cast(bytes, sockets.sub.getsockopt(zmq.LAST_ENDPOINT)).decode().rpartition(":")[2].rstrip("\0")
+        with closing(sockets), peer.accept()[0] if connects else socket.create_connection(("127.0.0.1", int(address))):
+            wait_until(lambda: timer_of(int(address), at=2 if connects else 1) == KEEPALIVE)
+
+
+KEEPALIVE = "02"
+
+
+def timer_of(port: int, at: int) -> str:
+    """The timer of the established connection with this local (1) or remote (2) port, by Linux's list."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    return next((row[5][:2] for row in rows if row[at].endswith(f":{port:04X}") and row[3] == "01"), "")
 
 
 def test_connections_that_come_and_go_leave_nothing_and_cost_a_look_each() -> None:

@@ -11,6 +11,7 @@ import pytest
 from arborcast.core.errors import InfrastructureError, RecordVersionError
 from arborcast.core.eventlog import follower
 from arborcast.core.eventlog.follower import LogFollower
+from arborcast.core.eventlog.lease import LeaseLog, LeaseTimes
 from arborcast.core.settings import KafkaSettings
 
 RECORDS = [(b"k", b"a"), (None, b"no key"), (b"k", b"damaged"), (b"\xff", b"b"), (b"k", b"c"), (b"k", b"newer")]
@@ -23,6 +24,8 @@ class Log:
 
     def __init__(self, *_: object, **__: object) -> None:
         self.at = 0
+
+    def close(self) -> None: ...
 
     def seek(self, positions: dict[int, int]) -> None:
         self.at = positions[0]
@@ -69,3 +72,19 @@ def test_another_log_is_not_followed_behind_a_damaged_record(
         with pytest.raises(InfrastructureError, match="has no key"):
             log.poll(0.0)
     assert (applied, log.position) == (["ka"], 1)
+
+
+def test_candidates_for_a_lease_skip_damaged_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise one such record would end every lease for the hour of its retention."""
+
+    class LeaseRecords(Log):
+        def ends(self, _timeout_s: float) -> dict[int, int]:
+            return {0: 5}
+
+    monkeypatch.setattr(follower, "LogConsumer", LeaseRecords)
+    applied: list[str] = []
+    times = LeaseTimes(5.0, 4.0, 1.0, 1.5)
+    log = LeaseLog(KafkaSettings(), "lease", times, lambda _: (b"", b""), decode, lambda each, _: applied.append(each))
+    with pytest.raises(RecordVersionError):
+        log.read()
+    assert applied == ["ka", "kc"]

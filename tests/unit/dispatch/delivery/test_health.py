@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Set
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -278,3 +280,46 @@ def test_the_sets_of_endpoints_are_made_again_only_after_a_change() -> None:
     assert sets() == ({"f"}, {"f"})
     registry.restore(known)
     assert sets() == ({"e", "f"}, {"e", "f"})
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("abc"),
+            st.sampled_from(["quick", "slow", "failing", "unreachable", "forgotten"]),
+            st.booleans(),
+            st.one_of(st.integers(0, 5_000), st.integers(-10_000, 10_000)),
+        ),
+        max_size=60,
+    )
+)
+def test_endpoints_on_trial_are_those_of_all_that_are_degraded(history: list[tuple[str, str, bool, int]]) -> None:
+    """The registry examines only those that may have changed, also after the clock was put back."""
+    registry, now_ms = EndpointHealthRegistry(SETTINGS, lambda _: True), NOW_MS
+    for endpoint, event, patient, pause_ms in history:
+        now_ms += pause_ms
+        if event == "forgotten":
+            registry.forget(endpoint)
+        else:
+            registry.note(endpoint, Sign(cast(Kind, event), f"m{now_ms}", late=event == "slow"), now_ms)
+        known = registry.everything().items()
+        expected = {each for each, health in known if health.degraded and health.on_trial(now_ms, patient)}
+        assert registry.on_trial(now_ms, patient) == expected
+
+
+def test_only_endpoints_that_may_have_changed_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry, examined = EndpointHealthRegistry(SETTINGS, lambda _: True), Counter[int]()
+    for number in range(1_000):
+        registry.note(f"e{number}", REFUSED, number)
+    on_trial = Health.on_trial
+
+    def count(health: Health, now_ms: int, patient: bool = False) -> bool:
+        examined[now_ms] += 1
+        return on_trial(health, now_ms, patient)
+
+    registry.on_trial(1_000)
+    monkeypatch.setattr(Health, "on_trial", count)
+    before = registry.on_trial(1_001)
+    assert registry.on_trial(1_999) is before
+    assert len(registry.on_trial(2_002)) == 3, "three are due"
+    assert examined == {2_002: 6}, "each of them, for both kinds of callers"

@@ -166,6 +166,27 @@ def test_a_silence_is_reported_once_the_log_is_matched(watching: Watching) -> No
     assert watching.round(1_000) == ["deadline-missed s"]
 
 
+def test_silences_that_wait_for_a_late_job_cost_nothing(watching: Watching) -> None:
+    class Positions(dict[int, int]):
+        read = 0
+
+        def get(self, key: int, default: Any = None) -> Any:
+            self.read += 1
+            return super().get(key, default)
+
+    watching.at = late = Positions({0: 4})
+    for number in range(1_000):
+        watching.view.change(asking(f"s{number}"))
+    watching.round()
+    assert watching.round(1_000) == []
+    watching.view.change(asking("last"))
+    assert watching.round(100) == watching.round(1_000) == []
+    assert late.read == 3, "the positions were compared once in each round"
+    watching.end = 9
+    late[0] = 5
+    assert len(watching.round()) == 1_001
+
+
 def test_a_late_job_reports_no_silence(watching: Watching) -> None:
     """Each message is matched three seconds after its acceptance; the deadline is one second."""
     watching.view.change(asking("s"))

@@ -11,9 +11,9 @@ from unittest.mock import Mock
 
 from arborcast.core.telemetry.jvm import declare_jvm
 from arborcast.core.telemetry.metrics import Registry, merged
+from arborcast.dispatch.monitoring.in_flight_gauge import Gauge, InFlightGauge, ignore_count
 from arborcast.dispatch.monitoring.jvm import SparkJvm
 from arborcast.dispatch.monitoring.sources import Lag, LagClock, QueryProgress, progress_of, read_progress
-from arborcast.dispatch.monitoring.under_way import Gauge, InFlightGauge, ignore_count
 from arborcast.engine.monitoring.samples import JvmSample, Scrape, sample_of
 
 
@@ -91,7 +91,7 @@ def test_pushes_in_flight_in_another_process(tmp_path: Path) -> None:
     driver = InFlightGauge(tmp_path / "run" / "pushes")
     Gauge(driver.file).of_task(3)(5)
     worker = (
-        "import sys, os; from arborcast.dispatch.monitoring.under_way import Gauge;"
+        "import sys, os; from arborcast.dispatch.monitoring.in_flight_gauge import Gauge;"
         " Gauge(sys.argv[1]).of_task(1_000_004)(70_000); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", worker, driver.file], check=False)

@@ -7,14 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arborcast.core.errors import InfrastructureError
+from arborcast.core.errors import InfrastructureError, RecordVersionError
+from arborcast.core.eventlog.topics import PROGRESS_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.health import Sign
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.logs.held_lanes import HeldLanes
-from arborcast.dispatch.realtime import driver
+from arborcast.dispatch.realtime import driver, messages
 from arborcast.dispatch.realtime.driver import ProgressListener, exclusion_changes
 from arborcast.dispatch.realtime.messages import (
+    VERSION,
     ExclusionChange,
     FeedPieces,
     WorkerProgress,
@@ -25,12 +27,14 @@ from arborcast.dispatch.realtime.messages import (
     encode_feeds,
     encode_progress,
     progress_in_records,
+    read_progress,
 )
 from arborcast.dispatch.realtime.task import _changed
 from arborcast.dispatch.realtime.workers import WorkersHere
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.routing import Overlay, ViewStep
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from tests.support.listed_logs import ListedLogs
 
 LANES = st.frozensets(st.sampled_from([f"lane{number}" for number in range(12)]))
 
@@ -182,14 +186,36 @@ def test_progress_may_take_several_records() -> None:
     assert list(progress_in_records(WorkerProgress(3, 1, 99, 3))) == [WorkerProgress(3, 1, 99, 3)]
 
 
+def test_damaged_progress_is_skipped_and_ends_clean_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a clean position no rows are read at a start; the damaged record may be of a later run."""
+    logs = ListedLogs(monkeypatch)
+    logs.scanned(monkeypatch, messages)
+    written = [
+        encode_progress(WorkerProgress(1, 0, 5, 1, clean=True)),
+        (b"0", b"\xc1 no record"),
+        encode_progress(WorkerProgress(2, 1, 7, 2, clean=True)),
+    ]
+    reports: list[PartitionReport] = []
+    listener = ProgressListener(KafkaSettings(), reports.append, WorkersHere())
+    for offset, record in enumerate(written):
+        logs.write(PROGRESS_LOG, *record)
+        listener._read(record, offset)
+
+    assert listener.damaged
+    assert listener.known == {0: WorkerProgress(1, 0, 5, 1), 1: WorkerProgress(2, 1, 7, 2, clean=True)}
+    assert {number: each.position for number, each in read_progress(KafkaSettings()).items()} == {0: 5, 1: 7}
+    with pytest.raises(RecordVersionError):
+        listener._read((b"0", msgspec.msgpack.encode({"v": VERSION + 1, "progress": {}})), 3)
+
+
 def test_each_match_whose_position_counts_is_reported() -> None:
     """A record may have matches and no count of notifications, and may be read when its worker has been ended."""
     reports: list[PartitionReport] = []
     listener = ProgressListener(KafkaSettings(), reports.append, WorkersHere())
     listener.begin(2, 1)
-    listener._apply(WorkerProgress(2, 0, 5, 2, taken=6, matched=(("s", "t", 1_000),)), 0)
+    listener._apply(WorkerProgress(2, 0, 5, 2, taken=6, matched=(("s", "t", 1_000),)))
     listener.end_workers()
-    listener._apply(WorkerProgress(2, 0, 8, 2, notifications=2, taken=8, matched=(("s", "t", 2_000),)), 1)
-    listener._apply(WorkerProgress(1, 0, 4, 1, notifications=1, taken=4, matched=(("s", "t", 500),)), 2)
+    listener._apply(WorkerProgress(2, 0, 8, 2, notifications=2, taken=8, matched=(("s", "t", 2_000),)))
+    listener._apply(WorkerProgress(1, 0, 4, 1, notifications=1, taken=4, matched=(("s", "t", 500),)))
     assert listener.known[0].position == 8
     assert [report.matched for report in reports] == [{("s", "t"): 1_000}, {("s", "t"): 2_000}]

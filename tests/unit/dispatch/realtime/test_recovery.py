@@ -52,8 +52,8 @@ class Stopped:
         patch.setattr(recovery, "ProgressLog", lambda kafka: progress)
         patch.setattr(recovery, "newest_batch", lambda kafka, timeout_s: self.newest)
         parked = SimpleNamespace(parked_behind=self._parked_behind, newest_batch=lambda: EARLIER_RUN + 3)
-        hearing = SimpleNamespace(known=self.known)
-        self.parts = cast(Any, parked), cast(Any, hearing)
+        self.listener = SimpleNamespace(known=self.known, damaged=False)
+        self.parts = cast(Any, parked), cast(Any, self.listener)
         self.recovery = Recovery(self.settings, *self.parts)
 
     def _tell(self, progress: WorkerProgress) -> None:
@@ -165,6 +165,9 @@ def test_numbers_of_a_run_are_above_all_in_the_logs(stop: Stop) -> None:
     assert stopped.recovery.start_state().newest == RUN
     stopped.known.clear()  # as if the log `progress` were lost
     assert stopped.recovery.start_state() == StartState({0: 0}, NOTHING, EARLIER_RUN + 3)
+    stopped.known[0] = WorkerProgress(EARLIER_RUN, 0, 5, EARLIER_RUN)
+    stopped.listener.damaged = True  # the record of the newest run
+    assert stopped.recovery.start_state().newest == EARLIER_RUN + 3
 
 
 def test_a_first_start_follows_the_settings(stop: Stop) -> None:
@@ -173,6 +176,9 @@ def test_a_first_start_follows_the_settings(stop: Stop) -> None:
     latest = dataclasses.replace(stopped.settings, dispatch=dispatch)
     first = Recovery(latest, *stopped.parts)
     assert first.start_state().positions == {0: 5, 1: 30}
+    stopped.listener.damaged = True
+    assert first.start_state().positions == {0: 0, 1: 0}, "the positions were in damaged records"
+    stopped.listener.damaged = False
     stopped.known[0] = WorkerProgress(RUN, 0, 2, RUN, clean=True)
     assert first.start_state().positions == {0: 2, 1: 0}, "a partition that was added is read from its beginning"
 

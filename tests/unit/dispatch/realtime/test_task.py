@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from arborcast.dispatch.hot import task as partition_task
+from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.hold_buffer import HoldBuffer
+from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.realtime import worker
 from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerProgress, WorkerUpdate
 from arborcast.dispatch.realtime.task import LogLink, RealtimeJob
@@ -22,8 +24,8 @@ from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.routing import Found
 from tests.support.fake_producer import Sent
-from tests.support.make import notification
-from tests.support.realtime_world import SETTINGS, Running
+from tests.support.make import notification, subscription
+from tests.support.realtime_world import PUSH, RETRY, SETTINGS, Running
 from tests.support.redelivery_world import World
 
 
@@ -92,6 +94,20 @@ def test_a_lane_stays_held_while_the_driver_begins_again(monkeypatch: pytest.Mon
     assert engine.pushed == 1
 
 
+def test_unchanged_endpoints_cost_nothing_with_each_update() -> None:
+    class Unread(frozenset[str]):
+        """Tens of thousands, with up to forty updates a second."""
+
+        def __sub__(self, other: object) -> Any:
+            raise AssertionError("each of them is read")
+
+    engine, endpoints = Engine(), Unread({"http://e/"})
+    running = Running(cast(Any, engine), RealtimeJob(settings=SETTINGS, number=1, began_s=engine.monotonic()), 0, 0)
+    running.task.intake.exclusions = Exclusions(degraded=endpoints, watched=endpoints, on_trial=endpoints)
+    running.task.exclude(running.task.intake.exclusions._replace(held=frozenset({"s"})))
+    assert running.task.intake.exclusions.held == {"s"}
+
+
 def test_a_task_reports_that_it_has_stopped_when_all_is_settled() -> None:
     written: list[WorkerProgress] = []
     log = SimpleNamespace(write=written.append, is_late=lambda: False, settle=lambda timeout_s: None)
@@ -113,6 +129,21 @@ def test_a_task_reports_that_it_has_stopped_when_all_is_settled() -> None:
     link.end(cast(Any, settling))
     assert [(each.position, each.stopped) for each in written[-2:]] == [(1, False), (2, True)]
     assert sum(each.stopped for each in written) == 1
+
+
+def test_an_idle_task_allows_pushes_to_a_host_that_did_not_answer() -> None:
+    """Otherwise the next message, hours later, is parked, and a timely one is dropped."""
+    outcomes = BatchOutcomes(cast(Any, SimpleNamespace(record=lambda row: None)), PUSH, RETRY)
+    subscribed = subscription("s", url="http://host/s")
+    outcomes._unreachable = {subscribed.consumer.address}
+    outcomes._silent = {"host": {f"http://host/{number}" for number in range(4)}}
+    assert outcomes.unreachable(subscribed) is not None
+    idle = SimpleNamespace(taken=SimpleNamespace(next=-1), intake=SimpleNamespace(outcomes=outcomes))
+    nothing: Any = SimpleNamespace(is_late=lambda: False, complete=False)
+    link = LogLink(RealtimeJob(settings=SETTINGS, number=1, began_s=0.0), 0, nothing, nothing, nothing, nothing)
+    for now in range(6):
+        link.report(cast(Any, idle), now)
+    assert outcomes.unreachable(subscribed) is None
 
 
 T = TypeVar("T")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Tries
+from arborcast.dispatch.redelivery.parked_store import ParkedStore
+from arborcast.dispatch.redelivery.reports import AwaitedResults
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.records.results import Promise, Result, State
 from tests.support.redelivery_world import DAY_MS, LATER, OK, World, one, retry
@@ -215,3 +218,12 @@ def test_a_process_that_begins_pushes_again_what_has_no_result(known: bool) -> N
     world.run(20_000 if known else 100)  # without a result at once, 16 s before its time
     assert sorted(pushed(world)) == (["behind"] if known else ["behind", "n"])
     assert rows(world) == [("delivered", "", 1 if known else 2)]
+
+
+def test_results_without_deliveries_are_removed_although_the_clock_was_put_back() -> None:
+    with closing(ParkedStore(None)) as store:
+        reports = AwaitedResults(store)
+        for hour in (10, 1, 2):
+            now_ms = hour * 3_600_000
+            reports.add(Result(Promise("s", f"push-{hour}", now_ms, now_ms), "delivered", now_ms), now_ms)
+        assert store.query("SELECT push FROM report ORDER BY push") == [("push-10",), ("push-2",)]

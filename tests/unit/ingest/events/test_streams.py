@@ -182,6 +182,23 @@ async def test_unacknowledged_messages_are_not_settled() -> None:
     assert waiting(parts, made) == ["n1"]
 
 
+async def test_an_idle_stream_of_a_dead_client_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TCP would notice it after a quarter of an hour."""
+    monkeypatch.setattr(stream, "_HEARTBEAT_S", 0.01)
+    parts = GatewayParts(SHORT_CLAIMS)
+    async with Stream(parts) as visit:
+        made = visit.made
+
+    async def send(_message: Any) -> None: ...
+
+    connected = asyncio.get_running_loop().create_future()
+    idle = stream._Stream(parts.gateway, Reservation(parts.app.inflight), made, "text/event-stream", send, connected)
+    idle.unacknowledged = lambda: idle._written
+    async with asyncio.timeout(120):
+        await idle.run()
+    idle.close()
+
+
 def test_a_real_connection_that_is_not_read_ends_without_loss() -> None:
     """What the kernel took is in its buffers: the client's system has not acknowledged it."""
     parts = GatewayParts(SHORT_CLAIMS)

@@ -16,8 +16,8 @@ from arborcast.ingest.federation.links import (
     changes,
     forgotten,
     reports_of,
+    required_links,
     resumed,
-    wanted_links,
 )
 from arborcast.ingest.federation.member import _InterestSender, _Membership, address_of
 from arborcast.ingest.federation.topology import (
@@ -66,14 +66,14 @@ def protect(link: Subscription) -> Subscription:
 
 def test_to_members_and_from_the_representative_to_groups() -> None:
     wants = interests(G_a="m", G_b="a b//.", H_="c", I_="")
-    links = wanted_links("G/a", ALL, wants)
+    links = required_links("G/a", ALL, wants)
     assert [(each.id, each.to, each.url, each.topics) for each in links] == [
         ("peer-b", "G/b", "http://b/", ("a", "b//.")),
         ("peer-group.H", "H/", "http://x/", ("c",)),
     ]
-    assert [each.id for each in wanted_links("G/b", ALL, wants)] == ["peer-a"]
+    assert [each.id for each in required_links("G/b", ALL, wants)] == ["peer-a"]
     after = topology("G/a", "G/b", "H/x", "H/y", gone="G/a H/x")
-    assert [(each.id, each.url) for each in wanted_links("G/b", after, wants)] == [
+    assert [(each.id, each.url) for each in required_links("G/b", after, wants)] == [
         ("peer-a", "http://a/"),
         ("peer-group.H", "http://y/"),
     ]
@@ -81,7 +81,7 @@ def test_to_members_and_from_the_representative_to_groups() -> None:
 
 def links(where: Topology, wants: PeerInterests, there: Sequence[Subscription] = (), at: int = 5) -> list[Subscription]:
     """Those of G/a that are new or changed."""
-    records = changes("G/a", wanted_links("G/a", where, wants), there, at, protect)
+    records = changes("G/a", required_links("G/a", where, wants), there, at, protect)
     return [each.subscription for each in records if isinstance(each, SubscriptionRecord)]
 
 
@@ -100,7 +100,7 @@ def test_the_life_of_a_link_to_another_group() -> None:
     # While no member of the group is there, its messages wait.
     absent = topology("G/a", "H/x", gone="H/x")
     assert absent_groups(absent) == {"H/"}
-    assert wanted_links("G/a", absent, interests(H_="c")) == []
+    assert required_links("G/a", absent, interests(H_="c")) == []
     assert changes("G/a", [], there, 9, protect, absent_groups(absent)) == []
     # Subscriptions of others are left alone.
     plain = msgspec.structs.replace(there[0], id="s", form="notify", peer=None)
@@ -123,7 +123,7 @@ def test_a_successor_does_not_report_to_others_their_own_interest() -> None:
     wants.apply(PeerInterest("G/a", "G/a", 2, ("a",), ("h",)))
     after = topology("G/a", "G/b", "H/x", gone="G/a")
     assert reports_of("G/b", after, wants, ()) == {"H/": ToPeer([(), ("a",)], [])}
-    assert [each.topics for each in wanted_links("G/b", after, wants)] == [("a", "h"), ("h",)]
+    assert [each.topics for each in required_links("G/b", after, wants)] == [("a", "h"), ("h",)]
 
 
 def test_the_fold_of_interests() -> None:
@@ -140,7 +140,7 @@ def test_the_fold_of_interests() -> None:
 
 
 def test_suspended_links_are_resumed_when_the_other_end_is_there() -> None:
-    wanted = wanted_links("G/a", ALL, interests(G_b="b", H_="h"))
+    wanted = required_links("G/a", ALL, interests(G_b="b", H_="h"))
     assert resumed(wanted, ALL, {"peer-b", "s"}.__contains__) == [Tombstone(suspension_key("peer-b"))]
     assert resumed(wanted, topology("G/a", "G/b", gone="G/b"), {"peer-b"}.__contains__) == []
 
@@ -148,7 +148,7 @@ def test_suspended_links_are_resumed_when_the_other_end_is_there() -> None:
 def test_the_two_links_of_a_member_that_takes_datagrams() -> None:
     """They come and go in an order that leaves no gap."""
     wants, where = interests(G_b="a", H_="c"), {"G/b": "udp://192.0.2.7:8096"}
-    first = changes("G/a", wanted_links("G/a", ALL, wants, where), [], 5, protect)
+    first = changes("G/a", required_links("G/a", ALL, wants, where), [], 5, protect)
     there = [each.subscription for each in first if isinstance(each, SubscriptionRecord)]
     assert [(each.id, each.consumer.address, each.peer) for each in there] == [
         ("peer-fast.b", "udp://192.0.2.7:8096", Peer("G/a", "G/b", "only")),
@@ -156,7 +156,7 @@ def test_the_two_links_of_a_member_that_takes_datagrams() -> None:
         ("peer-group.H", "http://x/federation", Peer("G/a", "H/")),
     ]
     assert [each.policy.reliability for each in there] == ["timely", "strict", "strict"]
-    assert changes("G/a", wanted_links("G/a", ALL, wants, where), there, 9, protect) == []
+    assert changes("G/a", required_links("G/a", ALL, wants, where), there, 9, protect) == []
     after = links(ALL, wants, there, 9)
     assert [(each.id, each.terminates_ms) for each in after] == [("peer-b", None), ("peer-fast.b", 9)]
     assert after[0].peer == Peer("G/a", "G/b")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,12 +30,13 @@ from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.topic_model.subscriptions import EndpointReference, Peer, Subscription
 from arborcast.wire import frames, limits
 from arborcast.wire.errors import NotAuthenticated, TooManyRequests
-from arborcast.wire.frames import Frame, FrameKind
+from arborcast.wire.frames import Decoder, Frame, FrameKind
 from tests.support import soap_messages as soap
 from tests.support.framed import FramedClient, FramedEdge, framed_edge
 from tests.support.gateway_parts import GatewayParts, only_subscription
 from tests.support.guarded_gateway import guarded
 from tests.support.routing import make_trigger
+from tests.support.scripted_server import ScriptedServer
 from tests.support.waiting import wait_until
 
 
@@ -389,6 +392,71 @@ def test_connections_without_use_are_ended(edge: FramedEdge, dial: Connects) -> 
     assert idle.error().code == "Idle"
 
 
+def test_a_frame_after_a_pause_has_its_whole_time(edge: FramedEdge, dial: Connects) -> None:
+    raw = dial(edge)
+
+    async def pause() -> None:
+        (each,) = edge.server._connections
+        each.received_at -= 50
+        each.whole_at -= 50
+
+    edge.on_loop(pause)
+    raw.send(publication(1)[:20])
+    wait_for(lambda: edge.on_loop(lambda: pending(edge)))
+    sweep(edge, 1)
+    raw.send(publication(1)[20:])
+    assert raw.read().kind == FrameKind.RECEIPT
+
+
+async def pending(edge: FramedEdge) -> int:
+    """The bytes of frames that are not whole."""
+    return sum(each._decoder.pending for each in edge.server._connections)
+
+
+def test_a_closed_connection_whose_rest_is_not_received_is_cut_off(edge: FramedEdge, dial: Connects) -> None:
+    """Its peer may be dead: TCP would keep the rest, and its messages claimed, for a quarter of an hour."""
+    raw = dial(edge)
+    name = raw.subscribe("a", window=10_000)
+
+    async def unsent() -> int:
+        (each,) = edge.server._connections
+        assert each._transport is not None
+        return each._transport.get_write_buffer_size()
+
+    number = itertools.count()
+    while not edge.on_loop(unsent):
+        deliver(edge, name, stored("a", f"<x>{'y' * 90_000}</x>", f"n{next(number)}"))
+    assert not edge.server.unread
+    sweep(edge, 61)
+    sweep(edge, 1)
+    assert edge.server.counts.refused["Idle"] == 1, "refused once"
+    assert edge.server.connections == 1
+    sweep(edge, 1 + LimitSettings().send_timeout_s)
+    wait_for(lambda: not edge.server.connections)
+
+
+def test_only_connections_with_a_due_deadline_are_checked(
+    edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections = [dial(edge) for _ in range(5)]
+    checked: list[server.FramedConnection] = []
+    deadlines = server.FramedConnection.deadlines
+
+    def count(each: server.FramedConnection) -> Iterator[tuple[float, Callable[[], None]]]:
+        checked.append(each)
+        return deadlines(each)
+
+    sweep(edge, 21)
+    monkeypatch.setattr(server.FramedConnection, "deadlines", count)
+    connections[0].send(publication(1)[:20])
+    wait_for(lambda: edge.on_loop(lambda: pending(edge)))
+    sweep(edge, 10)
+    assert not checked
+    sweep(edge, 22)
+    assert len(set(checked)) == 1
+    assert "as a whole" in connections[0].error().text
+
+
 def test_pings_are_no_connect(edge: FramedEdge, dial: Connects) -> None:
     silent = dial(edge, connect=False)
     assert silent.is_alive()
@@ -449,6 +517,36 @@ def test_a_factory_reads_its_settings(tmp_path: Path, edge: FramedEdge) -> None:
         ConnectionFactory("tcp://x").connection()
     with pytest.raises(BrokerUnavailable):
         ConnectionFactory("framed://127.0.0.1:1").connection()
+
+
+def test_a_broker_that_sends_nothing_more_is_noticed() -> None:
+    """Also by a thread whose data it does not read."""
+
+    def answer(plain: socket.socket) -> None:
+        decoder = Decoder(2**30)
+        while data := plain.recv(65_536):
+            for frame in decoder.feed(data):
+                if frame.kind == FrameKind.CONNECT:
+                    body = frames.ConnectedBody("s", 2**30, 1.0)
+                    plain.sendall(frames.encode(FrameKind.CONNECTED, frame.correlation, body))
+                else:
+                    plain.sendall(frames.encode(FrameKind.PONG, 0))
+                    ended.wait(120)
+                    return
+
+    ended = threading.Event()
+    with (
+        ScriptedServer(answer, "framed") as broker,
+        ThreadPoolExecutor(1) as threads,
+        ConnectionFactory(broker.url, timeout_s=120).connection() as opened,
+    ):
+        sending = threads.submit(opened.session().producer("a").send, f"<x>{'y' * 2**26}</x>")
+        try:
+            with pytest.raises(BrokerUnavailable, match="nothing came from the broker for 1 s"):
+                sending.result(120)
+            assert opened.lost.is_set()
+        finally:
+            ended.set()
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -595,7 +693,7 @@ def test_few_requests_of_one_connection_are_under_way(
     wait_for(lambda: now == 16 and edge.server.counts.received["SUBSCRIBE"] == 40)
 
     async def finish() -> None:
-        assert [each.held for each in edge.server._connections] == [True]
+        assert [bool(each._held) for each in edge.server._connections] == [True]
         go_on.set()
 
     edge.on_loop(finish)
@@ -631,7 +729,7 @@ def test_a_client_that_does_not_read_answers_is_not_read_either(edge: FramedEdge
     async def sizes() -> tuple[bool, int]:
         (each,) = edge.server._connections
         assert each._transport is not None
-        return each.held, each._transport.get_write_buffer_size()
+        return bool(each._held), each._transport.get_write_buffer_size()
 
     held, size = edge.on_loop(sizes)
     assert held

@@ -191,6 +191,10 @@ def test_suspensions() -> None:
     ):
         ended = folded(Suspensions(), suspended, over, over)
         assert ("s" in ended, ended.get("s"), len(ended)) == (False, None, 0)
+    assert (one.ids() is one.ids(), one.unjudged() is one.unjudged()) == (True, True), "with thousands each costs time"
+    folded(one, SubscriptionSuspended("t", "costly", 10, 99, "conditions"))
+    assert (set(one.ids()), set(one.unjudged())) == ({"s", "t"}, {"t"})
+    assert folded(one, SubscriptionEnded("t", "unsubscribed", 5)).unjudged() == frozenset()
 
 
 OLD = Notification("n1", TopicPath("wards/a"), b'<p id="4711">Smith</p>', 1_000)

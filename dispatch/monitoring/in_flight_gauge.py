@@ -55,12 +55,12 @@ class Gauge:
         if numbers is None:
             return ignore_count
 
-        def write(under_way: int) -> None:
-            numbers[place] = under_way
+        def write(number: int) -> None:
+            numbers[place] = number
             liveness.beat()
 
         return write
 
 
-def ignore_count(under_way: int) -> None:
+def ignore_count(number: int) -> None:
     """For callers without a gauge."""

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from arborcast.dispatch.redelivery.timer_queue import TimerQueue
+from arborcast.core.timer_queue import TimerQueue
 
 
 @pytest.fixture

@@ -14,9 +14,11 @@ from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import hypothesis
 import pytest
+import typer.main
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.receiver import Receiver
@@ -33,6 +35,9 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 pytest_plugins = [
     f"tests.support.{name}" for name in ("broker", "spark", "slapd", "mosquitto", "chromium", "console_engine")
 ]
+
+# A call of CliRunner would make all commands from the signatures of their functions: three quarters of its time.
+mock.patch("typer.testing._get_command", cache(typer.main.get_command)).start()
 
 # However busy the machine is, no test fails for it: neither an example nor the making of one has a deadline.
 for _name, _examples in (("quick", 15), ("usual", 50), ("long", 2_000)):

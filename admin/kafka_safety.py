@@ -67,11 +67,8 @@ def examine(kafka: KafkaSettings) -> ClusterFacts:
     """Read the cluster's settings. Raises InfrastructureError."""
     with closing(Admin(kafka)) as admin:
         brokers = admin.brokers()
-        topics = {}
-        for specification in specifications(kafka):
-            partitions = admin.partitions(specification.name)
-            if partitions is not None:
-                topics[specification.name] = TopicFacts(partitions, admin.configs(specification.name))
+        partitions = admin.partitions([each.name for each in specifications(kafka)])
+        topics = {name: TopicFacts(states, admin.configs(name)) for name, states in partitions.items()}
         configs = admin.broker_configs(brokers[0].id) if brokers else {}
     newest = {
         kafka.topic(name): when

@@ -7,15 +7,18 @@ import gc
 import inspect
 import logging
 import os
+import random
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import hypothesis
 import pytest
+import typer.main
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.receiver import Receiver
@@ -33,6 +36,9 @@ pytest_plugins = [
     f"tests.support.{name}" for name in ("broker", "spark", "slapd", "mosquitto", "chromium", "console_engine")
 ]
 
+# A call of CliRunner would make all commands from the signatures of their functions: three quarters of its time.
+mock.patch("typer.testing._get_command", cache(typer.main.get_command)).start()
+
 # However busy the machine is, no test fails for it: neither an example nor the making of one has a deadline.
 for _name, _examples in (("quick", 15), ("usual", 50), ("long", 2_000)):
     hypothesis.settings.register_profile(
@@ -44,10 +50,25 @@ hypothesis.settings.load_profile("usual")  # another: pytest --hypothesis-profil
 _FIRST = ("spark", "stack", "kafka", "ldap")
 
 
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """With several processes, each reads the files in another order: in a new clone pytest compiles each file, for two
+    thirds of the time, and processes with one order would all compile the same file at the same time."""
+    report = yield
+    if _WORKER and isinstance(collector, pytest.Directory):
+        random.Random(_WORKER).shuffle(report.result)
+    return report
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several processes, put tests in the order in which their files are handed out."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=_turn)
+    if _WORKER:
+        items.sort(key=lambda item: (*_turn(item), item.path))
 
 
 def pytest_collection_finish() -> None:
@@ -70,15 +91,19 @@ class _ByWhatIsShared(LoadScopeScheduling):  # type: ignore[misc]  # it ships no
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return _lanes().get(file, file)
+        return _lane(nodeid)
+
+
+def _lane(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    return _lanes().get(file, file)
 
 
 @cache
 def _lanes() -> dict[str, str]:
     """The lane of each file whose tests use an embedded engine or a Spark session: a session takes a gigabyte of memory
     and a quarter of a minute to start. Tests that share an engine are in one, tests that share a job in another, and a
-    third of the files with jobs of their own."""
+    third of the files with jobs of their own. Tests that kill a broker share one, too."""
     lanes, own = {}, 0
     for file in sorted((_ROOT / "tests" / "integration").rglob("test_*.py")):
         name, text = file.relative_to(_ROOT).as_posix(), file.read_text(encoding="utf-8")
@@ -87,9 +112,20 @@ def _lanes() -> dict[str, str]:
             lanes[name] = "spark" if own % 3 else "shared job"
         elif "console_engine" in text:
             lanes[name] = "engine"
+        elif "own_broker: " in text:
+            lanes[name] = "own broker"
         elif "mark.spark" in text and re.search("own: Own|job: RunningJob|gateway: GatewayRun", text):
             lanes[name] = "shared job"
     return lanes
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop the shared engine behind the last test of its lane: idle, it takes a sixth of a processor."""
+    if _WORKER and nextitem is not None and _lane(item.nodeid) == "engine" != _lane(nextitem.nodeid):
+        from tests.support.console_engine import ConsoleEngine  # not before pytest can rewrite its assertions
+
+        ConsoleEngine.stop_last()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

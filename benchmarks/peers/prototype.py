@@ -47,7 +47,7 @@ def _compare(report: Report, mode: str, count: int, rounds: int) -> None:
     with rig({"dispatch.gear": mode}) as bench:
         paths = {"engine": bench.subscribe(["engine"], form="raw"), _LOG: [f"/{_LOG}"]}
         admin = Admin(bench.kafka)
-        admin.create_topic(_LOG, bench.kafka.partitions, 1, {})
+        admin.create_topics({_LOG: (bench.kafka.partitions, 1, {})})
         admin.close()
         with _prototype(bench) as prototype:
             roots = {"engine": bench.processes()["jvm"][0], _LOG: prototype}

@@ -5,7 +5,7 @@ kafka-python has no types; the used part is declared here as protocols. `client_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
@@ -170,30 +170,53 @@ class Admin:
     def __init__(self, kafka_settings: KafkaSettings) -> None:
         self._client = _connected(KafkaAdminClient, kafka_settings, {})
 
-    def create_topic(self, name: str, partitions: int, replication: int, configs: Mapping[str, str]) -> bool:
-        """Create a topic and wait until it has leaders; False if it exists already."""
-        specification = {
+    def create_topics(self, wanted: Mapping[str, tuple[int, int, Mapping[str, str]]]) -> set[str]:
+        """Create the missing topics in one request and wait until they have leaders: their names.
+
+        For each topic: partitions, replication, configuration."""
+        options = {
             name: {"num_partitions": partitions, "replication_factor": replication, "configs": dict(configs)}
+            for name, (partitions, replication, configs) in wanted.items()
         }
-        with translated(f"Kafka topic {name} could not be created"):
-            try:
-                self._client.create_topics(specification, wait_for_metadata=True)
-            except errors.TopicAlreadyExistsError:
-                return False
-        return True
+        created = set[str]()
+        with translated("Kafka topics could not be created"):
+            answer = self._client.create_topics(options, raise_errors=False)
+        for topic in answer["topics"]:
+            with translated(f"Kafka topic {topic['name']} could not be created"):
+                error = errors.for_code(topic["error_code"])
+                if error is errors.NoError:
+                    created.add(topic["name"])
+                elif error is not errors.TopicAlreadyExistsError:
+                    raise error(topic["error_message"])
+        with translated("Kafka topics could not be created"):
+            self._client.wait_for_topics(created)
+        return created
 
     def configs(self, name: str) -> dict[str, str]:
         """The effective configuration of a topic."""
         return self._configs(ConfigResourceType.TOPIC, name)
 
-    def partitions(self, name: str) -> list[PartitionState] | None:
-        """The state of each partition of a topic, in order; None if there is no such topic."""
-        with translated(f"Kafka topic {name} could not be described"):
-            (topic,) = self._client.describe_topics([name])
-        if topic["error_code"] == errors.UnknownTopicOrPartitionError.errno:
-            return None
-        found = sorted(topic["partitions"], key=lambda each: int(each["partition_index"]))
-        return [PartitionState(e["leader_id"], len(e["replica_nodes"]), len(e["isr_nodes"])) for e in found]
+    def policies(self, names: Collection[str]) -> dict[str, str]:
+        """The `cleanup.policy` of each of these topics, as far as it is there."""
+        policy = "cleanup.policy"
+        with translated("the configuration of Kafka topics could not be read"):
+            described = self._client.describe_configs(
+                [ConfigResource(ConfigResourceType.TOPIC, name, {policy: None}) for name in names], config_filter="all"
+            )
+        return {name: found[policy]["value"] for name, found in described["topic"].items() if policy in found}
+
+    def partitions(self, names: Collection[str]) -> dict[str, list[PartitionState]]:
+        """The state of each partition, in order, of those of these topics that exist."""
+        with translated("Kafka topics could not be described"):
+            topics = self._client.describe_topics(list(names))
+        return {
+            topic["name"]: [
+                PartitionState(each["leader_id"], len(each["replica_nodes"]), len(each["isr_nodes"]))
+                for each in sorted(topic["partitions"], key=lambda each: int(each["partition_index"]))
+            ]
+            for topic in topics
+            if topic["error_code"] != errors.UnknownTopicOrPartitionError.errno
+        }
 
     def brokers(self) -> list[BrokerId]:
         """The brokers that are up."""

@@ -116,27 +116,28 @@ def ensure_topics(kafka: KafkaSettings, only: Collection[str] = ()) -> None:
 
     Raises InfrastructureError if Kafka cannot be reached, ConfigError if an existing topic has a wrong configuration.
     """
+    selected = {kafka.topic(name) for name in only}
+    wanted = {each.name: each for each in specifications(kafka) if not selected or each.name in selected}
     with closing(Admin(kafka)) as admin:
-        selected = {kafka.topic(name) for name in only}
+        created = admin.create_topics(
+            {name: (each.partitions, kafka.replication, each.configs) for name, each in wanted.items()}
+        )
+        for name in sorted(created):
+            logger.info("created Kafka topic %s", name)
+        there = wanted.keys() - created
+        if not there:
+            return
         until = time.monotonic() + kafka.request_timeout_s
-        for specification in specifications(kafka):
-            if selected and specification.name not in selected:
-                continue
-            created = admin.create_topic(
-                specification.name, specification.partitions, kafka.replication, specification.configs
-            )
-            if created:
-                logger.info("created Kafka topic %s", specification.name)
-            else:
-                _check(admin, specification, kafka.replication, until)
+        policies, partitions = admin.policies(there), admin.partitions(there)
+        # The broker may not have the whole description of a topic that another process has just created.
+        while not all(policies.get(name) and partitions.get(name) for name in there) and time.monotonic() < until:
+            time.sleep(0.1)
+            policies, partitions = admin.policies(there), admin.partitions(there)
+    for name in sorted(there):
+        _check(wanted[name], kafka.replication, policies.get(name, ""), partitions.get(name, []))
 
 
-def _check(admin: Admin, specification: LogSpecification, replication: int, until: float) -> None:
-    policy, partitions = _described(admin, specification.name)
-    # The broker may not have the whole description of a topic that another process has just created.
-    while not (policy and partitions) and time.monotonic() < until:
-        time.sleep(0.1)
-        policy, partitions = _described(admin, specification.name)
+def _check(specification: LogSpecification, replication: int, policy: str, partitions: list[PartitionState]) -> None:
     # More partitions or another retention are the operator's choice. These two checks are required for correctness.
     if ("compact" in policy) != specification.compacted:
         required = "compact" if specification.compacted else "delete"
@@ -158,10 +159,6 @@ def _check(admin: Admin, specification: LogSpecification, replication: int, unti
             fewest,
             replication,
         )
-
-
-def _described(admin: Admin, topic: str) -> tuple[str, list[PartitionState]]:
-    return admin.configs(topic).get("cleanup.policy", ""), admin.partitions(topic) or []
 
 
 LEASE_LOG = "lease"

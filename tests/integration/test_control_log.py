@@ -95,16 +95,17 @@ def test_topics_are_created_once_and_foreign_ones_are_refused(kafka_settings: Ka
     configs = admin.configs(kafka_settings.topic("control"))
     assert configs["cleanup.policy"] == "compact"
     assert configs["min.compaction.lag.ms"] == "86400000"
-    assert len(admin.partitions(kafka_settings.topic("control")) or ()) == 1
-    assert len(admin.partitions(kafka_settings.topic("attempts")) or ()) == kafka_settings.partitions
+    expected = {kafka_settings.topic("control"): 1, kafka_settings.topic("attempts"): kafka_settings.partitions}
+    partitions = admin.partitions([*expected, kafka_settings.topic("absent")])
+    assert {name: len(states) for name, states in partitions.items()} == expected
     assert admin.configs(kafka_settings.topic("notifications"))["retention.ms"] == str(168 * 3_600_000)
 
     other = dataclasses.replace(kafka_settings, prefix=kafka_settings.prefix + "other.")
-    admin.create_topic(other.topic("control"), 1, 1, {"cleanup.policy": "delete"})
+    admin.create_topics({other.topic("control"): (1, 1, {"cleanup.policy": "delete"})})
     with pytest.raises(ConfigError, match=r"cleanup\.policy=delete, compact is needed"):
         ensure_topics(other)
     wide = dataclasses.replace(kafka_settings, prefix=kafka_settings.prefix + "wide.")
-    admin.create_topic(wide.topic("control"), 3, 1, {"cleanup.policy": "compact"})
+    admin.create_topics({wide.topic("control"): (3, 1, {"cleanup.policy": "compact"})})
     with pytest.raises(ConfigError, match="has 3 partitions, it must have one"):
         ensure_topics(wide)
     admin.close()

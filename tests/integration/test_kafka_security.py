@@ -85,7 +85,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings]
 def test_our_clients_and_sparks_get_in(guarded: KafkaSettings, spark: SparkSession) -> None:
     name = guarded.topic("guarded")
     admin = Admin(guarded)
-    assert admin.create_topic(name, 1, 1, {})
+    assert admin.create_topics({name: (1, 1, {})}) == {name}
     admin.close()
     producer = make_producer(guarded)
     producer.send(name, key=b"k", value=b"v", partition=0)

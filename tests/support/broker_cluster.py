@@ -91,7 +91,7 @@ class BrokerCluster:
             def in_sync() -> bool:
                 # A broker that has just gone, or comes, may be the one that is asked.
                 with suppress(InfrastructureError):
-                    states = [state for name in names for state in admin.partitions(name) or ()]
+                    states = [state for states in admin.partitions(names).values() for state in states]
                     return all(state.leader > 0 and state.in_sync == state.replicas for state in states)
                 return False
 

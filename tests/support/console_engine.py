@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -32,6 +33,15 @@ class ConsoleEngine:
     base: str
     slapd: Slapd
 
+    _last: ClassVar[Engine | None] = None
+
+    @classmethod
+    def stop_last(cls) -> None:
+        """Stop the one that runs, if there is one."""
+        if cls._last is not None:
+            cls._last.down()
+            cls._last = None
+
 
 @pytest.fixture(scope="session")
 def console_engine(slapd: Slapd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleEngine]:
@@ -47,12 +57,12 @@ def console_engine(slapd: Slapd, tmp_path_factory: pytest.TempPathFactory) -> It
         "[stack]\nstart_timeout_s = 400\nstop_timeout_s = 60\n"
     )
     settings.chmod(0o600)
-    engine = Engine(home)
+    engine = ConsoleEngine._last = Engine(home)
     try:
         engine.up("--config", str(settings))
         yield ConsoleEngine(engine, engine.status()["addresses"]["console"], base, slapd)
     finally:
-        engine.down()
+        ConsoleEngine.stop_last()
 
 
 def _take_pictures(minutes: float) -> None:

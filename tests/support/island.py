@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -72,9 +72,24 @@ def explore(
     of URLs unjudged, so that only the check at the connection is left; `anew` makes a new transport for each push,
     so that nothing is remembered."""
     order = {"urls": urls, "transport": transport, "outbound": outbound or {}, "blind": blind, "anew": anew}
+    (found,) = _carried_out([order])
+    return found
+
+
+def explore_under(urls: Sequence[tuple[dict[str, str | bool], list[str]]], transport: str) -> list[list[Finding]]:
+    """`explore` for pairs of outbound settings and URLs, in one start of such a machine."""
+    return _carried_out(
+        [
+            {"urls": u, "transport": transport, "outbound": outbound, "blind": False, "anew": False}
+            for outbound, u in urls
+        ]
+    )
+
+
+def _carried_out(orders: list[dict[str, Any]]) -> list[list[Finding]]:
     done = subprocess.run(
         [*APART, sys.executable, "-m", "tests.support.island"],
-        input=json.dumps(order),
+        input=json.dumps(orders),
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -82,7 +97,10 @@ def explore(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return [Finding(**{**found, "called": tuple(found["called"])}) for found in json.loads(done.stdout)]
+    return [
+        [Finding(**{**found, "called": tuple(found["called"])}) for found in findings]
+        for findings in json.loads(done.stdout)
+    ]
 
 
 class Trap:
@@ -194,7 +212,7 @@ def _called(order: dict[str, Any], policy: AddressPolicy) -> Iterator[PushResult
 
 
 def _main() -> None:
-    order: dict[str, Any] = json.load(sys.stdin)
+    orders: list[dict[str, Any]] = json.load(sys.stdin)
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as resolver:
         resolver.write("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
         resolver.flush()
@@ -207,12 +225,14 @@ def _main() -> None:
             subprocess.run(command.split(), check=True)
         NameServer()
         trap = Trap()
-        if order["blind"]:
+        if any(order["blind"] for order in orders):
             UrlJudge.refusal = lambda self, url: None  # type: ignore[method-assign]
             AddressPolicy.check_url = lambda self, url: None  # type: ignore[method-assign]
-        policy = AddressPolicy(OutboundSettings(**order["outbound"]))
-        explored = _called(order, policy) if order["transport"] == "calls" else _pushed(order, policy)
-        found = [asdict(Finding(each.status, each.failure, each.detail, trap.take())) for each in explored]
+        found = []
+        for order in orders:
+            policy = AddressPolicy(OutboundSettings(**order["outbound"]))
+            explored = _called(order, policy) if order["transport"] == "calls" else _pushed(order, policy)
+            found.append([asdict(Finding(each.status, each.failure, each.detail, trap.take())) for each in explored])
     json.dump(found, sys.stdout)
 
 

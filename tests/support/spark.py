@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from arborcast.dispatch.settings import DispatchSettings
 from arborcast.dispatch.spark.properties import properties
-from arborcast.engine.install import jars, java
+from arborcast.engine.embedded.engine import find_tools
 
 
 @pytest.fixture(scope="session")
@@ -25,11 +25,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 def new_session(folder: Path) -> SparkSession:
     """A local session with eight task slots."""
+    tools = find_tools()
     # Spark reads these when its JVM starts, once per run.
-    os.environ["JAVA_HOME"] = str(java.find_java().executable.parent.parent)
+    os.environ["JAVA_HOME"] = str(tools.java.executable.parent.parent)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    values = properties(DispatchSettings(task_slots=8), jars=jars.jar_paths("spark"), master="local", local_dir=folder)
+    values = properties(
+        DispatchSettings(task_slots=8), jars=tools.spark_jars, master="local", local_dir=folder, classes=tools.classes
+    )
     values["spark.sql.warehouse.dir"] = str(folder / "warehouse")
     builder = SparkSession.builder
     for key, value in values.items():

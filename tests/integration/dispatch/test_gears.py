@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -81,14 +81,14 @@ def test_a_shift_under_load_keeps_all_once_and_in_order(
 ) -> None:
     subscribe(log, receiver)
     load = TopicsLoad(log, TOPICS)
-    to: list[Mode] = ["batch", "realtime", "batch"]
+    to: list[Mode] = ["batch", "realtime"]
     with running(spark, settings) as job:
         with load.running():
-            some_more(receiver, "/all", 40)
+            some_more(receiver, "/all", 20)
             assert job.modes.mode == "realtime"
             for gear in to:
                 job.modes.shift(gear)
-                some_more(receiver, "/all", 40)
+                some_more(receiver, "/all", 20)
                 assert job.modes.mode == gear
         arrived = wait_for(receiver, "/all", len(load.sent))
         raw = wait_for(receiver, "/raw", len(load.names("a/x", "a/y")))
@@ -220,7 +220,8 @@ def test_intervals_do_not_depend_on_crashes_changes_of_mode_and_starts(
         subscription("failing", receiver.url("/status/503"), "a//.", form="raw", policy=each),
     )
     load = TopicsLoad(log)
-    with load.running():
+    with ExitStack() as loading:
+        loading.enter_context(load.running())
         with running(spark, settings) as job:
             some_more(receiver, "/each", 15)
             assert kill_workers()
@@ -233,12 +234,12 @@ def test_intervals_do_not_depend_on_crashes_changes_of_mode_and_starts(
                     some_more(receiver, "/each", 15)
         with running(spark, settings):
             some_more(receiver, "/each", 15)
-    passing = load.passing(EACH_MS)
-    assert len(passing) < len(load.sent)
-    with running(spark, settings):
-        receiver.wait_for(len(load.sent), "/all")
-        wait_until(lambda: passing <= set(receiver.names("/each")), lambda: passing - set(receiver.names("/each")))
-        report = audit(settings.kafka, 0, deep=True, patience_s=120)
+            loading.close()
+            passing = load.passing(EACH_MS)
+            assert len(passing) < len(load.sent)
+            receiver.wait_for(len(load.sent), "/all")
+            wait_until(lambda: passing <= set(receiver.names("/each")), lambda: passing - set(receiver.names("/each")))
+            report = audit(settings.kafka, 0, deep=True, patience_s=120)
     assert report.balanced, report.problems
     assert set(receiver.names("/each")) == passing
     assert set(receiver.names("/together")) == load.passing(TOGETHER_MS, kafka_settings.partitions)

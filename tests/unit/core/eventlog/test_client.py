@@ -85,11 +85,11 @@ def test_the_logs_of_the_design() -> None:
         )
 
 
-def ensured(policies: list[dict[str, str]], partitions: list[list[PartitionState] | None]) -> MagicMock:
+def ensured(policies: list[dict[str, str]], partitions: list[dict[str, list[PartitionState]]]) -> MagicMock:
     """The client that is used to ensure `control`, which is there, and is described so one time after the other."""
     admin: MagicMock = create_autospec(Admin, instance=True)
-    admin.create_topic.return_value = False
-    admin.configs.side_effect = policies
+    admin.create_topics.return_value = set()
+    admin.policies.side_effect = policies
     admin.partitions.side_effect = partitions
     with patch("arborcast.core.eventlog.topics.Admin", return_value=admin):
         ensure_topics(KafkaSettings(request_timeout_s=60.0), only=["control"])
@@ -97,10 +97,11 @@ def ensured(policies: list[dict[str, str]], partitions: list[list[PartitionState
 
 
 def test_a_topic_that_another_process_creates_now_is_waited_for() -> None:
-    compact, one = {"cleanup.policy": "compact"}, [PartitionState(1, 1, 1)]
-    assert ensured([{}, compact, compact], [None, None, one]).configs.call_count == 3
+    topic = KafkaSettings().topic("control")
+    compact, one = {topic: "compact"}, {topic: [PartitionState(1, 1, 1)]}
+    assert ensured([{}, compact, compact], [{}, {}, one]).policies.call_count == 3
     with pytest.raises(ConfigError, match="=delete, compact is needed"):
-        ensured([{"cleanup.policy": "delete"}], [one])
+        ensured([{topic: "delete"}], [one])
 
 
 class PlayedProducer:

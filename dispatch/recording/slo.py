@@ -248,7 +248,7 @@ class SloTable(TableFollower):
         ]
         self._table.replace_where(SLO.arrow(rows), _where(self._changed), as_progress(self._log, log.positions))
         self._committed_at = self._clock()
-        newest = max(self._hours)
+        newest = max(self._changed)  # not of all: an hour of a clock that was ahead would stay the newest
         self._hours = {newest: self._hours[newest]}
         self._changed.clear()
         oldest_ms = (newest - 24 * _HELD_DAYS) * _HOUR_MS

@@ -51,9 +51,12 @@ def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits, progress: Pro
     # Read before the parked deliveries: deliveries that had left the log by this time are parked or settled.
     letters_until = _ends(kafka, "dead")
     logs: dict[str, Contents] = {}
-    # Some undelivered ones are in `parked`, the others were not dispatched yet. One file: the older ones first.
-    logs["notifications"] = write_log(folder, "notifications", _undelivered(kafka, undelivered, progress))
-    logs["dead"] = write_log(folder, "dead", _letters(kafka, letters_until, progress))
+    try:
+        # Some undelivered ones are in `parked`, the others were not dispatched yet. One file: the older ones first.
+        logs["notifications"] = write_log(folder, "notifications", _undelivered(kafka, undelivered, progress))
+        logs["dead"] = write_log(folder, "dead", _letters(kafka, letters_until, progress))
+    except sqlite3.Error as error:
+        raise BackupError(f"a temporary file cannot be written (TMPDIR sets its folder): {error}") from error
     logs["pullpoints"] = write_log(folder, "pullpoints", _pullable(kafka, limits, progress))
     for name in ("retained", "control"):
         records = (BackupRecord(each.key, each.value) for each in _all(kafka, name, progress))

@@ -8,6 +8,7 @@ import msgspec
 
 from arborcast.core.errors import ConfigError, DeliveryError
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.operations.views import DeliveryViews
 from arborcast.dispatch.operations.waiting import Waiting
 from arborcast.engine.settings.loading import Settings
 from arborcast.ingest.federation.topology import Topology
@@ -107,9 +108,12 @@ def links(control: ControlView) -> tuple[LinkStatus, ...]:
     return tuple(sorted(found, key=lambda each: each.link))
 
 
-def with_waiting(kafka: KafkaSettings, current: tuple[LinkStatus, ...]) -> tuple[LinkStatus, ...]:
-    """The same links with the number of waiting deliveries, and the time of the oldest. Raises InfrastructureError."""
-    counted = Waiting(kafka).tally({each.link for each in current}) if current else {}
+def with_waiting(
+    kafka: KafkaSettings, current: tuple[LinkStatus, ...], views: DeliveryViews | None = None
+) -> tuple[LinkStatus, ...]:
+    """The same links with the number of waiting deliveries, and the time of the oldest. `views` are cached for later
+    queries. Raises InfrastructureError."""
+    counted = Waiting(kafka, views).tally({each.link for each in current}) if current else {}
     return tuple(
         msgspec.structs.replace(each, waiting=count, waiting_since_ms=since_ms)
         for each in current

@@ -52,7 +52,10 @@ class Recorded(msgspec.Struct, frozen=True):
 
 def this_user() -> Operator:
     """The user of this process, at this machine."""
-    name = getpass.getuser()
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = f"uid {os.getuid()}"  # it has no name here, as in a container
     behind = os.environ.get("SUDO_USER", "")
     return Operator("command", f"{name}@{platform.node()}" + (f" (sudo of {behind})" if behind else ""))
 

@@ -68,10 +68,11 @@ def users_file(settings: Settings) -> Path:
 def add(path: Path, name: str, password: Callable[[], str], groups: Iterable[str], *, keep_clear: bool = False) -> None:
     """Add a user, or replace the password and groups of an existing one. The password is prompted for after the file
     and the name are validated. Raises ConfigError."""
-    users = dict(_read(path))
+    _read(path)
     check_name(name, name)
-    users[name] = made(name, password(), frozenset(groups), keep_clear=keep_clear)
-    write_users(users, path)
+    user = made(name, password(), frozenset(groups), keep_clear=keep_clear)
+    # Read again: other users may have been added during the prompt.
+    write_users({**_read(path), name: user}, path)
 
 
 def remove(path: Path, name: str) -> None:

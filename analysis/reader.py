@@ -105,11 +105,12 @@ class TableReader:
     ) -> pa.Table:
         """Rows as an Arrow table.
 
-        `since` and `until` refer to the table's time column (`spec.time`), `where` is a pyarrow expression; files
-        without such rows are not opened.
+        `since` and `until` refer to the table's time column (`spec.time`); files of other days are not opened. `where`
+        is a pyarrow expression.
         """
+        since, until = (None if each is None else as_time(each) for each in (since, until))
         condition = _and(self._between(since, until), where)
-        return self.spec.read(self.delta(), columns, condition)
+        return self.spec.read(self.delta(), columns, condition, self._days(since, until))
 
     def pandas(
         self,
@@ -143,15 +144,17 @@ class TableReader:
         for when, is_lower in ((since, True), (until, False)):
             if when is None:
                 continue
-            at = as_time(when)
-            for column, value in ((self.spec.time, at), ("day", at.date())):
-                if column == "day" and "day" not in self.spec.partition_by:
-                    continue
-                field = ds.field(column)
-                # Exclusive: consecutive periods contain every row once.
-                upper = field <= value if column == "day" else field < value
-                condition = _and(condition, field >= value if is_lower else upper)
+            field, at = ds.field(self.spec.time), as_time(when)
+            # Exclusive: consecutive periods contain every row once.
+            condition = _and(condition, field >= at if is_lower else field < at)
         return condition
+
+    def _days(self, since: When | None, until: When | None) -> str | None:
+        """The condition of files with days between these times."""
+        if "day" not in self.spec.partition_by:
+            return None
+        bounds = [f"day {sign} '{as_time(when).date()}'" for sign, when in ((">=", since), ("<=", until)) if when]
+        return " and ".join(bounds) or None
 
 
 def as_time(when: When) -> datetime:

@@ -11,12 +11,12 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -94,12 +94,8 @@ class Sessions:
 
     def read(self, header: str) -> tuple[str, str, float] | None:
         """(session, user, seconds left) of a valid cookie; None for an expired or foreign one."""
-        try:
-            cookies = SimpleCookie(header)
-        except CookieError:
-            return None
-        morsel = cookies.get(self._name)
-        value, _, mark = (morsel.value if morsel else "").rpartition("~")
+        # Not `SimpleCookie`, which drops all cookies at one that it cannot read: other servers on localhost set those.
+        value, _, mark = cookie_parser(header).get(self._name, "").rpartition("~")
         document = unquote(value)
         if not value or not self._is_marked(mark, document, "console session"):
             return None

@@ -32,7 +32,8 @@ def _routes(console: Console) -> list[Route]:
     async def links(age_s: float) -> Answer[tuple[admin.LinkStatus, ...]]:
         if not console.ready():
             return Answer(None, "The control log is being read.", time.time(), 0.0)
-        return await console.questions.recent_log(admin.with_waiting, admin.links(console.control), age_s=age_s)
+        questions, links = console.questions, admin.links(console.control)
+        return await questions.recent_log(admin.with_waiting, links, questions.views, age_s=age_s)
 
     def reader_of(request: Request) -> PartsReader:
         async def read_parts(age_s: float) -> PageParts:

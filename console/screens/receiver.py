@@ -31,7 +31,7 @@ from arborcast.topic_model.subscriptions import Subscription
 _MOST = 20
 
 # Of one subscription.
-_TESTS_PER_MINUTE = 10
+_ACTIONS_PER_MINUTE = 10
 
 
 async def rotated(
@@ -51,7 +51,7 @@ class ReceiverPage:
         self._console = console
         self._callers = callers
         self._protector = Protector(console.settings.secrets)
-        self._tests = OwnerRates()
+        self._actions = OwnerRates()
 
     def routes(self) -> list[Route]:
         path = "/receiver/{subscription}/{link}"
@@ -64,12 +64,12 @@ class ReceiverPage:
         """Send a test, redrive dead letters, pause, resume, or rotate the secret."""
         await self._console.changes.catch_up()
         subscription = await self._linked(request)
+        if not self._actions.may_publish(subscription.id, _ACTIONS_PER_MINUTE, time.monotonic()):
+            raise HTTPException(429, f"At most {_ACTIONS_PER_MINUTE} actions a minute: wait some seconds.")
         questions, control = self._console.questions, self._console.control
         by = admin.receiver_of(subscription.id)
         match text_of(form, "action"):
             case "test":
-                if not self._tests.may_publish(subscription.id, _TESTS_PER_MINUTE, time.monotonic()):
-                    raise HTTPException(429, f"At most {_TESTS_PER_MINUTE} tests a minute: wait some seconds.")
                 said = f"Test {await questions.ask_log(admin.send_test, subscription)} is sent."
             case "redrive":
                 wanted = LetterFilter(subscription=subscription.id)
@@ -104,7 +104,7 @@ class ReceiverPage:
     async def _page(self, request: Request, subscription: Subscription, secret: str = "") -> Response:
         questions, control = self._console.questions, self._console.control
         wanted = LetterFilter(subscription=subscription.id)
-        letters = await questions.recent_log(dead_letters.listed, wanted, _MOST, control, age_s=1.0)
+        letters = await questions.recent_log(dead_letters.listed, wanted, _MOST, control, 0, questions.views, age_s=1.0)
         rows = await questions.recent_log(messages.last_attempts, subscription.id, _MOST, age_s=1.0)
         page = self._console.render(
             request,

@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import date
 from itertools import chain, islice
 from typing import Protocol, TypeVar
 
@@ -446,11 +445,10 @@ def _files_of_day(table: DeltaTable, day: str) -> Iterator[ds.FileSystemDataset]
     files = pa.table(table.get_add_actions(flatten=True))
     sizes = dict(zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))
     firsts = dict(zip(files["path"].to_pylist(), files["min.notification"].to_pylist(), strict=True))
-    dataset = NOTIFICATIONS.dataset(table)
+    dataset = NOTIFICATIONS.dataset(table, f"day = '{day}'")
     some: list[ds.Fragment] = []
     size = 0
-    of_day = dataset.get_fragments(filter=ds.field("day") == date.fromisoformat(day))
-    for each in sorted(of_day, key=lambda each: firsts.get(each.path) or ""):
+    for each in sorted(dataset.get_fragments(), key=lambda each: firsts.get(each.path) or ""):
         if some and size + sizes.get(each.path, 0) > _FILE_BYTES:
             yield ds.FileSystemDataset(some, dataset.schema, dataset.format, dataset.filesystem)
             some, size = [], 0

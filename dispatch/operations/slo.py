@@ -76,8 +76,8 @@ def objectives(
         table = open_table(location)
         # One day in memory: the rows of a month are thirty million with fifty thousand active subscriptions.
         for number in range(DAYS + 1):
-            of_day = where & (ds.field("day") == (since + timedelta(days=number)).date())
-            days.append(_by_subscription(_weighed(SLO.read(table, columns, of_day), at)))
+            of_day = f"day = '{(since + timedelta(days=number)).date()}'"
+            days.append(_by_subscription(_weighed(SLO.read(table, columns, where, of_day), at)))
     names = _by_subscription(pa.concat_tables(days))
     sums = {each: names[each] for each in names.column_names if each not in ("subscription", "owner")}
     bad = pc.add(sums["late"], sums["lost"])
@@ -113,13 +113,12 @@ def attempts_by_hour(location: str, subscription: str, now: float | None = None)
     found = {each * 1000: HourAttempts(each * 1000) for each in begins}
     if table_exists(location):
         first, last = (datetime.fromtimestamp(each, UTC) for each in (begins[0], begins[-1]))
-        where = (ds.field("day") >= first.date()) & (ds.field("hour") >= first) & (ds.field("hour") <= last)
-        where &= ds.field("subscription") == subscription
+        where = (ds.field("hour") >= first) & (ds.field("hour") <= last) & (ds.field("subscription") == subscription)
         table = open_table(location)
         # A table of an earlier version lacks the columns until the job opens it.
         known = {each.name for each in table.schema().fields}
         columns = [each for each in ("hour", "delivered", "failed") if each in known]
-        for row in SLO.read(table, columns, where).to_pylist():
+        for row in SLO.read(table, columns, where, f"day >= '{first.date()}'").to_pylist():
             at_ms = int(row["hour"].timestamp()) * 1000
             found[at_ms] = HourAttempts(at_ms, row.get("delivered"), row.get("failed"))
     return tuple(found.values())

@@ -138,9 +138,7 @@ class DeliveryView:
     def __init__(self, kafka: KafkaSettings) -> None:
         self.kafka = kafka
         self._cursor = LogCursor(parked.roomy(kafka), self.log, {}, max_records=_AT_ONCE)
-        # An empty name is a temporary file.
-        self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-        self._db.executescript(_SCHEMA)
+        self._db = _new_database()
         self._read_at = time.monotonic()
 
     def catch_up(self) -> None:
@@ -202,9 +200,15 @@ class DeliveryView:
         while not self._cursor.has_reached(ends):
             liveness.beat()
             polled = self._cursor.poll(0.2)
-            for records in polled.values():
-                for record in records:
+            try:
+                for record in chain.from_iterable(polled.values()):
                     self._fold(record)
+            except BaseException as error:
+                # The position is behind records that are not folded, and without a journal the file may be damaged.
+                self._forget()
+                if isinstance(error, sqlite3.Error):
+                    raise InfrastructureError(f"a temporary file cannot be written: {error}", RETRY_AFTER_S) from error
+                raise
             if polled:
                 last_record_at = time.monotonic()
             elif time.monotonic() - last_record_at > self.kafka.request_timeout_s:
@@ -214,7 +218,8 @@ class DeliveryView:
     def _forget(self) -> None:
         self._cursor.close()
         self._cursor = LogCursor(parked.roomy(self.kafka), self.log, {}, max_records=_AT_ONCE)
-        self._db.executescript("DELETE FROM entry; DELETE FROM counted;")
+        self._db.close()
+        self._db = _new_database()
 
     def _groups(self, selection: ViewFilter) -> Counter[ViewGroup]:
         query = "SELECT subscription, endpoint, topic, reason, number FROM counted"
@@ -282,6 +287,13 @@ class DeliveryView:
 
     def _remove(self, key: bytes) -> None:
         self._db.execute("DELETE FROM entry WHERE key = ?", (key,))
+
+
+def _new_database() -> sqlite3.Connection:
+    # An empty name is a temporary file.
+    database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+    database.executescript(_SCHEMA)
+    return database
 
 
 class PendingView(DeliveryView):

@@ -105,7 +105,8 @@ class _Scheduled:
             if not self._failing:
                 logger.warning("%s cannot be written: %s", self.work.name, error)
             self._failing = True
-            self.due = self._clock() + _PAUSE_S
+            now = self._clock()
+            self.due = now + max(_PAUSE_S, (now - began) * (self._share - 1))
             return
         if self._failing:
             logger.info("%s is written again", self.work.name)

@@ -212,9 +212,8 @@ class SloTable(TableFollower):
     def _known(self, hour: int) -> dict[str, _Count]:
         """The counts of an hour in the table."""
         at = _moment(hour * _HOUR_MS)
-        where = (ds.field("day") == at.date()) & (ds.field("hour") == at)
         found: dict[str, _Count] = {}
-        for row in self._read(where):
+        for row in self._read(ds.field("hour") == at, f"day = '{at.date()}'"):
             counts: Counter[Counted] = Counter({each: row[each] for each in _COLUMNS if row[each]})
             held_ms = int(row["held_at"].timestamp() * 1000) if row["held_at"] else 0
             found[row["subscription"]] = _Count(row["owner"], counts, held_ms)
@@ -222,17 +221,16 @@ class SloTable(TableFollower):
 
     def _known_holds(self) -> dict[str, int]:
         since = datetime.now(UTC) - timedelta(days=_HELD_DAYS)
-        where = (ds.field("day") >= since.date()) & ds.field("held_at").is_valid()
         found: dict[str, int] = {}
-        for row in self._read(where):
+        for row in self._read(ds.field("held_at").is_valid(), f"day >= '{since.date()}'"):
             held_ms = int(row["held_at"].timestamp() * 1000)
             found[row["subscription"]] = max(held_ms, found.get(row["subscription"], 0))
         return found
 
-    def _read(self, where: pc.Expression) -> list[Row]:
+    def _read(self, where: pc.Expression, files: str) -> list[Row]:
         table = self._table.open()
         table.update_incremental()
-        rows: list[Row] = SLO.read(table, None, where).to_pylist()
+        rows: list[Row] = SLO.read(table, None, where, files).to_pylist()
         return rows
 
     def _commit(self, log: LogCursor) -> None:
@@ -250,7 +248,7 @@ class SloTable(TableFollower):
         ]
         self._table.replace_where(SLO.arrow(rows), _where(self._changed), as_progress(self._log, log.positions))
         self._committed_at = self._clock()
-        newest = max(self._hours)
+        newest = max(self._changed)  # not of all: an hour of a clock that was ahead would stay the newest
         self._hours = {newest: self._hours[newest]}
         self._changed.clear()
         oldest_ms = (newest - 24 * _HELD_DAYS) * _HOUR_MS

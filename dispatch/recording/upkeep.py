@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -116,11 +117,26 @@ class Upkeep(Work):
 
     def _maintain(self) -> None:
         table = open_table(self._location)
+        failures: list[Exception] = []
+        for rewrite in self._rewrites(table):
+            try:
+                rewrite()
+            except Exception as error:
+                # A damaged file of one day stops neither the other days nor the deletion, which frees the disk.
+                failures.append(error)
+        self._delete_unused()
+        if failures:
+            raise failures[0]
+
+    def _rewrites(self, table: DeltaTable) -> Iterator[Callable[[], None]]:
         if self._days is not None:
-            self._delete_old(table, datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=self._days))
+            before = datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=self._days)
+            yield partial(self._delete_old, table, before)
         for day, files in _small_files(table, self._target_bytes).items():
             if files >= _FEWEST_FILES:
-                self._joiner.join(self._location, day, self._target_bytes)
+                yield partial(self._joiner.join, self._location, day, self._target_bytes)
+
+    def _delete_unused(self) -> None:
         # Deletion makes two commits: not without changes since the last time.
         table = open_table(self._location)
         if table.version() != self._deleted_at:

@@ -59,7 +59,6 @@ class _Repair:
         if newest is None:
             self._move_away("its log cannot be read")
             return True
-        self._restore(newest)
         while damaged := self._damaged_files():
             self._removed += sorted(damaged)
             before = self._version_before(damaged)
@@ -98,13 +97,19 @@ class _Repair:
         return versions
 
     def _newest_intact(self, base: int) -> int | None:
-        """The newest readable version from a checkpoint on, None without one."""
+        """The newest readable version from a checkpoint on, None without one; damaged commits and those after them are
+        removed."""
         commits = {_version(path): path for path in self._files(_COMMIT)}
         newest = base
         while (path := commits.get(newest + 1)) is not None and _is_commit(path):
             newest += 1
-        self._removed += [path.name for version, path in sorted(commits.items()) if version > newest]
-        return None if newest < 0 else newest
+        if newest < 0:
+            return None
+        # Only these: upkeep or an erasure, in another thread, may commit to an intact table meanwhile.
+        for _, path in sorted(each for each in commits.items() if each[0] > newest):
+            self._removed.append(path.name)
+            self._move_file(path)
+        return newest
 
     def _restore(self, version: int) -> None:
         """Make this the newest version."""

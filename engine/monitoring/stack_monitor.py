@@ -27,7 +27,7 @@ from arborcast.engine.monitoring.endpoint import Endpoint, Page
 from arborcast.engine.monitoring.history import MetricsHistory, encode_samples
 from arborcast.engine.monitoring.perf_counters import read_jvm
 from arborcast.engine.monitoring.samples import MetricsSample, ProcessFigures, Scrape, sample_of
-from arborcast.engine.processes.processes import resident, words
+from arborcast.engine.processes.processes import resident, started_s, words
 from arborcast.engine.settings.loading import Settings
 
 
@@ -90,7 +90,7 @@ class MemoryReader:
     def of(self, process: psutil.Process) -> int:
         """The memory in bytes."""
         size, now = process.memory_info().rss, self._now()
-        identity = (process.pid, process.create_time())
+        identity = (process.pid, started_s(process))
         before, until, memory = self._known.get(identity, (0, 0.0, 0))
         if now >= until or abs(size - before) > before * _SAME:
             memory = self._read(process)
@@ -135,7 +135,7 @@ def _use(process: psutil.Process, name: str, memory: MemoryReader) -> Use:
         times = process.cpu_times()
         return Use(
             name,
-            (process.pid, process.create_time()),
+            (process.pid, started_s(process)),
             times.user + times.system,
             memory.of(process),
             process.num_threads(),

@@ -21,6 +21,9 @@ from arborcast.core.threads import start_thread
 # Further lines of an event follow within this time; a later line is a new event.
 _TOGETHER_S = 0.2
 
+# In bytes; a longer line is stored in parts.
+_LONGEST_LINE = 1_048_576
+
 # The longest stack trace that is stored.
 _MOST_LINES = 300
 
@@ -101,8 +104,8 @@ def _copy(source: int, log: Path, lines: JsonLines) -> None:
                 continue
             data = os.read(source, 65_536)
             *complete, remainder = (remainder + data).split(b"\n")
-            if not data:
-                complete, remainder = [remainder], b""
+            if not data or len(remainder) > _LONGEST_LINE:
+                complete, remainder = [*complete, remainder], b""
             for line in complete:
                 _write(log, lines.take(line.decode("utf-8", "replace"), time.time()))
             if not data:

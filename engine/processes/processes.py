@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import signal
@@ -165,31 +166,49 @@ def _pipe() -> tuple[int, int]:
 _DIE_WITH_PARENT = str(Path(__file__).with_name("die_with_parent.py"))
 
 
+def started_s(process: psutil.Process) -> float:
+    """When the process started, in seconds; on Linux since the boot: a time since the epoch is computed from the clock,
+    and changes when that is set."""
+    created = process.create_time()
+    return created - psutil.boot_time() if sys.platform == "linux" else created
+
+
+@functools.cache
+def _boot() -> str:
+    """The id of this boot of the machine; empty where there is none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
 @dataclass(frozen=True)
 class ProcessId:
-    """A unique identity: process ids are reused, but not with the same start time."""
+    """A unique identity: process ids are reused, but not with the same start time in the same boot."""
 
     pid: int
     created: float
+    boot: str = ""
 
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
         """The identity of a running process; None without one."""
         try:
-            return cls(pid, psutil.Process(pid).create_time())
+            return cls(pid, started_s(psutil.Process(pid)), _boot())
         except psutil.Error:
             return None
 
     @classmethod
     def of_this(cls) -> ProcessId:
-        return cls(os.getpid(), psutil.Process().create_time())
+        return cls(os.getpid(), started_s(psutil.Process()), _boot())
 
     def process(self) -> psutil.Process | None:
         """The process if it still runs."""
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
             # Linux counts in clock ticks of a hundredth of a second.
-            if abs(process.create_time() - self.created) < 0.02 and process.status() != psutil.STATUS_ZOMBIE:
+            same = self.boot == _boot() and abs(started_s(process) - self.created) < 0.02
+            if same and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         return None
 

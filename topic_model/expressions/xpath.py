@@ -13,7 +13,7 @@ libxml2 evaluates one `//` at a time; the cost is about the number of visited to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NoReturn, Protocol, cast
@@ -71,18 +71,19 @@ class XPathPattern:
     """Whether the selection of a topic depends on its path only; then `matches` may be called."""
     _segments: tuple[tuple[_Segment, ...], ...] = field(compare=False, repr=False)
 
-    def select(self, tree: TopicTree) -> frozenset[TopicPath]:
-        """The selected topics of the tree. Builds the topic set, so call it only after changes of the tree."""
-        return frozenset(path for path in self._select(tree.paths()) if path in tree)
+    def select(self, tree: TopicTree, topics: etree._Element | None = None) -> frozenset[TopicPath]:
+        """The selected topics of the tree. Builds the topic set unless that is given, which takes most of the time; so
+        call it only after changes of the tree."""
+        topics = topic_set(tree.paths()) if topics is None else topics
+        return frozenset(path for path in self._select(topics) if path in tree)
 
     def matches(self, path: TopicPath) -> bool:
         """Whether the topic is selected. Raises ValueError unless `path_only`."""
         if not self.path_only:
             raise ValueError(f"{self.text!r} depends on more than a topic's path: use select")
-        return path in self._select((path,))
+        return path in self._select(topic_set((path,)))
 
-    def _select(self, paths: Iterable[TopicPath]) -> set[TopicPath]:
-        root = topic_set(paths)
+    def _select(self, root: etree._Element) -> set[TopicPath]:
         selected: set[TopicPath] = set()
         for segments in self._segments:
             try:

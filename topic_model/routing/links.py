@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator
 
+from lxml import etree
+
 from arborcast.core.errors import ExpressionError
 from arborcast.topic_model.routing.groups import LinkedGroup
 from arborcast.topic_model.routing.rest import LinkTarget, RestIndex
 from arborcast.topic_model.routing.selectors import Selector, node_key
 from arborcast.topic_model.topics import TopicPath
-from arborcast.topic_model.tree.tree import TopicTree
+from arborcast.topic_model.tree.tree import TopicTree, topic_set
 
 _log = logging.getLogger(__name__)
 
@@ -110,12 +112,13 @@ class Links:
     def refresh(self, changed: SelectionChanged) -> None:
         """Evaluate the XPath selectors after a change of topics; `changed` is called for each changed selection."""
         self.stale = False
+        topics = topic_set(self._tree.paths())
         for selector, group in self._selecting.items():
             definition = group.definition
             if definition is None or definition.path_only:
                 continue
             before = group.linked_keys
-            self._reselect(selector, group, definition)
+            self._reselect(selector, group, definition, topics)
             if group.linked_keys != before:
                 changed(selector, group.linked_keys - before, before - group.linked_keys)
 
@@ -124,9 +127,11 @@ class Links:
         group = self._selecting.get(selector)
         return None if group is None else tuple(sorted(TopicPath(key) for key in group.linked_keys))
 
-    def _reselect(self, selector: str, group: LinkedGroup, definition: Selector) -> None:
+    def _reselect(
+        self, selector: str, group: LinkedGroup, definition: Selector, topics: etree._Element | None = None
+    ) -> None:
         try:
-            selected: frozenset[str] = definition.select(self._tree)
+            selected: frozenset[str] = definition.select(self._tree, topics)
         except ExpressionError as error:
             _log.warning("an XPath topic expression selects nothing because it fails: %s", error)
             selected = frozenset()

@@ -97,6 +97,10 @@ class EditOutcome:
 # Far more than collected by hand; scripts should use the command.
 _MOST_EDITS = 1_000
 
+# Some hundred MiB.
+MOST_IMPORTED = 1_000_000
+"""Topics of imports in one draft, and of all drafts in memory; a single import may have more."""
+
 
 @dataclass
 class Draft:
@@ -120,7 +124,14 @@ class Draft:
                     return
         if len(self.edits) >= _MOST_EDITS:
             raise TopicError(f"{_MOST_EDITS} changes are staged already: save them first")
+        if self.imported and isinstance(edit, BringEdit) and self.imported + len(edit.topics) > MOST_IMPORTED:
+            raise TopicError(f"{self.imported:,} topics of imports are staged already: save them first")
         self.edits.append(edit)
+
+    @property
+    def imported(self) -> int:
+        """The number of topics in its imports."""
+        return sum(len(each.topics) for each in self.edits if isinstance(each, BringEdit))
 
     def drop(self, number: int) -> None:
         """Without this one. One that is not there was dropped already."""

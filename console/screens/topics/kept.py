@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from arborcast.console.personal_files import PersonalFiles
-from arborcast.console.screens.topics.draft import BringEdit, Draft, Edit
+from arborcast.console.screens.topics.draft import MOST_IMPORTED, Draft, Edit
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +56,10 @@ class Drafts:
         while len(self._drafts) > self._most:
             empty = (each for each, known in self._drafts.items() if not known.edits and each != person)
             del self._drafts[next(empty, next(iter(self._drafts)))]
+        # Imports of sessions that ended without saving would stay.
+        large = [each for each, known in self._drafts.items() if known.imported and each != person]
+        while large and sum(known.imported for known in self._drafts.values()) > MOST_IMPORTED:
+            del self._drafts[large.pop(0)]
         return draft
 
     def write(self, person: str, draft: Draft) -> None:
@@ -66,7 +70,7 @@ class Drafts:
             try:
                 draft.kept = not edits
                 data = b""
-                if sum(len(each.topics) for each in edits if isinstance(each, BringEdit)) <= _MOST_TOPICS:
+                if draft.imported <= _MOST_TOPICS:
                     data = msgspec.json.encode(_Kept(_VERSION, int(self._clock() * 1000), edits))
                 if not edits or len(data) > _MOST_BYTES:
                     data = b""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import msgspec
 import pytest
@@ -178,6 +179,15 @@ def test_the_backup_has_and_counts_what_is_behind_the_position(
     assert " 0 records  dead letters\n" in said
     lines = [line.split() for line in said.splitlines()[1:]]
     assert [line[0] for line in lines] == [*manifest.logs]
+
+
+def test_a_full_disk_of_temporary_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_name: str) -> NoReturn:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(sqlite3, "connect", full)
+    with pytest.raises(BackupError, match="TMPDIR sets its folder"):
+        Logs().back_up(tmp_path, monkeypatch)
 
 
 def test_a_restore_flushes_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import getpass
+import os
 import platform
+import pwd
 import re
 import threading
 from collections.abc import Iterator
@@ -150,6 +152,10 @@ def test_the_user_of_a_command_and_the_one_behind_sudo(monkeypatch: pytest.Monke
     assert operations.this_user() == Operator("command", "root@host")
     monkeypatch.setenv("SUDO_USER", "anna")
     assert operations.this_user() == Operator("command", "root@host (sudo of anna)")
+    monkeypatch.delenv("SUDO_USER")
+    monkeypatch.setattr(getpass, "getuser", lambda: pwd.getpwuid(-2))
+    monkeypatch.setattr(os, "getuid", lambda: 10_042)
+    assert operations.this_user() == Operator("command", "uid 10042@host"), "a container's user has no name"
 
 
 def test_operations_without_a_broker_are_recorded_by_the_next_gateway(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from arborcast.admin import control_log
-from arborcast.admin.users import add, end, lost_rights, rights_of
+from arborcast.admin.users import add, end, listed, lost_rights, rights_of
 from arborcast.core.errors import ConfigError
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, TriggerRecord, key_of
@@ -22,6 +22,17 @@ def test_wrong_names_and_rights_without_authentication(tmp_path: Path) -> None:
         add(tmp_path / "users.toml", "a:b", lambda: pytest.fail("asked"), ())
     with pytest.raises(ConfigError, match=r"access\.methods is not set"):
         rights_of(settings_in(tmp_path))
+
+
+def test_a_user_who_was_added_during_the_prompt_stays(tmp_path: Path) -> None:
+    file = tmp_path / "users.toml"
+
+    def typed() -> str:
+        add(file, "bert", lambda: "second-password", ())
+        return "first-password"
+
+    add(file, "anna", typed, ())
+    assert [each.name for each in listed(file)] == ["anna", "bert"]
 
 
 def test_subscriptions_and_triggers_without_a_right_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from arborcast.console import personal_files
-from arborcast.console.screens.topics import kept
+from arborcast.console.screens.topics import draft, kept
 from arborcast.console.screens.topics.draft import BringEdit, Edit, MoveEdit, PutEdit, RemoveEdit, Subtree
 from arborcast.console.screens.topics.kept import Drafts
+from arborcast.core.errors import TopicError
 from arborcast.core.files import write_atomically
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath
@@ -152,3 +153,16 @@ def test_visitors_without_edits_replace_no_draft(tmp_path: Path) -> None:
     for number in range(3):
         drafts.of(f"worker {number}").edits = list(EDITS)
     assert drafts.of("anna").edits == [], "of those that hold something the oldest goes"
+
+
+def test_imports_of_sessions_that_ended_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (kept, draft):
+        monkeypatch.setattr(module, "MOST_IMPORTED", 3)
+    drafts, small = Drafts(tmp_path), PutEdit(A, None)
+    drafts.of("small").gather(small)
+    for person in ("first", "second"):
+        drafts.of(person).gather(BringEdit("topics.json", (A, A)))
+        with pytest.raises(TopicError, match="imports are staged already"):
+            drafts.of(person).gather(BringEdit("again.json", (A, A)))
+    assert [drafts.of(each).imported for each in ("second", "first")] == [2, 0]
+    assert drafts.of("small").edits == [small]

@@ -143,6 +143,10 @@ def test_before_the_log_is_read_members_are_shown(tmp_path: Path, monkeypatch: p
     assert "The control log is being read." in browser.text
     assert len(browser.rows()) == 2
     assert [question for question, _ in asked] == [MEMBERS_OF]
+    parts.ready = True
+    browser.get("/cluster")
+    (waiting,) = (arguments for question, arguments in asked if question is LINKS_OF)
+    assert waiting[-1] is parts.console.questions.views, "not the whole log of waiting deliveries for each look"
 
 
 QUEUE = f"/queues?queue={INSPECTIONS}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sized
 
 import pytest
 
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.dead_letters import DeadLetter
@@ -125,6 +126,18 @@ def steps(view: PendingView, read: Callable[[], Sized]) -> int:
     assert len(read()) == 10
     view._db.set_progress_handler(None, 0)
     return taken
+
+
+def test_a_full_disk_costs_another_reading_of_the_log(logs: ListedLogs) -> None:
+    kept = DeliveryViews()
+    with kept.opened(PendingView, KAFKA) as view:
+        view._db.execute("PRAGMA max_page_count = 30")
+    for number in range(1_000):
+        logs.park(delivery(number), message(number))
+    with pytest.raises(InfrastructureError, match="disk is full"), kept.opened(PendingView, KAFKA):
+        pass
+    with kept.opened(PendingView, KAFKA) as view:
+        assert view.count("s1") == 1_000
 
 
 def test_the_cost_of_a_page_does_not_grow_with_the_log(logs: ListedLogs) -> None:

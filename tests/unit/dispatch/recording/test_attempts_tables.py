@@ -186,6 +186,22 @@ def test_a_dead_letter_that_was_sent_again_is_one_delivery(tmp_path: Path) -> No
     assert ended(tmp_path) == ["n1 s delivered 6", "n3 s expired 0", "o'n2 s dead 1"]
 
 
+def test_an_old_id_beside_new_ones_opens_no_files_between(tmp_path: Path) -> None:
+    table = EndedDeliveries(str(tmp_path))
+    days = ["0190a", "0195b", "019ac"]
+    for number, day in enumerate(days):
+        table.append(rows(delivered(day, number)), {})
+    (between,) = (tmp_path / name for name, first in files_of(tmp_path) if first == days[1])
+    between.unlink()
+    table.append(rows(delivered(days[0], -1, number=2), delivered(days[2], -1, number=2)), {"reached": 1})
+    assert table.table.progress("reached") == 1
+
+
+def files_of(location: Path) -> list[tuple[str, str]]:
+    files = pa.table(DeltaTable(str(location)).get_add_actions(flatten=True))
+    return list(zip(files["path"].to_pylist(), files["min.notification"].to_pylist(), strict=True))
+
+
 def test_compaction_meanwhile_does_not_stop_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = EndedDeliveries(str(tmp_path))
     for number in range(3):

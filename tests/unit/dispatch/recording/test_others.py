@@ -150,6 +150,21 @@ def test_upkeep_joins_files_and_takes_old_days_out(tmp_path: Path) -> None:
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 11
 
 
+def test_a_damaged_file_of_one_day_does_not_stop_the_upkeep_of_others(tmp_path: Path) -> None:
+    table = DeltaTableWriter(ENDPOINT_HEALTH, str(tmp_path))
+    for number in range(10):
+        table.append(ENDPOINT_HEALTH.arrow([health_row(day, f"e{number}") for day in (0, 30)]), "w", number)
+    unused = tmp_path / "day=2026-01-31" / "part-of-a-killed-writer.parquet"
+    unused.write_bytes(b"x")
+    damaged = min(tmp_path.glob("day=2026-01-01/*.parquet"))
+    damaged.write_bytes(b"PAR1" + bytes(damaged.stat().st_size - 8) + b"PAR1")
+
+    with pytest.raises(Exception, match=r"[Pp]arquet"):
+        Upkeep(ENDPOINT_HEALTH, str(tmp_path), unused_hours=0).step()
+    assert len([*tmp_path.glob("day=2026-01-31/*.parquet")]) == 1, "joined, and unused files deleted"
+    assert len([*tmp_path.glob("day=2026-01-01/*.parquet")]) == 10
+
+
 class FlakyWork(Work):
     """Fails two times; `enough` is set at the third."""
 

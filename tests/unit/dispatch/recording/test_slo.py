@@ -1,13 +1,20 @@
-"""What an attempt means for the objective."""
+"""What an attempt means for the objective, and how the table counts."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot.intake import SICK, STRICT
-from arborcast.dispatch.recording.slo import SloAttempt, holds, result_of
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.recording.slo import SloAttempt, SloTable, holds, result_of
+from arborcast.dispatch.tables import SLO
+from arborcast.dispatch.tables.spec import open_table
+from tests.support.table_rows import attempt, logged
 
 
 def row(state: str = "delivered", number: int = 1, push: str = "p", ends_ms: int = 1_000, **more: Any) -> SloAttempt:
@@ -46,3 +53,18 @@ def test_a_receiver_holds_its_deliveries_by_a_fault_or_a_pause() -> None:
     assert all(map(holds, [*faults, *pauses]))
     others = [unpushed("parked", "waiting", STRICT), row("parked", error="later"), row("dead", error="internal"), row()]
     assert not any(map(holds, others))
+
+
+def test_an_hour_of_a_clock_ahead_does_not_end_the_holds_of_now(tmp_path: Path) -> None:
+    table, week_ms = SloTable(KafkaSettings(), str(tmp_path), 1.0, lambda _: "ann"), 7 * 24 * 3_600_000
+    for number, each in enumerate(
+        (
+            attempt("n1", "other", "delivered", week_ms),
+            attempt("n2", "s", "parked", 100, error="connect"),
+            attempt("n3", "s", "delivered", 2_000),
+        )
+    ):
+        table.take(logged(attempts.encode([each])))
+        table._commit(SimpleNamespace(positions={0: number}))  # type: ignore[arg-type]  # the cursor of the log
+    (row,) = (each for each in SLO.read(open_table(str(tmp_path))).to_pylist() if each["subscription"] == "s")
+    assert (row["receiver"], row["late"]) == (2, 0)

@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.operations.trace.gathering import attempt_rows
 from arborcast.dispatch.settings import TableSettings
-from arborcast.dispatch.tables import ATTEMPTS, TOPICS
+from arborcast.dispatch.tables import ATTEMPTS, TOPICS, repair
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from arborcast.dispatch.tables.repair import repair_table
 from arborcast.dispatch.tables.spec import newest, open_table, rows_with
@@ -61,6 +61,20 @@ def zeros(path: Path) -> None:
 
 def gone(path: Path) -> None:
     path.unlink()
+
+
+def test_a_commit_during_the_repair_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = written(tmp_path, 0, 1)
+    is_commit = repair._is_commit
+
+    def meanwhile(path: Path) -> bool:
+        if path == commit(tmp_path, 2):
+            table.extend(rows_of(attempts.encode([attempt("n9", "s", "delivered")])), {"attempts-0": 9})
+        return is_commit(path)
+
+    monkeypatch.setattr(repair, "_is_commit", meanwhile)
+    assert not repair_table(ATTEMPTS, str(tmp_path))
+    assert ids(tmp_path) == ["n0", "n1", "n9"]
 
 
 def test_whole_tables_are_left_alone(tmp_path: Path) -> None:

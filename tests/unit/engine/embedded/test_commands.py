@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import typer
 
@@ -73,7 +75,16 @@ def test_an_engine_is_ready_when_every_part_is() -> None:
 def test_a_process_has_its_start_too() -> None:
     assert ME.pid == os.getpid()
     assert ME.process() is not None
-    assert ProcessId(ME.pid, ME.created - 60).process() is None
+    assert replace(ME, created=ME.created - 60).process() is None
+    assert replace(ME, boot="of yesterday").process() is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux computes the start from the clock")
+def test_a_process_is_the_same_after_the_clock_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = psutil.boot_time()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: before - 3600)
+    assert ME.process() is not None
+    assert ProcessId.of_this() == ME
 
 
 @pytest.mark.parametrize(
@@ -98,7 +109,7 @@ def test_a_job_finds_the_kafka_of_the_engine_that_runs(
 
 
 def test_down_ends_what_a_killed_supervisor_left_and_no_other_process(home: Home, orphan: ProcessId) -> None:
-    write_state(home, ProcessId(orphan.pid, orphan.created - 3600))
+    write_state(home, replace(orphan, created=orphan.created - 3600))
     down(home)
     assert not gone(orphan.pid), "another process has the same id"
     write_state(home, orphan)
@@ -130,7 +141,7 @@ def test_the_status_of_parts(home: Home, orphan: ProcessId) -> None:
         assert kafka["since"] == "1970-01-01T00:00:00.000Z"
         assert document["memory_kind"] == processes.memory_kind()
         # Its end could not be written.
-        write_state(home, ProcessId(orphan.pid, orphan.created - 3600))
+        write_state(home, replace(orphan, created=orphan.created - 3600))
         document = status(home.path)
         assert (document["ready"], document["parts"]["kafka"]["state"]) == (False, "restarting")
     home.settings_file.write_text(f"[stack]\nmin_free_disk_mb = {10**9}\n")

@@ -110,7 +110,7 @@ def test_processes_and_their_roles() -> None:
     names = [use.name for use in uses_of({os.getsid(0): "kafka"}, MemoryReader())]
     assert names[0] == "supervisor"
     assert "kafka" in names
-    assert uses_of({}, MemoryReader())[0].identity == (os.getpid(), psutil.Process().create_time())
+    assert uses_of({}, MemoryReader())[0].identity == (os.getpid(), ME.created)
     for part, command, expected in (
         ("kafka", "/usr/bin/java -Xmx256m", "kafka"),
         ("dispatch", "/usr/bin/java org.apache.spark.deploy.SparkSubmit dispatch_stream.py", "dispatch-jvm"),

@@ -82,6 +82,18 @@ def test_a_pipe_is_followed_to_its_last_line(tmp_path: Path) -> None:
     ]
 
 
+def test_a_line_without_an_end_is_written_in_parts(tmp_path: Path) -> None:
+    log, size = tmp_path / "part.log", 5_000_000
+    source, sink = os.pipe()
+    thread = follow(source, log, "part")
+    with os.fdopen(sink, "wb") as pipe:
+        pipe.write(b"x" * size + b"\nlast\n")
+    thread.join(120)
+    found = [json.loads(line)["message"] for line in log.read_text().splitlines()]
+    assert "".join(found) == "x" * size + "last"
+    assert max(map(len, found)) < 2_000_000
+
+
 def test_a_log_that_cannot_be_written_does_not_stop_the_part(tmp_path: Path) -> None:
     source, sink = os.pipe()
     thread = follow(source, tmp_path / "none" / "part.log", "part")

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
 from arborcast.admin.federation import links, with_waiting
-from arborcast.admin.keys import new_federation_secret
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.settings.loading import Settings
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended
 from arborcast.topic_model.subscriptions import Peer
-from tests.support.console import settings_in
 from tests.support.routing import make_subscription
-
-
-def federated(folder: Path, administrator: str) -> Settings:
-    new_federation_secret(folder / "key")
-    facts = {"name": "a", "group": "G", "administrator": administrator, "key_file": str(folder / "key")}
-    return settings_in(folder, **{f"federation__{name}": value for name, value in facts.items()})
 
 
 def test_links_are_the_subscriptions_of_other_engines(monkeypatch: pytest.MonkeyPatch) -> None:

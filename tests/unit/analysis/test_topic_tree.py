@@ -24,16 +24,6 @@ def test_a_small_tree_is_shown_whole_the_busiest_first() -> None:
     assert [cell.branch.notifications for cell in found] == [30, 8, 5, 2]
 
 
-def test_topics_without_room_are_summed_up_in_each_family() -> None:
-    found = cells({f"plant/machine-{number}": number for number in range(5_000)}, rows=4)
-    assert drawn(found) == ["plant  (5,000)", "  machine-4999", "  machine-4998", "  machine-4997", "  … 4,997 more"]
-    rest = found[-1].branch
-    assert (rest.topics, rest.notifications) == (4_997, sum(range(4_997)))
-
-    counts = {f"large/{number}": 100 for number in range(100)} | {"quiet/a": 1, "quiet/b": 0}
-    assert {"  a", "  b", "  … 83 more"} <= {*drawn(cells(counts, rows=20))}
-
-
 def test_a_path_without_a_choice_is_one_cell() -> None:
     assert drawn(cells({"a/b/c": 1, "a/b/d": 1})) == ["a/b  (2)", "  c", "  d"]
     # A topic of its own stays.

@@ -9,7 +9,6 @@ import re
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -137,33 +136,17 @@ def test_no_command_prints_what_acts_on_a_terminal(engine: Path, arguments: list
         assert is_printable(output)
 
 
-@pytest.mark.parametrize("arguments", [*COMMANDS, ["topics", "tree"]], ids=" ".join)
-def test_json_is_printable_and_exact(engine: Path, arguments: list[str]) -> None:
-    result = CliRunner().invoke(app, [*arguments, "--json", "--home", str(engine)])
-    assert is_printable(result.output)
-    assert any(NAME in text for text in texts(json.loads(result.output)))
-
-
-def texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            yield key
-            yield from texts(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from texts(each)
-
-
-@pytest.mark.parametrize("json_wanted", [False, True])
-def test_listen(capsys: pytest.CaptureFixture[str], json_wanted: bool) -> None:
-    messages._print_message(ReceivedMessage(ODD.encode(), TOPIC, None, ODD, 2, ODD), json_wanted)
-    printed = capsys.readouterr().out
-    assert "NEEDLE" in printed
-    assert is_printable(printed)
-    if json_wanted:
-        assert json.loads(printed)["payload"] == ODD
+def test_json_is_printable_and_exact(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = CliRunner().invoke(app, ["trace", "n1", "--json", "--home", str(engine)]).output
+    assert json.loads(printed)["topic"] == TOPIC
+    message = ReceivedMessage(ODD.encode(), TOPIC, None, ODD, 2, ODD)
+    messages._print_message(message, json=True)
+    line = capsys.readouterr().out
+    assert json.loads(line)["payload"] == ODD
+    messages._print_message(message, json=False)
+    for each in (printed, line, capsys.readouterr().out):
+        assert is_printable(each)
+        assert "NEEDLE" in each
 
 
 def test_errors_tracebacks_and_warnings(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

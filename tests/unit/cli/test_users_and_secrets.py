@@ -30,7 +30,7 @@ def test_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         done = Shell().run("users", *arguments, "--home", str(tmp_path), typed=typed)
         return done.exit_code, done.output
 
-    monkeypatch.setitem(hash_password.__kwdefaults__, "log_n", 4)  # a quick one
+    monkeypatch.setattr(hash_password, "__kwdefaults__", {"log_n": 4})  # a quick one
     assert users("list") == (0, "no users\n")
     with pytest.raises(ArborcastError, match="8 to"):
         users("add", "anna", "--stdin", typed="short\n")

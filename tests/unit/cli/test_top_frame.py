@@ -6,7 +6,6 @@ import pty
 import sys
 import termios
 import unicodedata
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,7 +15,6 @@ from arborcast.cli import top_frame
 from arborcast.cli.top_frame import frame
 from arborcast.core.errors import ConfigError
 from arborcast.core.telemetry.metrics import Registry
-from arborcast.engine.monitoring import figures
 from arborcast.engine.monitoring.history import encode_samples
 from arborcast.engine.monitoring.samples import NO_BOUND, MetricsSample, ProcessFigures
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch, base_url
@@ -79,20 +77,6 @@ def test_an_endpoint_cannot_write_to_the_terminal() -> None:
     text = "\n".join(frame(EngineView(busy_engine(3).samples, [evil]), "x", 80, 30))
     assert "http://?[2J?evil/" in text
     assert all(character == "\n" or unicodedata.category(character)[0] != "C" for character in text)
-
-
-@pytest.mark.parametrize(
-    ("write", "examples"),
-    [
-        (figures.count, "0=0, 0.31=0.3, 1234=1,234, 12345=12.3 k, 4500000=4.5 M, nan=-"),
-        (figures.seconds, "0.0004=0.4 ms, 0.062=62 ms, 1.25=1.2 s, 150=2.5 min, 7200=2.0 h, 200000=2.3 d"),
-        (figures.size, "512=0 KiB, 157286400=150 MiB, 3221225472=3.0 GiB"),
-        (figures.percent, "0.034=3 %"),
-    ],
-)
-def test_numbers_as_people_read_them(write: Callable[[float | None], str], examples: str) -> None:
-    for value, expected in (each.split("=") for each in examples.split(", ")):
-        assert write(None if value == "nan" else float(value)) == expected
 
 
 def test_q_ends_it_and_the_terminal_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 from lxml import html
+from starlette.requests import Request
 
+from arborcast.console.guard import Visitor
+from arborcast.console.live import changes
 from arborcast.console.screens import engine
 from arborcast.console.screens.engine.feed import RANGES, EngineFeed, feeds_of
 from arborcast.core.errors import ConfigError
@@ -204,6 +207,30 @@ def test_all_times_are_of_one_zone_which_each_page_says(browser: Browser, monkey
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_live_only_what_has_changed_is_sent(tmp_path: Path) -> None:
+    now = time.time()
+    watch = Watch(EngineView(moved(now, 50)))
+    feed = EngineFeed("x", watch, lambda *_: [], 60, lambda: clock[0])
+    clock = [now]
+    parts = console_parts(tmp_path)
+
+    async def run() -> tuple[list[str], list[str]]:
+        request = Request({"type": "http", "method": "GET", "headers": [], "state": {"visitor": Visitor("s", "t")}})
+        stream = changes(engine._look_at(parts.console, request, feed, engine.EngineQuery(0, "10m")), 0.0)
+        first = [(await anext(stream)).id for _ in range(3 + len(CHARTS))]
+        watch.view = EngineView(watch.view.samples, [SLOW])
+        clock[0] += 4.5
+        second = [(await anext(stream)).id]
+        await stream.aclose()
+        return first, second
+
+    first, second = asyncio.run(run())
+    assert sorted(first) == sorted(
+        ["engine-now", "engine-processes", "engine-slowest", *(f"chart-{chart.name}" for chart in CHARTS)]
+    )
+    assert second == ["engine-slowest"]
 
 
 def test_other_engines_by_their_addresses(tmp_path: Path) -> None:

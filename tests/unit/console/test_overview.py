@@ -56,10 +56,10 @@ def test_a_healthy_engine_until_kafka_is_away(
     assert chip(browser) == ("badge good", "healthy")
     parts.trouble = "Kafka is not responding."
     engine(parts, monkeypatch)
-    browser.get("/topics")
-    assert chip(browser) == ("badge bad", "1 problem")
     browser.get("/")
     assert "Kafka does not respond." in browser.text
+    browser.get("/topics")
+    assert chip(browser) == ("badge bad", "1 problem")
 
 
 def test_what_needs_attention_comes_worst_first_with_a_link(

@@ -44,9 +44,7 @@ def chip(browser: Browser) -> tuple[str, str]:
     return found.get("class"), found.text
 
 
-def test_a_healthy_engine_until_kafka_is_away(
-    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_healthy_engine(parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     engine(parts, monkeypatch)
     browser.get("/")
     assert "All is well." in browser.text
@@ -54,12 +52,17 @@ def test_a_healthy_engine_until_kafka_is_away(
     assert "No failed pushes in the last 5 min." in browser.text
     browser.get("/try")
     assert chip(browser) == ("badge good", "healthy")
-    parts.trouble = "Kafka is not responding."
+
+
+def test_kafka_away_is_a_problem_of_every_page(
+    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine(parts, monkeypatch)
-    browser.get("/")
-    assert "Kafka does not respond." in browser.text
+    parts.trouble = "Kafka is not responding."
     browser.get("/topics")
     assert chip(browser) == ("badge bad", "1 problem")
+    browser.get("/")
+    assert "Kafka does not respond." in browser.text
 
 
 def test_what_needs_attention_comes_worst_first_with_a_link(

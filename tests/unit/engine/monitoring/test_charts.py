@@ -18,17 +18,11 @@ NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("most", "unit", "expected"),
     [
-        (0.83, "rate", "0, 0.2, 0.4, 0.6, 0.8, 1"),
         (0, "count", "0, 1"),
-        (3, "count", "0, 1, 2, 3"),
         (12_345, "count", "0, 5 k, 10 k, 15 k"),
-        (1_234, "count", "0, 500, 1,000, 1,500"),
-        (0.3, "seconds", "0, 100 ms, 200 ms, 300 ms"),
         (1.3, "seconds", "0, 0.5 s, 1 s, 1.5 s"),
         (70, "seconds", "0, 15 s, 30 s, 45 s, 60 s, 75 s"),
-        (400, "seconds", "0, 2 min, 4 min, 6 min, 8 min"),
         (20_000, "seconds", "0, 2 h, 4 h, 6 h"),
-        (500_000, "seconds", "0, 2 d, 4 d, 6 d"),
         (500 * 2**20, "bytes", "0, 128 MiB, 256 MiB, 384 MiB, 512 MiB"),
         (1.7, "share", "0, 50 %, 100 %, 150 %, 200 %"),
         (float("inf"), "rate", "0, 0.2, 0.4, 0.6, 0.8, 1"),
@@ -51,7 +45,6 @@ def test_an_axis_holds_what_it_is_for(most: float, unit: Unit) -> None:
     ("begin", "span", "expected"),
     [
         (timedelta(seconds=7), timedelta(seconds=40), "12:00:10, 12:00:20, 12:00:30, 12:00:40"),
-        (timedelta(minutes=7), timedelta(hours=1), "12:15, 12:30, 12:45, 13:00"),
         (timedelta(), timedelta(hours=30), "12:00, 18:00, 3 Jan, 06:00, 12:00, 18:00"),
         (timedelta(), timedelta(days=9), "3 Jan, 5 Jan, 7 Jan, 9 Jan, 11 Jan"),
     ],
@@ -67,9 +60,7 @@ def test_clock_times_are_round(begin: timedelta, span: timedelta, expected: str)
     ("low", "high", "expected"),
     [
         (5, 40, "1 ms, 2 ms, 5 ms, 10 ms, 20 ms, 50 ms, 100 ms"),
-        (0.5, 400, "0.1 ms, 1 ms, 10 ms, 100 ms, 1 s"),
         (3, 70_000, "1 ms, 10 ms, 100 ms, 1 s, 10 s, 1 min, 10 min"),
-        (3_000, 7_000, "1 s, 2 s, 5 s, 10 s"),
         (10, 10, "10 ms, 20 ms, 50 ms, 100 ms"),
         (1e5, 1e12, "1 min, 10 min, 1 h, 10 h, 1 d, 10 d"),
     ],

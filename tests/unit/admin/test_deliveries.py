@@ -1,4 +1,5 @@
-"""Dead letters and waiting deliveries as values. On logs in Kafka: tests/integration/dispatch/test_dead_letters.py."""
+"""Dead letters and waiting deliveries as values, those of queues and links, too. On logs in Kafka:
+tests/integration/dispatch/test_dead_letters.py."""
 
 from __future__ import annotations
 
@@ -7,12 +8,16 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from arborcast.admin import control_log, dead_letters, waiting
 from arborcast.admin.dead_letters import LetterFilter, Redrivable
+from arborcast.admin.federation import links, with_waiting
+from arborcast.admin.queues import QueueRequests, RequestStatus, job_figures, requests
 from arborcast.admin.waiting import WaitingFilter
 from arborcast.cli import app
 from arborcast.cli import dead_letters as commands
@@ -27,6 +32,7 @@ from arborcast.dispatch.operations.waiting import DeliverySelection, Wait, Waiti
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended
 from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import Peer
 from arborcast.topic_model.topics import TopicPath
 from tests.support.listed_logs import ListedLogs
 from tests.support.routing import make_subscription
@@ -193,3 +199,68 @@ def test_parts_of_a_list_have_the_last_attempts_and_end_with_it(
         found += part
     assert place is None
     assert {(each.endpoint, each.error, each.state) for each in found} == {("http://r/s1", "timeout", "active")}
+
+
+JOBS = TopicPath("jobs")
+
+
+def test_a_job_that_does_not_answer_is_a_problem_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def away(url: str) -> bytes:
+        asked.append(url)
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr("arborcast.engine.monitoring.stack_monitor.get", away)
+    assert job_figures(tmp_path, "http://job:1") == (None, "no process listens there")
+    assert asked == ["http://job:1/metrics"]
+    assert "no engine runs in" in job_figures(tmp_path).problem
+    monkeypatch.setattr("arborcast.engine.monitoring.stack_monitor.get", lambda _: b'queue_requests{queue="a"} 7')
+    scrape = job_figures(tmp_path, "http://job:1").scrape
+    assert scrape is not None
+    assert scrape.sum("queue_requests", queue="a") == 7
+
+
+def test_requests_are_what_waits_in_the_lane_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = Delivery("queue:jobs", Place(1, 0, 2))
+    waits = [
+        Wait(lane, "r1", JOBS, 1_000, 1_000, Tries(2, 2, 5_000, 2_000), None, 5),
+        Wait(lane, "r2", JOBS, 2_000, 2_000, Tries()),
+    ]
+
+    def oldest(_: object, asked: DeliverySelection, most: int) -> tuple[list[Wait], int, Counter[str]]:
+        assert [asked.subscription(name) for name in ("queue:jobs", "queue:others")] == [True, False]
+        assert most == 2
+        return waits, 3, Counter()
+
+    monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.oldest", oldest)
+    assert requests(KafkaSettings(), JOBS, 2) == QueueRequests(
+        (RequestStatus("r1", 5, 1_000, 2, 5_000), RequestStatus("r2", 0, 2_000, 0, 0)), 3
+    )
+
+
+def test_links_are_the_subscriptions_of_other_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    control = ControlView()
+    for name, terminates_ms in (("peer-b", None), ("peer-a", None), ("peer-c", 5), ("ordinary", None)):
+        made = make_subscription(name, "a//.|b", consumer=f"http://{name}/", created_ms=1_000)
+        peer = Peer("G/own", f"G/{name[-1]}") if name.startswith("peer") else None
+        control.apply(SubscriptionRecord(msgspec.structs.replace(made, peer=peer, terminates_ms=terminates_ms)))
+    control.apply(SubscriptionSuspended("peer-b", "refused", 1, 2))
+    found = links(control)
+    assert [(each.link, each.to, each.state) for each in found] == [
+        ("peer-a", "G/a", "active"),
+        ("peer-b", "G/b", "suspended"),
+        ("peer-c", "G/c", "closing"),
+    ]
+    assert (found[0].url, found[0].topics, found[0].since_ms) == ("http://peer-a/", ("a//.", "b"), 1_000)
+    asked: list[set[str]] = []
+
+    def tally(_: object, subscriptions: set[str]) -> dict[str, tuple[int, int]]:
+        asked.append(subscriptions)
+        return {"peer-b": (41, 2_000)}
+
+    monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.tally", tally)
+    counted = with_waiting(KafkaSettings(), found)
+    assert [(each.waiting, each.waiting_since_ms) for each in counted] == [(0, 0), (41, 2_000), (0, 0)]
+    assert with_waiting(KafkaSettings(), ()) == ()
+    assert asked == [{"peer-a", "peer-b", "peer-c"}]

@@ -38,6 +38,26 @@ class Group:
         return [name for name, candidate in self.candidates.items() if candidate.mine]
 
 
+def test_a_lease_is_taken_kept_and_lost_in_time() -> None:
+    group = Group("a", "b")
+    for name in ("a", "b", "b"):
+        group.look(name)
+    assert [each.term for each in group.log] == [1, 0], "the other shows itself once, and claims nothing"
+    twice = LeaseRecord(kind="claim", holder="b", term=1)
+    group.candidates["a"].apply(twice, 0.0)
+    assert group.holders() == ["a"], "the first claim of a term counts"
+    while not group.candidates["b"].mine and group.now < 20:  # a is dead: it neither reads nor writes
+        group.now += RENEW_S
+        group.look("b")
+    assert HOLD_S < LEASE_S < group.now < 10
+    late = group.candidates["a"].next(group.now)
+    assert late is not None
+    group.log.append(late)
+    for name in ("a", "b"):
+        group.follow(name)
+    assert group.holders() == ["b"], "a renewal of a past term is nothing"
+
+
 def test_a_restarted_process_has_its_own_lease_at_once() -> None:
     group = Group("host/8080#1", "host/8080#2", "host/8081#3")
     former, again, other = group.candidates

@@ -22,7 +22,6 @@ from arborcast.dispatch.operations.trace.story import (
     Evidence,
     MatchedBy,
     Step,
-    Story,
     Taken,
     utc,
 )
@@ -103,28 +102,6 @@ def only(found: Evidence, name: str | None = None) -> DeliveryStory:
 
 def row(number: int, state: State, error: str = "", detail: str = "", at: int = ACCEPTED, **more: Any) -> AttemptRow:
     return attempt("s", number, state, at, error=error, detail=detail, **{"next_ms": 3_600_000 * number, **more})
-
-
-def steps_of(story: Story | DeliveryStory) -> list[tuple[str, str, str]]:
-    return [(step.what, step.where, step.detail) for step in story.steps]
-
-
-def test_delivered_at_the_second_attempt_step_by_step() -> None:
-    failed = row(1, "parked", "server-error", "HTTP 503", ACCEPTED + 50, status=503, batch=7)
-    story = explain(of(rows=[failed, row(2, "delivered", at=110_001, status=202, batch=-1)]))
-
-    assert steps_of(story) == [
-        ("accepted by the gateway", "", ""),
-        ("stored in the log", "partition 1, offset 9", ""),
-        ("taken by the dispatch", "", "batch 7"),
-    ]
-    (delivery,) = story.deliveries
-    assert (delivery.outcome, delivery.why, delivery.expression) == ("delivered", "delivered on attempt 2", "a//.")
-    assert steps_of(delivery) == [
-        ("attempt 1: HTTP 503 after 20 ms", "http://s/", "(server-error)"),
-        ("attempt 2: HTTP 202 after 20 ms", "http://s/", ""),
-    ]
-    assert [step.at for step in delivery.steps] == [utc(ACCEPTED + 50), utc(110_001)]
 
 
 def test_a_result_that_is_reported_later_is_beside_its_try() -> None:
@@ -256,6 +233,7 @@ WHY: dict[str, list[tuple[Evidence, str]]] = {
         (of(rows=[row(0, "dropped", "resources", "x")]), "dropped, backlog limit: x"),
     ],
     "delivered": [
+        (of(rows=[row(1, "parked", "server-error"), row(2, "delivered", at=110_001)]), "delivered on attempt 2"),
         (of(subscription(pull_point="p"), rows=[row(1, "delivered")]), "stored in the pull point of the subscription"),
     ],
     "skipped": [
@@ -324,6 +302,8 @@ def test_stories_without_the_notification() -> None:
     assert (forgot.expression, forgot.endpoint) == ("a//.", "http://s/")
     assert explain(of(taken=Taken(matched=False, done=False))).steps[-1].what == "waits for the dispatch"
     assert explain(of(taken=Taken(matched=True, done=False))).steps[-1].what == "taken by the dispatch"
+    taken = explain(of(rows=[row(1, "parked", batch=7), row(2, "delivered", batch=-1)])).steps[-1]
+    assert (taken.what, taken.detail) == ("taken by the dispatch", "batch 7")
     assert explain(peer(path=("G/c",))).steps[0].detail == "by way of G/c"
 
 

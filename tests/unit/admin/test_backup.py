@@ -1,18 +1,21 @@
-"""Backups: the archive, and what is in it while deliveries move from log to log; the logs are lists here."""
+"""Backups: the archive, and what is in it while deliveries move from log to log; the logs are lists here. Copies of a
+data directory."""
 
 from __future__ import annotations
 
 import sqlite3
 import stat
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import tarfile
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
-from arborcast.admin import backup
+from arborcast.admin import backup, data_directory
 from arborcast.admin.archive import (
     MANIFEST,
     BackupError,
@@ -24,119 +27,64 @@ from arborcast.admin.archive import (
     verify,
     write_log,
 )
+from arborcast.admin.data_directory import ARCHIVE, KEYS, AuditCounts, back_up, copy, drill, restore_copy
+from arborcast.cli import app
 from arborcast.cli.maintenance import print_backup
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import dead_letters, parked
 from arborcast.dispatch.logs.dead_letters import DeadLetter
-from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tries
+from arborcast.dispatch.logs.parked import Delivery, Place
 from arborcast.dispatch.realtime.messages import WorkerProgress
+from arborcast.engine.embedded.home import Home
+from arborcast.engine.processes.errors import HomeError, HomeInUse
+from arborcast.engine.settings.loading import load_settings
 from arborcast.topic_model.projections.pull_store import PullLimits
 from arborcast.topic_model.records import notifications
-from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.topics import TopicPath
+from tests.support.listed_logs import ListedLogs
+from tests.support.make import notification
 
 DIED_MS = 2_000
 
 
-class Written(NamedTuple):
-    offset: int
-    key: bytes
-    value: bytes | None
-    partition: int = 0
-    timestamp: int = 0
-
-
-class Logs:
-    """Each log has one partition."""
-
-    def __init__(self) -> None:
-        self._logs: dict[str, list[Written]] = {}
-        self.progress: dict[int, WorkerProgress] = {}
-
-    def of(self, name: str) -> list[Written]:
-        return self._logs.setdefault(name, [])
+class Logs(ListedLogs):
+    progress: Mapping[int, WorkerProgress] = {}
 
     def dispatched(self, before: int) -> None:
         """All notifications before this offset are settled, or parked."""
-        self.progress[0] = WorkerProgress(1, 0, before, 1)
-
-    def publish(self, name: str) -> None:
-        log = self.of("notifications")
-        key, value = notifications.encode(Notification(name, TopicPath("a"), b"<x/>", 1_000))
-        log.append(Written(len(log), key, value))
-
-    def park(self, delivery: Delivery, letter: DeadLetter) -> None:
-        self._add("parked", delivery, parked.encode(Parked(letter.notification, Tries())))
-
-    def finish(self, delivery: Delivery) -> None:
-        self._add("parked", delivery, None)
-
-    def bury(self, delivery: Delivery, letter: DeadLetter) -> None:
-        self._add("dead", delivery, dead_letters.encode(letter))
-
-    def forget(self, delivery: Delivery) -> None:
-        self._add("dead", delivery, None)
+        self.progress = {0: WorkerProgress(1, 0, before, 1)}
 
     def redrive(self, delivery: Delivery, letter: DeadLetter) -> Delivery:
         """In the order in which the desk of dead letters does it; its new name."""
         again = Delivery(delivery.subscription, delivery.place._replace(redrive=letter.at_ms))
-        self.park(again, letter)
-        self.forget(delivery)
+        self.park(again, letter.notification)
+        self.bury(delivery, None)
         return again
 
-    def _add(self, name: str, delivery: Delivery, value: bytes | None) -> None:
-        log = self.of(name)
-        log.append(Written(len(log), delivery.key(), value))
-
-    @contextmanager
-    def reading(self, kafka: KafkaSettings, name: str, progress: object = None) -> Iterator[Reading]:
-        yield Reading(self.of(name))
-
     def back_up(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
-        monkeypatch.setattr(backup, "LogScan", self.reading)
+        self.scanned(monkeypatch, backup)
         monkeypatch.setattr(backup, "read_progress", lambda _kafka: self.progress)
         return backup.backup(KafkaSettings(), folder, PullLimits(1, 1, 1))
 
 
-class Reading:
-    def __init__(self, log: list[Written]) -> None:
-        self._log = log
-
-    def beginnings(self) -> dict[int, int]:
-        return {0: 0}
-
-    def ends(self) -> dict[int, int]:
-        return {0: len(self._log)}
-
-    def at(self, ms: int) -> dict[int, int]:
-        return {0: 0}
-
-    def read_all(self) -> Iterator[Written]:
-        return self.read_from(self.beginnings())
-
-    def read_from(self, firsts: Mapping[int, int], ends: Mapping[int, int] | None = None) -> Iterator[Written]:
-        yield from self._log[firsts[0] : (ends or self.ends())[0]]
-
-
 def dead(name: str, offset: int) -> tuple[Delivery, DeadLetter]:
-    notification = Notification(name, TopicPath("a"), b"<x/>", 1_000)
-    return Delivery("s", Place(1, 0, offset)), DeadLetter("s", "http://e/", notification, "dead", DIED_MS, 6)
+    letter = DeadLetter("s", "http://e/", notification(name), "dead", DIED_MS, 6)
+    return Delivery("s", Place(1, 0, offset)), letter
 
 
 @pytest.mark.parametrize("reaches_parked", [True, False], ids=["before parked is read", "after parked was read"])
 def test_a_letter_that_moves_between_the_logs_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reaches_parked: bool
 ) -> None:
-    logs = Logs()
+    logs = Logs(monkeypatch)
     stays, sent, purged = dead("stays", 1), dead("sent before", 2), dead("purged before", 3)
     meanwhile, delivered, dying = dead("sent meanwhile", 4), dead("delivered meanwhile", 5), dead("dying meanwhile", 6)
 
     def happen() -> None:
         logs.bury(*dying)
-        logs.finish(dying[0])
+        logs.finished(dying[0])
         logs.redrive(*dying)
         logs.redrive(*meanwhile)
-        logs.finish(logs.redrive(*delivered))
+        logs.finished(logs.redrive(*delivered))
 
     def write(folder: Path, log: str, given: Iterable[BackupRecord]) -> Contents:
         # What is parked is read for the file of notifications, and nothing before.
@@ -151,9 +99,9 @@ def test_a_letter_that_moves_between_the_logs_is_not_lost(
     for each in (stays, sent, purged, meanwhile, delivered):
         logs.bury(*each)
     logs.dispatched(100)
-    logs.park(*dying)
+    logs.park(dying[0], dying[1].notification)
     logs.redrive(*sent)
-    logs.forget(purged[0])
+    logs.bury(purged[0], None)
     logs.back_up(tmp_path, monkeypatch)
     owed = {notifications.decode(each.value or b"").id for each in read_log(tmp_path, "notifications")}
     letters = [(parked.decode_key(each.key)[0], each.value or b"") for each in read_log(tmp_path, "dead")]
@@ -166,9 +114,9 @@ def test_a_letter_that_moves_between_the_logs_is_not_lost(
 def test_the_backup_has_and_counts_what_is_behind_the_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    logs = Logs()
+    logs = Logs(monkeypatch)
     for name in ("delivered", "behind the position"):
-        logs.publish(name)
+        logs.write("notifications", *notifications.encode(notification(name)))
     logs.dispatched(1)
     manifest = logs.back_up(tmp_path, monkeypatch)
     print_backup(manifest, tmp_path, "backed up to", json=False)
@@ -187,7 +135,7 @@ def test_a_full_disk_of_temporary_files_is_named(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(sqlite3, "connect", full)
     with pytest.raises(BackupError, match="TMPDIR sets its folder"):
-        Logs().back_up(tmp_path, monkeypatch)
+        Logs(monkeypatch).back_up(tmp_path, monkeypatch)
 
 
 def test_a_restore_flushes_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,3 +206,72 @@ def test_a_changed_cut_or_missing_file_is_named(folder: Path) -> None:
     file.unlink()
     with pytest.raises(BackupError, match="cannot be read"):
         verify(folder)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    home = Home(tmp_path / "home")
+    home.create()
+    for name, text in (("kafka/data/a-0/1.log", "records"), ("topics.ldif", "dn: x"), ("log/job.log", "said")):
+        file = home.path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (home.path / KEYS).write_text("key")
+    (home.path / KEYS).chmod(0o600)
+    return home.path
+
+
+def test_a_copy_is_restored_for_its_owner_alone(home: Path, tmp_path: Path) -> None:
+    backup, restored = tmp_path / "backup", tmp_path / "restored"
+    with Home(home).locked(), pytest.raises(HomeInUse):
+        copy(home, backup)
+    assert not backup.exists()
+    made = copy(home, backup)
+    assert [file.name for file in made] == [ARCHIVE, KEYS]
+    with tarfile.open(made[0]) as opened:
+        assert KEYS not in opened.getnames(), "not beside what they open"
+    with pytest.raises(HomeError, match="not empty"):
+        restore_copy(backup, home)
+    assert (home / "log" / "job.log").exists()
+    command = ["restore", str(backup), "--home", str(restored)]
+    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
+    assert {str(file.relative_to(restored)) for file in restored.rglob("*.*")} == {
+        *("kafka/data/a-0/1.log", "topics.ldif", KEYS)
+    }
+    assert (restored / "kafka/data/a-0/1.log").read_text() == "records"
+    for file in (*made, restored / KEYS):
+        assert file.stat().st_mode & 0o077 == 0, file
+    made[0].write_bytes(made[0].read_bytes()[:700])
+    with pytest.raises(HomeError, match="cannot be restored"):
+        restore_copy(backup, tmp_path / "again")
+
+
+@pytest.mark.parametrize(("was_up", "as_drill"), [(True, False), (False, False), (True, True)])
+def test_an_engine_is_started_again_after_a_failed_copy(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_up: bool, as_drill: bool
+) -> None:
+    started: list[Path] = []
+
+    def up(settings: Any, _options: Any) -> int:
+        started.append(settings.home)
+        return 0
+
+    monkeypatch.setattr(data_directory, "down", lambda _home: was_up)
+    monkeypatch.setattr(data_directory, "up", up)
+    monkeypatch.setattr(data_directory, "_audited", lambda *_: AuditCounts(1, 1, 1))
+    (tmp_path / "file").touch()
+    settings, folder = load_settings(home=home, environ={}), tmp_path / "file" / "backup"
+    action = (
+        partial(drill, settings, lambda: settings.kafka, folder, 0) if as_drill else partial(back_up, settings, folder)
+    )
+    with pytest.raises(HomeError, match="the backup cannot be written to"):
+        action()
+    assert started == [home] * was_up
+
+
+def test_a_backup_needs_an_engine_and_an_audit_names_what_is_missing(tmp_path: Path) -> None:
+    command = ["backup", "--data-directory", str(tmp_path / "backup"), "--home", str(tmp_path / "none")]
+    assert "no engine's data directory" in str(CliRunner().invoke(app, command).exception)
+    before = AuditCounts(accepted=10, matches=20, settled=5)
+    assert before.missing_from(AuditCounts(accepted=10, matches=20, settled=20)) == []
+    assert before.missing_from(AuditCounts(accepted=9, matches=20, settled=5)) == ["1 of 10 accepted notifications"]

@@ -16,6 +16,7 @@ from arborcast.core.security.keyring import add_key
 from arborcast.engine.embedded import state
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.state import EngineStatus, PartState, PartStatus
+from arborcast.engine.embedded.status import status
 from arborcast.engine.processes.processes import ProcessId
 from arborcast.engine.settings.loading import load_settings
 
@@ -129,6 +130,7 @@ def test_a_supervisor_without_progress(tmp_path: Path, monkeypatch: pytest.Monke
     running(home)
     os.utime(home.state_file, (time.time() - 100, time.time() - 100))
     with home.locked():
+        assert not status(tmp_path)["ready"]
         engine = findings(tmp_path)["engine"]
     assert engine.level == "fail"
     assert f"its supervisor (pid {os.getpid()}) has made no progress for 1" in engine.finding

@@ -1,4 +1,5 @@
-"""What operators change is recorded; and each change there is has a record."""
+"""Changes by operators are recorded. The console and the command line have the same functions, or docs/console.md says
+why not."""
 
 from __future__ import annotations
 
@@ -9,16 +10,12 @@ import platform
 import pwd
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.main import get_command
 
 from arborcast.admin import operations
 from arborcast.admin.operations import OperationFilter
-from arborcast.cli import app
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.topics import OPERATIONS_LOG
 from arborcast.core.settings import KafkaSettings
@@ -33,7 +30,7 @@ from arborcast.topic_model.records.operations import (
     encode,
     pieces_of,
 )
-from tests.support.console import console_parts, settings_in
+from tests.support.console import settings_in
 from tests.support.listed_logs import ListedLogs
 from tests.support.waiting import TIMEOUT_S
 from tests.support.written_operations import WrittenOperations
@@ -41,46 +38,6 @@ from tests.support.written_operations import WrittenOperations
 ROOT = Path(__file__).parents[3]
 
 KAFKA = KafkaSettings()
-
-# Commands that change nothing of an engine, or what clients do through a gateway.
-UNRECORDED = {
-    *("up", "down", "status", "doctor"),  # processes; their logs have it
-    *("init", "fetch", "federation key"),  # make files that belong to no engine yet
-    *("backup", "bundle", "topics export"),  # write a copy
-    *("publish", "listen", "subscribe", "unsubscribe", "rotate-secret"),  # what any client may do
-    "subscriptions link",  # signs an address
-    # Questions.
-    *("audit", "trace", "why", "slo", "erasures", "top", "report", "operations"),
-    *("config show", "config schema", "config spark"),
-    *("topics list", "topics tree", "topics find", "topics match", "topics who", "topics problems"),
-    *("subscriptions list", "cameras list", "triggers list", "waiting list", "queues list", "queues show", "keys list"),
-    *("dead-letters list", "dead-letters show", "users list", "users check"),
-    *("federation members", "federation topology", "federation links"),
-}
-
-# The names of operations that commands and forms make, where they differ from those of the commands.
-RECORDED = {
-    "access check": "access check --end",
-    "/topics/save": "topics save",
-    "/subscriptions/act": "subscriptions {action}",
-    "/deliveries/dead/act": "dead-letters redrive",
-    "/deliveries/waiting/act": "waiting retry",
-    "/deliveries/erasures": "erase",
-    "/subscriptions/replay": "replay",
-}
-
-# The buttons of the page of a receiver.
-RECEIVER = {
-    "test": "subscriptions test",
-    "redrive": "dead-letters redrive",
-    "pause": "subscriptions {change}",
-    "resume": "subscriptions {change}",
-    "rotate": "subscriptions rotate-secret",
-}
-
-# Forms that change a draft, which `/topics/save` applies, or the visitor's own session.
-DRAFTS = {"/topics/put", "/topics/move", "/topics/remove", "/topics/drop", "/topics/keep", "/topics/discard"}
-UNRECORDED_FORMS = {*DRAFTS, "/topics/import", "/try", "/try/who"}
 
 
 def test_an_operation_is_recorded_before_it_is_made_and_with_its_result(written_operations: WrittenOperations) -> None:
@@ -204,66 +161,113 @@ def test_a_record_stored_while_a_gateway_appends_others_stays(tmp_path: Path) ->
     assert log.made() == [("users add", ["anna"]), ("users add", ["bert"])]
 
 
-def commands(group: Any, before: str = "") -> Iterator[str]:
-    """All commands, as they are typed."""
-    for name, each in group.commands.items():
-        yield from commands(each, f"{before}{name} ") if hasattr(each, "commands") else (f"{before}{name}",)
-
-
 def calls(node: ast.AST) -> list[ast.Call]:
     return [each for each in ast.walk(node) if isinstance(each, ast.Call)]
 
 
-FUNCTIONS = [
-    (file, node)
+TREES = {
+    file: ast.parse(file.read_text(encoding="utf-8"))
     for package in ("admin", "cli", "console")
     for file in (ROOT / package).rglob("*.py")
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-]
-
-# The names of operations in calls that record.
-RECORDED_NAMES = {
-    ast.unparse(argument).removeprefix("f").strip("'\"")
-    for _, node in FUNCTIONS
-    for call in calls(node)
-    if ast.unparse(call.func).endswith(
-        ("recorded", "recorded_file", "recorded_control", "_change", "write_import", ".commit")
-    )
-    for argument in call.args
-    if isinstance(argument, ast.Constant | ast.JoinedStr)
 }
 
 
-def test_each_command_form_and_button_is_recorded_or_changes_nothing(tmp_path: Path) -> None:
-    names = set(commands(get_command(app)))
-    assert names >= UNRECORDED, "the list names commands that do not exist"
-    missing = {each for each in names - UNRECORDED if RECORDED.get(each, each) not in RECORDED_NAMES}
-    assert not missing, "record what they change with admin.operations, or say above why they change nothing"
-    console = console_parts(tmp_path).console
-    routes = [route for screen in console.screens for route in screen.routes(console)]
-    forms = {route.path for route in routes if "POST" in (route.methods or ())}
-    assert set(RECORDED) - {"access check"} <= forms
-    missing = {each for each in forms - UNRECORDED_FORMS if RECORDED.get(each, each) not in RECORDED_NAMES}
-    assert not missing, "use VisitorChanges.commit, or say above why it changes nothing"
-    template = (ROOT / "console" / "templates" / "receiver.html").read_text(encoding="utf-8")
-    assert set(re.findall(r"\bbutton\('([^']*)'", template)) == set(RECEIVER)
-    assert set(RECEIVER.values()) <= RECORDED_NAMES
-
-
-def test_records_of_the_control_log_are_appended_by_recorded_functions_only() -> None:
-    """Functions of admin and the console that append, write files of an engine, or move deliveries."""
+def test_every_change_is_inside_a_recorded_function() -> None:
+    """Functions that append to logs, write files of an engine, or move deliveries."""
     writing = (
         *("control_log.append", "ControlLog", "desk.redrive", "desk.purge", "replay.send", "_fill"),
-        *("request_attempts", "keyring.remove_key", "_log.commit"),
+        *("request_attempts", "keyring.remove_key", "_log.commit", "DurableWriter"),
+        *("users.add", "users.remove", "keys.new"),  # by commands
     )
     bare = {
         f"{file.stem}.{node.name}"
-        for file, node in FUNCTIONS
-        if (ROOT / "cli") not in file.parents
+        for file, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and file.name != "control_log.py"
         and any(ast.unparse(call.func).endswith(writing) for call in calls(node))
-        and not re.search(r"recorded\(|recorded_control\(|_record,", ast.unparse(node))
+        and not re.search(r"recorded\(|recorded_control\(|recorded_file\(|_record,", ast.unparse(node))
     }
     # The caller of `_reseal` records; a process of the console is made with its log.
     assert bare == {"resealing._reseal", "process.__init__"}, "surround it with admin.operations.recorded"
+
+
+# Not questions or actions, but the ways to the logs, and times and names as people write them.
+HELPERS = {"control_log", "connection", "documents", "filters", "moments", "times"}
+
+# Functions (or whole modules) of admin that only commands call. docs/console.md has the reason of each, in its list.
+ONLY_COMMANDS = {
+    *("backup", "bundle", "configuration.example", "configuration.in_force", "data_directory", "doctor"),
+    *("cameras.add", "cameras.pause", "cameras.remove", "cameras.resume", "federation.groups"),
+    *("keys.key_file", "keys.new", "keys.new_federation_secret", "keys.read", "operations.recorded_file", "resealing"),
+    *("operations.recorded", "triggers.one", "receiver_page.link", "topic_units", "users"),
+    # The screen Topics does these on the trees that it has.
+    *("topic_documents.import_topics", "topics.add", "topics.move", "topics.remove", "topics.rename"),
+    *("topics.listed", "topics.nodes", "topics.one_topic", "topics.with_code"),
+}
+ONLY_CONSOLE = {
+    *("messages.busiest", "messages.last_attempts", "messages.last_messages", "messages.recent", "messages.search"),
+    *("receiver_page.linked", "receiver_page.receiver_of", "receiver_page.send_test", "slo.attempts"),
+    *("subscriptions.changes", "subscriptions.pull_point", "topic_documents.plan_import", "waiting.counts"),
+}
+
+# A function that one of both calls, and the function by which the other does the same.
+COUNTERPARTS = {
+    "dead_letters.following": "dead_letters.listed",
+    "dead_letters.redrivable": "dead_letters.count",
+    "dead_letters.whole": "dead_letters.first_whole",
+    "operations.earlier": "operations.listed",
+    "subscriptions.all_suspended": "subscriptions.changes",
+    "subscriptions.conditions_of": "subscriptions.recipients",
+    "subscriptions.end_suspensions": "subscriptions.changes",
+    "subscriptions.one": "subscriptions.listed",
+    "subscriptions.ordered": "subscriptions.listed",
+    "subscriptions.suspended": "subscriptions.changes",
+    "dead_letters.first_whole": "dead_letters.whole",
+    "replay.run": "replay.plan",
+    "waiting.following": "waiting.oldest",
+}
+
+
+def called_by(package: str) -> set[str]:
+    """The names of admin that a package imports, or takes from a module of admin that it imports."""
+    found: set[str] = set()
+    for tree in (tree for file, tree in TREES.items() if ROOT / package in file.parents):
+        modules: dict[str, str] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module == "arborcast.admin":
+                modules |= {alias.asname or alias.name: alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("arborcast.admin."):
+                found |= {f"{(node.module or '').rpartition('.')[2]}.{alias.name}" for alias in node.names}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+                found.add(f"{modules[node.value.id]}.{node.attr}")
+    return found
+
+
+# The public functions of admin, as module.function.
+SERVICES = {
+    f"{file.stem}.{node.name}"
+    for file, tree in TREES.items()
+    for node in tree.body
+    if ROOT / "admin" in file.parents
+    and isinstance(node, ast.FunctionDef)
+    and not node.name.startswith("_")
+    and file.stem not in HELPERS
+}
+BY_COMMANDS, BY_CONSOLE = called_by("cli"), called_by("console")
+
+
+@pytest.mark.parametrize(
+    ("listed", "only"),
+    [(ONLY_COMMANDS, BY_COMMANDS - BY_CONSOLE), (ONLY_CONSOLE, BY_CONSOLE - BY_COMMANDS)],
+    ids=["commands", "console"],
+)
+def test_a_function_of_one_alone_is_listed(listed: set[str], only: set[str]) -> None:
+    only = {each if each in listed else each.partition(".")[0] for each in only & SERVICES - COUNTERPARTS.keys()}
+    assert only == listed, "add it to the console or the command line, or a reason to docs/console.md, and here"
+
+
+def test_counterparts_exist() -> None:
+    assert COUNTERPARTS.keys() <= BY_COMMANDS ^ BY_CONSOLE
+    assert {*COUNTERPARTS.values()} <= SERVICES

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from arborcast.admin import control_log
-from arborcast.admin.directory import DirectoryProblem, ProblemList, problems
-from arborcast.admin.topic_documents import format_of, plan_import, read_document, write_document
+from arborcast.admin.topic_documents import Format, format_of, plan_import, read_document, write_document
 from arborcast.admin.topics import (
     TopicNode,
     add,
@@ -26,7 +25,6 @@ from arborcast.admin.topics import (
 )
 from arborcast.core.errors import ConfigError, ExpressionError, TopicError
 from arborcast.core.settings import KafkaSettings
-from arborcast.directory.sync.problems import SyncProblem, SyncProblems
 from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRemoved
 from tests.support.directory import topic, tree_of
 
@@ -91,23 +89,13 @@ def test_changes_are_appended_and_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert topic("c", code="C") in written
 
 
-@pytest.mark.parametrize("form", ["ldif", "topicset", "json"])
-def test_documents_of_every_format_read_back(form: str) -> None:
-    topics = (
-        topic("a", code="1", priority=3),
-        topic("a/{urn:x}b", final=True, publishers=("cn=p",)),
-        topic("{urn:t}Größe/c", message_types=("{urn:t}m",), retain=True, routing="group"),
-    )
-    data = write_document(topics, form, BASE)  # type: ignore[arg-type]  # a parameter of the test
-    assert format_of(None, None, data) == form
-    assert read_document(data, form, BASE) == (topics, ())
-
-
 def test_the_format_and_the_base_of_a_document() -> None:
     lines = write_document([topic("b/c"), topic("a")], "ldif", BASE).decode().splitlines()
     assert [line for line in lines if line.startswith("dn:")] == [
         f"dn: {above}{BASE}" for above in ("", "topicName=a,", "topicName=b,", "topicName=c,topicName=b,")
     ], "parents first"
+    forms: list[Format] = ["ldif", "topicset", "json"]
+    assert [format_of(None, None, write_document([topic("a")], form, BASE)) for form in forms] == forms
     assert format_of(Path("x.xml"), "json") == "json"
     assert format_of(Path("x.XML"), None) == "topicset"
     with pytest.raises(ConfigError, match="--format"):
@@ -129,14 +117,3 @@ def test_imports() -> None:
     # All or nothing.
     with pytest.raises(TopicError, match=r"2 topics cannot be: .*'K'.*final"):
         plan_import(tree, [topic("b", code="K"), topic("ok"), topic("x", final=True), topic("x/y")])
-
-
-def test_problems_of_the_directory(tmp_path: Path) -> None:
-    assert problems(tmp_path) == ProblemList("", 0, ())
-    problem = SyncProblem("alias", "cn=x", "an alias", "a/b", 5)
-    found = SyncProblems(directory="ldap://d", count=7, problems=(problem,))
-    (tmp_path / "directory-problems.json").write_bytes(msgspec.json.encode(found))
-    assert problems(tmp_path) == ProblemList(
-        "ldap://d", 7, (DirectoryProblem("cn=x", "a/b", 5, "alias", "an alias", problem.advice),)
-    )
-    assert problem.advice

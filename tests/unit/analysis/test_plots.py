@@ -1,18 +1,26 @@
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from arborcast.analysis import Tables
 from arborcast.analysis.charts import bin_seconds, grouped, is_alone
 from arborcast.analysis.picture import NothingToShow, at_one_host, plain_topics
 from arborcast.analysis.rows import Rows, written
+from arborcast.analysis.timeline import Mark, TimelineLane, folded, lanes, names_of, scale, table_of, timeline
+from arborcast.analysis.topic_tree import Cell, branches, edges_of, fold
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.operations.trace.story import DeliveryStory, Outcome, Step, Story
 from arborcast.dispatch.tables import ENDPOINT_HEALTH, ROUTES, TOPICS
+from arborcast.dispatch.tables.delta_table import rows_of
 from arborcast.engine.settings.loading import load_settings
+from arborcast.topic_model.topics import TopicPath
 from tests.support.table_rows import NOON, attempt, fill, record
 
 # It draws, with matplotlib.
@@ -78,22 +86,6 @@ def test_breakers_are_cut_to_the_time_of_the_question(engine: Tables, tmp_path: 
     assert "every endpoint was well" in later.text
 
 
-def test_many_have_a_bar_each_and_the_rest_a_row_together(engine: Tables, tmp_path: Path) -> None:
-    fill(
-        tmp_path,
-        ROUTES,
-        [{"topic": f"t{topic}", "subscription": f"s{number}"} for topic in range(30) for number in range(topic + 1)],
-    )
-
-    found = engine.plot.who_gets_what()
-
-    assert found.table.subscriptions.head(2).to_dict() == {"t29": 30, "t28": 29}
-    assert len(found.table) == 30
-    assert found.figure is not None
-    axes: Any = found.figure.axes[0]
-    assert [text.get_text() for text in axes.get_yticklabels()][-2:] == ["t15", "15 other topics"]
-
-
 def test_words_where_there_is_nothing_to_draw(engine: Tables, tmp_path: Path) -> None:
     missing = engine.plot.latency()
     assert "there is no table" in missing.text
@@ -123,19 +115,159 @@ def test_the_lag_without_redeliveries_and_the_size_of_a_picture(engine: Tables, 
     assert engine.lately(timedelta(seconds=1)) == NOON + timedelta(minutes=10) - timedelta(seconds=1)
 
 
-def test_rows_are_written_as_people_read_them() -> None:
+def test_rows_are_escaped_and_bounded() -> None:
     frame = pd.DataFrame({"at": [NOON], "name": ["<b>"], "count": [12_345]})
-
     text = Rows.of(frame, "")._repr_html_()
-
-    assert "2026-01-02 12:00:00.000<" in text
-    assert "&lt;b&gt;" in text
-    assert "12,345" in text
-    assert text.count("<tr>") == 2
+    for words in ("2026-01-02 12:00:00.000<", "&lt;b&gt;", "12,345"):
+        assert words in text
     assert Rows.of(frame.iloc[:0], "nothing <waits>")._repr_html_() == "<p>nothing &lt;waits&gt;</p>"
-    many = Rows.of(pd.DataFrame({"number": range(1_000)}), "")
-    assert "and 975 more" in many._repr_html_()
-    assert type(many.head()) is pd.DataFrame
-    texts = {None: "", pd.NaT: "", 1.5: "1.5", 2.0: "2", True: "True"}
+    assert "and 975 more" in Rows.of(pd.DataFrame({"number": range(1_000)}), "")._repr_html_()
+    texts = {None: "", pd.NaT: "", 1.5: "1.5", 2.0: "2", True: "True", float("nan"): ""}
     assert [written(value) for value in texts] == [*texts.values()]
-    assert written(float("nan")) == ""
+
+
+def row(name: str, after_ms: int, state: str = "delivered", number: int = 1, **more: object) -> dict[str, object]:
+    made = attempt("n1", name, state, after_ms, number=number, push="p" if number else "")
+    (found,) = rows_of(attempts.encode([made])).to_pylist()
+    return {**found, **more}
+
+
+def label(subscription: str, outcome: Outcome = "delivered", endpoint: str = "") -> DeliveryStory:
+    return DeliveryStory(subscription, endpoint or f"http://{subscription}/", "a", outcome, "because")
+
+
+def lanes_of(
+    deliveries: list[DeliveryStory], rows: list[dict[str, object]], due: Mapping[str, datetime | None] | None = None
+) -> list[TimelineLane]:
+    return lanes(NOON, deliveries, rows, due or {})
+
+
+def test_a_lane_waits_for_its_turn_and_then_for_another_try() -> None:
+    (lane,) = lanes_of([label("s")], [row("s", 2_000, number=2), row("s", 50, "parked")])
+
+    assert [(mark.from_ms, mark.to_ms, mark.state) for mark in lane.marks] == [
+        (50, 60, "parked"),
+        (2_000, 2_010, "delivered"),
+    ]
+    assert lane.waits == [(0, 50, False), (60, 2_000, True)]
+    assert lane.label == "delivered after 2.0 s, 2 attempts"
+
+
+def test_a_waiting_delivery_is_shaded_until_it_is_due() -> None:
+    due = NOON + timedelta(seconds=8)
+    (lane,) = lanes_of([label("s", "waiting")], [row("s", 50, "parked")], {"s": due})
+
+    assert lane.label == "waits, 1 attempt, next 12:00:08"
+    assert lane.waits[-1][1] >= 8_000
+    # And where only the attempt says when it goes on.
+    (lane,) = lanes_of([label("s", "waiting")], [row("s", 50, "parked", next_at=due)])
+    assert lane.waits[-1][1] >= 8_000
+
+
+def test_more_lanes_than_one_reads_share_the_last() -> None:
+    every = lanes_of([label(f"s{number}") for number in range(50)], [row(f"s{number}", number) for number in range(50)])
+
+    shown = folded(every, 10)
+
+    assert len(shown) == 10
+    assert [lane.name for lane in shown[:2]] == ["s49", "s48"]
+    assert (shown[-1].several, shown[-1].label, len(shown[-1].marks)) == (41, "41 delivered", 41)
+    assert names_of(shown)[-1] == "41 others"
+    assert folded(every[:10], 10) == every[:10]
+
+
+def test_lanes_to_one_endpoint_are_told_apart() -> None:
+    shown = lanes_of([label("subscription-1", endpoint="http://x/"), label("subscription-2", endpoint="http://x/")], [])
+
+    assert names_of(shown) == ["http://x/ · tion-1", "http://x/ · tion-2"]
+
+
+def lane(*times: float) -> TimelineLane:
+    return TimelineLane("s", "http://s/", "delivered", "", [Mark(at, at, "delivered", 1, True) for at in times])
+
+
+def test_only_a_long_life_has_a_logarithmic_scale() -> None:
+    for times, is_log, last in (((50, 300), False, "300 ms"), ((50, 3_000), True, "10 s"), ((), False, "1 ms")):
+        found, marks = scale([lane(*times)])
+        assert (found, marks[0], marks[-1][1]) == (is_log, (0, "0"), last)
+
+
+def story(*deliveries: DeliveryStory) -> Story:
+    steps = [
+        Step(NOON, "accepted by the gateway"),
+        Step(NOON + timedelta(milliseconds=9), "matched by the dispatch", "batch 1"),
+        Step(None, "taken by the dispatch"),
+    ]
+    return Story("n1", True, "a/$_$", steps=steps, deliveries=deliveries, notes=["a note"])
+
+
+def test_rows_of_the_table_have_times_and_causes_come_first() -> None:
+    # By its own clock the dispatch pushed before it matched.
+    pushed = DeliveryStory(
+        "s", "http://s/", "a", "delivered", "", [Step(NOON + timedelta(milliseconds=7), "attempt 1")]
+    )
+
+    table = table_of(story(pushed))
+
+    assert table.what.tolist() == ["accepted by the gateway", "matched by the dispatch", "attempt 1"]
+    assert table.after_s.tolist() == [0, 0.009, 0.007]
+    assert table["at"].notna().all()
+
+
+def test_the_picture() -> None:
+    rows = [row("s", 50, "parked", endpoint="http://s/?$_$"), row("s", 9_000_000, number=2), row("t", 5, "dead", 0)]
+
+    found = timeline(story(label("s", endpoint="http://s/?$_$"), label("t", "dead")), rows, {})
+
+    assert found.png().startswith(b"\x89PNG")
+    assert found.outcomes is not None
+    assert found.outcomes.attempts.to_dict() == {"s": 2, "t": 0}
+    nobody = timeline(story(), [], {})
+    assert nobody.png()
+    assert nobody.outcomes is not None
+    assert "no one is subscribed to this topic" in nobody.outcomes._repr_html_()
+
+
+def cells(counts: dict[str, int], rows: int = 32) -> list[Cell]:
+    paths = {TopicPath(topic): count for topic, count in counts.items()}
+    return fold(branches(paths, {topic: ["s"] for topic in paths}, ""), rows)
+
+
+def drawn(found: list[Cell]) -> list[str]:
+    return [f"{'  ' * cell.column}{cell.text}" for cell in found]
+
+
+def test_a_small_tree_is_shown_whole_the_busiest_first() -> None:
+    found = cells({"a": 1, "a/x": 2, "a/y": 5, "b": 30})
+
+    assert drawn(found) == ["b", "a  (3)", "  y", "  x"]
+    assert [(cell.row, cell.rows) for cell in found] == [(0, 1), (1, 2), (1, 1), (2, 1)]
+    assert [cell.branch.notifications for cell in found] == [30, 8, 5, 2]
+
+
+def test_a_path_without_a_choice_is_one_cell() -> None:
+    assert drawn(cells({"a/b/c": 1, "a/b/d": 1})) == ["a/b  (2)", "  c", "  d"]
+    # A topic of its own stays.
+    assert drawn(cells({"a": 1, "a/b": 1})) == ["a  (2)", "  b"]
+
+
+names = st.text("ab", min_size=1, max_size=2)
+
+
+@given(
+    st.dictionaries(st.lists(names, min_size=1, max_size=8).map("/".join), st.integers(0, 9), min_size=1, max_size=60),
+    st.integers(2, 12),
+)
+def test_cells_fill_the_page_without_overlap_or_loss(counts: dict[str, int], rows: int) -> None:
+    found = cells(counts, rows)
+
+    assert max(cell.row + cell.rows for cell in found) <= rows
+    places = [(cell.column, row) for cell in found for row in range(cell.row, cell.row + cell.rows)]
+    assert len({*places}) == len(places)
+    top = [cell.branch for cell in found if cell.column == 0]
+    assert sum(branch.topics for branch in top) == len(counts)
+    assert sum(branch.notifications for branch in top) == sum(counts.values())
+    leaves = [cell.row for cell in found if cell.is_leaf]
+    assert sorted(leaves) == [*range(len(leaves))], "each row is the row of one leaf"
+    edges = edges_of(found)
+    assert edges == sorted(edges)

@@ -40,19 +40,6 @@ def test_help_is_shown_as_it_is_written() -> None:
             assert Text.from_markup(text).plain == text, (name, each.name)
 
 
-# They change something and have no result, or print a document.
-NO_JSON = """
-cameras add|cameras pause|cameras remove|cameras resume|config schema|config spark|down|federation key|fetch|init|
-keys new|keys remove|topics export|triggers remove|unsubscribe|users add|users remove|waiting probe
-"""
-
-
-def test_what_lists_or_reports_has_json() -> None:
-    single = {name: command for name, command in COMMANDS.items() if not hasattr(command, "commands")}
-    without = {name for name, command in single.items() if "json" not in {each.name for each in command.params}}
-    assert without == set(NO_JSON.replace("\n", "").split("|"))
-
-
 def test_bash_completes_commands_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
     for line, words in (
         ("arborcast subs", {"subscribe", "subscriptions"}),
@@ -73,7 +60,6 @@ NETWORK = {"kafka", "lxml", "pycurl", "requests", "ssl", "uvloop"}
 @pytest.mark.parametrize(
     ("command", "heavy", "most"),
     [
-        ("--help", SPARK | NETWORK | {"psutil"}, 42),
         ("status", SPARK | NETWORK, 77),
         ("keys list", SPARK | NETWORK | {"psutil"}, 71),
         ("trace n1", SPARK - {"deltalake"} | NETWORK - {"kafka", "lxml", "ssl"}, 170),

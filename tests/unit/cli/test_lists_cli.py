@@ -120,15 +120,12 @@ AWAY_AS_JSON = """
 
 def test_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
     subscribed(monkeypatch, "well", "other", "away")
-    heading, away, why, other, well = SHELL.run("subscriptions", "list", COLUMNS="60").stdout.splitlines()
-    assert heading.split() == ["subscription", "state", "reliability", "endpoint", "topics"]
-    for line, name, state in ((away, "away", "suspended"), (well, "well", "active")):
-        cells = [name, state, "adaptive", f"http://{name}/", "a//."]
-        assert [line.index(each) for each in cells] == [heading.index(each) for each in heading.split()]
-    assert "suspended since" in why
+    _, away, why, other, well = SHELL.run("subscriptions", "list", COLUMNS="60").stdout.splitlines()
+    assert away.split() == ["away", "suspended", "adaptive", "http://away/", "a//."]
+    assert why.strip().startswith("suspended since")
     assert "refused, failing since" in why
     assert other.endswith("long/" * 20 + "  a//."), "nothing is cut off"
-
+    assert well.index("active") == away.index("suspended")
     found = SHELL.json("subscriptions", "list", "--limit", "1")
     assert found["more"] == 2
     assert found["subscriptions"] == [json.loads(AWAY_AS_JSON)]

@@ -83,6 +83,7 @@ def _is_option(node: ast.AST) -> bool:
 def engine(tmp_path: Path) -> Engine:
     """One that does not run, without a data directory; beside that a file."""
     (tmp_path / "x.xml").write_text("<x/>")
+    (tmp_path / "latin").write_text("<x>é</x>", encoding="latin-1")
     return Engine(tmp_path / "home")
 
 
@@ -123,6 +124,9 @@ NO_SERVER = "http://127.0.0.1:9"
         ("publish a {folder}/x.xml -n p", 2, "a prefix and a URI are needed"),
         (f"listen a||b --url {NO_SERVER}", 2, "position"),
         (f"unsubscribe {NO_SERVER}/x", 1, "no process listens there"),
+        (f"publish a {{folder}}/latin --url {NO_SERVER}", 1, "the payload is not text in UTF-8 (at byte 3)"),
+        ("status --config {folder}", 2, "that is a folder, not a file"),
+        ("status --config {folder}/latin", 2, "it is not text in UTF-8"),
         # Addresses that cannot be.
         ("publish a {folder}/x.xml --url http://no-such-host.invalid:1", 1, "there is no host with that name"),
         ("publish a {folder}/x.xml --url localhost:9", 1, "such as http://host:port"),
@@ -194,24 +198,6 @@ def test_another_server_at_the_address(engine: Engine, monkeypatch: pytest.Monke
             assert message in complaint_of(engine, f"publish a {{folder}}/x.xml --url {url}")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "that is a folder, not a file"),
-        (b"[gateway\n", "is not valid TOML"),
-        (b"\xff\xfe", "it is not text in UTF-8"),
-        (b"[gateway]\nprt = 1\n", "there is no setting gateway.prt; did you mean gateway.port?"),
-    ],
-)
-def test_a_wrong_settings_file(engine: Engine, content: bytes | None, message: str) -> None:
-    file = engine.home.parent / "a.toml"
-    if content is None:
-        file.mkdir()
-    else:
-        file.write_bytes(content)
-    assert message in complaint_of(engine, "status --config {folder}/a.toml")
-
-
 def test_the_data_directory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.home.touch()
     assert "is a file; name a folder" in complaint_of(engine, "up")
@@ -269,12 +255,6 @@ def test_a_package_that_is_not_installed(engine: Engine, monkeypatch: pytest.Mon
     monkeypatch.setattr(keyring, "add_key", missing)
     complaint = complaint_of(engine, "keys new")
     assert complaint == "error: the Python package matplotlib is not installed: pip install 'arborcast[notebook]'"
-
-
-def test_a_payload_in_another_encoding(engine: Engine, tmp_path: Path) -> None:
-    (tmp_path / "latin.xml").write_bytes("<x>é</x>".encode("latin-1"))
-    complaint = complaint_of(engine, f"publish a {{folder}}/latin.xml --url {NO_SERVER}")
-    assert "the payload is not text in UTF-8 (at byte 3)" in complaint
 
 
 def test_the_start_of_an_engine(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,24 +1,27 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pty
 import sys
 import termios
 import unicodedata
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
-from arborcast.cli import top_frame
+from arborcast.cli import app, top_frame, watching
 from arborcast.cli.top_frame import frame
+from arborcast.console.screens.engine.feed import _shown
 from arborcast.core.errors import ConfigError
 from arborcast.core.telemetry.metrics import Registry
-from arborcast.engine.monitoring import figures
+from arborcast.engine.monitoring.attention import tiles
 from arborcast.engine.monitoring.history import encode_samples
 from arborcast.engine.monitoring.samples import NO_BOUND, MetricsSample, ProcessFigures
+from arborcast.engine.monitoring.summary import Summary, document, first_view
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch, base_url
 from arborcast.engine.processes.errors import StackError
 
@@ -79,20 +82,6 @@ def test_an_endpoint_cannot_write_to_the_terminal() -> None:
     text = "\n".join(frame(EngineView(busy_engine(3).samples, [evil]), "x", 80, 30))
     assert "http://?[2J?evil/" in text
     assert all(character == "\n" or unicodedata.category(character)[0] != "C" for character in text)
-
-
-@pytest.mark.parametrize(
-    ("write", "examples"),
-    [
-        (figures.count, "0=0, 0.31=0.3, 1234=1,234, 12345=12.3 k, 4500000=4.5 M, nan=-"),
-        (figures.seconds, "0.0004=0.4 ms, 0.062=62 ms, 1.25=1.2 s, 150=2.5 min, 7200=2.0 h, 200000=2.3 d"),
-        (figures.size, "512=0 KiB, 157286400=150 MiB, 3221225472=3.0 GiB"),
-        (figures.percent, "0.034=3 %"),
-    ],
-)
-def test_numbers_as_people_read_them(write: Callable[[float | None], str], examples: str) -> None:
-    for value, expected in (each.split("=") for each in examples.split(", ")):
-        assert write(None if value == "nan" else float(value)) == expected
 
 
 def test_q_ends_it_and_the_terminal_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,3 +223,60 @@ def test_a_wrong_address_says_what_is_there(answer: Exception | bytes, problem: 
     assert not seen.samples
     assert seen.problem.startswith("http://h:1: ")
     assert problem in seen.problem
+
+
+def watch_of(*views: EngineView) -> EngineWatch:
+    looks, watch = iter(views), EngineWatch(["h:1"])
+    watch.look = lambda: next(looks)  # type: ignore[method-assign]
+    return watch
+
+
+def test_all_views_have_the_same_figures() -> None:
+    """After ten minutes at 1,000/s a minute that begins at 100/s and ends at 400/s."""
+    samples = list(busy_engine().samples)
+    before = samples[-1]
+    for number in range(1, 13):
+        done = before.accepted + number * 500 + max(0, number - 10) * 1_500
+        changes = {"at": before.at + number * 5, "accepted": done, "attempts": {"delivered": 2 * done, "parked": done}}
+        samples.append(msgspec.structs.replace(before, **changes))
+    seen = EngineView(samples)
+    assert Summary.current(samples).accepted == pytest.approx(150)
+    assert document(seen, "x")["rates"] == pytest.approx({"accepted": 150, "delivered": 300, "attempts": 450})
+    assert [each.value for each in tiles(samples)[:2]] == ["150", "300"]
+    assert [value for _, value in _shown(seen, "", {}, samples[-1].at).tiles[:2]] == ["150", "300"]
+    lines = {each[:20].strip(): each[20:29].strip() for each in frame(seen, "x")}
+    assert (lines["accepted /s"], lines["delivered /s"], lines["not delivered /s"]) == ("150", "300", "150")
+
+
+@pytest.mark.parametrize("gap", [1, 5])
+def test_an_outage_or_a_restart_of_a_process_falsifies_nothing(gap: int) -> None:
+    samples = list(busy_engine(24).samples)
+    for number in range(10, 10 + gap):
+        samples[number] = MetricsSample(at=samples[number].at)
+    whole = Summary(samples)
+    assert (whole.accepted, whole.total("accepted")) == (1_000, 115_000)
+    assert whole.totals("attempts") == {"delivered": 230_000, "parked": 115_000}
+    assert whole.delivery_median == pytest.approx(0.05)
+    counted = [*range(5), *range(1, 6)]
+    restarted = [msgspec.structs.replace(each, accepted=5_000.0 * n) for each, n in zip(samples, counted, strict=False)]
+    assert Summary(restarted[:10]).total("accepted") == 45_000
+
+
+def test_a_document_has_null_for_what_is_unknown_and_the_state_of_parts() -> None:
+    shown = document(EngineView([MetricsSample(at=0)]), "x")
+    assert (shown["rates"]["accepted"], shown["ready"]) == (None, None)
+    assert document(EngineView(problem="away"), "x") == {"engine": "x", "problem": "away"}
+    down = msgspec.structs.replace(busy_engine(2).samples[-1], parts={"kafka": False, "gateway": True})
+    shown = document(EngineView([down]), "x")
+    assert (shown["ready"], shown["parts"]) == (False, {"kafka": False, "gateway": True})
+
+
+def test_the_command_looks_twice_for_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    watch = watch_of(EngineView(busy_engine(1).samples), EngineView(busy_engine(2).samples))
+    assert len(first_view(watch, slept.append).samples) == 2
+    assert len(slept) == 1
+    for seen, status in ((EngineView(busy_engine(3).samples), 0), (EngineView(problem="away"), 1)):
+        monkeypatch.setattr(watching, "_watch", lambda *_, seen=seen: (watch_of(seen), "x"))
+        result = CliRunner().invoke(app, ["top", "--json"])
+        assert (result.exit_code, json.loads(result.stdout)["problem"]) == (status, seen.problem or None)

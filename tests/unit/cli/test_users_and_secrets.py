@@ -10,25 +10,30 @@ import msgspec
 import pytest
 
 from arborcast.admin import control_log
+from arborcast.admin.users import add, end, lost_rights, rights_of
 from arborcast.core.errors import ArborcastError, ConfigError, NotFound
 from arborcast.core.security.keyring import KeyFile, parse_keys
+from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.engine import write_settings
 from arborcast.engine.embedded.home import Home, ensure_keys
 from arborcast.engine.gateway.parts import check_exposed
 from arborcast.engine.settings.loading import declarations, dump, load_settings
-from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, key_of
+from arborcast.ingest.access.users_file import hash_password
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, TriggerRecord, key_of
 from arborcast.topic_model.routing import RoutingTable
 from tests.support.command import Shell
-from tests.support.routing import make_subscription
+from tests.support.console import settings_in
+from tests.support.routing import make_subscription, make_trigger
 
 pytestmark = pytest.mark.slow
 
 
-def test_users(tmp_path: Path) -> None:
+def test_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def users(*arguments: str, typed: str = "") -> tuple[int, str]:
         done = Shell().run("users", *arguments, "--home", str(tmp_path), typed=typed)
         return done.exit_code, done.output
 
+    monkeypatch.setattr(hash_password, "__kwdefaults__", {"log_n": 4})  # a quick one
     assert users("list") == (0, "no users\n")
     with pytest.raises(ArborcastError, match="8 to"):
         users("add", "anna", "--stdin", typed="short\n")
@@ -39,7 +44,6 @@ def test_users(tmp_path: Path) -> None:
     assert "a good one" not in file.read_text()
     assert "another one" in file.read_text(), "as --digest has it"
     assert users("check", "anna", "--stdin", typed="a good one\n") == (0, "yes: anna, x\n")
-    assert users("check", "anna", "--stdin", typed="a bad one\n")[0] == 1
     status, checked = users("check", "anna", "--stdin", "--json", typed="a good one\n")
     assert (status, json.loads(checked)) == (0, {"name": "anna", "right": True, "groups": ["x"]})
     assert users("check", "anna", "--stdin", "--json", typed="a bad one\n")[0] == 1
@@ -71,27 +75,36 @@ def test_a_gateway_in_the_network_needs_authentication(tmp_path: Path, host: str
         check(loopback)
 
 
-def test_subscriptions_whose_owners_lost_their_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subscriptions_and_triggers_whose_owners_lost_their_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table, written = RoutingTable(), list[ControlRecord]()
     made = msgspec.structs.replace(make_subscription("s", "a", consumer="http://r/"), owner="gone")
     table.apply(SubscriptionRecord(made))
-    monkeypatch.setattr("arborcast.cli.users.kafka_of", lambda *_: None)
+    table.apply(TriggerRecord(make_trigger("t", "a", "b", owner="gone")))
+    monkeypatch.setattr("arborcast.cli.users.kafka_of", lambda *_: KafkaSettings())
     monkeypatch.setattr(control_log, "read_table", lambda _: table)
     monkeypatch.setattr(control_log, "append", lambda _, records: written.extend(records))
     config = tmp_path / "arborcast.toml"
     config.write_text(f'home = "{tmp_path}"\n[access]\nmethods = "basic"\n')
     (tmp_path / "users.toml").write_text("")
     check = Shell(config, None, "access", "check")
-    listed = check.run("access", "check")
-    assert listed.exit_code == 1
-    assert listed.output.endswith("(there)\nend those for which it is certain with --end\n")
-    (found,) = json.loads(check.run("access", "check", "--json").output)
-    reason = found.pop("reason")
-    facts = {"id": "s", "owner": "gone", "topics": ["a"], "endpoint": "http://r/", "certain": True, "ended": False}
-    assert found == facts
-    assert written == []
-    assert check("--end") == f"s  gone  a  {reason}  (ended)\n"
+    listed = check.run("access", "check", "--json")
+    found = json.loads(listed.output)
+    assert (listed.exit_code, [(each["id"], each["certain"], each["ended"]) for each in found]) == (
+        1,
+        [("s", True, False), ("t", True, False)],
+    )
+    findings = lost_rights(rights_of(load_settings(config, environ={})), table)
+    findings[1] = msgspec.structs.replace(findings[1], certain=False)
+    assert [each.ended for each in end(KafkaSettings(), table, findings)] == [True, False]
     assert {key_of(record) for record in written} == {"sub:s", "susp:s", "seal:s"}
+    written.clear()
+    assert check("--end").splitlines()[0] == f"s  gone  a  {found[0]['reason']}  (ended)"
+    for record in written:
+        table.apply(record)
+    assert list(table.subscriptions()) == []
+    assert {key_of(record) for record in written} == {"sub:s", "susp:s", "seal:s", "trigger:t", "susp:t"}
 
 
 def test_new_keys_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,3 +197,10 @@ def test_the_settings_file_of_the_processes_is_for_its_owner_alone(config: Path,
     file.touch(0o644)
     write_settings(settings, Home(tmp_path / "home"))
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_wrong_names_and_rights_without_authentication(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a user's name has"):
+        add(tmp_path / "users.toml", "a:b", lambda: pytest.fail("asked"), ())
+    with pytest.raises(ConfigError, match=r"access\.methods is not set"):
+        rights_of(settings_in(tmp_path))

@@ -21,7 +21,7 @@ from arborcast.admin import dead_letters, operations, slo, trace, waiting
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.operations import OperationFilter
 from arborcast.admin.waiting import WaitingFilter
-from arborcast.console.downloads import AT_ONCE, Download, followed, in_parts
+from arborcast.console.downloads import AT_ONCE, Download, followed
 from arborcast.console.screens import deliveries
 from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.dispatch.operations.audit import Report, Tally
@@ -253,13 +253,3 @@ def test_empty_lists_other_formats_and_pages_without_a_list(browser: Browser, mo
         browser.get(page)
         assert not browser.page.xpath("//a[contains(@href, 'format=')]")
     assert trace.trace not in [function for function, _ in asked]
-
-
-def test_rows_in_memory_are_parts_of_bounded_size() -> None:
-    async def letters() -> list[dead_letters.Letter]:
-        return [LETTER] * (2 * AT_ONCE + 1)
-
-    async def sizes() -> list[int]:
-        return [len(part) async for part in in_parts(letters())]
-
-    assert asyncio.run(sizes()) == [AT_ONCE, AT_ONCE, 1]

@@ -11,7 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 from lxml import html
+from starlette.requests import Request
 
+from arborcast.console.guard import Visitor
 from arborcast.console.live import changes
 from arborcast.console.screens import engine
 from arborcast.console.screens.engine.feed import RANGES, EngineFeed, feeds_of
@@ -215,10 +217,6 @@ def test_live_only_what_has_changed_is_sent(tmp_path: Path) -> None:
     parts = console_parts(tmp_path)
 
     async def run() -> tuple[list[str], list[str]]:
-        from starlette.requests import Request
-
-        from arborcast.console.guard import Visitor
-
         request = Request({"type": "http", "method": "GET", "headers": [], "state": {"visitor": Visitor("s", "t")}})
         stream = changes(engine._reader_of(parts.console, request, feed, engine.EngineQuery(0, "10m")), 0.0)
         first = [(await anext(stream)).id for _ in range(3 + len(CHARTS))]

@@ -50,9 +50,8 @@ def test_a_healthy_engine(parts: ConsoleParts, browser: Browser, monkeypatch: py
     assert "All is well." in browser.text
     assert "Needs attention" not in browser.text
     assert "No failed pushes in the last 5 min." in browser.text
-    for page in ("/topics", "/subscriptions", "/engine", "/try"):
-        browser.get(page)
-        assert chip(browser) == ("badge good", "healthy")
+    browser.get("/try")
+    assert chip(browser) == ("badge good", "healthy")
 
 
 def test_kafka_away_is_a_problem_of_every_page(

@@ -118,17 +118,6 @@ def test_the_text_of_an_error_is_the_answer() -> None:
     run(work)
 
 
-def test_a_function_that_reads_logs_gets_kafka() -> None:
-    def prefix(kafka: KafkaSettings, more: str) -> str:
-        return kafka.prefix + more
-
-    async def work(questions: Questions) -> None:
-        assert await questions.ask_log(prefix, "!") == "test!"
-        assert (await questions.recent_log(prefix, "?", age_s=0)).value == "test?"
-
-    run(work)
-
-
 def test_a_closed_page_leaves_the_answer_to_others() -> None:
     function = Blocking()
 

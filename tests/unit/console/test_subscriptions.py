@@ -26,7 +26,7 @@ from arborcast.topic_model.records.control import (
     TopicRecord,
     TriggerRecord,
 )
-from arborcast.topic_model.records.operations import OperationBegun, Operator
+from arborcast.topic_model.records.operations import Operator
 from arborcast.topic_model.subscriptions import EndpointReference, Protection, SigningSecret, TopicFilter
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts, console_parts
@@ -123,6 +123,8 @@ def test_retry_probe_test_and_replay_of_one(
     }
     asked = answering(monkeypatch, {**ANSWERS, **answers})
     browser.get("/subscriptions/s3")
+    assert "three.example" in browser.answer.text
+    assert not browser.shows_hostile("secret", "<b>")
     browser.submit("/deliveries/waiting/act", action="retry-all")
     assert "Attempts of 5 deliveries requested." in browser.answer.text
     assert browser.page.xpath("//p[@class='trail']/code/text()") == ["s3"]
@@ -205,29 +207,20 @@ def test_the_list_is_live_with_the_success_of_endpoints(
     assert f"failing since {_moment(AT_MS)}, next probe {_moment(AT_MS)}" in browser.text
 
 
-def test_no_password_of_an_address_is_shown(browser: Browser) -> None:
-    for page in ("/subscriptions", "/subscriptions/s3"):
-        browser.get(page)
-        assert "three.example" in browser.answer.text
-        assert not browser.shows_hostile("secret", "<b>")
-
-
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
         ("", ["s3", "s1", "s2"]),
-        ("topic=a/x", ["s3", "s1"]),
         ("topic=code:AX", ["s3", "s1"]),
         ("endpoint=TWO.example", ["s2"]),
-        ("state=paused", ["s2"]),
         ("state=suspended&topic=a/x", ["s3"]),
-        ("endpoint=nowhere", []),
         ("topic=a//*", []),
     ],
 )
 def test_filters(browser: Browser, query: str, expected: list[str]) -> None:
     assert browser.get(f"/subscriptions?{query}").status_code == 200
     assert listed(browser) == expected
+    assert not browser.shows_hostile("secret", "<b>")
     assert ("connection refused" in browser.text) is ("s3" in expected)
     assert bool(browser.page.xpath("//p[@class='refusal']")) is (query == "topic=a//*")
 
@@ -313,24 +306,19 @@ def test_a_long_list_comes_in_parts(tmp_path: Path) -> None:
 
 
 def test_a_rotated_secret_is_shown_once(tmp_path: Path) -> None:
+    """Its change and its record are those of the subscriber's page, see test_receiver.py."""
     add_key(tmp_path / "secrets.keys", "k1")
     parts = console_parts(tmp_path)
-    keys = KeyFile(Path(parts.console.settings.secrets.key_file))
     made = make_subscription("s1", "a", consumer="http://one.example/in")
+    keys = KeyFile(Path(parts.console.settings.secrets.key_file))
     former = SigningSecret(keys.seal(b"x" * 32, made.sealing_context()))
     parts.put(SubscriptionRecord(msgspec.structs.replace(made, protection=Protection((former,)))))
     browser = Browser(parts.app)
     browser.get("/subscriptions/s1")
-    assert "within 1 d; until then pushes have both signatures" in browser.text
     browser.submit("/subscriptions/act", action="rotate")
     assert "Confirm that you will pass the new secret on." in browser.answer.text
     assert not parts.operations
     browser.submit("/subscriptions/act", action="rotate", sure="yes")
-    (shown,) = browser.page.xpath("//code[starts-with(text(), 'whsec_')]/text()")
-    now = parts.subscription("s1")
-    assert now.protection is not None
-    assert [each.sealed for each in now.protection.secrets][1:] == [former.sealed]
-    (begun,) = (each for each in parts.operations if isinstance(each, OperationBegun))
-    assert (begun.what, shown in str(begun)) == ("subscriptions rotate-secret", False)
+    assert browser.page.xpath("//code[starts-with(text(), 'whsec_')]")
     browser.get("/subscriptions/s1")
     assert "whsec_" not in browser.answer.text

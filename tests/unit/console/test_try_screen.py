@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -23,111 +21,50 @@ from arborcast.dispatch.hot.sink_journal import stored_element
 from arborcast.topic_model.expressions import parse_friendly
 from arborcast.topic_model.namespaces import SOAP11, WSNT
 from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts, console_parts
+from tests.support.gateway_parts import START, GatewayParts
+from tests.support.guarded_gateway import Clock, guarded
+from tests.support.receiver import refusing_url
 from tests.support.routing import make_subscription
+from tests.support.served_app import served_url
 
 HOSTILE = "<reading><script>alert(1)</script></reading>"
 
-_MESSAGES = """<wsnt:NotificationMessage xmlns:wsnt="http://docs.oasis-open.org/wsn/b-2"><wsnt:Topic
- Dialect="http://docs.oasis-open.org/wsn/t-1/TopicExpression/Concrete">plant/press</wsnt:Topic><wsnt:Message>{}</wsnt:Message>
-</wsnt:NotificationMessage>"""
 
-
-class Gateway(ThreadingHTTPServer):
-    """Remembers what it was asked, and answers as the gateway does."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.asked: list[tuple[str, str, str]] = []
-        """Path, Authorization, body."""
-        self.refuses = ""
-        self.waiting: list[str] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def told(self, word: str) -> list[str]:
-        return [body for _, _, body in self.asked if word in body]
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        gateway = self.server
-        assert isinstance(gateway, Gateway)
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        gateway.asked.append((self.path, self.headers.get("Authorization", ""), body))
-        status, answer, kind = self._answer(gateway, body)
-        content = answer.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        if status == 202:
-            self.send_header("Arborcast-Notification-Id", "01a2")
-        self.end_headers()
-        self.wfile.write(content)
-
-    def _answer(self, gateway: Gateway, body: str) -> tuple[int, str, str]:
-        if gateway.refuses:
-            return 403, gateway.refuses, "text/plain"
-        if self.path.startswith("/publish/"):
-            return 202, "", "text/plain"
-        if "CreatePullPointSubscription" in body:
-            return self._soap(
-                "<tev:CreatePullPointSubscriptionResponse xmlns:tev='http://www.onvif.org/ver10/events/wsdl'>"
-                "<tev:SubscriptionReference><a:Address xmlns:a='http://www.w3.org/2005/08/addressing'>"
-                f"{gateway.url}/wsn/subscriptions/s1</a:Address></tev:SubscriptionReference>"
-                "</tev:CreatePullPointSubscriptionResponse>"
-            )
-        if "PullMessages" in body:
-            found, gateway.waiting[:] = "".join(map(_MESSAGES.format, gateway.waiting)), []
-            return self._soap(
-                "<tev:PullMessagesResponse xmlns:tev='http://www.onvif.org/ver10/events/wsdl'>"
-                f"{found}</tev:PullMessagesResponse>"
-            )
-        return self._soap("<w:UnsubscribeResponse xmlns:w='http://docs.oasis-open.org/wsn/b-2'/>")
-
-    @staticmethod
-    def _soap(body: str) -> tuple[int, str, str]:
-        envelope = (
-            f"<s:Envelope xmlns:s='http://schemas.xmlsoap.org/soap/envelope/'><s:Body>{body}</s:Body></s:Envelope>"
-        )
-        return 200, envelope, "text/xml"
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+@pytest.fixture
+def gateway() -> GatewayParts:
+    return GatewayParts()
 
 
 @pytest.fixture
-def gateway() -> Iterator[Gateway]:
-    with Gateway() as gateway:
-        thread = threading.Thread(target=gateway.serve_forever, args=(0.05,))
-        thread.start()
-        yield gateway
-        gateway.shutdown()
-        thread.join()
+def url(gateway: GatewayParts) -> Iterator[str]:
+    with served_url(gateway) as url:
+        yield url
 
 
-def parts_with(home: Path, gateway: Gateway, **settings: str) -> ConsoleParts:
-    return console_parts(home, settings={"gateway__public_url": gateway.url, **settings})
+@pytest.fixture
+def parts(tmp_path: Path, url: str) -> ConsoleParts:
+    return console_parts(tmp_path, settings={"gateway__public_url": url})
 
 
-def test_a_message_is_published(tmp_path: Path, gateway: Gateway) -> None:
-    browser = Browser(parts_with(tmp_path, gateway).app)
+def test_a_message_is_published(tmp_path: Path, gateway: GatewayParts, browser: Browser) -> None:
     browser.get("/try?topic=plant/press")
     assert browser.submit("/try", payload=HOSTILE).status_code == 200
-    assert "accepted 01a2" in browser.text
-    assert gateway.asked == [("/publish/plant/press", "", HOSTILE)]
     assert browser.page.xpath("//textarea")[0].text.strip() == HOSTILE, "the form as it was"
+    assert f"accepted {gateway.notifications.accepted[0].id}" in browser.text
     browser.submit("/try", topic="{urn:x?y}a/ä", payload='{"a": 1}')
-    assert gateway.asked[-1][0] == "/publish/%7Burn%3Ax%3Fy%7Da/%C3%A4"
-    gateway.refuses = "anna may not publish to <b>a</b>"
+    made = [(each.topic, each.payload) for each in gateway.notifications.accepted]
+    assert made[0] == ("plant/press", HOSTILE.encode())
+    assert made[1][0] == "{urn:x?y}a/ä"
+    gateway.notifications.error = InfrastructureError("no room for <b>a</b>")
     browser.submit("/try", topic="a", payload="<a/>")
-    assert gateway.refuses in browser.text
-    gateway.shutdown()
-    gateway.server_close()
-    browser.submit("/try", topic="a", payload="<a/>")
+    assert "no room for <b>a</b>" in browser.text
+    with refusing_url() as away:
+        browser = Browser(console_parts(tmp_path / "other", settings={"gateway__public_url": away}).app)
+        browser.get("/try")
+        browser.submit("/try", topic="a", payload="<a/>")
     assert "no answer from" in browser.text
 
 
@@ -140,34 +77,38 @@ def test_a_message_is_published(tmp_path: Path, gateway: Gateway) -> None:
         ("a", "not xml", "neither XML, which begins with <, nor JSON"),
     ],
 )
-def test_wrong_topics_and_messages(tmp_path: Path, gateway: Gateway, topic: str, payload: str, said: str) -> None:
-    browser = Browser(parts_with(tmp_path, gateway).app)
+def test_wrong_topics_and_messages(
+    gateway: GatewayParts, browser: Browser, topic: str, payload: str, said: str
+) -> None:
     browser.get("/try")
     assert browser.submit("/try", topic=topic, payload=payload).status_code == 400
     assert said in browser.text
     assert browser.page.get_element_by_id("topic").get("value") == topic
-    assert gateway.asked == []
+    assert gateway.notifications.accepted == []
 
 
-def test_credentials_are_on_no_page(tmp_path: Path, gateway: Gateway) -> None:
-    parts = parts_with(tmp_path, gateway, access__methods="basic")
-    browser, other = Browser(parts.app), Browser(parts.app)
-    browser.get("/try")
-    browser.submit("/try/who", name="anna", password="correct horse")  # noqa: S106
-    assert "As anna" in browser.text
-    assert "correct horse" not in browser.answer.text
-    browser.submit("/try", topic="a", payload="<a/>")
-    assert gateway.asked[-1][1] == "Basic YW5uYTpjb3JyZWN0IGhvcnNl"
-    other.get("/try")
-    assert "anna" not in other.answer.text
-    browser.get("/try")
-    browser.submit("/try/who")
-    browser.submit("/try", topic="a", payload="<a/>")
-    assert gateway.asked[-1][1] == ""
+def test_credentials_are_on_no_page(tmp_path: Path) -> None:
+    gateway = guarded(tmp_path, Clock())
+    with served_url(gateway) as url:
+        parts = console_parts(tmp_path, settings={"gateway__public_url": url, "access__methods": "basic"})
+        browser, other = Browser(parts.app), Browser(parts.app)
+        browser.get("/try?topic={urn:t}a")
+        browser.submit("/try", payload="<a/>")
+        assert "authentication is required" in browser.text
+        browser.submit("/try/who", name="anna", password="pa")  # noqa: S106
+        assert "As anna" in browser.text
+        assert 'value="pa"' not in browser.answer.text
+        browser.submit("/try", topic="{urn:t}a", payload="<a/>")
+        assert len(gateway.notifications.accepted) == 1
+        other.get("/try")
+        assert "anna" not in other.answer.text
+        browser.get("/try")
+        browser.submit("/try/who")
+        browser.submit("/try", topic="{urn:t}a", payload="<a/>")
+        assert len(gateway.notifications.accepted) == 1
 
 
-def test_a_page_that_watches_listens_there(tmp_path: Path, gateway: Gateway) -> None:
-    browser = Browser(parts_with(tmp_path, gateway).app)
+def test_a_page_that_watches_listens_there(browser: Browser) -> None:
     browser.get("/try?watch=plant//.%26x")
     assert "position" in browser.text, "that is no expression"
     browser.get("/try?watch={urn:x%26y}a//.")
@@ -175,9 +116,8 @@ def test_a_page_that_watches_listens_there(tmp_path: Path, gateway: Gateway) -> 
     assert element.get("data-live") == "/try/live?watch=%7Burn%3Ax%26y%7Da//."
 
 
-def test_the_busiest_topics(tmp_path: Path, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_busiest_topics(tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trying, "busiest", lambda *_: Busiest([("{urn:<x>}a", 12), ("b", 3)], 15, 1_767_225_600_000))
-    browser = Browser(parts_with(tmp_path, gateway).app)
     browser.get("/try")
     assert "{urn:<x>}a 12" in browser.text
     assert "the newest 15 notifications" in browser.text
@@ -186,54 +126,43 @@ def test_the_busiest_topics(tmp_path: Path, gateway: Gateway, monkeypatch: pytes
         raise InfrastructureError("Kafka is away", 1.0)
 
     monkeypatch.setattr(trying, "busiest", away)
-    other = Browser(parts_with(tmp_path / "other", gateway).app)
+    other = Browser(console_parts(tmp_path / "other").app)
     assert other.get("/try").status_code == 200
     assert "No messages yet" not in other.text
     assert "Not known Kafka is away" in other.text
 
 
-def watched(parts: ConsoleParts, gateway: Gateway, steps: int) -> list[str]:
-    """What a page that watches plant//. gets, until it goes."""
+def test_a_subscription_ends_with_its_page(tmp_path: Path) -> None:
+    gateway, parts = guarded(tmp_path, Clock()), console_parts(tmp_path)
+    element = stored_element(Notification("01a2", TopicPath("a"), HOSTILE.encode(), 0), make_subscription("s", "a"))
 
-    async def run() -> list[str]:
-        scope = {
-            "type": "http",
-            "headers": [],
-            "query_string": b"watch=plant//.",
-            "state": {"visitor": Visitor("s", "t")},
-        }
-        stream = arrivals(
-            parts.console, Request(scope), gateway.url, Credentials("anna", "x"), parse_friendly("plant//.")
-        )
+    async def watched(url: str, password: str, steps: int) -> list[str]:
+        """The parts of a page that watches, until it is closed."""
+        query = {"type": "http", "headers": [], "query_string": b"watch=plant//."}
+        request = Request({**query, "state": {"visitor": Visitor("s", "t")}})
+        wanted = parse_friendly("p:a//.", {"p": "urn:t"})
+        stream = arrivals(parts.console, request, url, Credentials("anna", password), wanted)
         found = []
         for _ in range(steps):
             found.append((await anext(stream)).html)
-            gateway.waiting.append(HOSTILE)
+            for subscription in gateway.table.subscriptions():
+                assert subscription.selector() == "{urn:t}a//."
+                assert subscription.terminates_ms
+                assert subscription.terminates_ms <= START.timestamp() * 1000 + 120_000, "an abandoned one ends"
+                await gateway.pull_log.commit([(subscription.id, StoredMessage(element))])
         await stream.aclose()
         return found
 
-    return asyncio.run(run())
-
-
-def test_a_subscription_ends_with_its_page(tmp_path: Path, gateway: Gateway) -> None:
-    shown = watched(parts_with(tmp_path, gateway), gateway, 3)
-    assert "plant//." in shown[0]
-    assert "0 arrived" in shown[0]
-    assert "1 arrived" in shown[1]
-    assert "2 arrived" in shown[2]
+    with served_url(gateway) as url:
+        shown = asyncio.run(watched(url, "pa", 3))
+        assert not list(gateway.table.subscriptions())
+        (refused,) = asyncio.run(watched(url, "wrong", 1))
+    for number, html in enumerate(shown):
+        assert "plant//." in html
+        assert f"{number} arrived" in html
     assert "&lt;script&gt;" in shown[1]
     assert "<script>" not in shown[1]
-    (made,) = gateway.told("CreatePullPointSubscription")
-    assert ">plant//.<" in made
-    assert "PT60S" in made
-    assert len(gateway.told("Unsubscribe")) == 1
-    assert gateway.asked[-1][0] == "/wsn/subscriptions/s1"
-    assert {proof for _, proof, _ in gateway.asked} == {"Basic YW5uYTp4"}
-    gateway.asked.clear()
-    gateway.refuses = "no"
-    (refused,) = watched(parts_with(tmp_path, gateway), gateway, 1)
-    assert "refusal" in refused
-    assert not gateway.told("Unsubscribe")
+    assert "the credentials are wrong" in refused
 
 
 def test_messages_of_one_pull_have_their_own_ids_and_times() -> None:

@@ -1,4 +1,4 @@
-"""What strangers have written does nothing to the terminal, or the page, that an operator looks at."""
+"""What strangers have written does nothing to the terminal, or the page, that an operator looks at. Progress on it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import re
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,18 @@ from typer.testing import CliRunner
 
 import arborcast.admin.control_log
 import arborcast.admin.doctor
+import arborcast.admin.topic_documents
 import arborcast.cli.dead_letters
 import arborcast.cli.waiting
 import arborcast.dispatch.operations.audit
+import arborcast.engine.terminal
 from arborcast.admin.doctor import Check
 from arborcast.cli import app, messages, top_frame
 from arborcast.cli import main as command
 from arborcast.client.received import ReceivedMessage
 from arborcast.core.errors import ArborcastError
 from arborcast.core.printable import is_printable
+from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Place, Tries
@@ -37,13 +39,17 @@ from arborcast.engine import terminal
 from arborcast.engine.monitoring.report import page
 from arborcast.engine.monitoring.samples import MetricsSample
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
+from arborcast.engine.terminal import ProgressShown
 from arborcast.topic_model.control_view import ControlView
-from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, SubscriptionSuspended, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.tree.tree import TopicTree
+from tests.support.command import Shell
 from tests.support.listed_logs import ListedLogs
 from tests.support.table_rows import NOON, attempt, fill, record
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -137,33 +143,17 @@ def test_no_command_prints_what_acts_on_a_terminal(engine: Path, arguments: list
         assert is_printable(output)
 
 
-@pytest.mark.parametrize("arguments", [*COMMANDS, ["topics", "tree"]], ids=" ".join)
-def test_json_is_printable_and_exact(engine: Path, arguments: list[str]) -> None:
-    result = CliRunner().invoke(app, [*arguments, "--json", "--home", str(engine)])
-    assert is_printable(result.output)
-    assert any(NAME in text for text in texts(json.loads(result.output)))
-
-
-def texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            yield key
-            yield from texts(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from texts(each)
-
-
-@pytest.mark.parametrize("json_wanted", [False, True])
-def test_listen(capsys: pytest.CaptureFixture[str], json_wanted: bool) -> None:
-    messages._print_message(ReceivedMessage(ODD.encode(), TOPIC, None, ODD, 2, ODD), json_wanted)
-    printed = capsys.readouterr().out
-    assert "NEEDLE" in printed
-    assert is_printable(printed)
-    if json_wanted:
-        assert json.loads(printed)["payload"] == ODD
+def test_json_is_printable_and_exact(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = CliRunner().invoke(app, ["trace", "n1", "--json", "--home", str(engine)]).output
+    assert json.loads(printed)["topic"] == TOPIC
+    message = ReceivedMessage(ODD.encode(), TOPIC, None, ODD, 2, ODD)
+    messages._print_message(message, json=True)
+    line = capsys.readouterr().out
+    assert json.loads(line)["payload"] == ODD
+    messages._print_message(message, json=False)
+    for each in (printed, line, capsys.readouterr().out):
+        assert is_printable(each)
+        assert "NEEDLE" in each
 
 
 def test_errors_tracebacks_and_warnings(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,3 +258,71 @@ def test_nothing_prints_around_the_one_place() -> None:
     found = {str(file.relative_to(package)) for file in package.glob("*/**/*.py") if printing(file.read_text())}
     assert found == AROUND.keys(), "print with arborcast.engine.terminal instead"
     assert (package / "engine" / "terminal.py").samefile(ROOT / "engine" / "terminal.py")
+
+
+def standard_error(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> io.StringIO:
+    """From now on. Not a fixture: pytest sets its own before the test begins."""
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return screen
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_quick_work_shows_nothing(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    screen = standard_error(monkeypatch, terminal=terminal)
+    with ProgressShown() as progress:
+        progress("reading", 1, 2)
+    assert screen.getvalue() == ""
+
+
+def test_without_a_terminal_lines_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = standard_error(monkeypatch, terminal=False)
+    with ProgressShown(quiet_s=0, line_every_s=0.01) as progress:
+        progress("reading the control log", 1_200, 4_000)
+        wait_until(lambda: screen.getvalue().count("\n") >= 2, "two lines")
+    assert screen.getvalue().splitlines()[0] == "reading the control log: 1,200 of 4,000 (30 %) after 0 s"
+    assert "\x1b" not in screen.getvalue()
+
+
+def test_on_a_terminal_a_bar_is_drawn_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = standard_error(monkeypatch, terminal=True)
+    monkeypatch.setattr(arborcast.engine.terminal, "_DRAWN_EVERY_S", 0.01)
+    results = sys.stdout
+    with ProgressShown(quiet_s=0) as progress:
+        progress("reading \x1b[8mthe log", 1_200, 4_000)
+        wait_until(lambda: "1,200 of 4,000 (30 %)" in screen.getvalue(), "a bar")
+        progress("writing")
+        wait_until(lambda: "writing" in screen.getvalue(), "the next stage")
+        assert sys.stdout is results, "they may go into a file"
+    assert "━" in screen.getvalue()
+    assert "\\x1b[8mthe log" in screen.getvalue()
+    assert "\x1b[2K" in screen.getvalue().rpartition("writing")[2], "the line is cleared"
+
+
+def test_a_large_import_is_written_in_batches_with_progress(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    written: list[int] = []
+
+    class Log:
+        def __init__(self, _kafka: KafkaSettings) -> None: ...
+
+        def append(self, batch: list[ControlRecord]) -> int:
+            written.append(len(batch))
+            return 0
+
+        def close(self) -> None: ...
+
+    shown: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(arborcast.admin.topic_documents, "ControlLog", Log)
+    monkeypatch.setattr(arborcast.admin.control_log, "read_tree", lambda _kafka: TopicTree())
+    monkeypatch.setattr("arborcast.engine.embedded.questions.unreachable_reason", lambda _: "")
+    monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", "broker.example:9092")
+    monkeypatch.setattr(ProgressShown, "__call__", lambda _self, *stage: shown.append(stage))
+    file = tmp_path / "topics.json"
+    file.write_text(json.dumps({"version": 1, "topics": [{"path": f"a/t{number}"} for number in range(5_000)]}))
+    assert Shell()("topics", "import", str(file)) == "5000 added, 0 changed, 0 removed, 0 skipped\n"
+    assert written == [2_000, 2_000, 1_000]
+    assert ("comparing topics", 4_999, 5_000) in shown
+    assert shown[-3:] == [("writing topics", start, 5_000) for start in (0, 2_000, 4_000)]

@@ -1,14 +1,17 @@
-"""Shares, budgets and burn rates, from rows of the table."""
+"""Shares, budgets and burn rates, from rows of the table; what an attempt means for the objective."""
 
 from __future__ import annotations
 
 import dataclasses
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from arborcast.dispatch.hot.intake import SICK, STRICT
 from arborcast.dispatch.operations.slo import HourAttempts, Objective, attempts_by_hour, burn_rate, objectives
+from arborcast.dispatch.recording.slo import SloAttempt, holds, result_of
 from arborcast.dispatch.settings import SloSettings
 from arborcast.dispatch.tables import SLO
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
@@ -81,3 +84,46 @@ def test_hours_of_an_earlier_version_have_no_attempts(tmp_path: Path) -> None:
     for _ in range(2):
         assert attempts_by_hour(location, "s1", NOW.timestamp())[-1][1:] == (None, None)
         DeltaTableWriter(SLO, location).open()
+
+
+def tried(state: str = "delivered", number: int = 1, push: str = "p", ends_ms: int = 1_000, **more: Any) -> SloAttempt:
+    """Accepted at 1,000 ms, with a push that took 100 ms."""
+    return SloAttempt("s", number, push, state, 1_000, 1_000 + ends_ms - 100, 100.0, **more)  # type: ignore[arg-type]
+
+
+def unpushed(state: str, error: str, detail: str = "") -> SloAttempt:
+    return tried(state, 0, "", error=error, detail=detail)
+
+
+@pytest.mark.parametrize(
+    ("result", "held_ms", "attempts"),
+    [
+        ("in_time", 0, [tried(), tried(ends_ms=30_000), tried("parked", error="later")]),
+        ("late", 0, [tried(ends_ms=30_001)]),
+        ("late", 999, [tried(ends_ms=30_001)]),
+        ("receiver", 1_000, [tried(ends_ms=30_001)]),
+        ("receiver", 0, [tried("parked", error="connect"), tried("dead", error="client-error")]),
+        ("receiver", 0, [tried("dropped", error="timely")]),
+        ("lost", 0, [tried("dead", error="internal"), tried("dead", push="", error="envelope")]),
+        ("lost", 0, [unpushed("expired", "lifespan")]),
+        ("receiver", 5_000, [unpushed("expired", "lifespan"), unpushed("dropped", "resources")]),
+        (None, 0, [tried("delivered", push=""), tried(number=2), tried("dead", number=7, error="connect")]),
+        (None, 0, [unpushed("parked", "waiting", SICK), unpushed("dropped", "timely")]),
+        (None, 0, [unpushed("cancelled", "ended"), unpushed("cancelled", "erased")]),
+    ],
+)
+def test_each_delivery_counts_once(result: str | None, held_ms: int, attempts: list[SloAttempt]) -> None:
+    assert [result_of(each, 30_000, held_ms) for each in attempts] == [result] * len(attempts)
+
+
+def test_a_receiver_holds_its_deliveries_by_a_fault_or_a_pause() -> None:
+    faults = [tried("parked", error="connect"), tried("parked", number=3, error="timeout")]
+    pauses = [unpushed("parked", "waiting", detail) for detail in (SICK, "the subscription is paused")]
+    assert all(map(holds, [*faults, *pauses]))
+    others = [
+        unpushed("parked", "waiting", STRICT),
+        tried("parked", error="later"),
+        tried("dead", error="internal"),
+        tried(),
+    ]
+    assert not any(map(holds, others))

@@ -2,29 +2,38 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.follower import LogCursor
+from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.health import Health
+from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.recording import endpoint_health
 from arborcast.dispatch.recording.endpoint_health import HealthHistory
-from arborcast.dispatch.recording.follower import Work
+from arborcast.dispatch.recording.follower import GatheringFollower, Work
 from arborcast.dispatch.recording.recording import Recorder
+from arborcast.dispatch.recording.slo import SloTable
 from arborcast.dispatch.recording.state_tables import RoutesSnapshot
 from arborcast.dispatch.recording.upkeep import Upkeep
 from arborcast.dispatch.spark.query_supervisor import StopGate
-from arborcast.dispatch.tables import ENDPOINT_HEALTH
+from arborcast.dispatch.tables import ENDPOINT_HEALTH, SLO
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
+from arborcast.dispatch.tables.spec import open_table
 from arborcast.topic_model.projections.suspensions import State
 from arborcast.topic_model.routing.table import Route
 from arborcast.topic_model.topics import TopicPath
 from tests.support.make import Clock, subscription
-from tests.support.table_rows import neutral, read
+from tests.support.table_rows import attempt, logged, neutral, read
 
 SICK = Health(breaker="open", degraded=True, failures=3, relapses=1, probe_at_ms=7_000)
 
@@ -201,3 +210,81 @@ def test_recorder_goes_on_after_a_failure_and_ends_with_the_gate(
     assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
         "work cannot be written: the disk is full"
     ]
+
+
+class Counting(GatheringFollower):
+    """Gathers one row for each record; its clock is set by hand. It reads what is put into `waiting`."""
+
+    def __init__(self, interval_s: float) -> None:
+        self.now, self.rows, self.written, self.reads = 0.0, 0, 0, 0
+        self.waiting: list[Any] = []
+        super().__init__(KafkaSettings(), "attempts", (), interval_s, 1_000_000, lambda: self.now)
+
+    def look(self, at: float, records: int = 0) -> None:
+        self.now = at
+        self.waiting = [SimpleNamespace(value=b"x" * 100)] * records
+        self.step()
+
+    def read(self, limit: int, limit_bytes: int | None = None) -> Sequence[ConsumerRecord]:
+        self.reads += 1
+        found, self.waiting = self.waiting, []
+        return found
+
+    def take(self, records: Sequence[ConsumerRecord]) -> None:
+        self.rows += len(records)
+
+    def _opened(self) -> LogCursor:
+        return cast(LogCursor, SimpleNamespace(read=self.read, positions={}))
+
+    def _restart(self) -> None:
+        raise AssertionError("the log is the same")
+
+    def _gathered(self) -> Sequence[Sequence[pa.Table]]:
+        return [[pa.table({"row": [each]}) for each in range(self.rows)]]
+
+    def _extend(self, positions: Mapping[int, int]) -> int:
+        self.written, self.rows = self.written + self.rows, 0
+        return self.written
+
+
+@pytest.mark.parametrize(("interval_s", "pause_s"), [(5.0, 3.0), (1.0, 1.0)])
+def test_a_log_without_new_records_is_read_seldom(interval_s: float, pause_s: float) -> None:
+    follower = Counting(interval_s)
+    for _ in range(11):
+        follower.look(0.0)
+    assert follower.reads == 1
+    follower.look(pause_s)
+    assert follower.reads == 2
+
+
+def test_while_records_come_or_wait_it_is_read_each_time() -> None:
+    follower = Counting(5.0)
+    for second in range(5):
+        follower.look(second, records=second < 2)
+    assert (follower.reads, follower.rows, follower.written) == (5, 2, 0)
+    follower.look(5.0)
+    assert (follower.rows, follower.written) == (0, 2)
+
+
+def test_a_record_after_a_pause_is_written_within_the_interval() -> None:
+    follower = Counting(5.0)
+    follower.look(0.0)
+    follower.look(100.0)
+    for tenth in range(31):
+        follower.look(100.0 + tenth / 10, records=1 if not follower.rows + follower.written else 0)
+    assert follower.written == 1
+
+
+def test_an_hour_of_a_clock_ahead_does_not_end_the_holds_of_now(tmp_path: Path) -> None:
+    table, week_ms = SloTable(KafkaSettings(), str(tmp_path), 1.0, lambda _: "ann"), 7 * 24 * 3_600_000
+    for number, each in enumerate(
+        (
+            attempt("n1", "other", "delivered", week_ms),
+            attempt("n2", "s", "parked", 100, error="connect"),
+            attempt("n3", "s", "delivered", 2_000),
+        )
+    ):
+        table.take(logged(attempts.encode([each])))
+        table._commit(SimpleNamespace(positions={0: number}))  # type: ignore[arg-type]  # the cursor of the log
+    (row,) = (each for each in SLO.read(open_table(str(tmp_path))).to_pylist() if each["subscription"] == "s")
+    assert (row["receiver"], row["late"]) == (2, 0)

@@ -1,18 +1,28 @@
-"""The administrator's server: rights, answers, and what is left after a crash."""
+"""The administrator's server: rights, answers, and what is left after a crash. Members and representatives."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.security.signatures import new_secret
 from arborcast.core.security.web_pages import PageRule
+from arborcast.engine.administrator.members import (
+    FORGOTTEN_S,
+    GONE_S,
+    SUSPECT_S,
+    MemberRegister,
+    NameTaken,
+    RegistrationRefused,
+    StoredMembers,
+    UnknownMember,
+)
 from arborcast.engine.administrator.server import AdministratorApp
 from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.federation.topology import Beat, MemberRegistration, Registered, Topology
@@ -37,23 +47,10 @@ def app(keys: SharedKeys, tmp_path: Path) -> AdministratorApp:
 async def ask(
     app: AdministratorApp, method: str, path: str, body: bytes, headers: Mapping[str, str]
 ) -> tuple[int, Mapping[str, str], bytes]:
-    sent: list[Any] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    bare, _, query = path.partition("?")
-    encoded = [(key.encode(), value.encode()) for key, value in headers.items()]
-    await app(
-        {"type": "http", "method": method, "path": bare, "query_string": query.encode(), "headers": encoded},
-        receive,
-        send,
-    )
-    answered = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
-    return sent[0]["status"], answered, sent[1]["body"]
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        answer = await client.request(method, path, content=body, headers=dict(headers))
+        return answer.status_code, answer.headers, answer.content
 
 
 def asked(app: AdministratorApp, keys: SharedKeys, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
@@ -90,7 +87,7 @@ def test_the_life_of_a_member_and_a_crash(keys: SharedKeys, app: AdministratorAp
         ("POST", "/members", b"x" * 20_000, 413),
         ("PUT", "/members", b"", 400),
         ("GET", "/elsewhere", b"", 400),
-        ("POST", "/members/%00/heartbeat", b'{"number": 1}', 404),
+        ("POST", "/members/-/heartbeat", b'{"number": 1}', 404),
     ],
 )
 def test_bad_input(keys: SharedKeys, app: AdministratorApp, method: str, path: str, body: bytes, status: int) -> None:
@@ -137,3 +134,108 @@ def test_a_recorded_heartbeat_or_registration_is_not_taken_again(keys: SharedKey
         status, _, answer = asyncio.run(ask(app, "POST", path, body, headers))
         assert (status, b"taken before" in answer) == (401, True)
         assert asked(app, keys, "POST", path, body)[0] == 200, "signed again"
+
+
+def registration(name: str, group: str = "G", url: str = "") -> MemberRegistration:
+    return MemberRegistration(name, group, url or f"http://{name}:8080", "1.0")
+
+
+def representative(members: MemberRegister, now: float, group: str = "G") -> str:
+    found = members.topology(now).representative(group)
+    return found.name if found is not None else ""
+
+
+def test_silence_makes_suspect_then_gone_and_a_return_a_new_number() -> None:
+    members = MemberRegister(StoredMembers(), 0.0, 0)
+    first = members.register(registration("b"), 0.0)
+    members.register(registration("a"), 0.0)
+    assert members.register(registration("x", "H"), 0.0).number == 3
+    assert (representative(members, 0.0, "H"), representative(members, 0.0, "I")) == ("x", "")
+    states = []
+    for second in range(1, 20):
+        members.beat("a", 2, float(second))
+        changed = members.check(float(second))
+        states.append((members.topology(float(second)).members[0].state, changed, representative(members, second)))
+    assert states[int(SUSPECT_S) - 2] == ("live", False, "b")
+    assert states[int(SUSPECT_S) - 1] == ("suspect", True, "b"), "a pause changes nobody's links"
+    assert states[int(GONE_S) - 2] == ("suspect", False, "b")
+    assert states[int(GONE_S) - 1] == ("gone", True, "a")
+    assert members.topology(19.0).members[0].silent_ms == 19_000
+    with pytest.raises(UnknownMember):
+        members.beat("b", first.number, 19.0)
+    again = members.register(registration("b"), 20.0)
+    assert again.number == 4
+    assert again.topology > first.topology
+    assert representative(members, 20.0) == "a"
+
+
+def test_a_name_belongs_to_its_engine_until_that_is_gone() -> None:
+    members = MemberRegister(StoredMembers(), 0.0, 0)
+    members.register(registration("a"), 0.0)
+    for other in (registration("a", url="http://elsewhere"), registration("a", "H")):
+        with pytest.raises(NameTaken, match="taken by the engine at http://a:8080, of the group G"):
+            members.register(other, 1.0)
+    members.check(SUSPECT_S)
+    assert members.register(registration("a"), SUSPECT_S + 1).number == 1, "an engine that was started again"
+    assert members.topology(SUSPECT_S + 1).members[0].state == "live"
+    gone = SUSPECT_S + 1 + GONE_S
+    members.check(gone)
+    assert members.register(registration("a", "H"), gone).number == 2
+    members.check(gone + GONE_S)
+    members.check(gone + FORGOTTEN_S)
+    assert members.topology(gone + FORGOTTEN_S).members == ()
+    assert members.register(registration("a"), gone + FORGOTTEN_S).number == 3
+
+
+@pytest.mark.parametrize(
+    "wrong", [registration("a b"), registration("a", "-G"), registration("a", url="ftp://a"), registration("")]
+)
+def test_wrong_registrations(wrong: MemberRegistration) -> None:
+    members = MemberRegister(StoredMembers(), 0.0, 0)
+    with pytest.raises(RegistrationRefused):
+        members.register(wrong, 0.0)
+    assert members.topology(0.0).members == ()
+
+
+def test_after_a_start_members_have_time_to_be_heard() -> None:
+    members = MemberRegister(StoredMembers(), 0.0, 0)
+    members.register(registration("a"), 0.0)
+    members.register(registration("b"), 0.0)
+    stored = members.stored(10.0, 1_010_000)
+    # The administrator was away for an hour, by a clock that began anew.
+    later = MemberRegister(stored, 5.0, 1_010_000 + 3_600_000)
+    assert later.version == members.version
+    later.check(5.0 + GONE_S - 1)
+    assert {each.state for each in later.topology(5.0 + GONE_S - 1).members} == {"suspect"}
+    later.beat("b", 2, 5.0 + GONE_S - 1)
+    later.check(5.0 + GONE_S)
+    a, b = later.topology(5.0 + GONE_S).members
+    assert (a.state, b.state) == ("gone", "live")
+    assert a.silent_ms == 10_000 + 3_600_000 + int(GONE_S * 1000), "as long as nobody has heard of it"
+    assert later.version > members.version
+
+
+def test_a_start_with_a_wrong_clock_removes_no_member() -> None:
+    members = MemberRegister(StoredMembers(), 0.0, 0)
+    members.register(registration("a"), 0.0)
+    ahead = MemberRegister(members.stored(0.0, 0), 0.0, int(FORGOTTEN_S * 1000) + 1)
+    ahead.check(GONE_S)
+    ahead.check(FORGOTTEN_S - 1)
+    assert [each.state for each in ahead.topology(FORGOTTEN_S - 1).members] == ["gone"]
+    ahead.check(FORGOTTEN_S)
+    assert ahead.topology(FORGOTTEN_S).members == ()
+
+
+def test_the_port_for_datagrams_of_a_member() -> None:
+    members = MemberRegister(StoredMembers(), 0.0, 0)
+    members.register(registration("a"), 0.0)
+    before = members.topology(0.0)
+    changed = msgspec.structs.replace(registration("a"), datagram_port=8096)
+    assert members.register(changed, 0.0).number == 1
+    after = members.topology(0.0)
+    assert after.version > before.version
+    assert [each.datagram_port for each in after.members] == [8096]
+    again = MemberRegister(members.stored(0.0, 0), 0.0, 0)
+    assert [each.datagram_port for each in again.topology(0.0).members] == [8096]
+    with pytest.raises(RegistrationRefused, match="is no port"):
+        members.register(msgspec.structs.replace(registration("a"), datagram_port=65_536), 0.0)

@@ -1,7 +1,11 @@
-"""One part through its lives, over a real process and hours of a clock that does not run by itself."""
+"""One part through its lives, over a real process and hours of a clock that does not run by itself; what counts as
+a sign of life."""
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +16,9 @@ from typing import Any
 import pytest
 
 from arborcast.core.telemetry.log_format import write
+from arborcast.engine.embedded import questions
 from arborcast.engine.embedded.parts import Part, PartSpec
+from arborcast.engine.embedded.questions import Question
 from arborcast.engine.embedded.state import PartState
 from arborcast.engine.settings.stack import StackSettings
 from tests.support.process import gone
@@ -58,7 +64,7 @@ def test_failures_are_forgotten_after_a_long_life_that_was_ready(tmp_path: Path)
             assert (it.process.failures, it.restarts) == (attempt, attempt)
         assert it.status.last_exit == "was not ready within 120 s"
     with part(tmp_path) as it:
-        for life, (ran, failures) in enumerate([(1, 1), (1, 2), (61, 1), (1, 2)]):
+        for life, (ran, failures) in enumerate([(1, 1), (61, 1)]):
             start(it, life * 1_000.0)
             (process,) = it.members()
             process.kill()
@@ -139,3 +145,84 @@ def test_a_question_that_is_open_or_failed_says_nothing_of_the_part(tmp_path: Pa
             asked.acquire()
         it.watch(1_000.0)
         assert state_of(it) is PartState.READY
+
+
+ASKERS: dict[str, Callable[[int], Question]] = {
+    "gateway": lambda port: questions.gateway("127.0.0.1", port, tls=False),
+    "gateway with TLS": lambda port: questions.gateway("127.0.0.1", port, tls=True),
+    "kafka": lambda port: questions.kafka(port),
+}
+
+
+@contextmanager
+def server(answer: bytes | None) -> Iterator[int]:
+    """Answers so to whatever comes, and closes; None: the kernel opens connections, and that is all."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(4_096)
+                    connection.sendall(answer or b"")
+
+        if answer is not None:
+            threading.Thread(target=serve, daemon=True).start()
+        yield int(listener.getsockname()[1])
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def http(status: str, body: str) -> bytes:
+    return f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode()
+
+
+@pytest.mark.parametrize("who", ASKERS)
+def test_a_process_that_closes_connections_lives(who: str) -> None:
+    """Too many connections, a certificate that we do not have: its process has decided that."""
+    with server(None) as port:
+        assert ASKERS[who](port)(0.2) == "no answer within 0.2 s", "a connection is no answer"
+    assert ASKERS[who](port)(5) == "no process listens"
+    with server(b"") as port:
+        assert ASKERS[who](port)(30) == ""
+
+
+@pytest.mark.parametrize(
+    ("who", "answer", "why"),
+    [
+        ("gateway", http("200 OK", "alive\n"), ""),
+        ("gateway", http("503 Service Unavailable", "there are too many connections\n"), ""),
+        (
+            "gateway",
+            http("500 Internal Server Error", "the parent of the workers ...\n"),
+            "the parent of the workers ...",
+        ),
+        ("gateway", b"no HTTP at all", ""),
+        ("kafka", struct.pack(">iii", 8, 1, 0), ""),  # it has not found itself yet
+    ],
+    ids=["200", "503", "500", "no HTTP", "kafka"],
+)
+def test_answers(who: str, answer: bytes, why: str) -> None:
+    with server(answer) as port:
+        assert ASKERS[who](port)(30) == why
+
+
+def test_a_heart_beats_when_its_file_has_a_new_time(tmp_path: Path) -> None:
+    file = tmp_path / "ready"
+    ask = questions.job(file)
+    assert ask(0.1) == "no heartbeat within 0.1 s"
+    file.touch()
+    assert ask(0.1) == "no heartbeat within 0.1 s", "the file is there, but nobody touches it"
+    answers: list[str] = []
+    asking = threading.Thread(target=lambda: answers.append(ask(60)))
+    asking.start()
+
+    def beat() -> bool:
+        os.utime(file)
+        return bool(answers)
+
+    wait_until(beat)
+    asking.join()
+    assert answers == [""]

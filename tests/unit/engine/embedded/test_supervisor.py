@@ -20,7 +20,6 @@ import pytest
 from arborcast.engine.embedded import commands, state
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.state import EngineStatus, PartState
-from arborcast.engine.embedded.status import status
 from tests.support.process import gone
 from tests.support.waiting import wait_until
 
@@ -258,19 +257,3 @@ def test_a_stopped_part_is_started_again_and_down_waits_for_no_stopped_process(t
         assert all(gone(pid) for pid in pids)
         assert engine.process.wait(120) == 0, "it went on, and stopped in order"
         assert {one.state for one in engine.status().parts.values()} == {PartState.STOPPED}
-
-
-def test_a_stopped_supervisor_shows_in_the_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arborcast.engine.embedded.status.BEAT_S", 0.1)
-    with fake_engine(tmp_path, [("a", SLEEP)]) as engine:
-        engine.wait_ready()
-        document = status(tmp_path)
-        assert (document["ready"], document["supervisor"]["silent_s"]) == (True, 0.0)
-        stop(engine.process.pid)
-        long_ago = time.time() - 100
-        os.utime(engine.home.state_file, (long_ago, long_ago))
-        document = status(tmp_path)
-        assert (document["running"], document["ready"]) == (True, False)
-        assert document["supervisor"]["silent_s"] >= 100
-        os.kill(engine.process.pid, signal.SIGCONT)
-        wait_until(lambda: status(tmp_path)["ready"])

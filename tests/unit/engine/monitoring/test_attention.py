@@ -1,7 +1,8 @@
-"""What needs attention, from samples and endpoints."""
+"""What needs attention, from samples and endpoints; alert rules and a dashboard over metrics that exist."""
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -9,10 +10,11 @@ import msgspec
 import pytest
 import yaml
 
+from arborcast.cli import reference
+from arborcast.cli.reference import DOCS
 from arborcast.engine.monitoring.attention import STALE_S, THRESHOLDS, concerns, endpoint_health, tiles
 from arborcast.engine.monitoring.samples import MetricsSample, Scrape, sample_of
 from arborcast.engine.monitoring.watching import EngineView
-from tests.support.gateway_process import ROOT
 
 NOW = 1_000_000.0
 
@@ -21,11 +23,9 @@ HEALTHY = [
     for number in range(13)
 ]
 
-RULES: dict[str, str] = {
-    each["alert"]: each["expr"]
-    for group in yaml.safe_load((ROOT / "docs" / "monitoring" / "alerts.yml").read_text())["groups"]
-    for each in group["rules"]
-}
+PANELS = json.loads((DOCS / "monitoring" / "grafana-dashboard.json").read_text())["panels"]
+(ALERTS,) = yaml.safe_load((DOCS / "monitoring" / "alerts.yml").read_text())["groups"]
+RULES: dict[str, str] = {each["alert"]: each["expr"] for each in ALERTS["rules"]}
 """The expressions of the alert rules."""
 
 
@@ -160,3 +160,53 @@ def test_tiles_have_the_level_of_their_threshold() -> None:
     shown = {each.name: (each.value, each.level) for each in tiles(last_as(lag_seconds=31.0))}
     assert (shown["lag"], shown["delivered"]) == (("31.0 s", "bad"), ("0.2", "good"))
     assert tiles([]) == []
+
+
+_METRIC = r"(?:arborcast|process|jvm)_[a-z_]+"
+
+# Labels that Prometheus, several workers, or the embedded engine add to what a process shows.
+_ADDED = {"le", "job", "instance", "component", "worker"}
+
+EXPRESSIONS = {target["expr"] for panel in PANELS for target in panel.get("targets", ())} | {*RULES.values()}
+DESCRIBED = [one for described in reference.catalogue().values() for one in described]
+
+
+@pytest.mark.parametrize("expression", sorted(EXPRESSIONS))
+def test_an_expression_names_metrics_and_labels_that_exist(expression: str) -> None:
+    used = set(re.findall(rf"\b{_METRIC}\b", expression))
+    assert used
+    assert used <= reference.metric_names()
+    labels = {
+        one.name + suffix: {*one.labels} | _ADDED for one in DESCRIBED for suffix in ("", "_bucket", "_sum", "_count")
+    }
+    for name, selector in re.findall(rf"({_METRIC})\{{([^}}]*)\}}", expression):
+        assert set(re.findall(r"([a-z_]+)\s*(?:=~|!=|!~|=)", selector)) <= labels[name]
+    for grouped, name in re.findall(rf"by \(([a-z_, ]+)\) \((?:rate\(|increase\()?({_METRIC})", expression):
+        assert set(grouped.split(", ")) <= labels[name]
+    kinds = {one.name: one.kind for one in DESCRIBED}
+    for name in re.findall(rf"(?:rate|increase)\(({_METRIC})", expression):
+        base = re.sub(r"_(bucket|sum|count)$", "", name)
+        assert kinds.get(base) == "histogram" or kinds.get(name) == "counter", "only counters have rates"
+
+
+def test_alert_rules() -> None:
+    text = (DOCS / "alerts.md").read_text()
+    names = [*RULES]
+    explained = re.findall(r"^\| `(Arborcast\w+)` \| \S.* \| \S.* \|$", text, re.MULTILINE)
+    assert explained == names, "each has a row of docs/alerts.md: its meaning, and an action"
+    assert set(re.findall(r"Arborcast(?:[A-Z][a-z]+)+", text)) <= set(names)
+    for rule in ALERTS["rules"]:
+        assert rule["labels"]["severity"] in ("page", "ticket")
+        assert rule["annotations"]["summary"]
+        assert re.fullmatch(r"\d+[mh]", rule.get("for", "1m"))
+
+
+def test_names_of_metrics_have_their_unit() -> None:
+    for process, described in reference.catalogue().items():
+        assert len({one.name for one in described}) == len(described), process
+        for one in described:
+            assert re.fullmatch(r"[a-z][a-z0-9_]*", one.name)
+            # Java's own are named as Prometheus' client for Java names them; those of collections are a summary.
+            ends = ("_total", "_seconds_count", "_seconds_sum") if one.name.startswith("jvm_") else ("_total",)
+            assert one.kind != "counter" or one.name.endswith(ends)
+            assert one.kind != "histogram" or one.name.endswith("_seconds")

@@ -1,17 +1,20 @@
-"""Waits before restarts, as a table; what processes use; ports that are in use."""
+"""Waits before restarts, as a table; what processes use; ports that are in use; logs."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
-from arborcast.engine.processes import processes
+from arborcast.engine.processes import logfiles, processes
 from arborcast.engine.processes.errors import PortInUse
+from arborcast.engine.processes.logfiles import JsonLines, follow
 from arborcast.engine.processes.processes import ManagedProcess, RestartWaits, usage
 
 WAITS = RestartWaits(first_s=0.5, longest_s=30.0, forget_s=60.0)
@@ -59,3 +62,132 @@ def test_a_port_is_in_use_until_its_server_closes() -> None:
         accepted.shutdown(socket.SHUT_RDWR)  # the side that closes first keeps the connection in TIME_WAIT
     server.close()
     processes.require_free(port, "Kafka", "--kafka-port")
+
+
+NOW = 1_767_225_600.0
+
+
+def lines(*printed: str) -> list[dict[str, str]]:
+    made = JsonLines("kafka")
+    complete = [line for one in printed for line in made.take(one, NOW)]
+    return [json.loads(line) for line in (*complete, *made.finish())]
+
+
+def test_lines_have_their_time_and_level() -> None:
+    own = '{"at": "2026-01-01T00:00:00.000Z", "level": "info", "part": "gateway", "message": "é ready"}'
+    spark = '2026-01-01T00:00:01.000Z warn dispatch: BlockManager: a block is "away"'
+    kafka = "2026-01-01T01:00:02.000+01 ERROR kafka.server.KafkaServer - cannot write"
+    ours, of_spark, of_kafka = lines(own, spark, kafka)
+    assert ours == json.loads(own)
+    assert of_spark == {
+        "at": "2026-01-01T00:00:01.000Z",
+        "level": "warning",
+        "part": "kafka",
+        "message": 'a block is "away"',
+        "logger": "BlockManager",
+    }
+    assert of_kafka == {
+        "at": "2026-01-01T01:00:02.000+01",
+        "level": "error",
+        "part": "kafka",
+        "message": "cannot write",
+        "logger": "kafka.server.KafkaServer",
+    }
+
+
+def test_a_stack_trace_belongs_to_its_line_and_is_bounded() -> None:
+    found = lines(
+        "2026-01-01T00:00:01.000Z error dispatch: Utils: failed",
+        "java.io.IOException: No space left on device",
+        "\tat java.base/java.io.File.write(File.java:1)",
+        "Caused by: java.lang.Error",
+        "WARNING: Using incubator modules: jdk.incubator.vector",
+        "",
+        "{not json",
+    )
+    assert [one["message"] for one in found] == [
+        "failed",
+        "WARNING: Using incubator modules: jdk.incubator.vector",
+        "{not json",
+    ]
+    assert found[0]["trace"].splitlines()[0] == "java.io.IOException: No space left on device"
+    assert len(found[0]["trace"].splitlines()) == 3
+    assert found[1]["at"] == "2026-01-01T00:00:00.000Z"
+    (endless,) = lines("2026-01-01T00:00:01.000Z error dispatch: A: deep", *["\tat a.b"] * 100_000)
+    assert len(endless["trace"]) < 10_000
+
+
+def test_a_pipe_is_followed_to_its_last_line(tmp_path: Path) -> None:
+    log = tmp_path / "log" / "part.log"
+    log.parent.mkdir()
+    source, sink = os.pipe()
+    thread = follow(source, log, "part")
+    with os.fdopen(sink, "wb") as pipe:
+        pipe.write(b"one\ntw")
+        pipe.flush()
+        pipe.write("o \u00e9 \n\tdeeper\n".encode() + b"\xff\nlast, without an end")
+    thread.join(120)
+    assert not thread.is_alive()
+    found = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(one["message"], one.get("trace")) for one in found] == [
+        ("one", None),
+        ("two \u00e9 ", "\tdeeper"),
+        ("\ufffd", None),
+        ("last, without an end", None),
+    ]
+
+
+def test_a_line_without_an_end_is_written_in_parts(tmp_path: Path) -> None:
+    log, size = tmp_path / "part.log", 5_000_000
+    source, sink = os.pipe()
+    thread = follow(source, log, "part")
+    with os.fdopen(sink, "wb") as pipe:
+        pipe.write(b"x" * size + b"\nlast\n")
+    thread.join(120)
+    found = [json.loads(line)["message"] for line in log.read_text().splitlines()]
+    assert "".join(found) == "x" * size + "last"
+    assert max(map(len, found)) < 2_000_000
+
+
+def test_a_log_that_cannot_be_written_does_not_stop_the_part(tmp_path: Path) -> None:
+    source, sink = os.pipe()
+    thread = follow(source, tmp_path / "none" / "part.log", "part")
+    with os.fdopen(sink, "wb") as pipe:
+        pipe.write(b"a line\n" * 20_000)  # more than a pipe holds
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_large_log_is_put_aside_and_two_older_ones_kept(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    with log.open("ab", buffering=0) as writer:  # as a part has it open
+        for number in range(5):
+            assert not logfiles.rotate(log, 10)
+            writer.write(b"%d%s\n" % (number, b"." * 20))
+            assert logfiles.rotate(log, 10)
+        writer.write(b"last\n")
+    contents = {path.name: path.read_text()[0] for path in tmp_path.iterdir()}
+    assert contents == {"x.log": "l", "x.log.1": "4", "x.log.2": "3"}
+    assert log.read_text() == "last\n"  # no hole where the old content was
+
+
+def test_following_gives_each_complete_line_once(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("before\n")
+    follower = logfiles.LogTail(log)
+    with log.open("a") as writer:
+        writer.write("one\ntw")
+        writer.flush()
+        assert follower.new_lines() == ["one"]
+        writer.write("o\n")
+    assert follower.new_lines() == ["two"]
+    assert follower.new_lines() == []
+    log.write_text("new\n")
+    assert follower.new_lines() == ["new"]
+
+
+def test_the_tail_shows_what_happened_and_not_where_in_java(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    frames = "".join(f"\tat org.example.Deep.call{number}(Deep.java:{number})\n" for number in range(40))
+    log.write_text(f"java.lang.IllegalArgumentException: too small\n{frames}Caused by: x\n{frames}")
+    assert logfiles.tail(log) == "java.lang.IllegalArgumentException: too small\nCaused by: x"

@@ -22,7 +22,6 @@ from arborcast.dispatch.operations.trace.story import (
     Evidence,
     MatchedBy,
     Step,
-    Story,
     Taken,
     utc,
 )
@@ -103,28 +102,6 @@ def only(found: Evidence, name: str | None = None) -> DeliveryStory:
 
 def row(number: int, state: State, error: str = "", detail: str = "", at: int = ACCEPTED, **more: Any) -> AttemptRow:
     return attempt("s", number, state, at, error=error, detail=detail, **{"next_ms": 3_600_000 * number, **more})
-
-
-def steps_of(story: Story | DeliveryStory) -> list[tuple[str, str, str]]:
-    return [(step.what, step.where, step.detail) for step in story.steps]
-
-
-def test_delivered_at_the_second_attempt_step_by_step() -> None:
-    failed = row(1, "parked", "server-error", "HTTP 503", ACCEPTED + 50, status=503, batch=7)
-    story = explain(of(rows=[failed, row(2, "delivered", at=110_001, status=202, batch=-1)]))
-
-    assert steps_of(story) == [
-        ("accepted by the gateway", "", ""),
-        ("stored in the log", "partition 1, offset 9", ""),
-        ("taken by the dispatch", "", "batch 7"),
-    ]
-    (delivery,) = story.deliveries
-    assert (delivery.outcome, delivery.why, delivery.expression) == ("delivered", "delivered on attempt 2", "a//.")
-    assert steps_of(delivery) == [
-        ("attempt 1: HTTP 503 after 20 ms", "http://s/", "(server-error)"),
-        ("attempt 2: HTTP 202 after 20 ms", "http://s/", ""),
-    ]
-    assert [step.at for step in delivery.steps] == [utc(ACCEPTED + 50), utc(110_001)]
 
 
 def test_a_result_that_is_reported_later_is_beside_its_try() -> None:
@@ -256,6 +233,7 @@ WHY: dict[str, list[tuple[Evidence, str]]] = {
         (of(rows=[row(0, "dropped", "resources", "x")]), "dropped, backlog limit: x"),
     ],
     "delivered": [
+        (of(rows=[row(1, "parked", "server-error"), row(2, "delivered", at=110_001)]), "delivered on attempt 2"),
         (of(subscription(pull_point="p"), rows=[row(1, "delivered")]), "stored in the pull point of the subscription"),
     ],
     "skipped": [
@@ -295,6 +273,7 @@ WHY: dict[str, list[tuple[Evidence, str]]] = {
         (of(subscription(topic="A//.")), "A//. doesn't match a/b: A//. has another namespace or spelling"),
         (of((200_000, subscription(created_ms=200_000))), "the subscription was made later, at ...00:03:20 UTC"),
         (of(subscription("other")), "there is no such subscription, and there was none lately"),
+        (of(subscription(), (50_000, UNSUBSCRIBED), (60_000, Tombstone("sub:s"))), OVER),
         (forgotten(40_000, 50_000), OVER),
         (forgotten(150_000, 200_000), "the subscription was made later, at 1970-01-01 00:02:30 UTC"),
         (
@@ -313,11 +292,6 @@ def test_why(outcome: str, found: Evidence, why: str) -> None:
     assert re.fullmatch(re.escape(why).replace(r"\.\.\.", ".*"), delivery.why)
 
 
-def test_a_subscription_that_had_ended_before() -> None:
-    ended = only(of(subscription(), (50_000, UNSUBSCRIBED), (60_000, Tombstone("sub:s"))), "s")
-    assert (ended.outcome, ended.why) == ("no match", OVER)
-
-
 def test_stories_without_the_notification() -> None:
     assert not explain(Evidence("n", None, history(subscription("s")))).found
     story = explain(Evidence("n", None, history(), attempts=[row(1, "delivered")]))
@@ -328,6 +302,8 @@ def test_stories_without_the_notification() -> None:
     assert (forgot.expression, forgot.endpoint) == ("a//.", "http://s/")
     assert explain(of(taken=Taken(matched=False, done=False))).steps[-1].what == "waits for the dispatch"
     assert explain(of(taken=Taken(matched=True, done=False))).steps[-1].what == "taken by the dispatch"
+    taken = explain(of(rows=[row(1, "parked", batch=7), row(2, "delivered", batch=-1)])).steps[-1]
+    assert (taken.what, taken.detail) == ("taken by the dispatch", "batch 7")
     assert explain(peer(path=("G/c",))).steps[0].detail == "by way of G/c"
 
 
@@ -488,8 +464,7 @@ def test_the_rest_of_the_log_is_not_read_without_an_open_step() -> None:
 
 def test_the_story_has_the_time_of_the_fetch() -> None:
     fetched = Step(utc(200_000), "fetched")
-    story = only(of(subscription(pull_point="p"), rows=[row(1, "delivered")], pulled={"s": fetched}))
-    assert story.steps[1:] == [dataclasses.replace(fetched, where="http://s/")]
-    assert story.why == "stored in the pull point of the subscription; fetched"
-    waits = only(of(subscription(pull_point="p"), rows=[row(1, "delivered")], pulled={"s": WAITS}))
-    assert waits.why == "stored in the pull point of the subscription; not fetched yet"
+    for step in (fetched, WAITS):
+        story = only(of(subscription(pull_point="p"), rows=[row(1, "delivered")], pulled={"s": step}))
+        assert story.steps[1:] == [dataclasses.replace(step, where="http://s/")]
+        assert story.why == f"stored in the pull point of the subscription; {step.what}"

@@ -265,6 +265,10 @@ class Oracle:
         accepted, member = self.notifications.get(number), self.members.get(push.subscription)
         if accepted is None or accepted.place is None or member is None:
             return
+        answered = member.changes[0].answered
+        if answered is None or accepted.began <= answered:
+            # Accepted during the Subscribe, it may belong to it, or not, and a repetition after a crash may differ.
+            return
         lane = push.subscription, accepted.topic
         before = self.first_attempts[lane]
         key = (-accepted.priority if not member.subscription.policy.strict else 0, accepted.place[1], number)

@@ -14,12 +14,13 @@ import pytest
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.hot.recovered import NOTHING, Newest, StartState
+from arborcast.dispatch.hot.recovered import NOTHING, SettledRows, StartState
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS
 from arborcast.dispatch.logs.parked import Place
 from arborcast.dispatch.realtime import recovery
 from arborcast.dispatch.realtime.messages import WorkerProgress
 from arborcast.dispatch.realtime.recovery import Recovery, next_run
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import job_settings
 
@@ -51,7 +52,10 @@ class Stopped:
         )
         patch.setattr(recovery, "ProgressLog", lambda kafka: progress)
         patch.setattr(recovery, "newest_batch", lambda kafka, timeout_s: self.newest)
-        parked = SimpleNamespace(parked_behind=self._parked_behind, newest_batch=lambda: EARLIER_RUN + 3)
+        self.reported: list[PartitionReport] = []
+        parked = SimpleNamespace(
+            parked_behind=self._parked_behind, newest_batch=lambda: EARLIER_RUN + 3, batch_done=self.reported.extend
+        )
         self.listener = SimpleNamespace(known=self.known, damaged=False)
         self.parts = cast(Any, parked), cast(Any, self.listener)
         self.recovery = Recovery(self.settings, *self.parts)
@@ -62,10 +66,11 @@ class Stopped:
 
     def _recall(
         self, kafka: KafkaSettings, first: int, behind_ms: Mapping[int, int], partitions: int, timeout_s: float
-    ) -> tuple[frozenset[tuple[str, str]], Newest]:
+    ) -> SettledRows:
         assert self.asked_parked, "a delivery that is finished between the two would be in neither"
         self.recalled.append((first, behind_ms, partitions))
-        return frozenset({("s", "n")}), {("s", TopicPath("a")): (0, 510), ("s", TopicPath("b")): (0, 499)}
+        newest = {("s", TopicPath("a")): (0, 510), ("s", TopicPath("b")): (0, 499)}
+        return SettledRows(frozenset({("s", "n")}), newest, frozenset({"answered 410"}))
 
     def _parked_behind(self, positions: Mapping[int, int]) -> list[tuple[str, str, Place]]:
         self.asked_parked = True
@@ -102,6 +107,7 @@ def test_after_a_crash_partitions_with_a_begun_run_are_recalled(stop: Stop) -> N
 
     assert (begin.positions, begin.newest, begin.since) == ({0: 500, 1: 30, 2: 60}, RUN, RUN)
     assert stopped.recalled == [(RUN, {0: 1_000}, 3)]
+    assert [each.gone for each in stopped.reported] == [{"answered 410"}]
     assert begin.recovered.settled == {("s", "n")}
     assert begin.recovered.newest == {("s", TopicPath("a")): (0, 510)}, "the others are not taken again"
     assert begin.recovered.unwritten == {("s", "parked in 0")}

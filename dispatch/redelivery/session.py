@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from arborcast.core import liveness
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.consumer import Discontinued
 from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.follower import LogCursor
@@ -246,8 +247,14 @@ class RedeliverySession:
         return longest_s if turn_ms is None else min(max((turn_ms - time_ms()) / 1000, 0.0), longest_s)
 
     def _read_control(self) -> None:
-        """Read changes of subscriptions."""
-        self._parts.context.subscriptions.catch_up(self._parts.kafka.request_timeout_s)
+        """Read changes of subscriptions. Raises InfrastructureError, then after the end of the pushes in flight: pushes
+        without a written outcome are repeated by the next session."""
+        context = self._parts.context
+        try:
+            context.subscriptions.catch_up(self._parts.kafka.request_timeout_s)
+        except InfrastructureError:
+            self.end(time.monotonic() + context.push.total_timeout_s)
+            raise
         self._control_read_at = time.monotonic()
         self.redelivery.check_subscriptions()
 

@@ -14,6 +14,7 @@ from typing import Any
 from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.hot.triggers import derived_id
 from arborcast.dispatch.logs.attempts import FINAL, Attempt
+from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
@@ -52,6 +53,9 @@ _CLOCKS_MS = 60_000
 
 # Rows are written within a tenth of a second, and Kafka has them some milliseconds later.
 UNWRITTEN_S = 0.15
+
+# The time limit of a push, push.total_timeout_s.
+PUSH_TIMEOUT_S = PushSettings().total_timeout_s
 
 
 @dataclass(eq=False)
@@ -289,7 +293,7 @@ class Oracle:
             unsettled.append(number)
 
     def _is_settled(self, subscription: str, number: str) -> bool:
-        if (subscription, number) in self.row_at:
+        if (subscription, number) in self.row_at or self._is_void(self.notifications[number]):
             return True
         return any(each.heard and each.accepted for each in self.pushes[subscription, number])
 
@@ -365,7 +369,7 @@ class Oracle:
                 # What has passed and expired has passed.
                 pushed = bool(self.pushes.get((member.name, each.id))) or self._has_expired(member, each)
                 passes = each.accepted_ms >= next_ms
-                if self._clock_was_set(each.began):
+                if self._clock_was_set(each.stored_at):
                     # After a crash the interval is that of the message that passed with the latest stamp.
                     kept_back = any(-_CLOCKS_MS <= each.accepted_ms - earlier < interval_ms for earlier in passed)
                     passes = pushed or not kept_back
@@ -440,7 +444,8 @@ class Oracle:
         if not before.heard or before.timed_out or before.cut or before.request is again.request:
             return True
         if again.began < before.heard:
-            return False
+            # Its process waited for Kafka, and got the answer after the time limit of a push.
+            return again.began - before.began >= PUSH_TIMEOUT_S and self.kafka_was_slow_at(before.answered or 0.0)
         # A task that Spark cuts off writes nothing more, also while its worker still runs.
         ends = (before.process.state.get((what, "at"), -math.inf) for what in ("cut off", "died"))
         died_at = min((at for at in ends if at >= before.began), default=math.inf)

@@ -251,10 +251,12 @@ def _sender(push: str) -> tuple[str, int]:
 
 def _kind(row: _Row) -> int:
     pushed = bool(row.push)
+    # Its turn ended with its validity, which may be long before this row.
+    lapsed = row.state == "expired" and not row.number
     return (
         _FIRST * (pushed and row.number == 1)
         + _PUSH * pushed
-        + _END * (row.state in FINAL)
+        + _END * (row.state in FINAL and not lapsed)
         + _REDRIVE * (row.error == REDRIVEN)
     )
 

@@ -89,7 +89,9 @@ def test_tables_and_trace_have_every_event(own: Own, job_logs: Logs, receiver: R
         receiver.wait_for(1, "/good")
 
         topics = rows(own, TOPICS, lambda found: len(found) == 2)
-        subscriptions = rows(own, SUBSCRIPTIONS, lambda found: len(found) == 4)
+        subscriptions = rows(
+            own, SUBSCRIPTIONS, lambda found: len(found) == 4 and "ended" in {row["state"] for row in found}
+        )
         routes = rows(own, ROUTES, lambda found: len(found) == 4)
         archived = rows(own, NOTIFICATIONS, lambda found: len(found) == 1)
         attempts = rows(

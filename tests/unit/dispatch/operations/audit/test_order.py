@@ -56,7 +56,7 @@ def pushes(text: str) -> list[Attempt]:
     made = []
     for at, each in enumerate(text.split(", "), 1):
         name, push, number, state = [*each.split(), *("1", "delivered")[len(each.split()) - 2 :]]
-        number, push = ("0", "") if push == "-" else (number, push)
+        push = "" if push == "-" else push
         error = "redriven" if state == "redriven" else ""
         made.append(pushed(name, push, at, cast(State, "parked" if error else state), number=int(number), error=error))
     return made
@@ -99,6 +99,24 @@ def test_an_overtaken_first_attempt_is_named(written: str, found: list[str]) -> 
 )
 def test_strict_order_is_by_the_ends_of_deliveries(written: str, found: list[str]) -> None:
     assert late(checked(THREE, *pushes(written), orders={"s": STRICT})) == found
+
+
+@pytest.mark.parametrize(
+    ("state", "number", "found"),
+    [("expired", 0, []), ("expired", 1, ["out-of-turn n1"]), ("dead", 0, ["out-of-turn n1"])],
+)
+def test_the_validity_of_an_untried_delivery_may_end_long_before_its_row(
+    state: State, number: int, found: list[str]
+) -> None:
+    report = checked(
+        THREE,
+        pushed("n2", "w-1", 1),
+        pushed("n1", "", 50_000, state, number=number),
+        pushed("n3", "w-2", 70_000),
+        orders={"s": STRICT},
+        apart_ms=25_000,
+    )
+    assert late(report) == found
 
 
 def test_a_possible_repetition_after_a_crash_is_undecided() -> None:

@@ -21,7 +21,7 @@ from arborcast.dispatch.job import deadlines
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.realtime import driver, realtime_mode, recovery, task
 from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerProgress, encode_feeds
-from arborcast.dispatch.redelivery import redeliverer
+from arborcast.dispatch.redelivery import redeliverer, session
 from arborcast.ingest.state import changes
 from arborcast.topic_model.records.notifications import UNSTAMPED
 from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
@@ -355,6 +355,22 @@ def a_receiver_that_ends_its_subscription(history: History) -> None:
     history.kernel.sleep(200.0)
 
 
+def an_outage_of_kafka_right_after_retries(history: History) -> None:
+    begin(history)
+    subscribe(history, "s", "a")
+    start(history)
+    receiver = history.network.receiver("http://s/")
+    receiver.temper = "failing"
+    notify(history, "a", 20)
+    history.kernel.sleep(1.0)
+    receiver.temper = "well"
+    history.wait(lambda: any(each.heard and each.accepted for each in receiver.pushes), 120, "a retry succeeds")
+    now = history.kernel.now
+    history.broker.away_until = now + 30.0
+    history.oracle.kafka_was_slow.append((now, now + 30.0))
+    history.kernel.sleep(60.0)
+
+
 def a_subscription_of_three_megabytes(history: History) -> None:
     begin(history)
     start(history)
@@ -597,6 +613,12 @@ KNOWN = (
         lambda: patched((redeliverer.SubscriptionEnds, "end", lambda self, ids: None)),
         a_receiver_that_ends_its_subscription,
         "gone",
+    ),
+    KnownFault(
+        "a session of the redelivery that cannot read the control log drops its outcomes",
+        lambda: patched((session.RedeliverySession, "end", lambda self, until: None)),
+        an_outage_of_kafka_right_after_retries,
+        "twice",
     ),
     KnownFault(
         "a message to the workers is not cut",

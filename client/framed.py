@@ -110,10 +110,14 @@ class ConnectionFactory:
             )
         try:
             opened = socket.create_connection((parts.hostname, parts.port), self.timeout_s)
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if parts.scheme == "framed+tls":
-                context = ssl.create_default_context(cafile=self.tls_ca_file or None)
-                opened = context.wrap_socket(opened, server_hostname=parts.hostname)
+            try:
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if parts.scheme == "framed+tls":
+                    context = ssl.create_default_context(cafile=self.tls_ca_file or None)
+                    opened = context.wrap_socket(opened, server_hostname=parts.hostname)
+            except BaseException:
+                opened.close()
+                raise
         except OSError as error:
             raise BrokerUnavailable(f"{self.url} does not answer: {error}", None) from error
         connection = Connection(_Wire(opened), self.timeout_s)

@@ -69,3 +69,13 @@ def test_an_http_server_at_that_address_is_named() -> None:
 
     with ScriptedServer(refuse, "framed") as server, pytest.raises(BrokerUnavailable, match="an HTTP server answered"):
         ConnectionFactory(server.url).connection()
+
+
+def test_a_missing_authority_leaves_no_connection_open() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        factory = ConnectionFactory(f"framed+tls://127.0.0.1:{server.getsockname()[1]}", tls_ca_file="/none.pem")
+        with pytest.raises(BrokerUnavailable, match="No such file"):
+            factory.connection()
+        with server.accept()[0] as accepted:
+            accepted.settimeout(120)
+            assert accepted.recv(1) == b""

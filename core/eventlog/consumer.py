@@ -130,5 +130,5 @@ class LogConsumer:
 
 
 def milliseconds(seconds: float) -> int:
-    """The unit of kafka-python."""
-    return max(0, int(seconds * 1000))
+    """The unit of kafka-python: at least one for a wait, since zero does not wait."""
+    return max(int(seconds > 0), int(seconds * 1000))

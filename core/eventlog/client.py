@@ -170,13 +170,12 @@ class Admin:
     def __init__(self, kafka_settings: KafkaSettings) -> None:
         self._client = _connected(KafkaAdminClient, kafka_settings, {})
 
-    def create_topics(self, wanted: Mapping[str, tuple[int, int, Mapping[str, str]]]) -> set[str]:
-        """Create the missing topics in one request and wait until they have leaders: their names.
-
-        For each topic: partitions, replication, configuration."""
+    def create_topics(self, topics: Mapping[str, tuple[int, int, Mapping[str, str]]]) -> set[str]:
+        """Create the missing ones of these topics, given with their partitions, replication and configuration, in one
+        request, and wait until they have leaders; returns their names."""
         options = {
             name: {"num_partitions": partitions, "replication_factor": replication, "configs": dict(configs)}
-            for name, (partitions, replication, configs) in wanted.items()
+            for name, (partitions, replication, configs) in topics.items()
         }
         created = set[str]()
         with translated("Kafka topics could not be created"):

@@ -117,24 +117,24 @@ def ensure_topics(kafka: KafkaSettings, only: Collection[str] = ()) -> None:
     Raises InfrastructureError if Kafka cannot be reached, ConfigError if an existing topic has a wrong configuration.
     """
     selected = {kafka.topic(name) for name in only}
-    wanted = {each.name: each for each in specifications(kafka) if not selected or each.name in selected}
+    required = {each.name: each for each in specifications(kafka) if not selected or each.name in selected}
     with closing(Admin(kafka)) as admin:
         created = admin.create_topics(
-            {name: (each.partitions, kafka.replication, each.configs) for name, each in wanted.items()}
+            {name: (each.partitions, kafka.replication, each.configs) for name, each in required.items()}
         )
         for name in sorted(created):
             logger.info("created Kafka topic %s", name)
-        there = wanted.keys() - created
-        if not there:
+        existing = required.keys() - created
+        if not existing:
             return
         until = time.monotonic() + kafka.request_timeout_s
-        policies, partitions = admin.policies(there), admin.partitions(there)
+        policies, partitions = admin.policies(existing), admin.partitions(existing)
         # The broker may not have the whole description of a topic that another process has just created.
-        while not all(policies.get(name) and partitions.get(name) for name in there) and time.monotonic() < until:
+        while not all(policies.get(name) and partitions.get(name) for name in existing) and time.monotonic() < until:
             time.sleep(0.1)
-            policies, partitions = admin.policies(there), admin.partitions(there)
-    for name in sorted(there):
-        _check(wanted[name], kafka.replication, policies.get(name, ""), partitions.get(name, []))
+            policies, partitions = admin.policies(existing), admin.partitions(existing)
+    for name in sorted(existing):
+        _check(required[name], kafka.replication, policies.get(name, ""), partitions.get(name, []))
 
 
 def _check(specification: LogSpecification, replication: int, policy: str, partitions: list[PartitionState]) -> None:

@@ -213,8 +213,8 @@ def _is_watched(health: Health) -> bool:
 
 
 class _Trials:
-    """The degraded endpoints on trial. The driver reads them ten times in a second: each time only endpoints whose
-    health has changed since, or whose time has come, are examined."""
+    """The degraded endpoints on trial. The driver reads them ten times in a second: each time only endpoints with a
+    changed health or a due time are examined."""
 
     def __init__(self) -> None:
         self._changed: set[str] = set()

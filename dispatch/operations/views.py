@@ -207,7 +207,9 @@ class DeliveryView:
                 # The position is behind records that are not folded, and without a journal the file may be damaged.
                 self._forget()
                 if isinstance(error, sqlite3.Error):
-                    raise InfrastructureError(f"a temporary file cannot be written: {error}", RETRY_AFTER_S) from error
+                    raise InfrastructureError(
+                        f"a temporary file cannot be written (TMPDIR sets its folder): {error}", RETRY_AFTER_S
+                    ) from error
                 raise
             if polled:
                 last_record_at = time.monotonic()

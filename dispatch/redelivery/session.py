@@ -192,6 +192,7 @@ class RedeliverySession:
         # First the outcomes so far: the time may not be enough for more.
         self._write()
         while self.redelivery.in_flight and (left_s := until - time.monotonic()) > 0:
+            liveness.beat()
             self.redelivery.drive(min(left_s, _COMMIT_S))
             self._write()
         self._save_health()

@@ -1,4 +1,4 @@
-"""Backups: the archive, and what is in it while deliveries move from log to log; the logs are lists here. Copies of a
+"""Backups: the archive, and its contents while deliveries change their logs; the logs are lists here. Copies of a
 data directory."""
 
 from __future__ import annotations

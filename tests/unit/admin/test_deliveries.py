@@ -55,7 +55,7 @@ def logs(monkeypatch: pytest.MonkeyPatch) -> ListedLogs:
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch, logs: ListedLogs) -> list[tuple[Delivery, DeadLetter]]:
-    """What is in the log."""
+    """The records of the log."""
     given = [letter("s1"), letter("over"), letter("s1", NOW_MS + 3_000, 1), letter("s1", offset=2)]
     for each in given:
         logs.bury(*each)

@@ -222,10 +222,10 @@ def test_the_picture() -> None:
     assert found.png().startswith(b"\x89PNG")
     assert found.outcomes is not None
     assert found.outcomes.attempts.to_dict() == {"s": 2, "t": 0}
-    nobody = timeline(story(), [], {})
-    assert nobody.png()
-    assert nobody.outcomes is not None
-    assert "no one is subscribed to this topic" in nobody.outcomes._repr_html_()
+    unmatched = timeline(story(), [], {})
+    assert unmatched.png()
+    assert unmatched.outcomes is not None
+    assert "no one is subscribed to this topic" in unmatched.outcomes._repr_html_()
 
 
 def cells(counts: dict[str, int], rows: int = 32) -> list[Cell]:

@@ -46,7 +46,7 @@ def test_another_deadline_begins_a_silence_and_a_renewal_does_not() -> None:
     made.watch(asking("s"), 0)
     made.watch(msgspec.structs.replace(asking("s"), terminates_ms=99), 500)
     (over,) = made.over(1_000)
-    assert made.checked(over, 999) is None, "what was accepted in the last millisecond is not matched yet"
+    assert made.checked(over, 999) is None, "messages of the last millisecond may be unmatched"
     assert missed(made, 1_000) == {Quiet("s"): 0}
     made.watch(asking("s", 300), 2_000)
     assert missed(made, 2_299) == {}

@@ -213,7 +213,7 @@ def test_recorder_goes_on_after_a_failure_and_ends_with_the_gate(
 
 
 class Counting(GatheringFollower):
-    """Gathers one row for each record; its clock is set by hand. It reads what is put into `waiting`."""
+    """Gathers one row for each record of `waiting`; the test sets its clock."""
 
     def __init__(self, interval_s: float) -> None:
         self.now, self.rows, self.written, self.reads = 0.0, 0, 0, 0

@@ -1,4 +1,4 @@
-"""The administrator's server: rights, answers, and what is left after a crash. Members and representatives."""
+"""The administrator's server: rights, answers, and recovery after a crash. Members and representatives."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_silence_makes_suspect_then_gone_and_a_return_a_new_number() -> None:
         changed = members.check(float(second))
         states.append((members.topology(float(second)).members[0].state, changed, representative(members, second)))
     assert states[int(SUSPECT_S) - 2] == ("live", False, "b")
-    assert states[int(SUSPECT_S) - 1] == ("suspect", True, "b"), "a pause changes nobody's links"
+    assert states[int(SUSPECT_S) - 1] == ("suspect", True, "b"), "a pause changes no links"
     assert states[int(GONE_S) - 2] == ("suspect", False, "b")
     assert states[int(GONE_S) - 1] == ("gone", True, "a")
     assert members.topology(19.0).members[0].silent_ms == 19_000

@@ -65,13 +65,18 @@ def explore(
     transport: str,
     *,
     outbound: dict[str, str | bool] | None = None,
-    blind: bool = False,
-    anew: bool = False,
+    skip_url_check: bool = False,
+    new_transports: bool = False,
 ) -> list[Finding]:
-    """Push to each URL in turn; with the transport "calls", POST to it by `core.http_client`. `blind` leaves the text
-    of URLs unjudged, so that only the check at the connection is left; `anew` makes a new transport for each push,
-    so that nothing is remembered."""
-    order = {"urls": urls, "transport": transport, "outbound": outbound or {}, "blind": blind, "anew": anew}
+    """Push to each URL in turn; with the transport "calls", POST to it by `core.http_client`. `skip_url_check` leaves
+    only the check at the connection; `new_transports` makes a new transport for each push, without caches."""
+    order = {
+        "urls": urls,
+        "transport": transport,
+        "outbound": outbound or {},
+        "skip_url_check": skip_url_check,
+        "new_transports": new_transports,
+    }
     (found,) = _carried_out([order])
     return found
 
@@ -80,7 +85,7 @@ def explore_under(urls: Sequence[tuple[dict[str, str | bool], list[str]]], trans
     """`explore` for pairs of outbound settings and URLs, in one start of such a machine."""
     return _carried_out(
         [
-            {"urls": u, "transport": transport, "outbound": outbound, "blind": False, "anew": False}
+            {"urls": u, "transport": transport, "outbound": outbound, "skip_url_check": False, "new_transports": False}
             for outbound, u in urls
         ]
     )
@@ -187,7 +192,7 @@ def _pushed(order: dict[str, Any], policy: AddressPolicy) -> Iterator[PushResult
     push = PushSettings(transport=order["transport"], connect_timeout_s=2.0, total_timeout_s=4.0)
     transport = make_transport(push, policy)
     for url in order["urls"]:
-        if order["anew"]:
+        if order["new_transports"]:
             transport.close()
             transport = make_transport(push, policy)
         results: list[PushResult] = []
@@ -225,7 +230,7 @@ def _main() -> None:
             subprocess.run(command.split(), check=True)
         NameServer()
         trap = Trap()
-        if any(order["blind"] for order in orders):
+        if any(order["skip_url_check"] for order in orders):
             UrlJudge.refusal = lambda self, url: None  # type: ignore[method-assign]
             AddressPolicy.check_url = lambda self, url: None  # type: ignore[method-assign]
         found = []

@@ -148,7 +148,7 @@ def test_without_a_look_at_the_text_the_check_at_the_connection_is_enough(transp
     """Parsers of URLs differ; no reading of a trick leads to a forbidden connection."""
     urls = [*tricks(), *(literal(address) for addresses in FORBIDDEN.values() for address in addresses)]
 
-    findings = island.explore(urls, transport, blind=True)
+    findings = island.explore(urls, transport, skip_url_check=True)
 
     called = {url: found.called for url, found in zip(urls, findings, strict=True) if found.called}
     assert all(set(places) <= set(PUBLIC) for places in called.values()), called
@@ -161,7 +161,7 @@ def test_a_name_that_leads_elsewhere_each_time_gains_nothing(transport: str) -> 
     """Rebinding: the first answer is public, the next is loopback, and neither may be kept."""
     url = f"http://flip-93-184-216-34.test:{island.PORT}/"
 
-    findings = island.explore([url] * 8, transport, anew=True)
+    findings = island.explore([url] * 8, transport, new_transports=True)
 
     assert {place for found in findings for place in found.called} == {"93.184.216.34"}
     assert [(found.status, found.failure) for found in findings] == [(202, ""), (0, "address")] * 4

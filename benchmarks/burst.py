@@ -1,4 +1,4 @@
-"""How fast a backlog leaves: notifications appended all at once, until the receivers have the last one.
+"""The rate at which a backlog is pushed: from the append of all notifications until the last arrival.
 
     python -m benchmarks.burst [--count 20000] [--subscribers 1] [--form notify] [--signed] [SETTING=VALUE ...]
 
@@ -63,7 +63,7 @@ def _workers_cpu(running: Rig) -> float:
 
 
 def _subscribe_signed(running: Rig, names: list[str], form: DeliveryForm, keys: Keys) -> list[str]:
-    """Subscriptions to topics of their own, whose pushes are signed; the paths that receive them."""
+    """Subscriptions with signed pushes, each to one topic; returns their paths."""
     records = []
     for name in names:
         plain = subscription(f"signed-{name}", f"{running.receiver.url}/signed-{name}", "signed//.", form)

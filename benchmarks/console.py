@@ -51,7 +51,7 @@ _PENDING = 20_000
 _ENDPOINTS = 200
 _DEEP = "plant/a1/b2/c3/d4/e5"
 
-# As long as a slow machine takes to read the log.
+# For a slow machine that reads the log.
 _PATIENCE_S = 1_200.0
 
 SCREENS = {
@@ -121,7 +121,7 @@ def _lists(report: Report, kafka: KafkaSettings, home: Path) -> None:
                 begun = time.perf_counter()
                 requests.get(url + path, timeout=600).raise_for_status()
                 taken.append((time.perf_counter() - begun) * 1_000)
-                time.sleep(1.1)  # a page that is a second old is shown again
+                time.sleep(1.1)  # pages are cached for a second
             cpu_ms = (cpu_s(process) - before) / len(taken) * 1_000
             table.add(path, taken[0], statistics.median(taken[1:]), sorted(taken[1:])[37], cpu_ms)
 
@@ -233,7 +233,7 @@ def _doing(table: Table, page: Page, url: str, process: psutil.Process, quick: b
         table.add(f"a search for {what}, CPU ms", round((cpu_s(process) - cpu) / times * 1_000, 1))
 
 
-# Clicks, and waits until what was asked for is painted.
+# Clicks, and waits until the result is painted.
 _TIMED = """async ([act, shown]) => {
   const begun = performance.now();
   document.querySelector(act).click();
@@ -264,7 +264,7 @@ def _idle(process: psutil.Process, quick: bool) -> float:
 
 @contextmanager
 def _console(kafka: KafkaSettings, home: Path) -> Iterator[tuple[str, psutil.Process, float]]:
-    """Where it is, its process, and how long it took to read the log."""
+    """Its address, its process, and the seconds that it took to read the log."""
     home.mkdir()
     port = free_port()
     file = home / "arborcast.toml"

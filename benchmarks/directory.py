@@ -1,4 +1,4 @@
-"""How long a topic tree takes to come in, and an edit to get through: a real slapd on loopback, and an LDIF file.
+"""The time to read a topic tree from a directory, and to apply an edit: slapd on loopback, and an LDIF file.
 
     python -m benchmarks.directory [--quick] [--json FILE]
 
@@ -29,7 +29,7 @@ from tests.support.slapd import provision
 
 
 def topics(count: int) -> list[TopicRecord]:
-    """So many topics in branches of ten, each with a code."""
+    """`count` topics in branches of ten, each with a code."""
     paths: list[str] = []
     level = [""]
     while len(paths) < count:
@@ -91,7 +91,7 @@ def _edits(table: Table, what: str, server: support.Slapd, count: int, seen: Cal
             code, started = f"{what[-3:]}{number}", time.monotonic()
             person.modify(f"topicName=t1,topicName=t0,{support.BASE_DN}", {"topicCode": [("MODIFY_REPLACE", [code])]})
             wait_for(partial(seen, code), what, every_s=0.002)
-            if number >= 0:  # the first one waits for the stream to be there
+            if number >= 0:  # the first one waits for the stream
                 found.append((time.monotonic() - started) * 1e3)
     table.add(f"{what}, median of {count}, ms", statistics.median(found))
     table.add(f"{what}, slowest, ms", max(found))

@@ -62,7 +62,7 @@ def _sent_each_second(bench: Rig, label: str, seconds: float) -> list[str]:
     names = [f"{label}-{number}" for number in range(int(seconds))]
     for number, name in enumerate(names):
         due = time.monotonic() + 1.0
-        # In eight topics, so that each lane of the slow receiver has one push under way.
+        # In eight topics, so that each lane of the slow receiver has one push in flight.
         bench.append(name, 1, path=f"bench/topic{number % 8}")
         time.sleep(max(0.0, due - time.monotonic()))
     return names

@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
 
     def _statuses(self, data: bytes) -> list[bool]:
         *answers, self._rest = data.split(b"\r\n\r\n")
-        # At the old edge a status line stands behind the body of the answer before.
+        # At the old edge a status line follows the body of the previous answer.
         return [b"HTTP/1.1 202" in each or b"HTTP/1.1 200" in each for each in answers]
 
     def _frames(self, data: bytes) -> list[bool]:
@@ -269,11 +269,11 @@ class Load:
         while any(each.waiting for each in connections) and time.time() < end:
             await asyncio.sleep(0.01)
         self.refused += sum(each.waiting for each in connections)
-        # What waited for its answer at the end counts in open loop, and so does the time until the answer.
+        # In open loop unanswered requests count at the end, and so does the time until their answers.
         return self._result(elapsed if asked.rate is None else time.time() - started)
 
     def run_zmq(self) -> Sent:
-        """At the ZeroMQ edge: REQ sockets, each with one message on its way."""
+        """At the ZeroMQ edge: REQ sockets, each with one unanswered message."""
         asked, context = self.traffic, zmq.Context[zmq.Socket[bytes]]()
         poller, begun, count = zmq.Poller(), {}, 0
         payload = b"<m>" + b"x" * asked.size + b"</m>"
@@ -325,7 +325,7 @@ def _payload(size: int) -> str:
 
 
 def _soap(asked: Traffic, topic: str) -> bytes:
-    """A Notify whose SOAP body has about so many bytes."""
+    """A Notify whose SOAP body has about `size` bytes."""
     policy = f'<p:Publication xmlns:p="urn:arborcast:policy" Priority="{asked.priority}"/>' if asked.priority else ""
     header = ""
     if asked.digest:
@@ -348,7 +348,7 @@ def _soap(asked: Traffic, topic: str) -> bytes:
 
 
 def _old(asked: Traffic, topic: str) -> list[bytes]:
-    """A content of so many bytes in the older envelope, in so many parts."""
+    """A content of `size` bytes in the older envelope, in `parts` parts."""
     content, parts = _payload(asked.size), asked.parts
     at, requests = -(-len(content) // parts), []
     for number in range(parts):
@@ -360,7 +360,7 @@ def _old(asked: Traffic, topic: str) -> list[bytes]:
 
 
 def _event(asked: Traffic, topic: str) -> bytes:
-    """A CloudEvent whose payload has so many bytes, or a batch of them."""
+    """A CloudEvent whose payload has `size` bytes, or a batch of them."""
     named = {"specversion": "1.0", "id": _MARK.decode(), "source": "/bench", "type": "m", "subject": topic}
     if asked.edge == "binary":
         more = "".join(f"ce-{name}: {value}\r\n" for name, value in named.items())

@@ -1,4 +1,4 @@
-"""kill -9 under load: time until deliveries go on, losses, repeated pushes.
+"""kill -9 under load: time until the next delivery, losses, repeated pushes.
 
     python -m benchmarks.recovery [CASE ...]
 

@@ -1,9 +1,9 @@
-"""Redelivery: draining a backlog when an endpoint is back, and the cost of many parked deliveries.
+"""Redelivery: draining a backlog after the recovery of an endpoint, and the cost of many parked deliveries.
 
     python -m benchmarks.redelivery [CASE ...]
 
 Cases: drain, hold (one dead endpoint's parked rows, in this process as in the driver), elsewhere (the same beside a
-healthy subscriber of a real job: its p99 within 1.2 times that of nothing parked is asked).
+healthy subscriber of a real job; target: its p99 within 1.2 times that without parked rows).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Known:
 
 
 def park(kafka: KafkaSettings, names: list[str], count: int) -> None:
-    """Park so many deliveries, in turn for each of these subscriptions."""
+    """Park `count` deliveries, in turn for each of these subscriptions."""
     now_ms = int(time.time() * 1000)
     with closing(ParkingLog(kafka)) as log:
         for number in range(count):
@@ -98,7 +98,7 @@ def running(kafka: KafkaSettings, known: Known, file: Path) -> Iterator[Redelive
 
 
 def drain(report: Report, kafka: KafkaSettings, home: Path, count: int) -> None:
-    """From an endpoint that comes back until all that waited for it is delivered."""
+    """The time from the recovery of an endpoint until all of its parked messages are delivered."""
     with report.table(
         "drained when the endpoint is back", "form", "subscriptions", "parked", "seconds", "per second", "RSS MB"
     ) as table:
@@ -119,7 +119,7 @@ def drain(report: Report, kafka: KafkaSettings, home: Path, count: int) -> None:
 
 
 def hold(report: Report, kafka: KafkaSettings, home: Path, count: int, watch_s: float) -> None:
-    """What a dead endpoint's parked rows cost, and what they do to another endpoint."""
+    """The cost of a dead endpoint's parked rows, and their effect on another endpoint."""
     own = replace(kafka, prefix="hold.")
     ensure_topics(own)
     known = Known()
@@ -149,7 +149,7 @@ def hold(report: Report, kafka: KafkaSettings, home: Path, count: int, watch_s: 
 
 
 def elsewhere(report: Report, parked: int) -> None:
-    """The order of the cases turns around in each round."""
+    """The order of the cases is reversed in each round."""
     rounds, seconds, rate = (1, 5.0, 500.0) if report.quick else (2, 30.0, 500.0)
     cases = {"nothing": 0, f"{parked:,}": parked}
     delays: dict[str, list[float]] = {name: [] for name in cases}

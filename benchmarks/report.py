@@ -23,7 +23,7 @@ Cell = str | int | float | None
 
 @dataclass
 class Table:
-    """A titled table; `note` says how to read it."""
+    """A titled table; `note` explains it."""
 
     title: str
     columns: tuple[str, ...]
@@ -137,7 +137,7 @@ def cpu_s(*processes: psutil.Process) -> float:
 
 
 def seconds(action: Callable[[], object], repeat: int = 1) -> float:
-    """The best time of so many runs: a disturbance only makes a run slower."""
+    """The best time of `times` runs: a disturbance only makes a run slower."""
     times = []
     for _ in range(repeat):
         start = time.perf_counter()

@@ -112,7 +112,7 @@ def check(sent: Mapping[str, float], arrived: Sequence[Arrival], paths: Sequence
 
 
 class ReceiverProcess:
-    """Subscribers in one process: a path is one; the first step of the path says how it behaves."""
+    """Subscribers in one process: each path is one, and its first step sets the behaviour."""
 
     def __init__(self, *options: str) -> None:
         command = [sys.executable, "-m", "tests.support.receiver", "--marks", *options]
@@ -134,7 +134,7 @@ class ReceiverProcess:
         """The arrivals, once there are `expected` different ones or none came for `quiet_s`."""
         known, since, chosen = -1, time.monotonic(), None if paths is None else frozenset(paths)
         while True:
-            # The number first: to answer with all of them, many times, would take the processor from the engine.
+            # The number first: repeated lists of all arrivals would take CPU time from the engine.
             count = self._get("_stats")["marks"]
             changed, quiet = count != known, time.monotonic() - since > quiet_s
             if changed:
@@ -206,7 +206,7 @@ class Rig:
         return outcome
 
     def append(self, label: str, count: int, topics: int = TOPICS, **more: Any) -> dict[str, float]:
-        """Append so many to the log as fast as Kafka takes them. Mark -> when it was handed over."""
+        """Append `count` messages to the log as fast as Kafka accepts them. Mark -> when it was appended."""
         producer, sent = make_producer(self.kafka, linger_ms=5), {}
         for number in range(count):
             mark = f"{label}-{number:08d}"
@@ -306,7 +306,7 @@ def subscription(name: str, url: str, topic: str, form: DeliveryForm = "notify",
 
 
 def payload(mark: str, size: int = 800) -> bytes:
-    """A payload of so many bytes that carries a mark."""
+    """A payload of `size` bytes with a mark."""
     start = f'<b:m xmlns:b="urn:bench" mark="{mark}">'
     return f"{start}{'x' * max(0, size - len(start) - 6)}</b:m>".encode()
 

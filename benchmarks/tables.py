@@ -2,9 +2,9 @@
 
     python -m benchmarks.tables [CASE ...] [--count N]
 
-Cases: recording (from Kafka values to commits), questions (to a table of many attempts: 5 s at most are asked), audit
-(of deliveries in the logs of a real broker), cost (deliveries with the tables written and without, in turns: 10 %
-throughput, 1.5 times p50, 2 times p99 are asked). Without cases: recording and questions.
+Cases: recording (from Kafka values to commits), questions (to a table of many attempts; target: at most 5 s), audit
+(of deliveries in the logs of a real broker), cost (deliveries with and without writing the tables, in turns; targets:
+10 % of the throughput, 1.5 times p50, 2 times p99). Without cases: recording and questions.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from tests.support.table_rows import Logged, attempts_tables, logged, write
 
 _T = TypeVar("_T")
 
-# What a commit holds at 1,000/s and an interval of 5 s.
+# Rows of a commit at 1,000/s and an interval of 5 s.
 _BATCH = 5_000
 _SUBSCRIPTIONS = 1_000
 _ENDPOINTS = 100
@@ -180,7 +180,7 @@ def questions(report: Report) -> None:
 
 
 def shifted(pattern: pa.Table, by: int) -> pa.Table:
-    """The rows of `pattern`, so many notifications later."""
+    """The rows of `pattern`, shifted by a number of notifications."""
     ids = pa.array([notification_id(number) for number in range(by, by + pattern.num_rows)])
     columns = {"notification": ids, "batch": pa.array(np.asarray(pattern["batch"]) + by // 100)}
     for name in ("accepted_at", "started_at"):
@@ -317,7 +317,7 @@ _CASES: dict[str, Settings] = {
 
 
 def cost(report: Report) -> None:
-    """The log of attempts is written in both cases. The order of the cases turns around in each round."""
+    """The log of attempts is written in both cases. The order of the cases is reversed in each round."""
     rounds, backlog, seconds = (1, 3_000, 5.0) if report.quick else (3, 60_000, 30.0)
     figures: dict[str, list[tuple[float, ...]]] = {name: [] for name in _CASES}
     with report.table("a backlog, then 1,000/s", "round", "case", "backlog/s", *OUTCOME) as table:

@@ -1,11 +1,11 @@
-"""What a Notify costs the gateway beside its floor: CPU time of the process for each, in alternating rounds of one run.
+"""The CPU time of a Notify in the gateway beside that in its floor, in alternating rounds of one run.
 
     python -m benchmarks.peers.floor [--quick] [--json FILE]
 
-A floor is the same HTTP server without our protocol, the same parse, an append of as many bytes, and a 202 after
-Kafka's acknowledgement; it looks at nothing that it has parsed. There are two. One appends as the gateway does, so that
-the ratio is what we do beside it. The other appends by kafka-python as it comes, a record and a wake-up of the event
-loop for each request: what somebody would write in an afternoon.
+A floor is the same HTTP server without the protocol, the same parse without use of its result, an append of as many
+bytes, and a 202 after Kafka's acknowledgement. There are two. One appends as the gateway does, so the ratio is the cost
+of the protocol. The other appends by plain kafka-python, with a record and a wake-up of the event loop for each
+request.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _compare(
 
 @contextmanager
 def _floor(how: str, settings: KafkaSettings) -> Iterator[tuple[int, int]]:
-    """A floor's process and port. Its topics are there already."""
+    """A floor's process and port. Its topics exist already."""
     port = HeldPort()
     command = [sys.executable, "-m", "benchmarks.peers.floor", _SERVE, how, settings.bootstrap_servers]
     command += [settings.prefix, str(port.number)]

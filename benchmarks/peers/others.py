@@ -81,13 +81,13 @@ class CxfBroker(Other):
         self._broker = f"http://127.0.0.1:{self.port}/wsn/NotificationBroker"
         command = [str(java.find_java().executable), "-Xmx1g", *options, "-cp", f"{jar_folder('cxf')}/*"]
         command += ["org.apache.cxf.wsn.services.Service", "-rootUrl", f"http://127.0.0.1:{self.port}/wsn"]
-        # No port of its own for ActiveMQ, nothing on disk.
+        # No port for ActiveMQ, no files on disk.
         command += ["-brokerUrl", "vm://measured?broker.persistent=false&broker.useJmx=false", "-jmxEnable", "false"]
         super().__init__(folder, command)
         self.wait_for(lambda: _answers(f"{self._broker}?wsdl"), "the broker answers")
 
     def subscribe(self, url: str, topic: str) -> None:
-        """One subscription to a topic without structure, the only kind that it knows."""
+        """One subscription to a topic in the dialect Simple, the only one that it supports."""
         body = soap.envelope(soap.subscribe(url, soap.topic_expression(f"t:{topic}", "Simple")))
         request = urllib.request.Request(self._broker, body, {"Content-Type": "text/xml; charset=utf-8"})  # noqa: S310
         with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
@@ -109,7 +109,7 @@ class CamelRoutes(Other):
 def _routes(servers: str, topic: str, urls: Sequence[str], consumers: int) -> str:
     routes = []
     for number, url in enumerate(urls):
-        # Offsets are committed behind what was answered, and a failure is tried again: at least once, in order.
+        # Offsets are committed behind answered messages, and failures are retried: at least once, in order.
         source = (
             f"kafka:{topic}?brokers={servers}&groupId={topic}-{number}&consumersCount={consumers}"
             "&autoOffsetReset=earliest&breakOnFirstError=true&autoCommitIntervalMs=1000"
@@ -123,7 +123,7 @@ def _routes(servers: str, topic: str, urls: Sequence[str], consumers: int) -> st
 
 @contextmanager
 def running(start: Callable[[Path], Other]) -> Iterator[Other]:
-    """Started in a folder of its own, killed in the end."""
+    """Started in a new folder, killed at the end."""
     with tempfile.TemporaryDirectory(prefix="arborcast-other-", ignore_cleanup_errors=True) as name:
         other = start(Path(name))
         try:

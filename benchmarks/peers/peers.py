@@ -1,10 +1,10 @@
-"""Side by side with what others use, in one run: the same publishers, receivers and checks for all.
+"""Comparison with other software in one run: the same publishers, receivers and checks for all.
 
     python -m benchmarks.peers.peers [--quick] [--json FILE]
 
-Apache CXF's WS-Notification broker (in memory), over SOAP like us; Apache Camel as a bridge from Kafka to HTTP
-(durable), from a Kafka log like us. Their jars are fetched at the first run. One that does not start is reported in its
-rows, and the others go on.
+Apache CXF's WS-Notification broker (in memory), from SOAP to SOAP; Apache Camel as a bridge from Kafka to HTTP
+(durable). Their jars are fetched at the first run. A system that does not start is reported in its rows, and the others
+are measured.
 """
 
 from __future__ import annotations
@@ -140,14 +140,14 @@ def _plain(_topic: str, lane: int, mark: str) -> tuple[bytes, bytes]:
 
 
 def _warm(bench: Rig, kafka: KafkaSettings, paths: Sequence[str]) -> None:
-    """Until each route has pushed something: then its group has found its partitions."""
+    """Wait until each route has pushed a message: then its group has its partitions."""
 
     def reached() -> bool:
         _append(bench, kafka.topic("notifications"), _plain, "warm", "9", _LANES)
         return {each.path for each in bench.receiver.arrivals(1, 1.0)} >= set(paths)
 
     wait_for(reached, "all routes push", 90, 0.5)
-    bench.receiver.arrivals(1 << 30, 3.0)  # the messages that are under way
+    bench.receiver.arrivals(1 << 30, 3.0)  # the messages in flight
 
 
 def _from_log(
@@ -169,7 +169,7 @@ def _from_log(
 def _append(
     bench: Rig, topic: str, encode: Encode, name: str, label: str, count: int, rate: float = 0.0
 ) -> dict[str, float]:
-    """Append so many, at once or at a rate. Mark -> when it was due."""
+    """Append this number of messages, at once or at a rate. Mark -> when it was due."""
     producer, sent, began = make_producer(bench.kafka, linger_ms=0 if rate else 5), {}, time.time()
     for number in range(count):
         lane = number % _LANES

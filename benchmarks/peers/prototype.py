@@ -2,10 +2,9 @@
 
     python -m benchmarks.peers.prototype [--quick] [--json FILE]
 
-The prototype is what one would write first: Spark reads the log in micro-batches, and `foreachPartition` posts each
-message with libcurl, 16 at a time, to one address that it is told. It looks at no answer, keeps no order, knows of no
-subscriptions, and writes nothing down. Both are up all the time, with the same Spark settings and logs of their own;
-both send one message per request.
+The prototype is minimal: Spark reads the log in micro-batches, and `foreachPartition` posts each message with libcurl,
+16 at a time, to one given address, without checks of answers, order, subscriptions or records. Both run all the time
+with the same Spark settings and separate logs, and send one message per request.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from tests.support.dispatch_process import ROOT
 _PUSH = "--push"
 _LOG = "prototype"
 
-# The engine has one push of a topic under way at a time, for the sake of order: with few it would wait for answers.
+# The engine has one push of a topic in flight, to keep the order: with few topics it would wait for answers.
 _TOPICS = 64
 
 
@@ -92,7 +91,7 @@ def _append(bench: Rig, what: str, label: str, count: int) -> dict[str, float]:
 
 
 def _cpu(root: psutil.Process) -> float:
-    """Of a JVM and all below it, those among it that have ended: their parents have their times."""
+    """The CPU time of a JVM and its descendants; ended ones are in the times of their parents."""
     used = 0.0
     for process in [root, *root.children(recursive=True)]:
         with contextlib.suppress(psutil.NoSuchProcess):

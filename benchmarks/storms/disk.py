@@ -1,4 +1,4 @@
-"""A file system of its own that can be filled, and is gone in the end."""
+"""A temporary file system that can be filled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[Path | None]:
-    """A new folder on a disk of so many MiB; None where we may not mount one: only root may."""
+    """A new folder on a disk of this number of MiB; None without the right to mount one (only root has it)."""
     folder.mkdir()
     mount, umount = shutil.which("mount"), shutil.which("umount")
     command = [mount or "true", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
@@ -28,27 +28,27 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path | None]:
 
 
 class Filling:
-    """A file that takes all the room that is left on a disk."""
+    """A file that takes the free space of a disk."""
 
     def __init__(self, disk: Path) -> None:
         self._file = disk / "filling"
 
     def fill(self) -> None:
-        """Take what is free now, to the last byte."""
+        """Take all free space, to the last byte."""
         with contextlib.suppress(OSError), self._file.open("ab", buffering=0) as file:
             for piece in (1 << 20, 1 << 12, 1):
                 with contextlib.suppress(OSError):
-                    # A write into the last room of a disk writes as much as there is, and only the next one fails.
+                    # A write beyond the free space is a short write; only the next one fails.
                     while file.write(b"\0" * piece):
                         pass
 
     def keep_full(self, seconds: float) -> None:
-        """Take for so long what anybody gives back."""
+        """Take freed space for this time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.fill()
             time.sleep(0.1)
 
     def remove(self) -> None:
-        """Give it all back."""
+        """Free the space."""
         self._file.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""The outside record of a storm against the engine's own books: what is lost, disordered, or twice without a reason.
+"""Compares the record of a storm with the engine's logs: lost, disordered and unexplained repeated deliveries.
 
-Pure. The books are only believed where they speak against the engine: that a message was given up has to be written
-there, that one was taken has to have been seen outside, too.
+Pure. The logs are evidence against the engine only: a message that was given up must be in the logs as such, and one
+that was delivered must be in the record of its receiver, too.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 from benchmarks.storms.record import Accepted, Arrival, Kill, Record, Wanted
 
-Books = Mapping[tuple[str, str], str]
-"""The last state of a delivery, by (receiver, mark); of what was dropped, why."""
+States = Mapping[tuple[str, str], str]
+"""The last state of a delivery, by (receiver, mark); for dropped ones the reason."""
 
-# An answer of the last tenth of a second before a kill may have no row; the rest is for a machine that reads it late.
+# An answer of the last tenth of a second before a kill may have no row; the rest is for slow machines.
 BEFORE_S = 1.0
 
-# After the first delivery others may still be under way.
+# After the first delivery others may still be in flight.
 AFTER_S = 3.0
 
 _DROPPED = frozenset({"timely", "resources"})
@@ -29,8 +29,8 @@ _NAMED = 20
 
 @dataclass
 class Findings:
-    """What was found. `lost` to `unexplained` must be empty; they name (receiver, mark), or say more. `by_kill` are the
-    duplicates of each time of trouble."""
+    """The result. `lost` to `unexplained` must be empty: they name receiver and mark. `by_kill` is the number of
+    duplicates in each span of `troubles`."""
 
     expected: int = 0
     delivered: int = 0
@@ -48,20 +48,20 @@ class Findings:
 
     @property
     def faults(self) -> dict[str, list[str]]:
-        """What must not be, by kind; nothing when all is well."""
+        """The violated promises, by kind."""
         kinds = {
             "lost": self.lost,
-            "said to be delivered, never seen": self.claimed,
-            "dropped, or given up unasked, where that may not be": self.left_out,
-            "arrived where it is not wanted": self.strays,
+            "delivered in the log, without an arrival": self.claimed,
+            "dropped or given up against the policy": self.left_out,
+            "arrived at a receiver without a subscription": self.strays,
             "first attempts out of order": self.disordered,
-            "pushed before the one before it was settled": self.overtaken,
-            "twice without a reason": self.unexplained,
+            "strict order: pushed before the previous one was settled": self.overtaken,
+            "repeated without a reason": self.unexplained,
         }
         return {kind: found for kind, found in kinds.items() if found}
 
     def describe(self) -> str:
-        """For a person, and for a failing test."""
+        """A text for people and failing tests."""
         lines = [
             f"{self.expected:,} deliveries expected: {self.delivered:,} taken, {self.given_up:,} refused or given up, "
             f"{self.dropped:,} dropped",
@@ -74,9 +74,8 @@ class Findings:
         return "\n".join(lines)
 
 
-def judge(record: Record, books: Books, budget_s: float) -> Findings:
-    """Compare. `budget_s` is how long the engine waits for an answer in a batch: one that takes longer may be taken for
-    none."""
+def judge(record: Record, logged: States, budget_s: float) -> Findings:
+    """Compare. `budget_s` is the time for which a batch waits for an answer: a later one may not count."""
     findings = Findings()
     topics = {each.mark: each.topic for each in record.accepted}
     by_receiver: dict[str, list[Arrival]] = defaultdict(list)
@@ -84,12 +83,12 @@ def judge(record: Record, books: Books, budget_s: float) -> Findings:
         by_receiver[arrival.receiver].append(arrival)
     for wanted in record.wanted:
         arrivals = sorted(by_receiver[wanted.receiver], key=lambda each: each.at)
-        _judge_completeness(wanted, record, arrivals, books, findings)
+        _judge_completeness(wanted, record, arrivals, logged, findings)
         if not wanted.pulled:
-            # Messages that a gateway handed out when it was killed come back later: pull points promise no order then.
+            # Messages in an answer of a killed gateway are handed out again later: then pull points keep no order.
             _judge_order(wanted, record, topics, arrivals, findings)
         if wanted.strict:
-            _judge_strictness(wanted, topics, arrivals, books, findings)
+            _judge_strictness(wanted, topics, arrivals, logged, findings)
         _judge_repeats(wanted, arrivals, record.kills, budget_s, findings)
         for arrival in arrivals:
             findings.strays += [
@@ -101,7 +100,7 @@ def judge(record: Record, books: Books, budget_s: float) -> Findings:
 
 
 def _judge_completeness(
-    wanted: Wanted, record: Record, arrivals: Sequence[Arrival], books: Books, findings: Findings
+    wanted: Wanted, record: Record, arrivals: Sequence[Arrival], logged: States, findings: Findings
 ) -> None:
     taken = {mark for each in arrivals if each.settled is not None and not each.refused for mark in each.marks}
     refused = {mark for each in arrivals if each.refused for mark in each.marks}
@@ -109,7 +108,7 @@ def _judge_completeness(
         if accepted.topic not in wanted.topics:
             continue
         findings.expected += 1
-        state = books.get((wanted.receiver, accepted.mark), "nothing")
+        state = logged.get((wanted.receiver, accepted.mark), "nothing")
         what = f"{accepted.mark} for {wanted.receiver} ({state})"
         if accepted.mark in taken:
             findings.delivered += 1
@@ -128,7 +127,7 @@ def _judge_completeness(
 
 
 def _may_be_dropped(wanted: Wanted, accepted: Accepted, why: str) -> bool:
-    """What is timely for the sake of time, what waits when too much does: neither of what is strict."""
+    """Timely messages may be dropped for newer ones, adaptive ones for want of resources, reliable ones never."""
     timely = wanted.reliability == "timely" and not accepted.reliable
     return not wanted.pulled and wanted.reliability != "strict" and why == ("timely" if timely else "resources")
 
@@ -145,7 +144,7 @@ def _judge_order(
                 continue
             seen.add(mark)
             if arrival.attempt > 1:
-                continue  # its first attempt came when nobody was listening
+                continue  # the receiver did not listen at the first attempt
             before = last.get(topics[mark])
             if before is not None and ranks[before] > ranks[mark]:
                 findings.disordered.append(f"{mark} after {before} at {wanted.receiver}, at {arrival.at:.3f}")
@@ -154,20 +153,20 @@ def _judge_order(
 
 
 def _judge_strictness(
-    wanted: Wanted, topics: Mapping[str, str], arrivals: Iterable[Arrival], books: Books, findings: Findings
+    wanted: Wanted, topics: Mapping[str, str], arrivals: Iterable[Arrival], logged: States, findings: Findings
 ) -> None:
-    """Nothing new may arrive while something that was tried is open."""
+    """No new message may arrive while a tried one is not settled."""
     settled: dict[str, float] = {}
     begun: dict[str, float] = {}
     for arrival in arrivals:
         for mark in arrival.marks:
-            # What was settled and comes again is a repeat, and judged as such.
+            # A settled message that arrives again is a repetition.
             if mark not in begun and mark not in settled:
                 for earlier, at in list(begun.items()):
                     if settled.get(earlier, arrival.at + 1) <= arrival.at:
                         del begun[earlier]
-                    elif books.get((wanted.receiver, earlier)) in _ENDED and earlier not in settled:
-                        del begun[earlier]  # given up without a last answer that we saw
+                    elif logged.get((wanted.receiver, earlier)) in _ENDED and earlier not in settled:
+                        del begun[earlier]  # given up without a recorded answer
                     else:
                         findings.overtaken.append(
                             f"{mark} at {arrival.at:.3f} while {earlier} ({at:.3f}) was open at {wanted.receiver}"
@@ -191,7 +190,7 @@ def _judge_repeats(
                 continue
             assert known.settled is not None
             if within(troubled, known.settled) or within(troubled, known.at):
-                findings.duplicates["under way at a kill"] += 1
+                findings.duplicates["in flight at a kill"] += 1
                 findings.by_kill[bisect_right(troubled, (known.settled, float("inf")))] += 1
             elif known.settled - known.at > budget_s / 2 or known.behaviour.startswith("drip"):
                 findings.duplicates["answered late"] += 1
@@ -203,7 +202,7 @@ def _judge_repeats(
 
 
 def troubles(kills: Sequence[Kill]) -> list[tuple[float, float]]:
-    """The spans of time, in order and apart, in which an answer may not have been written down."""
+    """The disjoint spans of time, in order, in which an answer may have no row."""
     spans: list[tuple[float, float]] = []
     for number, kill in enumerate(kills):
         over = kill.delivered_again
@@ -218,6 +217,6 @@ def troubles(kills: Sequence[Kill]) -> list[tuple[float, float]]:
 
 
 def within(spans: Sequence[tuple[float, float]], at: float) -> bool:
-    """Whether a moment lies in one of them."""
+    """Whether a time is in one of them."""
     number = bisect_right(spans, (at, float("inf"))) - 1
     return number >= 0 and spans[number][0] <= at <= spans[number][1]

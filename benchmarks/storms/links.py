@@ -37,15 +37,15 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens at a place. `lost` are percents of the packets of the client, and of those of the service."""
+    """A fault of a place. `lost` are percents of the packets of the client, and of those of the service."""
 
     delay_s: float = 0.0
     jitter_s: float = 0.0
     lost: tuple[int, int] = (0, 0)
     reset_each: int = 0
-    """One of so many answers is cut in its middle by a reset; 0: none."""
+    """One of this number of answers is cut by a reset; 0: none."""
     silent: bool = False
-    """The open connections stay open, and carry no byte any more; new ones work."""
+    """Open connections stay open without data; new ones work."""
 
 
 FAULTS = {
@@ -132,7 +132,7 @@ class Links:
 
     @contextmanager
     def broken(self, place: str, fault: Fault) -> Iterator[None]:
-        """A fault of a place. Raises AssertionError at the end when it changed nothing."""
+        """Apply a fault to a place. Raises AssertionError at the end if it had no effect."""
         self._call(self._break(place, fault))
         _nft("\n".join(self._rules(place, fault)))
         try:
@@ -144,7 +144,7 @@ class Links:
         assert self._struck + sum(map(int, counted)), f"the fault has met no connection of the {place}"
 
     def _rules(self, place: str, fault: Fault) -> Iterator[str]:
-        # With those of a whole place also the packets that open a connection.
+        # For a whole place also the packets that open a connection.
         ports = f"proto-dst {{ {_listed(self._whole[place])} }}" if place in self._whole else f"proto-src @{place}"
         for direction, percent in zip(("original", "reply"), fault.lost, strict=True):
             chance = "" if percent == 100 else f"numgen random mod 100 < {percent} "
@@ -170,11 +170,11 @@ class Links:
             if place is None and (place := await asyncio.to_thread(self._place_of, port, service)):
                 await asyncio.to_thread(_nft, f"add element inet links {place} {{ {port} }}")
                 while self._place == place and self._fault.lost[0] == 100:
-                    await asyncio.sleep(0.05)  # its first packets were not dropped: the place was not known yet
+                    await asyncio.sleep(0.05)  # its first packets were not dropped, before its place was found
             answers, requests = await _connected(service)
         except (OSError, AssertionError) as error:
             if isinstance(error, AssertionError):
-                print(f"a connection is refused, for no fault would strike it: {error}", file=sys.stderr)
+                print(f"a connection without a place is refused: {error}", file=sys.stderr)
             writer.transport.abort()
             return
         link = _Link(writer, requests, place or "")

@@ -1,4 +1,4 @@
-"""Who publishes and who pulls during a storm: clients of the gateway, in threads of the storm's process."""
+"""Publishers and pulling clients of a storm, in threads of its process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POISON = "poison"
 
 
 class Publisher:
-    """Publishes on one topic, one message after the other. `poisoned` of a hundred carry the word that some receivers
+    """Publishes on one topic, one message after the other. `poisoned` of a hundred contain the text that some receivers
     refuse; one of ten is reliable."""
 
     def __init__(self, broker: str, topic: str, per_second: float, poisoned: int = 2) -> None:
@@ -37,10 +37,10 @@ class Publisher:
         self._thread.start()
 
     def stop(self) -> None:
-        """End; returns when the last answer is there."""
+        """End; returns after the last answer."""
         self._stop.set()
         self._thread.join(2 * _TIMEOUT_S)
-        assert not self._thread.is_alive(), "a request is not answered at all"
+        assert not self._thread.is_alive(), "a request was never answered"
 
     def _run(self) -> None:
         number = 0
@@ -50,8 +50,8 @@ class Publisher:
                 mark = f"{self._topic.replace('/', '-')}-{number}"
                 extra = POISON if number % 100 < self._poisoned else "x"
                 reliable = number % 10 == 0
-                said = '<p:Publication xmlns:p="urn:arborcast:policy" Reliable="true"/>' * reliable
-                body = f'<wsnt:Notify>{message(self._topic, f"""<m mark="{mark}">{extra}</m>""")}{said}</wsnt:Notify>'
+                policy = '<p:Publication xmlns:p="urn:arborcast:policy" Reliable="true"/>' * reliable
+                body = f'<wsnt:Notify>{message(self._topic, f"""<m mark="{mark}">{extra}</m>""")}{policy}</wsnt:Notify>'
                 sent = time.time()
                 try:
                     answer = session.post(
@@ -62,7 +62,7 @@ class Publisher:
                     )
                     what = str(answer.status_code)
                 except requests.RequestException as error:
-                    # Nobody was promised anything: it may arrive or not.
+                    # Without an answer nothing is promised: it may arrive or not.
                     what = type(error).__name__
                 if what == "202":
                     self.accepted.append(Accepted(mark, self._topic, sent, time.time(), reliable))
@@ -71,7 +71,7 @@ class Publisher:
 
 
 class Puller:
-    """Fetches from a pull point all the time, and writes down what it gets."""
+    """Fetches from a pull point continuously, and records the arrivals."""
 
     def __init__(self, gateway: str, pull_point: str, name: str, file: Path) -> None:
         self._gateway = gateway
@@ -112,7 +112,8 @@ def _mark(payload: bytes) -> str:
 def first_arrival(
     file: Path, publisher: Publisher, since: float, seconds: float, receiver: str | None = None
 ) -> float | None:
-    """When the first message arrived (there) that was sent since then; None when none did in this time."""
+    """The time of the first arrival (at this receiver) of a message that was sent since then; None without one in this
+    time."""
     deadline = time.monotonic() + seconds
     later: list[Arrival] = []
     with file.open(encoding="utf-8") as lines:

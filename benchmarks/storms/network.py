@@ -1,18 +1,18 @@
-"""Faults of the network under a whole engine with load; after each it has to go on by itself.
+"""Faults of the network of an engine under load; after each it must continue without help.
 
     python -m benchmarks.storms.network [--places PLACE ...] [--faults FAULT ...] [--seconds 20 ...]
 
-A place is a part, and what it is connected to: `publishers` to the gateway; `gateway`, `driver` and `workers` to Kafka;
-`subscribers`, which are pushed to. Each fault strikes each place for so many seconds:
+A place is a part with its connections: `publishers` to the gateway; `gateway`, `driver` and `workers` to Kafka;
+`subscribers` from the workers. Each fault is applied to each place for this number of seconds:
 
-    delay      200 to 500 ms for whatever passes            requests   the client's packets are lost
+    delay      200 to 500 ms for each piece of data         requests   the client's packets are lost
     loss       a tenth of the packets in both directions    answers    the packets to the client are lost
     resets     a tenth of the answers end in their middle   cut        nothing passes
-    half-open  the open connections carry nothing any more, without an end; new ones work
+    half-open  open connections carry no data and are not closed; new ones work
 
-Everything that got a 202 must arrive, in order, and nothing twice but pushes whose answer may have been lost, and the
-few of which Kafka may have no row. It needs Linux with `unshare`, `ip` and `nft`, and no root. The exit status says
-whether all of it held.
+Every message with a 202 must arrive, in order, and without repetition except for pushes whose answer may have been lost
+or whose row Kafka may not have. It needs Linux with `unshare`, `ip` and `nft`, and no root. The exit status is 0 if all
+of it holds.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from arborcast.client import Client, Delivery
 from arborcast.dispatch.operations.audit import Report as Audit
 from benchmarks.report import Report, run
 from benchmarks.storms import links
-from benchmarks.storms.books import settle, states
-from benchmarks.storms.judge import Books, Findings, judge
+from benchmarks.storms.delivery_states import settle, states
+from benchmarks.storms.judge import States, Findings, judge
 from benchmarks.storms.links import FAULTS, Links
 from benchmarks.storms.load import Publisher, first_arrival
 from benchmarks.storms.outage import BUDGET_S, DRAIN_S, FAILING, HEALTHY, SETTINGS, TOPIC
@@ -58,8 +58,8 @@ _PER_SECOND = 20.0
 _BACK_S = 240.0
 _APART_S = 6.0
 
-# Repetitions for one subscription: a push under way, and those of 100 ms and of the half second in which Kafka's
-# silence is noticed.
+# Repetitions for one subscription: a push in flight, those of 100 ms, and those of the half second until Kafka's
+# silence is detected.
 _TWICE = 50 + int(0.6 * _PER_SECOND)
 
 _WITHIN = "STORM_IN_NAMESPACE"
@@ -67,7 +67,7 @@ _WITHIN = "STORM_IN_NAMESPACE"
 
 @dataclass(frozen=True)
 class Strike:
-    """A fault, and the seconds from its end to the first delivery of a message that was accepted after it."""
+    """A fault, and the seconds from its end to the first delivery of a message accepted after it."""
 
     place: str
     fault: str
@@ -79,7 +79,7 @@ class Strike:
 
     @property
     def kill(self) -> Kill:
-        """The span of the fault, as one in which answers and rows may be lost."""
+        """The fault as a span in which answers and rows may be lost."""
         return Kill(self.began, (self.place,), None, self.over + (self.back_s or 0.0))
 
     @property
@@ -105,7 +105,7 @@ class Outcome:
 
     @property
     def well(self) -> bool:
-        """Whether all that must hold did."""
+        """Whether every promise held."""
         audited = self.audit.balanced and not self.audit.totals.pending
         return audited and not self.findings.faults and not self.problems
 
@@ -142,7 +142,7 @@ def _has(process: psutil.Process, socket: str) -> bool:
 
 
 def survive(folder: Path, places: list[str], faults: list[str], seconds: list[float]) -> Outcome:
-    """All these faults of one engine, one after the other."""
+    """Apply these faults to one engine, one after the other."""
     victim, file = Victim(folder / "home", SETTINGS), folder / "arrivals.jsonl"
     publisher = Publisher(f"{victim.gateway}/wsn/NotificationBroker", TOPIC, _PER_SECOND, poisoned=0)
     since_ms = int(time.time() * 1000) - 1000
@@ -168,24 +168,24 @@ def survive(folder: Path, places: list[str], faults: list[str], seconds: list[fl
             for place, fault, length in product(places, faults, seconds):
                 strike = _strike(place, fault, length, victim, broken, receivers, publisher, file, problems)
                 strikes.append(strike)
-                back = "not at all" if strike.back_s is None else f"{strike.back_s:.1f} s"
-                print(f"{place:<12} {fault:<10} {length:4g} s  delivered again after {back}", flush=True)
+                back = "never" if strike.back_s is None else f"after {strike.back_s:.1f} s"
+                print(f"{place:<12} {fault:<10} {length:4g} s  next delivery {back}", flush=True)
                 time.sleep(_APART_S)
             publisher.stop()
             audit = settle(victim.kafka, since_ms, DRAIN_S)
-            books = states(victim.kafka, {each.address.rpartition("/")[2]: name for name, each in made.items()})
+            logged = states(victim.kafka, {each.address.rpartition("/")[2]: name for name, each in made.items()})
             kills = [each.kill for each in strikes if each.excuses]
             record = Record(list(WANTED), publisher.accepted, list(arrivals(file)), kills)
             broken.close()
     finally:
         victim.end()
-    strikes = _judged(strikes, record, books)
+    strikes = _judged(strikes, record, logged)
     problems += [
         f"{each.twice} repetitions for {each.place}, {each.fault}"
         for each in strikes
         if each.place in ("driver", "workers") and each.twice > _TWICE * len(WANTED)
     ]
-    findings = judge(record, books, BUDGET_S)
+    findings = judge(record, logged, BUDGET_S)
     return Outcome(len(publisher.accepted), publisher.refused, strikes, findings, audit, problems)
 
 
@@ -201,7 +201,7 @@ def _strike(
     problems: list[str],
 ) -> Strike:
     restarts = sum(victim.restarts().values())
-    # Something waits for its retry meanwhile.
+    # Messages wait for their retry meanwhile.
     receivers.behave(FAILING, "status/500")
     began = time.time()
     try:
@@ -218,8 +218,8 @@ def _strike(
     return Strike(place, fault, began, over, back_s, sum(victim.restarts().values()) - restarts)
 
 
-def _judged(strikes: list[Strike], record: Record, books: Books) -> list[Strike]:
-    """Each with the findings about the messages around it."""
+def _judged(strikes: list[Strike], record: Record, logged: States) -> list[Strike]:
+    """The faults, each with the findings about messages accepted around it."""
     begins = [each.began - _APART_S / 2 for each in strikes] + [float("inf")]
     judged = []
     for strike, (begin, end) in zip(strikes, pairwise(begins), strict=True):
@@ -228,7 +228,9 @@ def _judged(strikes: list[Strike], record: Record, books: Books) -> list[Strike]
         some = [replace(each, marks=tuple(m for m in each.marks if m in marks)) for each in record.arrivals]
         arrived = [each for each in some if each.marks]
         kills = [strike.kill] if strike.excuses else []
-        judged.append(replace(strike, findings=judge(Record(record.wanted, accepted, arrived, kills), books, BUDGET_S)))
+        judged.append(
+            replace(strike, findings=judge(Record(record.wanted, accepted, arrived, kills), logged, BUDGET_S))
+        )
     return judged
 
 
@@ -243,7 +245,7 @@ def show(report: Report, outcome: Outcome) -> None:
             accepted = found.expected // len(WANTED)
             length = round(each.over - each.began)
             table.add(each.place, each.fault, length, accepted, lost, disorder, each.twice, each.back_s, each.restarts)
-    with report.table("all of them", "what", "figure") as table:
+    with report.table("all faults", "what", "figure") as table:
         table.add("accepted", outcome.accepted)
         for answer, count in outcome.refused.items():
             table.add(f"not accepted: {answer}", count)

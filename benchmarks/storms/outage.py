@@ -1,13 +1,13 @@
-"""An outage under load on a whole engine: Kafka is frozen, or the disk is full; afterwards it has to go on by itself.
+"""An outage of an engine under load: Kafka is frozen, or the disk is full; afterwards it must continue without help.
 
     python -m benchmarks.storms.outage kafka [--minutes 10]
     python -m benchmarks.storms.outage disk [--minutes 2] [--disk FOLDER]
 
-A frozen broker (SIGSTOP) keeps its connections open and answers nothing, which is worse than one that is gone. A full
-disk has everything of the engine on it: Kafka's logs, checkpoints, tables, parked deliveries, metrics and log files.
-Without `--disk` it is a small one in memory, which only root may mount; FOLDER is on a disk of your own, which is
-filled to its last byte, so choose it well. Meanwhile publishers get a 503, and `status` and `doctor` name a full disk.
-Everything that got a 202, before, during or after, must arrive. The exit status says whether all of it held.
+A frozen broker (SIGSTOP) keeps its connections open without answering, which is worse than a stopped one. The full
+disk holds all files of the engine: Kafka's logs, checkpoints, tables, parked deliveries, metrics and log files.
+Without `--disk` it is a small one in memory, which only root may mount; the disk of FOLDER is filled to its last byte.
+Meanwhile publishers get a 503, and `status` and `doctor` name the full disk. Every message with a 202, before, during
+or after the outage, must arrive. The exit status is 0 if all of it holds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from arborcast.client import Client
 from arborcast.dispatch.operations.audit import Report as Audit
 from benchmarks.report import Report, run
-from benchmarks.storms.books import settle, states
+from benchmarks.storms.delivery_states import settle, states
 from benchmarks.storms.disk import Filling, small_disk
 from benchmarks.storms.judge import Findings, judge
 from benchmarks.storms.load import Publisher, first_arrival
@@ -41,14 +41,14 @@ MEGABYTES = 700
 BUDGET_S = 2.0
 DRAIN_S = 240.0
 
-# So that something is parked while the disk is full, and all of it is tried again soon.
+# Messages are parked while the disk is full, and tried again soon.
 SETTINGS = {
     "retry.retransmissions": "100",
     "retry.first_wait_s": "0.5",
     "retry.longest_wait_s": "5",
     "retry.longest_probe_s": "5",
     "tables.interval_s": "2",
-    # A start on a busy machine.
+    # For a busy machine.
     "stack.start_timeout_s": "400",
 }
 
@@ -67,17 +67,17 @@ class Outcome:
 
     @property
     def well(self) -> bool:
-        """Whether all that must hold did."""
-        books = self.audit.balanced and not self.audit.totals.pending
-        return self.back_s is not None and books and not self.findings.faults and not self.problems
+        """Whether every promise held."""
+        audited = self.audit.balanced and not self.audit.totals.pending
+        return self.back_s is not None and audited and not self.findings.faults and not self.problems
 
 
-# An outage of a victim for so many seconds; the problems that were found meanwhile.
+# Makes an outage of this number of seconds; returns the problems found.
 Outage = Callable[[Victim, float], list[str]]
 
 
 def frozen_kafka(victim: Victim, seconds: float) -> list[str]:
-    """The broker is stopped by a signal."""
+    """Stop the broker by a signal."""
     (broker,) = victim.processes()["kafka"]
     broker.send_signal(signal.SIGSTOP)
     try:
@@ -88,14 +88,14 @@ def frozen_kafka(victim: Victim, seconds: float) -> list[str]:
 
 
 def full_disk(disk: Path) -> Outage:
-    """The disk has no byte left."""
+    """Fill the disk."""
 
     def outage(victim: Victim, seconds: float) -> list[str]:
         problems = []
         with _filled(disk) as filling:
             filling.keep_full(seconds / 2)
             for command in ("status", "doctor"):
-                text = victim.say(command)
+                text = victim.output(command)
                 print(f"--- {command}, with the disk full:\n{text}")
                 if str(victim.home.path) not in text or "MiB" not in text:
                     problems.append(f"{command} does not name the full disk")
@@ -116,7 +116,7 @@ def _filled(disk: Path) -> Iterator[Filling]:
 
 
 def survive(home: Path, folder: Path, seconds: float, outage: Outage, parts: tuple[str, ...]) -> Outcome:
-    """One outage of an engine in `home`, which strikes these parts; `folder` is for the outside record."""
+    """One outage of these parts of an engine in `home`; `folder` is for the record."""
     victim, file = Victim(home, SETTINGS), folder / "arrivals.jsonl"
     publisher = Publisher(f"{victim.gateway}/wsn/NotificationBroker", TOPIC, 20.0, poisoned=0)
     since_ms = int(time.time() * 1000) - 1000
@@ -138,23 +138,23 @@ def survive(home: Path, folder: Path, seconds: float, outage: Outage, parts: tup
             publisher.stop()
             audit = settle(victim.kafka, since_ms, DRAIN_S)
             restarts = victim.restarts()
-            books = states(victim.kafka, {each.address.rpartition("/")[2]: name for name, each in made.items()})
+            logged = states(victim.kafka, {each.address.rpartition("/")[2]: name for name, each in made.items()})
             record = Record(
                 [Wanted(name, frozenset({TOPIC})) for name in made],
                 publisher.accepted,
                 list(arrivals(file)),
-                # A part that ended meanwhile may have been in the middle of a push.
+                # A part may have ended during a push.
                 [Kill(at, parts, None, arrived or over) for at in (began, over)],
             )
     finally:
         victim.end()
     back_s = None if arrived is None else arrived - over
-    findings = judge(record, books, BUDGET_S)
+    findings = judge(record, logged, BUDGET_S)
     return Outcome(len(publisher.accepted), publisher.refused, back_s, restarts, findings, audit, problems)
 
 
 def run_kafka(folder: Path, seconds: float) -> Outcome:
-    """Kafka frozen for so long: publishers get a 503 and nothing else."""
+    """Kafka frozen for this time: publishers get only 503."""
     outcome = survive(folder / "home", folder, seconds, frozen_kafka, ("kafka",))
     if not set(outcome.refused) <= {"503"}:
         outcome.problems.append(f"publishers got {outcome.refused}")

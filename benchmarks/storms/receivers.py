@@ -1,9 +1,9 @@
-"""The receivers of a storm, in a process of their own: each listens on its own port and can misbehave or go away.
+"""The receivers of a storm in a separate process, each with its own port and behaviour.
 
-    python -m benchmarks.storms.receivers FILE NAME ...        (FILE `-`: nothing is written down)
+    python -m benchmarks.storms.receivers FILE NAME ...        (FILE `-`: nothing is recorded)
 
-prints one line of JSON, the port of each. Reads lines from its standard input: `NAME BEHAVIOUR` as in
-tests.support.receiver, or `refuse` (it stops listening) or `well`; ends with it. What arrives is appended to FILE.
+prints one line of JSON, the port of each. Reads lines from its standard input, and exits at its end: `NAME BEHAVIOUR`
+as in tests.support.receiver, or `refuse` (it stops listening) or `well`. Arrivals are appended to FILE.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tests.support.receiver import Received, Receiver
 _MARK = re.compile(rb'mark="([^"]*)"')
 _REFUSED_FOR_GOOD = "status/400"
 
-# Of these the receiver cannot say that it has taken the message. Where it has said 200 it has, whatever comes then: a
-# body, or more headers, byte by byte, or the end of the connection.
+# With these the receiver does not confirm a message. A status 200 confirms it, whatever follows: a body, or more
+# headers, byte by byte, or the end of the connection.
 _OPEN = frozenset({"status", "retry-after", "hang", "drop", "reset", "garbage"})
 
 
 def arrival(name: str, request: Received) -> Arrival:
-    """A request in the record's words."""
+    """A request as an arrival of the record."""
     kind, _, argument = request.behaviour.partition("/")
     marks = tuple(mark.decode("ascii") for mark in _MARK.findall(request.body))
-    # Of several that were refused together it is not known which one was meant.
+    # A refusal of several messages does not name the refused one.
     refused = request.behaviour == _REFUSED_FOR_GOOD and len(marks) == 1
     settled: float | None = None
     if refused or kind not in _OPEN:
@@ -49,7 +49,7 @@ def arrival(name: str, request: Received) -> Arrival:
 
 
 class Receivers:
-    """The process, seen from the storm. A context manager. With `forget` nothing is written down."""
+    """The process of receivers, a context manager. With `forget` nothing is recorded."""
 
     def __init__(self, file: Path, names: list[str], *, forget: bool = False) -> None:
         self._command = [sys.executable, "-m", "benchmarks.storms.receivers", "-" if forget else str(file), *names]
@@ -74,11 +74,11 @@ class Receivers:
         self._process.communicate(timeout=30)
 
     def url(self, name: str) -> str:
-        """Where a receiver is pushed to."""
+        """The address of a receiver."""
         return f"http://127.0.0.1:{self._ports[name]}/in"
 
     def behave(self, name: str, behaviour: str) -> None:
-        """From now on."""
+        """Set the behaviour of a receiver."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(f"{name} {behaviour}\n")
@@ -104,7 +104,7 @@ def _main() -> None:
             if behaviour == "refuse":
                 if name not in refusing:
                     receivers[name].stop()
-                    # Who does not listen refuses; and nobody else gets the port meanwhile.
+                    # Without a listening socket connections are refused; the port stays reserved.
                     refusing[name] = socket.socket()
                     refusing[name].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     refusing[name].bind(("127.0.0.1", receivers[name].port))

@@ -1,6 +1,6 @@
-"""The outside record of a storm: what was acknowledged to publishers and what arrived at receivers, nothing else.
+"""The record of a storm: messages acknowledged to publishers, and arrivals at receivers.
 
-It is written while the storm lasts, one JSON line per fact, by processes that know nothing of the engine's own books.
+Written during the storm, one JSON line for each, by processes without access to the engine's logs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from arborcast.topic_model.subscriptions import Reliability
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A message that got its 202. `at` is when its request was sent, `done` when the answer was there. `reliable` says
-    that nobody was to lose it for the sake of time."""
+    """A message that was answered with 202. `at` is the time of its request, `done` that of the answer. `reliable` ones
+    must not be dropped."""
 
     mark: str
     topic: str
@@ -27,8 +27,8 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A push, or an answer to GetMessages: the marks of the messages in it, in order. `settled` is when the receiver
-    had answered that it takes them, or refuses them for good, and `refused` which of both; None when it did neither."""
+    """A push, or an answer to GetMessages, with the marks of its messages in order. `settled` is the time of the
+    receiver's final answer, None without one; `refused`: that was a permanent refusal."""
 
     receiver: str
     at: float
@@ -41,7 +41,8 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Parts that were killed at a moment, and when deliveries were back; None when the next kill came before that."""
+    """Parts that were killed at a time, and the time of the next accepted and delivered message; None if the next kill
+    was earlier."""
 
     at: float
     parts: tuple[str, ...]
@@ -51,7 +52,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A subscription as the outside knows it: which topics it wants, and how."""
+    """A subscription: its topics and policy."""
 
     receiver: str
     topics: frozenset[str]
@@ -62,7 +63,7 @@ class Wanted:
 
 @dataclass
 class Record:
-    """All of it. `accepted` is in the order of the answers within each topic."""
+    """The whole record. `accepted` is in the order of the answers within each topic."""
 
     wanted: list[Wanted] = field(default_factory=list)
     accepted: list[Accepted] = field(default_factory=list)
@@ -71,13 +72,13 @@ class Record:
 
 
 def append(file: Path, arrival: Arrival) -> None:
-    """Write one arrival down."""
+    """Write an arrival."""
     with file.open("a", encoding="utf-8") as out:
         out.write(json.dumps(asdict(arrival)) + "\n")
 
 
 def arrivals(file: Path) -> Iterator[Arrival]:
-    """What was written; a line that is being written is left out."""
+    """The written arrivals, without an incomplete line at the end."""
     with file.open(encoding="utf-8") as lines:
         for line in lines:
             if line.endswith("\n"):

@@ -1,11 +1,11 @@
-"""A soak: steady load on a whole engine with its default settings, and what grows.
+"""A soak: steady load on an engine with its default settings, and the growth of its resources.
 
     python -m benchmarks.storms.soak --minutes 60 [--rate 50] [--home DIR] [--json FILE]
 
-Twenty subscriptions: eighteen to receivers that are well, one to an address where nobody listens, one to a receiver
-that takes three seconds for each answer. Each minute memory (PSS, MiB), threads and open files of every part are noted,
-and what is on disk. In the end the last sample of the load is compared with the one after five minutes; what the two
-sick receivers have not had grows of necessity, everything else should not.
+Twenty subscriptions: eighteen to working receivers, one to an address without a listener, one to a receiver that takes
+three seconds for each answer. Each minute memory (PSS, MiB), threads and open files of every part and the use of the
+disk are sampled. At the end the last sample is compared with that after five minutes: only the parked messages of the
+two failing receivers should have grown.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HEALTHY = tuple(f"well-{number}" for number in range(1, 19))
 SLOW, DEAD = "slow", "dead"
 TOPICS = ("soak/a", "soak/b", "soak/c", "soak/d")
 
-# Samples before are those of a JVM that is still warming up.
+# Before this time the JVM is warming up.
 _WARM_MINUTES = 5.0
 
 
@@ -43,7 +43,7 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Sample:
-    """The engine at a moment; `figures` are those of FIGURES."""
+    """A sample; `figures` are those of FIGURES."""
 
     figures: tuple[float, ...]
     usage: dict[str, Usage]
@@ -70,7 +70,7 @@ class Sample:
 
 
 class Soak:
-    """One soak."""
+    """A soak of one engine."""
 
     def __init__(self, folder: Path, rate: float) -> None:
         self._victim = Victim(folder / "home", {})
@@ -80,7 +80,7 @@ class Soak:
         ]
 
     def run(self, minutes: float, every_s: float, add: Callable[[Sample], None]) -> tuple[list[Sample], Audit]:
-        """The samples, each also given to `add` at once, and the audit of the end."""
+        """The samples, for each of which `add` was called, and the audit at the end."""
         since_ms = int(time.time() * 1000)
         samples: list[Sample] = []
         try:
@@ -90,7 +90,7 @@ class Soak:
                 self._receivers.behave(DEAD, "refuse")
                 with Client(self._victim.gateway) as client:
                     for number, name in enumerate((*HEALTHY, SLOW, DEAD)):
-                        # Each topic has subscribers of its own, and one in five takes everything.
+                        # One in five subscribes to all topics.
                         topic = "soak//." if number % 5 == 0 else TOPICS[number % len(TOPICS)]
                         client.subscribe(topic, to=self._receivers.url(name))
                 for publisher in self._publishers:
@@ -110,7 +110,7 @@ class Soak:
 
 
 def compare(samples: list[Sample]) -> list[tuple[str, float, float]]:
-    """The figures once all was warm, and at the end."""
+    """The figures after the warm-up, and at the end."""
     first, end = next((each for each in samples if each.figures[0] >= _WARM_MINUTES), samples[0]), samples[-1]
     rows = [
         (f"memory of {part}, MiB", each.memory_mib, end.usage[part].memory_mib) for part, each in first.usage.items()
@@ -121,7 +121,7 @@ def compare(samples: list[Sample]) -> list[tuple[str, float, float]]:
 def _files(folder: Path) -> list[os.stat_result]:
     found = []
     for path in folder.rglob("*"):
-        # Compaction and retention take files away while we look.
+        # Compaction and retention delete files meanwhile.
         with contextlib.suppress(OSError):
             if path.is_file():
                 found.append(path.stat())
@@ -129,7 +129,7 @@ def _files(folder: Path) -> list[os.stat_result]:
 
 
 def _mib(folder: Path) -> float:
-    # Blocks, because Kafka makes its index files as large as they may get, without filling them.
+    # Blocks, since Kafka's index files are sparse.
     return round(sum(each.st_blocks * 512 for each in _files(folder)) / 2**20, 2)
 
 

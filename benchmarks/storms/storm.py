@@ -1,13 +1,12 @@
-"""A storm: kill -9 of every part of a whole engine at random moments, while its receivers misbehave, under load.
+"""A storm: kill -9 of every part of an engine under load at random times, while its receivers misbehave.
 
     python -m benchmarks.storms.storm --kills 100 [--seed N] [--minutes M] [--rate 60] [--home DIR] [--json FILE]
 
-Publishers and receivers are outside, and only their record counts: what got a 202, and what arrived. In the end all
-receivers are well; when nothing is pending any more the record is compared with the engine's books and with its audit.
-Nothing may be lost, first attempts have to be in the order of acceptance per subscription and topic, a strict
-subscription may not be pushed anything while something is open, only what is timely may be dropped for the sake of
-time, and of adaptive ones only what is too much, and each message that arrived twice must have been
-under way at a kill or answered late. The exit status says whether that is so.
+Publishers and receivers are separate processes and record each 202 and each arrival. At the end all receivers work;
+when no delivery is pending, the record is compared with the engine's logs and its audit. Nothing may be lost, first
+attempts must be in the order of acceptance per subscription and topic, strict order must hold, only timely messages
+may be dropped for newer ones and only adaptive ones for want of resources, and each repeated message must have been in
+flight at a kill or answered late. The exit status is 0 if all of it holds.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from typing import Any
 from arborcast.client import Client, Delivery
 from arborcast.dispatch.operations.audit import Report as Audit
 from benchmarks.report import Report, run
-from benchmarks.storms.books import settle, states
+from benchmarks.storms.delivery_states import settle, states
 from benchmarks.storms.judge import Findings, judge
 from benchmarks.storms.load import POISON, Publisher, Puller
 from benchmarks.storms.receivers import Receivers
@@ -40,7 +39,7 @@ TOPICS = ("storm/a", "storm/b", "storm/c", "storm/a/deep")
 
 BATCH_WAIT_S = 1.0
 
-# Short waits, so that a storm has many of them; and many starts in a row are nothing to be careful about here.
+# Short waits, so that a storm has many of them, and no backoff for repeated starts.
 SETTINGS = {
     "retry.first_wait_s": "0.3",
     "retry.factor": "2",
@@ -49,13 +48,13 @@ SETTINGS = {
     "retry.first_probe_s": "0.3",
     "retry.longest_probe_s": "2",
     "retry.batch_wait_s": str(BATCH_WAIT_S),
-    # So few that it happens.
+    # A low limit, so that it is reached.
     "retry.parked_messages": "40",
     "push.connect_timeout_s": "2",
     "push.total_timeout_s": "4",
     "dispatch.task_slots": "4",
     "stack.restart_max_s": "2",
-    # A start on a busy machine.
+    # For a busy machine.
     "stack.start_timeout_s": "400",
 }
 
@@ -76,20 +75,20 @@ WANTED = (
     Wanted("pull", frozenset(TOPICS), pulled=True),
 )
 
-# After this long without a delivery something is broken.
+# Without a delivery for this time the recovery has failed.
 _RECOVERY_S = 240.0
 _DRAIN_S = 300.0
 
-# What ends because another part was killed has ended by then; until then a message may still come through.
+# Parts that end because of the kill of another one end within this time; until then a message may be delivered.
 _ENDED_S = 2.0
 
-# And this long after a kill all parts have processes again.
+# Within this time after a kill all parts have processes.
 _START_S = 90.0
 
 
 @dataclass
 class Outcome:
-    """What a storm has shown."""
+    """The result of a storm."""
 
     record: Record
     findings: Findings
@@ -102,13 +101,13 @@ class Outcome:
 
     @property
     def well(self) -> bool:
-        """Whether all that must hold did."""
+        """Whether every promise held."""
         return not self.findings.faults and self.audit.balanced and not self.audit.totals.pending and not self.problems
 
 
 def plan(kills: int, chance: random.Random) -> Iterator[tuple[str, ...]]:
-    """Which parts are killed together: each alone in turn, in random order; from the second round on, every third time
-    some of them at once."""
+    """The parts of each kill: each alone in turn, in random order; from the second round on every third kill is of
+    several at once."""
     alone: list[str] = []
     for number in range(kills):
         if number >= len(PARTS) and number % 3 == 2:
@@ -120,7 +119,7 @@ def plan(kills: int, chance: random.Random) -> Iterator[tuple[str, ...]]:
 
 
 class Storm:
-    """One storm over one engine."""
+    """A storm over one engine."""
 
     def __init__(self, folder: Path, seed: int, rate: float, quick: bool = False) -> None:
         self._chance = random.Random(seed)
@@ -134,12 +133,12 @@ class Storm:
         self._kills: list[Kill] = []
         self._arrived: dict[str, float] = {}
         self._read = 0
-        self._next_mood = 0.0
+        self._next_change = 0.0
         self._quick = quick
         self.problems: list[str] = []
 
     def run(self, kills: int, minutes: float | None = None) -> Outcome:
-        """So many kills, or as many as there is time for."""
+        """This number of kills, or fewer within `minutes`."""
         began, since_ms = time.monotonic(), int(time.time() * 1000) - 1000
         try:
             with self._receivers:
@@ -155,25 +154,25 @@ class Storm:
                     if deadline is not None and time.monotonic() > deadline:
                         break
                     self._strike(parts)
-                for name in self._moody:
+                for name in self._changing:
                     self._receivers.behave(name, "well")
                 for publisher in self._publishers:
                     publisher.stop()
                 report = settle(self._victim.kafka, since_ms, _DRAIN_S)
                 after = self._victim.usage()
                 record = self._collect(puller)
-                books = states(self._victim.kafka, self._names)
+                logged = states(self._victim.kafka, self._names)
         finally:
             self._victim.end()
         refused: dict[str, int] = defaultdict(int)
         for publisher in self._publishers:
             for what, count in publisher.refused.items():
                 refused[what] += count
-        findings = judge(record, books, BATCH_WAIT_S)
+        findings = judge(record, logged, BATCH_WAIT_S)
         return Outcome(record, findings, report, before, after, dict(refused), time.monotonic() - began, self.problems)
 
     @property
-    def _moody(self) -> list[str]:
+    def _changing(self) -> list[str]:
         return [each.receiver for each in WANTED if not each.pulled and each.receiver != STEADY]
 
     def _subscribe(self) -> Puller:
@@ -195,47 +194,47 @@ class Storm:
         return Puller(self._victim.gateway, pull_point.address, "pull", self._file)
 
     def _strike(self, parts: tuple[str, ...]) -> None:
-        self._weather(self._chance.uniform(0.3, 1.5 if self._quick else 8.0))
+        self._change_for(self._chance.uniform(0.3, 1.5 if self._quick else 8.0))
         deadline = time.monotonic() + _START_S
         at = time.time()
         while not (hit := self._victim.kill(parts)) and time.monotonic() < deadline:
-            # It is being started again.
-            self._weather(0.1)
+            # It is restarting.
+            self._change_for(0.1)
             at = time.time()
         if not hit:
-            self.problems.append(f"nothing of {'+'.join(parts)} was there to be killed")
+            self.problems.append(f"no process of {'+'.join(parts)} was running")
             return
         if "supervisor" in hit:
             self._victim.up()
         self._kills.append(Kill(at, hit))
-        # Now and then the next kill does not wait until all is well again.
+        # Some kills do not wait for the end of the recovery from the previous one.
         hasty = not self._quick and self._chance.random() < 0.25
         if hasty:
-            self._weather(self._chance.uniform(0.1, 10.0))
+            self._change_for(self._chance.uniform(0.1, 10.0))
         accepted, delivered = self._until_delivered(at + _ENDED_S, 0.0 if hasty else _RECOVERY_S)
         self._kills[-1] = dataclasses.replace(self._kills[-1], accepted_again=accepted, delivered_again=delivered)
         if delivered is None and not hasty:
             self.problems.append(f"nothing was delivered within {_RECOVERY_S:g} s after the kill of {'+'.join(hit)}")
-        told = "overtaken" if delivered is None else f"{delivered - at:5.1f} s"
-        print(f"{len(self._kills):4}  {'+'.join(hit):<28} delivered again after {told}", flush=True)
+        after = "not before the next kill" if delivered is None else f"after {delivered - at:5.1f} s"
+        print(f"{len(self._kills):4}  {'+'.join(hit):<28} next delivery {after}", flush=True)
 
-    def _weather(self, seconds: float) -> None:
-        """Let receivers change their moods for a while."""
+    def _change_for(self, seconds: float) -> None:
+        """Change the behaviour of receivers for some time."""
         until = time.monotonic() + seconds
         while (now := time.monotonic()) < until:
-            self._change_moods(now)
+            self._change_behaviour(now)
             time.sleep(min(0.05, max(0.0, until - now)))
 
-    def _change_moods(self, now: float) -> None:
-        if now >= self._next_mood:
-            self._next_mood = now + self._chance.uniform(0.3, 2.0)
-            self._receivers.behave(self._chance.choice(self._moody), self._chance.choice(BEHAVIOURS))
+    def _change_behaviour(self, now: float) -> None:
+        if now >= self._next_change:
+            self._next_change = now + self._chance.uniform(0.3, 2.0)
+            self._receivers.behave(self._chance.choice(self._changing), self._chance.choice(BEHAVIOURS))
 
     def _until_delivered(self, since: float, seconds: float) -> tuple[float | None, float | None]:
-        """When a message sent since then was accepted, and one of those arrived at the steady receiver."""
+        """The times at which the first message sent since then was accepted, and arrived at the steady receiver."""
         deadline = time.monotonic() + seconds
         while True:
-            self._change_moods(time.monotonic())
+            self._change_behaviour(time.monotonic())
             self._follow()
             sent = [each for publisher in self._publishers for each in _sent_since(publisher, since)]
             accepted = min((each.done for each in sent), default=None)
@@ -247,7 +246,7 @@ class Storm:
             time.sleep(0.02)
 
     def _follow(self) -> None:
-        """Read what has arrived since."""
+        """Read new arrivals."""
         with self._file.open(encoding="utf-8") as lines:
             lines.seek(self._read)
             while (line := lines.readline()).endswith("\n"):
@@ -264,7 +263,7 @@ class Storm:
         wanted = {each.mark for each in record.accepted}
         pulled = self._file.with_name(f"{self._file.stem}-pull.jsonl")
         deadline = time.monotonic() + 60
-        # What a gateway had handed out when it was killed comes back after a while.
+        # Messages in an answer of a killed gateway are handed out again later.
         while time.monotonic() < deadline:
             if pulled.exists() and wanted <= {mark for each in arrivals(pulled) for mark in each.marks}:
                 break
@@ -303,13 +302,13 @@ def show(report: Report, outcome: Outcome) -> None:
         table.add("audit --deep: pending", audit.totals.pending)
         table.add("audit --deep --order: unbalanced", audit.unbalanced)
         table.add("audit --order: first attempts", audit.first_attempts)
-        table.add("audit --order: not to be decided", audit.undecided)
+        table.add("audit --order: undecided", audit.undecided)
     times: dict[str, list[float]] = defaultdict(list)
     for kill in kills:
         if kill.delivered_again is not None:
             name = kill.parts[0] if len(kill.parts) == 1 else "several at once"
             times[name].append(kill.delivered_again - kill.at)
-    with report.table("delivered again after", "killed", "times", "median s", "longest s") as table:
+    with report.table("time until the next delivery", "killed", "times", "median s", "longest s") as table:
         for part, each in sorted(times.items()):
             table.add(part, len(each), statistics.median(each), max(each))
     columns = ("part", "MiB before", "MiB after", "threads before", "after", "files before", "after ")
@@ -325,7 +324,7 @@ def show(report: Report, outcome: Outcome) -> None:
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--minutes", type=float, help="no further kill after so long")
+    parser.add_argument("--minutes", type=float, help="no kill after this time")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--rate", type=float, default=60.0, help="notifications per second, all topics together")
     parser.add_argument("--home", type=Path, help="keep everything in this new folder, to look at it afterwards")

@@ -1,14 +1,14 @@
-"""Rounds of subscribe, fail and unsubscribe at ever new addresses against a whole engine, and what they leave behind.
+"""Rounds of subscribe, failed push and unsubscribe with new addresses each time, and their traces in an engine.
 
     python -m benchmarks.storms.unsubscribe_rounds --minutes 3 [--rounds N] [--wave 200] [--home DIR] [--json FILE]
 
-In waves: so many subscribe, each with an address of its own where nobody listens; one notification is published, every
-push fails and waits; they unsubscribe, and it is waited for that nothing waits any more. It ends after so many minutes,
-with --rounds after so many rounds. After the first waves, after half of the rest and in the end it is looked at: memory
-of each part (PSS, MiB), rows of the tables, live keys of the compacted logs, and how many endpoints the driver keeps
-for its next start. What is a history (the tables of events, and subscriptions that have ended) grows by design and goes
-by its age. Memory grows until bounded caches are full, and with the commits of the tables until their files are joined
-(every ten minutes): what each round left would show in both halves alike.
+In waves of `--wave` subscriptions, each with its own address without a listener: one notification is published, every
+push fails and waits, they unsubscribe, and the wave ends when no delivery waits. Ends after `--minutes`, or `--rounds`
+in all. Sampled after the first waves, after half of the rest and at the end: memory of each part (PSS, MiB), rows of
+the tables, live keys of the compacted logs, and the number of endpoints that the driver keeps for its next start.
+Histories (the tables of events, and ended subscriptions) grow by design until their age limit. Memory grows until
+bounded caches are full, and with the commits of the tables until their files are joined (every ten minutes): a leak
+would show in both halves alike.
 """
 
 from __future__ import annotations
@@ -48,34 +48,34 @@ from benchmarks.storms.victim import Victim
 
 TOPIC = "rounds/all"
 
-# Before that caches that are bounded still fill, and a JVM is warming up.
+# For bounded caches and the JVM to warm up.
 _WARM_WAVES = 10
 
-# The tables are written every five seconds, and look for work a little less often when they are busy.
+# The tables are written every five seconds, less often when busy.
 _SETTLE_S = 20.0
 _PATIENCE_S = 180.0
 
 
 @dataclass(frozen=True)
 class Look:
-    """What there is at a moment."""
+    """A sample after a number of rounds."""
 
     rounds: int
     figures: dict[str, float]
 
 
 class Rounds:
-    """An engine, and those who come and go."""
+    """An engine and its waves of subscriptions."""
 
     def __init__(self, home: Path, wave: int) -> None:
-        # Each tries only a few times, soon: so rounds are short, and the breaker opens.
+        # Quick retries, so that rounds are short and the breaker opens.
         self._victim = Victim(home, {"retry.first_wait_s": "1", "retry.first_probe_s": "1"})
         self._wave = wave
         self._hosts = itertools.count(1)
         self.rounds = 0
 
     def run(self, minutes: float, rounds: int | None) -> tuple[Look, Look, Look]:
-        """What there was after the first waves, after half of the rest, and after all of it."""
+        """The samples after the first waves, after half of the rest, and at the end."""
         try:
             self._victim.up()
             with FuturesClient(self._victim.gateway, workers=16) as many, Client(self._victim.gateway) as one:
@@ -102,16 +102,16 @@ class Rounds:
         wait_for(lambda: self._waiting() >= self._wave, "all pushes have failed", _PATIENCE_S)
         for each in [many.unsubscribe(subscription) for subscription in subscriptions]:
             each.result(120)
-        wait_for(lambda: self._waiting() == 0, "nothing waits", _PATIENCE_S)
+        wait_for(lambda: self._waiting() == 0, "no delivery waits", _PATIENCE_S)
         self.rounds += self._wave
 
     def _address(self) -> str:
-        """An address of this machine where nobody listens: each another host."""
+        """An address without a listener; each is another host of loopback."""
         number = next(self._hosts)
         return f"http://127.{1 + (number >> 16) % 250}.{(number >> 8) % 256}.{number % 256}:9/r{number}"
 
     def _waiting(self) -> int:
-        """Deliveries that wait, as the driver's file has them."""
+        """The number of waiting deliveries in the driver's file."""
         with closing(sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True)) as opened:
             (count,) = opened.execute("SELECT COUNT(*) FROM waiting").fetchone()
         return int(count)
@@ -137,7 +137,7 @@ class Rounds:
 
 
 def live_keys(kafka: KafkaSettings) -> dict[str, int]:
-    """How many keys of each compacted log have a value that compaction would leave."""
+    """The number of keys of each compacted log whose last record is not a tombstone."""
     found = {}
     for log in ("control", "parked", "dead", "retained"):
         live: set[bytes] = set()
@@ -149,11 +149,11 @@ def live_keys(kafka: KafkaSettings) -> dict[str, int]:
 
 
 def rows(home: Path) -> dict[str, float]:
-    """Rows of the tables: of those that say what is now, and of those that say what was."""
+    """Rows of the tables: the current state, and histories."""
     ended = ds.field("state") == "ended"
     found = {f"rows of {spec.name}": _rows(home, spec) for spec in (TOPICS, ROUTES, RETRIES, DEAD_LETTERS)}
     found[f"rows of {SUBSCRIPTIONS.name}, in force"] = _rows(home, SUBSCRIPTIONS, ~ended)
-    found[f"endpoints of {ENDPOINT_HEALTH.name} that are not well"] = _not_well(home)
+    found[f"degraded endpoints of {ENDPOINT_HEALTH.name}"] = _degraded(home)
     found[f"history: rows of {SUBSCRIPTIONS.name}, ended"] = _rows(home, SUBSCRIPTIONS, ended)
     for spec in (ENDPOINT_HEALTH, ATTEMPTS, DELIVERIES, NOTIFICATIONS):
         found[f"history: rows of {spec.name}"] = _rows(home, spec)
@@ -165,7 +165,7 @@ def _rows(home: Path, spec: TableSpec, wanted: ds.Expression | None = None) -> f
     return float(spec.dataset(open_table(location)).count_rows(filter=wanted)) if table_exists(location) else 0.0
 
 
-def _not_well(home: Path) -> float:
+def _degraded(home: Path) -> float:
     location = ENDPOINT_HEALTH.location(TableSettings(), home)
     if not table_exists(location):
         return 0
@@ -177,7 +177,7 @@ def _not_well(home: Path) -> float:
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=3.0)
-    parser.add_argument("--rounds", type=int, help="in place of minutes: in all, with the first waves")
+    parser.add_argument("--rounds", type=int, help="instead of minutes: in all, with the first waves")
     parser.add_argument("--wave", type=int, default=200, help="subscriptions at a time")
     parser.add_argument("--home", type=Path, help="keep everything in this new folder, to look at it afterwards")
 
@@ -189,7 +189,7 @@ def measure(report: Report) -> bool:
         folder.mkdir(parents=True, exist_ok=True)
         looks = Rounds(folder.absolute(), chosen.wave).run(chosen.minutes, chosen.rounds)
     first, _, last = looks
-    with report.table("after so many rounds", "figure", *(f"{look.rounds:,}" for look in looks)) as table:
+    with report.table("after rounds", "figure", *(f"{look.rounds:,}" for look in looks)) as table:
         for name in last.figures:
             table.add(name, *(look.figures.get(name, 0) for look in looks))
     left = [
@@ -197,7 +197,7 @@ def measure(report: Report) -> bool:
         for name in last.figures
         if not name.startswith(("history", "memory")) and last.figures[name] > first.figures.get(name, 0)
     ]
-    print("left behind: " + (", ".join(left) or "nothing"))
+    print("grown: " + (", ".join(left) or "nothing"))
     return not left
 
 

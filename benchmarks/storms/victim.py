@@ -1,4 +1,4 @@
-"""The whole engine, as `arborcast up` starts it, and how its parts are killed."""
+"""An engine as started by `arborcast up`, and kills of its parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTS = ("gateway", "kafka", "jvm", "driver", "worker", "supervisor")
 
 @dataclass(frozen=True)
 class Usage:
-    """What processes of one kind take together; memory is PSS in MiB."""
+    """The resources of all processes of a part; memory is PSS in MiB."""
 
     processes: int
     memory_mib: float
@@ -31,7 +31,7 @@ class Usage:
 
 
 class Victim:
-    """An engine on ports that stay, so that publishers and subscribers find it again after any kill."""
+    """An engine on fixed ports, so that its clients reach it again after a kill."""
 
     def __init__(self, home: Path, settings: Mapping[str, str]) -> None:
         self.home = Home(home)
@@ -42,7 +42,7 @@ class Victim:
         self._engine = Engine(home)
 
     def up(self) -> None:
-        """Start it as an operator does; returns when it is ready. Raises AssertionError with what it says."""
+        """Start it with `arborcast up`; returns when it is ready. Raises AssertionError with the output."""
         done = self._engine.run(
             *("up", "--detach", "--gateway-port", str(self.gateway_port), "--kafka-port", str(self.kafka_port)),
             env=self._settings,
@@ -51,28 +51,28 @@ class Victim:
         assert done.returncode == 0, f"up: {done.returncode}\n{done.stdout}\n{done.stderr}"
 
     def down(self) -> None:
-        """Stop it in order, if it runs."""
+        """Stop it with `arborcast down`."""
         self._engine.run("down", check=False)
 
-    def say(self, command: str) -> str:
-        """All that a command says, whether it is content or not."""
+    def output(self, command: str) -> str:
+        """The output of a command, whatever its exit status."""
         done = self._engine.run(command, check=False, env={"COLUMNS": "200"})
         return done.stdout + done.stderr
 
     def end(self) -> None:
-        """Stop it, whatever state it is in; nothing of it is left."""
+        """Stop it in any state, and kill the remaining processes."""
         self.down()
         for process in self._engine.processes():
             with contextlib.suppress(psutil.Error):
                 process.kill()
 
     def ready(self) -> bool:
-        """Whether its supervisor says so."""
+        """Whether its supervisor reports it as ready."""
         status = state.read(self.home.state_file)
         return status is not None and status.supervisor.process() is not None and status.ready
 
     def processes(self) -> dict[str, list[psutil.Process]]:
-        """Those that run now, by part; nobody aims at the console, nor at the daemon of the JVM, which is apart."""
+        """The running processes by part. The console and the JVM's daemon are not in `PARTS`."""
         found: dict[str, list[psutil.Process]] = {part: [] for part in (*PARTS, "daemon", "console")}
         status = state.read(self.home.state_file)
         if status is None:
@@ -83,7 +83,7 @@ class Victim:
             if process is not None:
                 found["jvm" if name == "dispatch" else name].append(process)
         for child in (child for jvm in found["jvm"] for child in _children(jvm)):
-            # The JVM also starts short-lived programs, chmod for instance.
+            # The JVM also starts short-lived programs such as chmod.
             with contextlib.suppress(psutil.Error):
                 words = child.cmdline()
                 if any("dispatch_stream" in word for word in words):
@@ -94,7 +94,7 @@ class Victim:
         return found
 
     def kill(self, parts: tuple[str, ...]) -> tuple[str, ...]:
-        """kill -9 of these, at the same moment; those that were there to be killed."""
+        """kill -9 of these parts at once; returns those with a running process."""
         running = self.processes()
         hit = []
         for part in parts:
@@ -105,12 +105,12 @@ class Victim:
         return tuple(dict.fromkeys(hit))
 
     def restarts(self) -> dict[str, int]:
-        """How often each part was started again since the supervisor's start."""
+        """The number of restarts of each part since the supervisor's start."""
         status = state.read(self.home.state_file)
         return {} if status is None else {name: part.restarts for name, part in status.parts.items()}
 
     def usage(self) -> dict[str, Usage]:
-        """What each part takes now."""
+        """The resources of each part."""
         found = {}
         for part, processes in self.processes().items():
             memory = threads = descriptors = count = 0

@@ -19,7 +19,7 @@ from arborcast.dispatch.operations.audit import audit
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from arborcast.topic_model.records import notifications
 from benchmarks.storms import outage
-from benchmarks.storms.books import everything
+from benchmarks.storms.delivery_states import everything
 from benchmarks.storms.disk import Filling, small_disk
 from tests.support.broker import new_broker, settings_for
 from tests.support.dispatch_job import Logs, logs, subscription

@@ -32,4 +32,4 @@ def test_an_engine_survives_faults_of_the_network(places: tuple[str, ...], fault
     program = [sys.executable, "-m", "benchmarks.storms.network", *chosen]
     done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, timeout=1_700, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("delivered again after") == len(places) * len(faults)
+    assert done.stdout.count("next delivery after") == len(places) * len(faults)

@@ -24,13 +24,13 @@ def well(strict: bool = False, pulled: bool = False) -> Record:
     )
 
 
-def books(record: Record, **states: str) -> dict[tuple[str, str], str]:
+def logged(record: Record, **states: str) -> dict[tuple[str, str], str]:
     """What the tables claim: all delivered, but these."""
     return {("one", each.mark): states.get(each.mark, "delivered") for each in record.accepted}
 
 
 def found(record: Record, **states: str) -> Findings:
-    return judge(record, books(record, **states), BUDGET_S)
+    return judge(record, logged(record, **states), BUDGET_S)
 
 
 def change(record: Record, number: int, **facts: Any) -> None:
@@ -48,8 +48,8 @@ def test_a_good_record_has_no_faults_and_a_removed_delivery_is_found(strict: boo
         del record.arrivals[number]
         findings = found(record)
         assert findings.faults
-        assert (findings.lost or findings.claimed)[0].startswith(f"m{number} for one"), "the books claim it"
-        known = books(record)
+        assert (findings.lost or findings.claimed)[0].startswith(f"m{number} for one"), "delivered only in the log"
+        known = logged(record)
         del known["one", f"m{number}"]
         assert judge(record, known, BUDGET_S).lost == [f"m{number} for one (nothing)"]
 
@@ -84,7 +84,7 @@ def test_a_repetition_needs_a_reason() -> None:
     record.kills = [Kill(103.0, ("jvm",), 120.0, 129.0)]
     findings = found(record)
     assert findings.faults == {}
-    assert findings.duplicates == {"under way at a kill": 1}
+    assert findings.duplicates == {"in flight at a kill": 1}
     assert findings.by_kill.total() == 1
     # Its answer was there two seconds before the kill: its row was written.
     record.kills = [Kill(record.arrivals[2].at + 2.0, ("jvm",), 120.0, 129.0)]

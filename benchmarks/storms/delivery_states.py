@@ -1,4 +1,4 @@
-"""The engine's own books after a storm, in the words of the outside: read from its logs."""
+"""The states of deliveries in the engine's logs after a storm, by the receivers and marks of its record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from arborcast.topic_model.records import notifications
 
 
 def states(kafka: KafkaSettings, receivers: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    """The last state of every delivery by (receiver, mark), of what was dropped why; `receivers` are the receivers'
+    """The last state of each delivery by (receiver, mark), for dropped ones the reason; `receivers` are the receivers'
     names by subscription id."""
     marks = {}
     for record in everything(kafka, "notifications"):
@@ -37,7 +37,7 @@ def states(kafka: KafkaSettings, receivers: Mapping[str, str]) -> dict[tuple[str
 
 
 def settle(kafka: KafkaSettings, since_ms: int, seconds: float) -> Report:
-    """The deep audit, with that of the order, once nothing is pending any more, or as it is after this time."""
+    """The deep audit with the audit of order, once no delivery is pending, or after this time."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -53,6 +53,6 @@ def settle(kafka: KafkaSettings, since_ms: int, seconds: float) -> Report:
 
 
 def everything(kafka: KafkaSettings, name: str) -> list[ConsumerRecord]:
-    """All records of a log that are there now, in order within each partition."""
+    """All records of a log, in order within each partition."""
     with LogScan(kafka, name) as log:
         return list(log.read_all())

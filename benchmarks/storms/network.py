@@ -36,7 +36,7 @@ from arborcast.dispatch.operations.audit import Report as Audit
 from benchmarks.report import Report, run
 from benchmarks.storms import links
 from benchmarks.storms.delivery_states import settle, states
-from benchmarks.storms.judge import States, Findings, judge
+from benchmarks.storms.judge import Findings, States, judge
 from benchmarks.storms.links import FAULTS, Links
 from benchmarks.storms.load import Publisher, first_arrival
 from benchmarks.storms.outage import BUDGET_S, DRAIN_S, FAILING, HEALTHY, SETTINGS, TOPIC

@@ -1,5 +1,5 @@
 """Kafka in memory: partitioned logs with offsets, retention and compaction; partitions without a leader; appends that
-time out and are in the log all the same."""
+time out although they are in the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from arborcast.core.eventlog.topics import specifications
 from arborcast.core.settings import KafkaSettings
 from tests.world.kernel import EPOCH_S, Fiber, Host, Kernel, Process, Waiters
 
-# What the network takes, in seconds: from here to twice as much.
+# The least delay of the network in seconds; the longest is twice this.
 _NETWORK_S = 0.000_5
 
 _HOUR_S = 3_600.0
@@ -53,7 +53,7 @@ class Partition:
     records: list[Record] = field(default_factory=list)
     first: int = 0
     end: int = 0
-    leader_at: float = 0.0  # from when on it has a leader
+    leader_at: float = 0.0  # it has no leader before this time
     compacted_at: float = 0.0
 
     def index(self, offset: int) -> int:
@@ -72,10 +72,10 @@ class Broker:
         self.bytes: dict[str, int] = {}
         self.largest: dict[str, int] = {}
         self.read: dict[tuple[str, int], int] = {}  # records, by log and the process that has read them
-        self.control_at: list[float] = []  # when each record of the control log was written
+        self.control_at: list[float] = []  # the time of each record of the control log
         self.appended: list[Callable[[str, Record], None]] = []
         self.unacknowledged: list[Callable[[str, Record], None]] = []
-        self.lost_acknowledgements = 0  # so many appends of the future are in the log, and time out
+        self.lost_acknowledgements = 0  # the number of coming appends that are written, and time out
         self.topics: dict[str, list[Partition]] = {}
         for each in specifications(kafka):
             retention_s = int(each.configs.get("retention.ms", 0)) / 1000 or float("inf")
@@ -94,7 +94,7 @@ class Broker:
         return partition.topic.removeprefix(self.kafka.prefix)
 
     def ready_at(self, partition: Partition) -> float:
-        """From when on it answers."""
+        """The time at which it answers next."""
         return max(self.away_until, partition.leader_at)
 
     def append(self, partition: Partition, key: bytes | None, value: bytes | None) -> Record:
@@ -114,7 +114,7 @@ class Broker:
         return record
 
     def clean(self) -> None:
-        """Retention and compaction, as a broker does them from time to time."""
+        """Retention and compaction."""
         for partitions in self.topics.values():
             for each in partitions:
                 if each.compacted:
@@ -123,7 +123,7 @@ class Broker:
                     self._cut(each)
 
     def _cut(self, each: Partition) -> None:
-        """Whole segments go: here, what is older than the retention and a quarter."""
+        """Remove records older than 1.25 times the retention: Kafka deletes whole segments."""
         oldest_ms = int((self.kernel.wall_s(self.host) - 1.25 * each.retention_s) * 1000)
         if each.records and each.records[0].timestamp < oldest_ms:
             keep = next((n for n, r in enumerate(each.records) if r.timestamp >= oldest_ms), len(each.records))
@@ -132,8 +132,8 @@ class Broker:
             self.kernel.count("logs cut by retention")
 
     def _compact(self, each: Partition) -> None:
-        """The last record of each key stays; what is younger than a day stays as it is, and so does the last record of
-        all: Kafka begins a segment with an append only, and does not compact the newest segment."""
+        """Keep the last record of each key, records younger than a day, and the last record of the log: Kafka begins a
+        segment only with an append, and does not compact the newest segment."""
         if self.kernel.now < each.compacted_at + _HOUR_S or len(each.records) < 2:
             return
         each.compacted_at = self.kernel.now
@@ -152,7 +152,7 @@ class Broker:
 
 
 class _Sent:
-    """A record on its way: the future of `send`."""
+    """A sent record: the future of `send`."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class SimulatedProducer:
     def __init__(self, broker: Broker, process: Process, timeout_s: float, most_bytes: int) -> None:
         self._broker, self._kernel, self._process = broker, broker.kernel, process
         self._timeout_s, self._most_bytes = timeout_s, most_bytes
-        self._under_way: dict[_Sent, None] = {}
+        self._in_flight: dict[_Sent, None] = {}
         self._order: dict[tuple[str, int], deque[_Sent]] = {}
         self._given_up = False
         self._waiters = Waiters(self._kernel)
@@ -208,7 +208,7 @@ class SimulatedProducer:
 
     async def drained(self, timeout: float) -> None:
         until = self._kernel.now + timeout
-        while self._under_way and not self._given_up and self._kernel.now < until:
+        while self._in_flight and not self._given_up and self._kernel.now < until:
             await asyncio.sleep(0.01)
 
     def partitions_for(self, topic: str) -> set[int]:
@@ -234,7 +234,7 @@ class SimulatedProducer:
             raise errors.MessageSizeTooLargeError("the record is too large")
         if self._given_up:
             raise errors.KafkaError("the producer is closed")
-        self._under_way[sent] = None
+        self._in_flight[sent] = None
         queue = self._order.setdefault((topic, partition), deque())
         queue.append(sent)
         if len(queue) == 1:
@@ -243,7 +243,7 @@ class SimulatedProducer:
         return sent
 
     def _write(self, queue: deque[_Sent]) -> None:
-        """What has gathered gets into the log together."""
+        """Write the waiting records together."""
         if self._given_up or not self._process.alive or not queue:
             return
         ready_at = self._broker.ready_at(queue[0].partition)
@@ -257,11 +257,11 @@ class SimulatedProducer:
         records = [(sent, self._broker.append(sent.partition, sent.key, sent.value)) for sent in written]
         if self._broker.lost_acknowledgements > 0:
             self._broker.lost_acknowledgements -= 1
-            self._kernel.count("appends that timed out and are there", len(records))
+            self._kernel.count("appends that timed out and are in the log", len(records))
             for sent, record in records:
                 for call in self._broker.unacknowledged:
                     call(self._broker.name(sent.partition), record)
-            return  # `_late` says that they timed out
+            return  # `_late` settles them
         delay_s = _NETWORK_S * (1 + self._kernel.random.random())
         self._kernel.call(delay_s, lambda: self._acknowledge(records))
 
@@ -270,25 +270,25 @@ class SimulatedProducer:
             return
         with self._kernel.as_process(self._process):
             for sent, record in records:
-                self._under_way.pop(sent, None)
+                self._in_flight.pop(sent, None)
                 sent.settle(Acknowledged(record.partition, record.offset))
-        if not self._under_way:
+        if not self._in_flight:
             self._waiters.notify()
 
     def _late(self, sent: _Sent) -> None:
         if sent.settled or not self._process.alive or self._given_up:
             return
         self._kernel.count("appends that timed out")
-        self._under_way.pop(sent, None)
+        self._in_flight.pop(sent, None)
         with self._kernel.as_process(self._process):
             sent.settle(errors.KafkaTimeoutError("no answer in time"))
-        if not self._under_way:
+        if not self._in_flight:
             self._waiters.notify()
 
     def flush(self, timeout: float | None = None) -> None:
         self._kernel.check_alive()
         until = None if timeout is None else self._kernel.now + timeout
-        while self._under_way and not self._given_up:
+        while self._in_flight and not self._given_up:
             left_s = None if until is None else until - self._kernel.now
             if left_s is not None and left_s <= 0:
                 raise errors.KafkaTimeoutError("not everything was acknowledged in time")
@@ -301,16 +301,16 @@ class SimulatedProducer:
         self.abort()
 
     def abort(self) -> None:
-        """Some of what is on its way may get into the log all the same."""
+        """Some of the sent records may be written."""
         if not self._given_up and self._process.alive:
             self._given_up = True
             for queue in self._order.values():
                 land(self._broker, queue, self._kernel.random.randrange(len(queue) + 1))
         self._given_up = True
-        self._under_way.clear()
+        self._in_flight.clear()
 
     def die(self) -> None:
-        """The process was killed: the first of what it had sent may get into the log."""
+        """The process was killed: some of the records that it sent first may be written."""
         if not self._given_up:
             self._given_up = True
             for queue in self._order.values():
@@ -337,8 +337,8 @@ class SimulatedConsumer:
     def _of(self, each: TopicPartition) -> Partition:
         return self._broker.partition(each.topic, each.partition)
 
-    def _ask(self, partitions: Sequence[Partition], timeout_ms: int | None = None) -> None:
-        """A question and its answer."""
+    def _request(self, partitions: Sequence[Partition], timeout_ms: int | None = None) -> None:
+        """A request and its answer."""
         self._kernel.check_alive()
         timeout_s = self._timeout_s if timeout_ms is None else timeout_ms / 1000
         until = self._kernel.now + timeout_s
@@ -367,17 +367,17 @@ class SimulatedConsumer:
     def beginning_offsets(
         self, partitions: Sequence[TopicPartition], timeout_ms: int | None = None
     ) -> Mapping[TopicPartition, int]:
-        self._ask([self._of(each) for each in partitions], timeout_ms)
+        self._request([self._of(each) for each in partitions], timeout_ms)
         return {each: self._of(each).first for each in partitions}
 
     def end_offsets(
         self, partitions: Sequence[TopicPartition], timeout_ms: int | None = None
     ) -> Mapping[TopicPartition, int]:
-        self._ask([self._of(each) for each in partitions], timeout_ms)
+        self._request([self._of(each) for each in partitions], timeout_ms)
         return {each: self._of(each).end for each in partitions}
 
     def offsets_for_times(self, timestamps: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Any]:
-        self._ask([self._of(each) for each in timestamps])
+        self._request([self._of(each) for each in timestamps])
         found: dict[TopicPartition, OffsetAtTime | None] = {}
         for each, at_ms in timestamps.items():
             records = self._of(each).records
@@ -437,7 +437,7 @@ class SimulatedConsumer:
 
 
 def connected(broker: Broker, arguments: dict[str, Any]) -> Any:
-    """In place of `core.eventlog.client._connected`: a client of the process that runs."""
+    """Replaces `core.eventlog.client._connected`: a client of the running process."""
     kernel = broker.kernel
     kernel.check_alive()
     process = kernel.running

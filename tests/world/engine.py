@@ -38,7 +38,7 @@ def settings(home: Path, kafka: KafkaSettings, gear: str) -> JobSettings:
 
 
 class Engine:
-    """The job, as its supervisor keeps it."""
+    """The job and its process."""
 
     def __init__(self, kernel: Kernel, broker: Broker, host: Host, job_settings: JobSettings) -> None:
         self.kernel, self.broker = kernel, broker
@@ -69,7 +69,7 @@ class Engine:
         self.ready = True
 
     def request_stop(self) -> None:
-        """As SIGTERM."""
+        """SIGTERM."""
         gate = self.gate
         if gate is not None and self.process.alive:
             self.kernel.spawn(self.process, gate.close, "signal")
@@ -82,7 +82,7 @@ class Engine:
 
 
 class _Recording:
-    """The tables are no part of this world."""
+    """Replaces the tables, which are not simulated."""
 
     archive = None
     attempts = SimpleNamespace(progress=None)
@@ -153,7 +153,7 @@ class _NoFrame:
 
 
 def exchanges(kernel: Kernel, broker: Broker, network: Network) -> Mapping[tuple[str, str], Any]:
-    """What stands in for Spark, HTTP and threads, by module and name."""
+    """The replacements of Spark, HTTP and threads, by module and name."""
     import queue
 
     task_context = SimpleNamespace(get=lambda: kernel.running.task if kernel.running is not None else None)

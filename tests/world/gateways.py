@@ -1,4 +1,4 @@
-"""Gateways: their operations on an event loop in simulated time, with the production code that stamps and appends."""
+"""Gateways: their operations on an event loop in simulated time, with production code for stamps and appends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Ts = TypeVarTuple("_Ts")
 
 
 class _Selector:
-    """Nothing is read from sockets: a loop waits for its timers and for other threads."""
+    """A selector without sockets: a loop waits for its timers and for other threads."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.waiters = Waiters(kernel)
@@ -54,7 +54,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._kernel.now
 
     def __del__(self) -> None:
-        """Not closed: tasks that are collected with it end without an error."""
+        """The loop stays open, so that its collected tasks end without an error."""
 
     def _process_events(self, events: list[Any]) -> None:
         pass
@@ -91,7 +91,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 
 class GatewayProcess:
-    """One gateway, or one of its workers."""
+    """One gateway process."""
 
     def __init__(self, kernel: Kernel, kafka: KafkaSettings, name: str, host: Host) -> None:
         self._kernel, self._kafka = kernel, kafka

@@ -1,4 +1,4 @@
-"""One history: an engine, its gateways, receivers and logs, and what happens to them, from one seed."""
+"""One history: an engine with its gateways, receivers and logs, from one seed."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tests.world.kernel import Host, Kernel
 from tests.world.oracle import Accepted, Member, Oracle
 from tests.world.receivers import Network
 
-# Bytes of the largest record: `feed` is cut at 1 MiB, `progress` at 32 KiB of lists, `attempts` at 64 KiB and a row.
+# Limits of the largest record: `feed` is cut at 1 MiB, `progress` at 32 KiB of lists, `attempts` at 64 KiB and a row.
 MOST_BYTES = {"feed": 1_100_000, "progress": 40_000, "attempts": 80_000}
 
 
 class History:
-    """The world of one seed, without what happens in it (`scenario`)."""
+    """The world of one seed; its events are in `scenario`."""
 
     def __init__(
         self, seed: int, tell: Callable[[str], None] = lambda line: None, kafka: KafkaSettings | None = None
@@ -63,7 +63,7 @@ class History:
         self.broker.unacknowledged.append(self._unacknowledged)
 
     def run(self, scenario: Callable[[History], Any], days: float) -> None:
-        """Run it to its end; raises what goes wrong."""
+        """Run it to its end, and raise its errors."""
         more = dict(exchanges(self.kernel, self.broker, self.network))
         try:
             with installed(self.kernel, self.broker, more):
@@ -81,7 +81,7 @@ class History:
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    # What a scenario does
+    # Actions of a scenario
 
     def say(self, what: str) -> None:
         self._tell(f"{_clock(self.kernel.now)}  {what}")
@@ -92,7 +92,7 @@ class History:
         return made
 
     def start_engine(self, host: str = "one") -> Engine:
-        """With a data directory that its host has for itself."""
+        """Start the job, with a data directory for each host."""
         home = self.folder / host
         for folder in (home, home / "run", home / "parked"):
             folder.mkdir(exist_ok=True)
@@ -170,8 +170,8 @@ class History:
         return accepted
 
     def judge(self) -> None:
-        """Raises Violated with all that does not hold. No record of an internal log is larger than the code that cuts
-        them says, and a header; and a driver keeps no broadcast of an earlier run."""
+        """Raises Violated with all broken promises. Also checks the size of records of internal logs, and that a driver
+        keeps no broadcast of an earlier run."""
         for log, most in MOST_BYTES.items():
             if (largest := self.broker.largest.get(log, 0)) > most:
                 self.oracle.faults.append(f"size: a record of {log} has {largest} bytes")
@@ -181,7 +181,7 @@ class History:
         self.oracle.judge()
 
     def _audited(self) -> list[str]:
-        """What `arborcast audit --order` finds in the rows."""
+        """The findings of `arborcast audit --order` in the rows."""
         ledger = Ledger()
         for record in self.attempts:
             ledger.add(record.value)
@@ -195,7 +195,7 @@ class History:
         self.kernel.count("first attempts whose order the rows do not show", report.undecided)
         return [f"audited: {each.notification[-6:]} for {each.subscription} is {each.kind}" for each in report.problems]
 
-    # What is seen
+    # Observers
 
     def _appended(self, log: str, record: Record) -> None:
         if log == "notifications" and record.value is not None:

@@ -1,7 +1,7 @@
-"""The simulated world in place of the real one: in all modules of `arborcast`, for as long as a history lasts.
+"""Replaces time, threads, Kafka and Spark in all modules of `arborcast` during a history.
 
-Production code asks the modules `time`, `threading`, `random`, `uuid` and `os`, a Kafka client and Spark. These names,
-and the default arguments that were taken from them, are exchanged; nothing else is.
+Production code uses the modules `time`, `threading`, `random`, `uuid` and `os`, a Kafka client and Spark. Only these
+names, and default arguments taken from them, are replaced.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SimulatedTime:
 
 
 class SimulatedOs:
-    """The module `os`, where it is about processes."""
+    """The functions of the module `os` for processes."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -107,7 +107,7 @@ class SimulatedRandom:
 
 @contextlib.contextmanager
 def installed(kernel: Kernel, broker: Broker, more: dict[tuple[str, str], Any]) -> Iterator[None]:
-    """While this lasts. `more` are attributes by module and name."""
+    """Replace them in this context. `more` are attributes by module and name."""
     simulated = SimulatedTime(kernel)
     exchanged: dict[int, Any] = {
         id(time): simulated,

@@ -1,9 +1,9 @@
 """Simulated time, processes and threads: everything runs in one thread of the machine, one step after the other.
 
-A simulated thread is a greenlet. It runs until it waits; then the next event of a heap is due, and time moves to it. So
-days pass in seconds, and one seed gives one history. A process is a number of such threads with a host, whose clock may
-be wrong. A process that is killed runs nothing any more: the greenlets are unwound at once, and whatever they still
-call on the way out has no effect.
+A simulated thread is a greenlet. It runs until it waits; then the next event of a heap is due, and time advances to it.
+So days pass in seconds, and one seed determines one history. A process is a number of such threads with a host, whose
+clock may be wrong. When a process is killed its greenlets are unwound at once, and their calls meanwhile have no
+effect.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Exit = greenlet.GreenletExit
 
 
 class Host:
-    """Where processes run. `ahead_s`: by how much its clock is ahead of the true time."""
+    """A host of processes. `ahead_s` is the error of its clock."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -32,7 +32,7 @@ class Host:
 
 
 class Process:
-    """A process. `state` are module globals that each real process has for itself."""
+    """A process. `state` are its values of module globals."""
 
     def __init__(self, kernel: Kernel, name: str, host: Host) -> None:
         self.kernel = kernel
@@ -42,15 +42,15 @@ class Process:
         self.alive = True
         self.fibers: dict[Fiber, None] = {}
         self.state: dict[tuple[str, str], Any] = {}
-        self.at_death: list[Callable[[], None]] = []  # what leaves it even so, before anything is unwound
+        self.at_death: list[Callable[[], None]] = []  # called at its kill, before the greenlets are unwound
         self.at_end: list[Callable[[], None]] = []
         self.steps = 0
         self.kill_at = 0  # the step at which it is killed; 0 for none
         self.task: Any = None
-        self.lag_s = 0.0  # it reads the control log so late
+        self.lag_s = 0.0  # the delay with which it reads the control log
 
     def step(self) -> None:
-        """Something that other processes can see is about to happen: here a process may die."""
+        """Called before each effect on other processes: here a process may be killed."""
         self.steps += 1
         if self.steps == self.kill_at:
             self.kernel.count("killed at a step")
@@ -58,7 +58,7 @@ class Process:
             self.kernel.block(None)
 
     def kill(self) -> None:
-        """As with kill -9."""
+        """kill -9."""
         self.kernel.end(self)
 
 
@@ -68,7 +68,7 @@ class Fiber:
     def __init__(self, process: Process, target: Callable[[], object], name: str) -> None:
         self.process = process
         self.name = name
-        self.turn = 0  # grows with each wait, so that a late wake-up counts for nothing
+        self.turn = 0  # the number of its waits: a wake-up is for one of them
         self.woken = False
         self.over = False
         self.failure: BaseException | None = None
@@ -91,7 +91,7 @@ class Fiber:
 
 
 class Kernel:
-    """Time, and what is due."""
+    """The simulated time, and the due events."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -104,8 +104,8 @@ class Kernel:
         self.counts: dict[str, int] = {}
         self.notes: dict[str, list[float]] = {}
         self.current: Fiber | None = None
-        self.of_callback: Process | None = None  # whose callback runs, where no simulated thread does
-        self.stretch = 1.0  # waits with a time-out last so many times as long: an idle engine has little to look at
+        self.of_callback: Process | None = None  # the process of the running callback, outside simulated threads
+        self.stretch = 1.0  # the factor of timeouts of waits: an idle engine polls in vain
         self._stretched: dict[Fiber, int] = {}
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -120,11 +120,11 @@ class Kernel:
         self.counts[what] = self.counts.get(what, 0) + number
 
     def note(self, what: str) -> None:
-        """Remember when it was."""
+        """Record the time of an event."""
         self.notes.setdefault(what, []).append(self.now)
 
     def wall_s(self, host: Host | None = None) -> float:
-        """What a clock shows: that of the running process' host, unless another is named."""
+        """The time by the clock of a host, by default that of the running process."""
         process = self.running
         if host is None and process is not None:
             host = process.host
@@ -138,7 +138,7 @@ class Kernel:
         return self.current.process if self.current is not None else self.of_callback
 
     def run(self, until_s: float, done: Callable[[], bool] = lambda: False) -> None:
-        """Until this time, or until it is done."""
+        """Run until this time, or until `done`."""
         while self._heap and not done():
             at, _, call = self._heap[0]
             if at > until_s:
@@ -154,7 +154,7 @@ class Kernel:
 
     @contextmanager
     def as_process(self, process: Process) -> Iterator[None]:
-        """What is called now belongs to a process, without being one of its threads."""
+        """Calls in this context belong to a process, outside its threads."""
         before, self.of_callback = self.of_callback, process
         self._load(process)
         try:
@@ -181,7 +181,7 @@ class Kernel:
         return fiber
 
     def end(self, process: Process) -> None:
-        """It is gone, with all its threads."""
+        """End a process with all its threads."""
         if not process.alive:
             return
         process.alive = False
@@ -198,7 +198,7 @@ class Kernel:
     def _unwind(self, fiber: Fiber) -> None:
         fiber.over = True
         if fiber is self.current:
-            return  # it ends by itself
+            return  # it ends at its next check
         before, self.current = self.current, fiber
         self._load(fiber.process)
         try:
@@ -208,7 +208,7 @@ class Kernel:
             self._load(before.process if before is not None else None)
 
     def close(self) -> None:
-        """Nothing runs any more."""
+        """End all processes."""
         self._closing = True
         for process in list(self.processes.values()):
             self.end(process)
@@ -216,13 +216,13 @@ class Kernel:
         self._load(None)
 
     def check_alive(self) -> None:
-        """Ends the running thread when its process is gone."""
+        """End the running thread if its process has ended."""
         process = self.running
         if self._closing or (process is not None and not process.alive):
             raise Exit
 
     def block(self, timeout_s: float | None, stretches: bool = False) -> bool:
-        """Wait to be woken; whether that happened in time."""
+        """Wait for `wake`; returns whether it was in time."""
         self.check_alive()
         fiber = self.current
         assert fiber is not None, "only a simulated thread may wait"
@@ -233,21 +233,21 @@ class Kernel:
             if stretches and self.stretch > 1.0 and timeout_s > 0.01:
                 timeout_s *= self.stretch
                 self._stretched[fiber] = turn
-            self.call(max(timeout_s, 1e-6), lambda: self._resume(fiber, turn))  # no step takes no time at all
+            self.call(max(timeout_s, 1e-6), lambda: self._resume(fiber, turn))  # each step takes time
         self.hub.switch()
         self._stretched.pop(fiber, None)
         self.check_alive()
         return fiber.woken
 
     def unstretch(self) -> None:
-        """Waits last as long as was asked for again."""
+        """Set the factor of timeouts to 1 again."""
         self.stretch = 1.0
         for fiber, turn in list(self._stretched.items()):
             self.call(0.0, lambda fiber=fiber, turn=turn: self._resume(fiber, turn))  # type: ignore[misc]  # mypy infers no lambda with a default
         self._stretched.clear()
 
     def wake(self, fiber: Fiber, turn: int) -> None:
-        """End the wait of a thread, if it is still that one."""
+        """End this wait of a thread, if it has not ended."""
         if fiber.turn == turn and not fiber.woken:
             fiber.woken = True
             self.call(0.0, lambda: self._resume(fiber, turn))
@@ -267,7 +267,7 @@ class Kernel:
 
 
 class Waiters:
-    """Threads that wait for one thing."""
+    """Threads that wait for one event."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -292,7 +292,7 @@ class Waiters:
 
 
 class Threading:
-    """What production code uses of the module `threading`, in simulated threads."""
+    """Replaces the module `threading` as far as production code uses it."""
 
     def __init__(self, kernel: Kernel) -> None:
         world = self
@@ -308,7 +308,7 @@ class Threading:
                 until = None if timeout is None or timeout < 0 else kernel.now + timeout
                 while self._depth and not (world.reentrant(self) and self._holder is me):
                     if me is not None and not (me.alive if isinstance(me, Process) else me.process.alive):
-                        return True  # it is on its way out
+                        return True  # it is being unwound
                     if not blocking or (until is not None and kernel.now >= until):
                         return False
                     self._waiters.wait(None if until is None else until - kernel.now)

@@ -1,4 +1,4 @@
-"""Faults that the dispatch has had: each is put back for one short history, and the world has to find it."""
+"""Former faults of the dispatch: each is reintroduced for one short history, in which the world must find it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.world.oracle import Violated
 
 
 def begin(history: History, gear: str = "realtime", gateways: int = 1) -> None:
-    """Gateways and the job are up."""
+    """Start the gateways."""
     history.gear = gear
     for number in range(gateways):
         history.start_gateway(f"gateway {number + 1}")
@@ -71,7 +71,7 @@ def settled(history: History, within_s: float = 300.0) -> None:
 
 
 def topics_of(history: History, partitions: Mapping[int, int]) -> list[str]:
-    """So many topics of each partition."""
+    """The given number of topics of each partition."""
     left, found = dict(partitions), []
     for number in range(10_000):
         name = f"t{number}"
@@ -148,7 +148,7 @@ def the_clock_put_back_before_a_task_begins(history: History) -> None:
     begin(history)
     subscribe(history, "s", "a")
     start(history)
-    history.network.receiver("http://s/").temper = "failing"
+    history.network.receiver("http://s/").behaviour = "failing"
     notify(history, "a")
     assert history.engine is not None
     assert history.engine.job is not None
@@ -159,7 +159,7 @@ def the_clock_put_back_before_a_task_begins(history: History) -> None:
     query.end_batch()
     history.kernel.sleep(4.0)
     notify(history, "a", 3)
-    history.network.receiver("http://s/").temper = "well"
+    history.network.receiver("http://s/").behaviour = "well"
 
 
 def an_interval_and_a_deadline_with_the_clock_put_back(history: History) -> None:
@@ -201,11 +201,11 @@ def a_worker_killed_while_it_parks(history: History) -> None:
 
     def recover(log: str, record: Any) -> None:
         if log == "parked":
-            receiver.temper = "well"
+            receiver.behaviour = "well"
 
     history.broker.appended.append(recover)
     for step in range(4, 20, 3):
-        receiver.temper = "failing"
+        receiver.behaviour = "failing"
         for _ in range(12):
             history.notify(history.gateways[0], "a")
         history.kernel.sleep(0.001)
@@ -234,7 +234,7 @@ def a_stop_behind_a_batch_that_failed(history: History) -> None:
                 history.kernel.call(0.2, worker.kill)
 
     history.broker.appended.append(die)
-    history.network.receiver("http://s/").temper = "slow"
+    history.network.receiver("http://s/").behaviour = "slow"
     for _ in range(30):
         history.notify(history.gateways[0], "a")
     history.wait(lambda: engine.job is not None and engine.job.modes.supervisor.failures > 0, 120, "a batch has failed")
@@ -249,7 +249,7 @@ def endpoints_that_are_dead_for_an_hour(history: History) -> None:
         subscribe(history, f"a-rather-long-name-of-an-endpoint-{number}", "a")
     start(history)
     for receiver in history.oracle.members:
-        history.network.receiver(f"http://{receiver}/").temper = "refusing"
+        history.network.receiver(f"http://{receiver}/").behaviour = "refusing"
     notify(history, "a", 3)
     history.kernel.sleep(120.0)
     before, began = history.broker.bytes["feed"], history.kernel.now
@@ -258,7 +258,7 @@ def endpoints_that_are_dead_for_an_hour(history: History) -> None:
         history.kernel.sleep(5.0)
     a_minute = (history.broker.bytes["feed"] - before) * 60.0 / (history.kernel.now - began)
     for receiver in history.oracle.members:
-        history.network.receiver(f"http://{receiver}/").temper = "well"
+        history.network.receiver(f"http://{receiver}/").behaviour = "well"
     # 60 endpoints, each on trial about once a minute: a name each time, and a position with each retry.
     if a_minute > 60_000:
         raise Violated(f"bytes: {a_minute:.0f} bytes a minute in feed, with 60 dead endpoints")
@@ -277,20 +277,20 @@ def a_reliable_message_for_a_timely_subscription_that_is_away(history: History) 
     begin(history)
     subscribe(history, "s", "a", reliability="timely")
     start(history)
-    history.network.receiver("http://s/").temper = "refusing"
+    history.network.receiver("http://s/").behaviour = "refusing"
     notify(history, "a", 3, reliable=True)
     history.kernel.sleep(20.0)
-    history.network.receiver("http://s/").temper = "well"
+    history.network.receiver("http://s/").behaviour = "well"
 
 
 def a_validity_that_ends_while_an_endpoint_is_away(history: History) -> None:
     begin(history)
     subscribe(history, "s", "a")
     start(history)
-    history.network.receiver("http://s/").temper = "refusing"
+    history.network.receiver("http://s/").behaviour = "refusing"
     notify(history, "a", 2, valid_until_ms=int((history.kernel.wall_s() + 10.0) * 1000))
     history.kernel.sleep(120.0)
-    history.network.receiver("http://s/").temper = "well"
+    history.network.receiver("http://s/").behaviour = "well"
 
 
 def a_last_message_while_a_worker_is_dead(history: History) -> None:
@@ -318,7 +318,7 @@ def a_message_for_many_behind_later_ones(history: History) -> None:
     history.wait(lambda: member.changes[-1].answered is not None, 10, "the Subscribe is answered")
     start(history)
     receiver = history.network.receiver("http://s/")
-    receiver.temper = "slow"
+    receiver.behaviour = "slow"
     notify(history, other)
     history.wait(lambda: bool(receiver.pushes), 10, "the first push has begun")
     notify(history, many, pause_s=0.02)
@@ -334,7 +334,7 @@ def workers_that_die_again_and_again(history: History) -> None:
     begin(history)
     subscribe(history, "s", "a")
     start(history)
-    history.network.receiver("http://s/").temper = "slow"
+    history.network.receiver("http://s/").behaviour = "slow"
     assert history.engine is not None
     for _ in range(4):
         notify(history, "a", 3)
@@ -348,7 +348,7 @@ def a_receiver_that_ends_its_subscription(history: History) -> None:
     subscribe(history, "s", "a")
     start(history)
     member = history.oracle.members["s"]
-    history.network.receiver("http://s/").temper = "gone"
+    history.network.receiver("http://s/").behaviour = "gone"
     member.gone = True
     member.change(history.kernel.now, None)
     notify(history, "a")
@@ -360,11 +360,11 @@ def an_outage_of_kafka_right_after_retries(history: History) -> None:
     subscribe(history, "s", "a")
     start(history)
     receiver = history.network.receiver("http://s/")
-    receiver.temper = "failing"
+    receiver.behaviour = "failing"
     notify(history, "a", 20)
     history.kernel.sleep(1.0)
-    receiver.temper = "well"
-    history.wait(lambda: any(each.heard and each.accepted for each in receiver.pushes), 120, "a retry succeeds")
+    receiver.behaviour = "well"
+    history.wait(lambda: any(each.received and each.accepted for each in receiver.pushes), 120, "a retry succeeds")
     now = history.kernel.now
     history.broker.away_until = now + 30.0
     history.oracle.kafka_was_slow.append((now, now + 30.0))
@@ -392,7 +392,7 @@ def _before_the_last(write: Callable[..., None]) -> Callable[..., None]:
 
 
 async def _nothing(*_: object) -> None:
-    """Kafka is not asked where the log ends."""
+    """Replaces the request for the end of the log."""
 
 
 @contextlib.contextmanager
@@ -412,7 +412,7 @@ def always_clean() -> Iterator[None]:
 
 
 def _of_all_partitions(self: Any) -> recovered.StartState:
-    """Of partitions that were quiet all the time it is not known that nothing was begun; rows of all count."""
+    """Idle partitions are not known as clean; rows of all partitions count."""
     known = self._listener.known
     positions = self._placed({number: each.position for number, each in known.items()})
     since = min((each.since for each in known.values() if not each.clean), default=-1)
@@ -425,8 +425,8 @@ def _of_all_partitions(self: Any) -> recovered.StartState:
     )
 
 
-def _said_again_and_whole(before: Exclusions, now: Exclusions) -> Iterator[Any]:
-    """All endpoints with each difference."""
+def _all_endpoints(before: Exclusions, now: Exclusions) -> Iterator[Any]:
+    """All endpoints in each change."""
     if now != before:
         yield ExclusionChange(now.held, before.held - now.held, dict(now.read), now.degraded, now.watched)
 
@@ -472,7 +472,7 @@ SMALL = replace(KAFKA, max_record_bytes=64 * 1024)
 
 @dataclass(frozen=True)
 class KnownFault:
-    """A fault in words, how it is put back, the history that finds it and what is found."""
+    """A fault, its reintroduction, the history that finds it, and the kind of the finding."""
 
     name: str
     put_back: Callable[[], Any]
@@ -484,7 +484,7 @@ class KnownFault:
 
 KNOWN = (
     KnownFault(
-        "a start recalls everything since the quietest partition had a message",
+        "a start reads everything since the last message of the quietest partition",
         lambda: patched(
             (recovery.Recovery, "start_state", _of_all_partitions),
             (recovery.Recovery, "write_clean", lambda self, run, begin, positions: None),
@@ -493,7 +493,7 @@ KNOWN = (
         "start",
     ),
     KnownFault(
-        "what is parked after the clock was put back waits before what was parked earlier",
+        "messages parked after the clock was put back precede earlier parked ones",
         lambda: patched(
             (task, "clock_of", _wall_clock), (realtime_mode, "clock_of", _wall_clock), *_TASKS_OF_SECOND_BATCHES
         ),
@@ -509,7 +509,7 @@ KNOWN = (
         "audited",
     ),
     KnownFault(
-        "a repeated task of a batch does not know what the dead worker has parked",
+        "a repeated task of a batch ignores the parked messages of the dead worker",
         lambda: patched((sink, "parked_in_batch", lambda *asked: []), (sink, "settled_in_batch", _of_batch_alone)),
         a_worker_killed_while_it_parks,
         "twice",
@@ -521,8 +521,8 @@ KNOWN = (
         "twice",
     ),
     KnownFault(
-        "workers are told of all sick endpoints with each change",
-        lambda: patched((driver, "exclusion_changes", _said_again_and_whole)),
+        "each change sends all degraded endpoints to the workers",
+        lambda: patched((driver, "exclusion_changes", _all_endpoints)),
         endpoints_that_are_dead_for_an_hour,
         "bytes",
     ),
@@ -536,7 +536,7 @@ KNOWN = (
         "twice",
     ),
     KnownFault(
-        "a stop behind a batch that failed is taken for a clean one",
+        "a stop after a failed batch counts as clean",
         always_clean,
         a_stop_behind_a_batch_that_failed,
         "twice",
@@ -549,7 +549,7 @@ KNOWN = (
         SMALL,
     ),
     KnownFault(
-        "a gateway stamps without what another gateway has answered",
+        "a gateway stamps before it has read the answered changes of another gateway",
         lambda: patched((changes.ControlChanges, "keep_up", _nothing)),
         a_notify_through_another_gateway_behind_a_subscribe,
         "lost",
@@ -561,13 +561,13 @@ KNOWN = (
         "interval",
     ),
     KnownFault(
-        "a notification belongs to those that are there when it is matched",
+        "a notification matches the subscriptions of the time of matching",
         _read_as(control=UNSTAMPED),
         a_subscribe_behind_a_notify_while_no_job_runs,
         "stranger",
     ),
     KnownFault(
-        "a reliable message is dropped where a timely one would be",
+        "a reliable message is dropped like a timely one",
         _read_as(reliable=False),
         a_reliable_message_for_a_timely_subscription_that_is_away,
         "dropped",
@@ -579,25 +579,25 @@ KNOWN = (
         "late",
     ),
     KnownFault(
-        "matches in a report without a count of notifications are not known to the deadline watch",
+        "the deadline watch ignores matches in a report without a count of notifications",
         lambda: patched((driver, "_has_report", _counts_or_signs)),
         a_last_message_while_a_worker_is_dead,
         "silence",
     ),
     KnownFault(
-        "a minimum interval lasts until the clock is where it was before it was put back",
+        "a minimum interval lasts until the clock reaches its former time after it was put back",
         lambda: patched((intervals, "_CLOCKS_MS", math.inf)),
         an_interval_and_a_deadline_with_the_clock_put_back,
         "interval",
     ),
     KnownFault(
-        "a deadline is checked when the clock is where it was before it was put back",
+        "a deadline is checked only when the clock reaches its former time after it was put back",
         lambda: patched((deadlines.Deadlines, "put_back", lambda self, now_ms: None)),
         an_interval_and_a_deadline_with_the_clock_put_back,
         "silence",
     ),
     KnownFault(
-        "the position of a task passes a message that waits behind later ones of its lane",
+        "the position of a task is behind a message that waits after later ones of its lane",
         lambda: patched((waiting.WaitingMessages, "oldest", _of_the_first)),
         a_message_for_many_behind_later_ones,
         "lost",
@@ -609,7 +609,7 @@ KNOWN = (
         "size",
     ),
     KnownFault(
-        "a subscription that its receiver has ended goes on",
+        "a subscription continues after its receiver has answered 410",
         lambda: patched((redeliverer.SubscriptionEnds, "end", lambda self, ids: None)),
         a_receiver_that_ends_its_subscription,
         "gone",
@@ -630,7 +630,7 @@ KNOWN = (
 
 
 def find(fault: KnownFault, tell: Callable[[str], None] = lambda line: None, put_back: bool = True) -> str:
-    """What the world says of it; empty where it finds nothing."""
+    """The finding of the world; empty without one."""
     history = History(fault.seed, tell, fault.kafka)
 
     def scenario(history: History) -> None:

@@ -1,5 +1,5 @@
-"""What must hold of a history, computed from what was asked of the engine and what its receivers saw: nothing that the
-engine says of itself counts, but for its rows."""
+"""The promises that a history must keep, checked with the requests to the engine, the arrivals at receivers, and the
+rows of `attempts`; no other state of the engine counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.world.brokers import Record
 from tests.world.kernel import EPOCH_S, Kernel, Process
 from tests.world.receivers import Push
 
-# With which of these each finding begins. Each has a fault that it finds in `known_faults`.
+# The prefixes of findings. For each of them `known_faults` has a fault.
 RULES = (
     "lost",
     "twice",
@@ -39,16 +39,16 @@ RULES = (
     "bytes",
 )
 
-# What a publisher wants delivered until some time may be under way by then, and queued behind that.
+# At the end of its validity a message may be in flight, or next in its lane.
 LATE_S = 60.0
 
-# A subscription whose receiver answers 410 is over within this time.
+# A subscription whose receiver answers 410 ends within this time.
 ENDS_S = 120.0
 
 _KIND = re.compile(rb'kind="deadline-(missed|met)"')
 _SINCE = re.compile(rb'since="(\d+)"')
 
-# A message so much older than the last one that passed its interval passes, too.
+# A message that is older than the last passed one by more than this passes its interval, too.
 _CLOCKS_MS = 60_000
 
 # Rows are written within a tenth of a second, and Kafka has them some milliseconds later.
@@ -60,7 +60,7 @@ PUSH_TIMEOUT_S = PushSettings().total_timeout_s
 
 @dataclass(eq=False)
 class Accepted:
-    """A notification, from when its Notify began; when it was acknowledged, and where it is."""
+    """A notification with the times of its Notify and acknowledgement, and its place in the log."""
 
     id: str
     topic: str
@@ -73,12 +73,13 @@ class Accepted:
     valid_until_ms: int = 0
     reliable: bool = False
     stored_at: float = 0.0
-    last: int = 0  # the offset of the last of these records
+    last: int = 0  # the offset of its last record
 
 
 @dataclass(eq=False)
 class Change:
-    """From `began` on a subscription may be so, from `answered` on it is: in force, paused, or over (None)."""
+    """A requested state of a subscription: in force, paused, or ended (None). Possible from `began` on, certain from
+    `answered` on."""
 
     began: float
     receives: bool | None
@@ -88,7 +89,7 @@ class Change:
 
 @dataclass(eq=False)
 class Member:
-    """A subscription as its owner knows it."""
+    """A subscription, with the requests of its owner."""
 
     subscription: Subscription
     changes: list[Change] = field(default_factory=list)
@@ -112,18 +113,18 @@ class Member:
 
     def answered(self, change: Change, at: float, result: Any) -> None:
         if isinstance(result, InfrastructureError):
-            change.failed = True  # it may have happened all the same
+            change.failed = True  # it may be in the log
         else:
             change.answered = at
 
     def in_force(self, since: float, until: float) -> bool | None:
-        """Whether it was during all of this time; None where that cannot be said."""
+        """Whether it was in force during all of this time; None if that is uncertain."""
         sure: bool | None = False
         possible: set[bool] = {False}
         for each in self.changes:
             if each.began > until:
                 break
-            receives = each.receives is not None  # what is accepted while it is paused waits for it
+            receives = each.receives is not None  # while it is paused, messages are parked
             if each.answered is not None and each.answered < since:
                 possible = {receives}
             else:
@@ -150,19 +151,19 @@ class Member:
 
 
 class Violated(AssertionError):
-    """Something that must hold does not."""
+    """A promise was broken."""
 
 
 @dataclass(eq=False)
 class Kill:
-    """When a process was killed, with everything that it had not written."""
+    """The kill of a process, which loses all unwritten state."""
 
     process: Process
     at: float
 
 
 class Oracle:
-    """Gathers while the history goes on; `judge` at its end."""
+    """Collects events during the history; `judge` checks them at its end."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -171,22 +172,22 @@ class Oracle:
         self.pushes: dict[tuple[str, str], list[Push]] = defaultdict(list)
         self.states: dict[tuple[str, str], set[str]] = defaultdict(set)
         self.row_at: dict[tuple[str, str], float] = {}
-        # Of a subscription and a topic, by priority: offset and id of the last that has left for the first time.
+        # By subscription and topic, then priority: offset and id of the last first attempt.
         self.first_attempts: dict[tuple[str, str], dict[int, tuple[int, str]]] = defaultdict(dict)
         self.unsettled: dict[tuple[str, str], list[str]] = defaultdict(list)
-        self.open: list[tuple[Member, Accepted]] = []  # what has to be delivered, and was not when it was last looked
+        self.open: list[tuple[Member, Accepted]] = []  # due deliveries that were not made at the last check
         self.in_pull_points: set[tuple[str, str]] = set()
-        self.gone_at: dict[str, float] = {}  # when a push to it was answered with 410, and a process had that answer
-        self.told_missed: dict[str, list[tuple[float, int]]] = defaultdict(list)  # when, and since when nothing came
+        self.gone_at: dict[str, float] = {}  # when a process received the answer 410 for it
+        self.missed: dict[str, list[tuple[float, int]]] = defaultdict(list)  # times of notices, and their `since`
         self.last_notices: dict[str, str] = {}  # the kind of the last notice of each subscription with a deadline
         self.kafka_was_slow: list[tuple[float, float]] = []
-        # Records of a notification in the log: triggers and notices are appended again after a crash or a time-out.
+        # Records of a notification in the log: triggers and notices are repeated after a crash or a timeout.
         self.copies: Counter[str] = Counter()
-        self.parked_again: set[tuple[str, str]] = set()  # deliveries whose parked record is there twice, by a time-out
+        self.parked_again: set[tuple[str, str]] = set()  # deliveries with two parked records, after a timeout
         self.excused = 0
         self.faults: list[str] = []
 
-    # What happens
+    # Events
 
     def accepted(self, number: str, topic: str, at: float) -> Accepted:
         made = self.notifications[number] = Accepted(number, topic, at)
@@ -200,10 +201,10 @@ class Oracle:
         self.copies[notification.id] += 1
         known = self.notifications.get(notification.id)
         if known is None and notification.cause in self.notifications:
-            # It is for those that are in force from when its cause is there until it is.
+            # It is for subscriptions in force between the times of its cause and of itself.
             known = self.accepted(notification.id, notification.topic, self.notifications[notification.cause].began)
         if notification.only:
-            self._told(notification)
+            self._noticed(notification)
         if known is None:
             return
         known.last = record.offset
@@ -217,19 +218,19 @@ class Oracle:
             if notification.cause:
                 self.acknowledged(known)
 
-    def _told(self, notification: Notification) -> None:
+    def _noticed(self, notification: Notification) -> None:
         kind, since = _KIND.search(notification.payload), _SINCE.search(notification.payload)
         if kind is None or since is None:
             return
         self.last_notices[notification.only] = kind[1].decode()
         if kind[1] == b"missed":
-            self.told_missed[notification.only].append((self._kernel.now, int(since[1])))
+            self.missed[notification.only].append((self._kernel.now, int(since[1])))
 
     def put_into_pull_point(self, subscription: str, notification: str) -> None:
         self.in_pull_points.add((subscription, notification))
 
     def ended(self, subscription: str) -> None:
-        """Its end is in the control log."""
+        """The end of a subscription is in the control log."""
         member = self.members.get(subscription)
         if member is not None and member.gone and member.changes[-1].answered is None:
             member.changes[-1].answered = self._kernel.now
@@ -246,10 +247,10 @@ class Oracle:
     def _dropped(self, row: Attempt) -> None:
         accepted, member = self.notifications.get(row.notification), self.members.get(row.subscription)
         if accepted is not None and member is not None and not member.drops(accepted):
-            self.faults.append(f"dropped: {row.notification[-6:]} for {row.subscription}, which may not lose it")
+            self.faults.append(f"dropped: {row.notification[-6:]} for {row.subscription}, against its policy")
 
     def answered(self, push: Push) -> None:
-        """A process has the answer."""
+        """A process received the answer of a push."""
         if push.status == 410:
             self.gone_at.setdefault(push.subscription, self._kernel.now)
 
@@ -271,7 +272,7 @@ class Oracle:
             return
         answered = member.changes[0].answered
         if answered is None or accepted.began <= answered:
-            # Accepted during the Subscribe, it may belong to it, or not, and a repetition after a crash may differ.
+            # A message accepted during the Subscribe may match or not, and a repetition after a crash may differ.
             return
         lane = push.subscription, accepted.topic
         before = self.first_attempts[lane]
@@ -295,12 +296,12 @@ class Oracle:
     def _is_settled(self, subscription: str, number: str) -> bool:
         if (subscription, number) in self.row_at or self._is_void(self.notifications[number]):
             return True
-        return any(each.heard and each.accepted for each in self.pushes[subscription, number])
+        return any(each.received and each.accepted for each in self.pushes[subscription, number])
 
-    # What must hold
+    # Checks
 
     def acknowledged(self, accepted: Accepted) -> None:
-        """It belongs to those that were in force all the while."""
+        """An acknowledged message is due for all subscriptions that were in force during its Notify."""
         accepted.acknowledged = self._kernel.now
         for member in self.members.values():
             if accepted.topic not in member.topics or member.subscription.policy.interval_ms:
@@ -309,7 +310,7 @@ class Oracle:
                 self.open.append((member, accepted))
 
     def left(self) -> int:
-        """How many deliveries that must be made were not made yet."""
+        """The number of due deliveries that are not made."""
         self.open = [
             (member, accepted)
             for member, accepted in self.open
@@ -318,7 +319,7 @@ class Oracle:
         return len(self.open)
 
     def _is_through(self, member: Member, accepted: Accepted) -> bool:
-        """Whether nothing more has to become of a delivery."""
+        """Whether a delivery is complete."""
         delivery = member.name, accepted.id
         if self._has_expired(member, accepted):
             return True
@@ -332,16 +333,16 @@ class Oracle:
         return "dropped" in self.states.get(delivery, ()) and member.drops(accepted)
 
     def _has_expired(self, member: Member, accepted: Accepted) -> bool:
-        """Whether a row says that it came too late, and its publisher does not want it delivered any more."""
+        """Whether a message is past its validity, and has a row with that state."""
         return "expired" in self.states.get((member.name, accepted.id), ()) and self._is_void(accepted)
 
     def _is_void(self, accepted: Accepted) -> bool:
-        """Whether its publisher does not want it delivered any more."""
+        """Whether a message is past its validity."""
         is_late = accepted.valid_until_ms <= self._kernel.wall_s() * 1000 or self._clock_was_set(math.inf)
         return accepted.valid_until_ms > 0 and is_late
 
     def judge(self) -> None:
-        """Raises Violated with all that does not hold."""
+        """Raises Violated with all broken promises."""
         faults = [*self.faults, *self._intervals(), *self._deadlines(), *self._not_ended()]
         self.left()
         for member, accepted in self.open:
@@ -355,37 +356,37 @@ class Oracle:
             raise Violated("\n".join([*faults[:20], str(dict(found))]))
 
     def _intervals(self) -> Iterable[str]:
-        """Of a topic the first message passes, then the next that is accepted an interval later, by its time stamp."""
+        """The first message of a topic passes, then the next one with a timestamp at least an interval later."""
         stored = sorted((each for each in self.notifications.values() if each.place), key=lambda each: each.place or ())
         for member in self.members.values():
             interval_ms = member.subscription.policy.interval_ms
             next_ms = 0
             passed: list[int] = []
             for each in stored if interval_ms else ():
-                # Before the Subscribe was answered it may have been one or the other.
+                # During the Subscribe both are right.
                 answered = member.changes[0].answered
                 if each.topic != member.topic or answered is None:
                     continue
-                # What has passed and expired has passed.
+                # Expired messages count as passed.
                 pushed = bool(self.pushes.get((member.name, each.id))) or self._has_expired(member, each)
                 passes = each.accepted_ms >= next_ms
                 if self._clock_was_set(each.stored_at):
-                    # After a crash the interval is that of the message that passed with the latest stamp.
+                    # After a crash the interval begins at the latest timestamp of a passed message.
                     kept_back = any(-_CLOCKS_MS <= each.accepted_ms - earlier < interval_ms for earlier in passed)
                     passes = pushed or not kept_back
                 passed += [each.accepted_ms] if pushed else []
                 if passes and each.began > answered:
                     next_ms = each.accepted_ms + interval_ms
                 if each.began > answered and pushed != passes:
-                    what = "passed too early" if pushed else "was kept back"
+                    what = "passed too early" if pushed else "did not pass"
                     yield f"interval: {each.id[-6:]}, accepted at {each.began:.3f}, {what} for {member.name}"
 
     def _deadlines(self) -> Iterable[str]:
-        """A silence that is told lasts as long as the deadline: nothing was accepted in it, and in its log."""
-        for name, told in self.told_missed.items():
+        """A notice of a missed deadline is right: no message was accepted and stored during the deadline."""
+        for name, notices in self.missed.items():
             member = self.members[name]
             deadline_ms = member.subscription.policy.deadline_ms or 0
-            for at, since_ms in told:
+            for at, since_ms in notices:
                 if self._clock_was_set(at):
                     break
                 came = [
@@ -396,22 +397,22 @@ class Oracle:
                     and (each.stored_at + EPOCH_S) * 1000 < since_ms + deadline_ms
                 ]
                 if came:
-                    yield f"silence: {name} was told at {at:.3f} of one since {since_ms}, in which {came[0]} came"
+                    yield f"silence: {name} got a notice at {at:.3f} of one since {since_ms}, in spite of {came[0]}"
 
     def check_silences(self) -> None:
-        """After hours without a message, the last notice of each subscription with a deadline is of a missed one."""
+        """After hours without a message, the last notice of each subscription with a deadline is "missed"."""
         for name, member in self.members.items():
             if member.subscription.policy.deadline_ms and self.last_notices.get(name) != "missed":
-                self.faults.append(f"silence: {name} has no notice of the one that lasts at {self._kernel.now:.3f}")
+                self.faults.append(f"silence: {name} has no notice of the current one at {self._kernel.now:.3f}")
 
     def _not_ended(self) -> Iterable[str]:
         for name, at in self.gone_at.items():
             member = self.members[name]
             if member.gone and member.changes[-1].answered is None and at < self._kernel.now - ENDS_S:
-                yield f"gone: {name} has answered 410 at {at:.3f}, and is still subscribed"
+                yield f"gone: {name} answered 410 at {at:.3f}, and is still subscribed"
 
     def _clock_was_set(self, until: float) -> bool:
-        """Intervals go by the stamps of gateways."""
+        """Whether a clock was set: intervals use the timestamps of gateways."""
         return any(each <= until for each in self._kernel.notes.get("clock set", ()))
 
     def _strangers(self, name: str, number: str) -> list[str]:
@@ -433,27 +434,27 @@ class Oracle:
                 return [
                     f"twice: {name} got {number[-6:]} at {before.answered:.3f} and again, from {again.began:.3f} on by "
                     f"{again.process.name} {again.process.pid}; {before.process.name} {before.process.pid} had the "
-                    f"first answer at {before.heard:.3f} and ended at {died_at:.3f}"
+                    f"first answer at {before.received:.3f} and ended at {died_at:.3f}"
                 ]
             self.excused += 1
         return []
 
     def _may_come_again(self, name: str, number: str, before: Push, again: Push) -> bool:
-        """A push under way at a crash or a time-out, or one that had ended within a tenth of a second before; or before
-        Kafka was away, when the process ended before Kafka was back."""
-        if not before.heard or before.timed_out or before.cut or before.request is again.request:
+        """Whether a repetition is excused: the push was in flight at a crash or timeout, or had ended within a tenth of
+        a second before it, or before an outage of Kafka that outlasted the process."""
+        if not before.received or before.timed_out or before.cut or before.request is again.request:
             return True
-        if again.began < before.heard:
-            # Its process waited for Kafka, and got the answer after the time limit of a push.
+        if again.began < before.received:
+            # Its process waited for Kafka, and read the answer after the time limit of a push.
             return again.began - before.began >= PUSH_TIMEOUT_S and self.kafka_was_slow_at(before.answered or 0.0)
-        # A task that Spark cuts off writes nothing more, also while its worker still runs.
+        # A task that Spark has cut off writes nothing more, even if its worker still runs.
         ends = (before.process.state.get((what, "at"), -math.inf) for what in ("cut off", "died"))
         died_at = min((at for at in ends if at >= before.began), default=math.inf)
         if died_at > again.began:
             return False
-        return bool(died_at - before.heard <= UNWRITTEN_S or self.kafka_was_slow_at(before.heard))
+        return bool(died_at - before.received <= UNWRITTEN_S or self.kafka_was_slow_at(before.received))
 
     def kafka_was_slow_at(self, at: float) -> bool:
-        """Whether Kafka was away, or a partition without a leader, then, shortly before, or before a row that was due
-        could be there."""
+        """Whether there was an outage of Kafka or of a partition at this time, shortly before it, or before a due row
+        could be written."""
         return any(begin - UNWRITTEN_S <= at <= end for begin, end in self.kafka_was_slow)

@@ -1,4 +1,4 @@
-"""Receivers of every temper, and the workers' way to them."""
+"""Receivers with several behaviours, and the transport to them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from arborcast.dispatch.delivery.transport.contract import Callback, PushRequest
 from tests.support.redelivery_world import ids_of
 from tests.world.kernel import Kernel, Process, Waiters
 
-Temper = Literal["well", "slow", "late", "refusing", "failing", "hanging", "cutting", "gone"]
+Behaviour = Literal["well", "slow", "late", "refusing", "failing", "hanging", "cutting", "gone"]
 
-# How long each takes to answer, from and to.
-TAKES_S: dict[Temper, tuple[float, float]] = {
+# The shortest and longest time until the answer of each.
+TAKES_S: dict[Behaviour, tuple[float, float]] = {
     "well": (0.001, 0.03),
     "slow": (0.3, 1.5),
     "late": (2.5, 9.0),
@@ -30,7 +30,7 @@ TAKES_S: dict[Temper, tuple[float, float]] = {
 
 @dataclass(eq=False)
 class Push:
-    """A push as it left, and what came of it. Times are true ones."""
+    """A push and its outcome. Times are those of the simulation."""
 
     process: Process
     subscription: str
@@ -39,12 +39,12 @@ class Push:
     began: float
     request: PushRequest
     callback: Callback
-    answered: float = 0.0  # when its receiver had taken it; 0 while it has not
-    accepted: bool = False  # whether the receiver has taken it
-    heard: float = 0.0  # when the process had the answer; 0 while it has not
+    answered: float = 0.0  # the time of its receiver's answer; 0 without one
+    accepted: bool = False  # by the receiver
+    received: float = 0.0  # the time at which the process read the answer; 0 before
     timed_out: bool = False
-    status: int = 0  # of the answer that the process had
-    cut: bool = False  # the receiver has taken it, and the connection was cut before its answer
+    status: int = 0  # of the answer that the process read
+    cut: bool = False  # accepted, but the connection was cut before the answer
 
 
 @dataclass(eq=False)
@@ -52,13 +52,13 @@ class Receiver:
     """An endpoint."""
 
     url: str
-    temper: Temper = "well"
+    behaviour: Behaviour = "well"
     pushes: list[Push] = field(default_factory=list)
 
 
 class Network:
-    """All receivers, and the pushes to them. `began` is called with each push that leaves, `answered` with each that a
-    process has the answer of."""
+    """All receivers, and the pushes to them. `began` is called with each submitted push, `answered` with each whose
+    answer a process has read."""
 
     def __init__(self, kernel: Kernel, timeout_s: float) -> None:
         self.kernel = kernel
@@ -72,17 +72,17 @@ class Network:
         return self.receivers.setdefault(url, Receiver(url))
 
     def answer(self, push: Push) -> tuple[float, PushResult]:
-        """After how many seconds there is which answer."""
-        temper = self.receiver(push.request.url).temper
-        least, most = TAKES_S[temper]
+        """The seconds until the answer, and the answer."""
+        behaviour = self.receiver(push.request.url).behaviour
+        least, most = TAKES_S[behaviour]
         takes_s = self.kernel.random.uniform(least, most)
-        if temper == "refusing":
+        if behaviour == "refusing":
             return takes_s, PushResult(0, "connect", "refused", duration_s=takes_s)
-        if temper == "failing":
+        if behaviour == "failing":
             return takes_s, PushResult(503, duration_s=takes_s)
-        if temper == "gone":
+        if behaviour == "gone":
             return takes_s, PushResult(410, duration_s=takes_s)
-        if temper == "cutting":
+        if behaviour == "cutting":
             return takes_s, PushResult(0, "disconnected", "cut", duration_s=takes_s)
         return takes_s, PushResult(202, duration_s=takes_s)
 
@@ -95,7 +95,7 @@ class SimulatedTransport:
         process = self._kernel.running
         assert process is not None
         self._process = process
-        self._under_way: dict[Push, None] = {}
+        self._in_flight: dict[Push, None] = {}
         self._finished: deque[tuple[Push, PushResult]] = deque()
         self._waiters = Waiters(self._kernel)
         self._woken = False
@@ -103,7 +103,7 @@ class SimulatedTransport:
 
     @property
     def in_flight(self) -> int:
-        return len(self._under_way)
+        return len(self._in_flight)
 
     def submit(self, request: PushRequest, callback: Callback) -> None:
         fence.wait()
@@ -115,7 +115,7 @@ class SimulatedTransport:
         ids = ids_of(request) if name else ()
         attempt = int(headers.get(ATTEMPT_HEADER, "0"))
         push = Push(self._process, name, ids, attempt, self._kernel.now, request, callback)
-        self._under_way[push] = None
+        self._in_flight[push] = None
         self._network.pushes += 1
         receiver = self._network.receiver(request.url)
         receiver.pushes.append(push)
@@ -130,24 +130,24 @@ class SimulatedTransport:
             self._kernel.call(timeout_s, lambda: self._time_out(push, late))
 
     def _arrive(self, push: Push, result: PushResult) -> None:
-        """The receiver has taken it, whatever has become of the process meanwhile."""
+        """The receiver has answered, whether or not the process still runs."""
         push.answered = self._kernel.now
         push.cut = result.failure == "disconnected"
         push.accepted = push.cut or 200 <= result.status < 300
-        if not self._process.alive or self._closed or push not in self._under_way or push.timed_out:
+        if not self._process.alive or self._closed or push not in self._in_flight or push.timed_out:
             return
         self._finished.append((push, result))
         self._waiters.notify()
 
     def _time_out(self, push: Push, result: PushResult) -> None:
-        if push in self._under_way and not push.answered:
+        if push in self._in_flight and not push.answered:
             push.timed_out = True
             self._finished.append((push, result))
             self._waiters.notify()
 
     def drive(self, timeout_s: float) -> None:
         self._kernel.check_alive()
-        if not self._finished and timeout_s > 0 and self._under_way:
+        if not self._finished and timeout_s > 0 and self._in_flight:
             self._waiters.wait(timeout_s, stretches=True)
         self._run()
 
@@ -161,8 +161,8 @@ class SimulatedTransport:
     def _run(self) -> None:
         while self._finished and not self._closed:
             push, result = self._finished.popleft()
-            self._under_way.pop(push, None)
-            push.heard, push.status = self._kernel.now, result.status
+            self._in_flight.pop(push, None)
+            push.received, push.status = self._kernel.now, result.status
             for call in self._network.answered:
                 call(push)
             push.callback(result)
@@ -173,5 +173,5 @@ class SimulatedTransport:
 
     def close(self) -> None:
         self._closed = True
-        self._under_way.clear()
+        self._in_flight.clear()
         self._finished.clear()

@@ -1,4 +1,4 @@
-"""Runs histories, and says what they came to."""
+"""Runs histories, and reports their outcomes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.world.scenario import Scenario
 
 
 class _OfTheLiving(logging.Filter):
-    """What a process logs while it is unwound was never logged."""
+    """Drops log records of processes that are being unwound."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ LOGS = _OfTheLiving()
 
 
 def run(seed: int, days: float, tell: Callable[[str], None] | None = None) -> History:
-    """One history; raises what is wrong in it."""
+    """Run one history, and raise its findings."""
     logger = logging.getLogger("arborcast")
     logger.setLevel(logging.INFO if tell else logging.CRITICAL)
     if LOGS not in logger.filters:
@@ -63,7 +63,7 @@ def run(seed: int, days: float, tell: Callable[[str], None] | None = None) -> Hi
 
 
 class Outcome(NamedTuple):
-    """Of one history. `finding` is empty when nothing is wrong in it."""
+    """The outcome of one history. `finding` is empty without one."""
 
     seed: int
     days: float
@@ -79,14 +79,14 @@ def outcome(seed: int, days: float) -> Outcome:
     counts = Counter(history.kernel.counts)
     counts["messages"] += history.numbers
     counts["pushes"] += history.network.pushes
-    counts["pushes again after a crash or a time-out"] += history.oracle.excused
+    counts["repeated pushes after a crash or a timeout"] += history.oracle.excused
     counts["steps of the simulation"] += history.kernel.events
     return Outcome(seed, history.kernel.now / 86_400.0, counts)
 
 
 def outcomes(seeds: Iterable[int], days: float, jobs: int) -> Iterator[Outcome]:
-    """Those of many histories, each in a process of its own: none depends on the ones before it."""
-    # A copy of this process has all modules; what they have allocated is no garbage.
+    """The outcomes of many histories, each in a separate process: none depends on earlier ones."""
+    # Forked processes have all modules, whose objects are no garbage.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     context = multiprocessing.get_context("fork")
@@ -116,7 +116,7 @@ def _report(sender: Connection, seed: int, days: float) -> None:
 
 
 def find_known() -> int:
-    """Each history without its fault and with it; the exit status."""
+    """Run each history without and with its fault; returns the exit status."""
     logging.getLogger("arborcast").setLevel(logging.CRITICAL)
     missed = 0
     without: dict[object, str] = {}
@@ -132,15 +132,13 @@ def find_known() -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.world", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20, help="so many histories")
+    parser.add_argument("--seeds", type=int, default=20, help="the number of histories")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
-    parser.add_argument("--days", type=float, default=1.0, help="how long each lasts, in simulated days")
-    parser.add_argument("--seed", type=int, help="this history alone, with its story")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no further history after so long")
-    parser.add_argument("--jobs", type=int, default=1, help="so many processes")
-    parser.add_argument(
-        "--known", action="store_true", help="put back each fault that the dispatch has had, and find it"
-    )
+    parser.add_argument("--days", type=float, default=1.0, help="simulated days of each")
+    parser.add_argument("--seed", type=int, help="only this history, with a log of its events")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no history after this time")
+    parser.add_argument("--jobs", type=int, default=1, help="the number of processes")
+    parser.add_argument("--known", action="store_true", help="reintroduce each known fault, and find it")
     options = parser.parse_args(arguments)
     if options.known:
         return find_known()
@@ -166,7 +164,7 @@ def main(arguments: list[str] | None = None) -> int:
                 failed.append(each.seed)
                 print(f"seed {each.seed}: {each.finding}", flush=True)
     except KeyboardInterrupt:
-        print("interrupted; of the histories that ended:")
+        print("interrupted; counts of the complete histories:")
     for name, count in sorted(counts.items()):
         print(f"{count:9} {name}")
     print(f"{days:.1f} simulated days, {histories} seeds, {minutes() * 60.0:.0f} s; failed: {sorted(failed)}")

@@ -1,4 +1,4 @@
-"""What happens in a history: traffic, quiet hours, and every kind of fault."""
+"""The events of a history: traffic, quiet hours, and every kind of fault."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tests.world.gateways import GatewayProcess
 from tests.world.history import History
 from tests.world.kernel import Process, Waiters
 from tests.world.oracle import Member
-from tests.world.receivers import TAKES_S, Temper
+from tests.world.receivers import TAKES_S, Behaviour
 
 HOUR_S = 3_600.0
 
 LARGE = b"<m>" + bytes(4_000_000).replace(b"\0", b"x") + b"</m>"
 
-# Bytes an hour in an internal log while nothing comes and nothing waits: all is said again every ten minutes, and some
-# twenty subscriptions and seven topics have a few kB.
+# Bytes an hour in an internal log of an idle engine: state is repeated every ten minutes, a few kB for twenty
+# subscriptions and seven topics.
 IDLE_BYTES = 100_000
 
-# An engine that has caught up, and waits for a retry of a dead endpoint, does so within this time.
+# Within this time all due deliveries are made, including retries of dead endpoints.
 _SETTLES_S = 1 * HOUR_S
 
 
@@ -40,7 +40,7 @@ class Scenario:
         self.numbers = 0
         self.stopping = False
         self.host = "one"  # of the engine
-        self.large = 2 if history.seed % 10 == 5 else 0  # so many messages of 4 MB are left; they take long
+        self.large = 2 if history.seed % 10 == 5 else 0  # the remaining messages of 4 MB, which take long
         self.faults: list[tuple[int, str, Callable[[], None]]] = [
             (4, "driver killed", self.kill_driver),
             (5, "driver killed at a step", self.kill_driver_at_a_step),
@@ -50,11 +50,11 @@ class Scenario:
             (4, "shift of the gear", self.shift),
             (4, "end of a run in real time", self.end_run),
             (4, "end of one of Spark's batches in real time", self.end_batch),
-            (8, "endpoint changes its temper", self.change_temper),
+            (8, "endpoint changes its behaviour", self.change_behaviour),
             (4, "endpoint ends its subscription (410)", self.end_by_receiver),
             (4, "partition without leader", self.lose_leader),
             (4, "broker away", self.lose_broker),
-            (4, "append times out and is there", self.lose_acknowledgement),
+            (4, "append times out and is in the log", self.lose_acknowledgement),
             (4, "clock put back or forward", self.set_clock),
             (4, "gateway's view lags", self.lag),
             (8, "subscription changes", self.change_subscription),
@@ -62,7 +62,7 @@ class Scenario:
         ]
 
     def _topics(self) -> Iterator[str]:
-        """Two topics in each of three partitions, and one in the fourth, which has little to do."""
+        """Two topics in each of three partitions, and one in the fourth, which is mostly idle."""
         room = {0: 2, 1: 2, 2: 2, 3: 1}
         for number in range(1_000):
             name = f"t{number}"
@@ -118,7 +118,7 @@ class Scenario:
         return member
 
     def burst(self) -> None:
-        """Messages for some seconds, and faults among them."""
+        """Messages for some seconds, with faults meanwhile."""
         lasts_s, rate = self.random.choice(
             ((0.5, 40.0), (1.0, 10.0), (1.0, 40.0), (4.0, 10.0), (8.0, 2.0), (10.0, 30.0))
         )
@@ -137,7 +137,7 @@ class Scenario:
             self.kernel.sleep(self.random.expovariate(rate / count))
 
     def notify(self, topic: str) -> None:
-        """A message, sometimes with a priority, an end of its validity, that no subscriber may lose, or of 4 MB."""
+        """Publish a message, sometimes with a priority, an end of its validity, as reliable, or of 4 MB."""
         gateway = self.gateway()
         said: dict[str, Any] = {}
         if self.random.random() < 0.1:
@@ -157,7 +157,7 @@ class Scenario:
         return next(each for each in self.topics if each not in self.busy)
 
     def rest(self) -> None:
-        """Hours without a message."""
+        """A period without a message."""
         lasts_s = self.random.choice((60.0, 900.0, 2 * HOUR_S, 6 * HOUR_S, 12 * HOUR_S))
         self.settle(fully=False)
         self.history.say(f"nothing for {lasts_s / HOUR_S:.2f} h")
@@ -181,7 +181,7 @@ class Scenario:
         return job is None or bool(job._redeliverer.statistics().parked)
 
     def settle(self, fully: bool = True) -> None:
-        """Wait until all that can be delivered is; of what stays undelivered `judge` says more."""
+        """Wait until all due deliveries are made, up to a time limit; `judge` reports the others."""
         for waited_s in range(int(_SETTLES_S) if fully else 60):
             if not self.history.oracle.left():
                 break
@@ -193,13 +193,13 @@ class Scenario:
             self.kernel.sleep(30.0)
 
     def heal(self) -> None:
-        """From now on everything is well."""
-        self.history.say("all is well from now on")
+        """End all faults."""
+        self.history.say("all faults end")
         self.stopping = True
         self.history.broker.lost_acknowledgements = 0
         for receiver in self.history.network.receivers.values():
-            if receiver.temper != "gone":
-                receiver.temper = "well"
+            if receiver.behaviour != "gone":
+                receiver.behaviour = "well"
         for process in list(self.kernel.processes.values()):
             process.kill_at = 0
             process.lag_s = 0.0
@@ -212,7 +212,7 @@ class Scenario:
     # The engine's supervisor
 
     def keep_engine(self) -> None:
-        """Start the job again when it has ended, until the history is over."""
+        """Restart the job after its end, until the end of the history."""
         history = self.history
 
         def keep() -> None:
@@ -293,7 +293,7 @@ class Scenario:
             modes.shift("batch" if modes.mode == "realtime" else "realtime")
 
     def _modes(self) -> Any:
-        """Those of a job in real time; None without one."""
+        """The mode controller of a job in real time; None without one."""
         engine = self.history.engine
         job = engine.job if engine is not None and engine.ready and not engine.ended else None
         return job.modes if job is not None and job.modes.mode == "realtime" else None
@@ -307,18 +307,18 @@ class Scenario:
             query.end_batch()
 
     def end_by_receiver(self) -> None:
-        """It answers 410 until its subscription is over."""
+        """Let a receiver answer 410 until its subscription has ended."""
         plain = self._plain()
         if len(plain) > 12:
             member = self.random.choice(plain)
-            self.history.say(f"{member.name} is gone")
-            self.history.network.receiver(member.subscription.consumer.address).temper = "gone"
+            self.history.say(f"{member.name} answers 410")
+            self.history.network.receiver(member.subscription.consumer.address).behaviour = "gone"
             member.gone = True
             member.change(self.kernel.now, None)
             self.notify(member.topic)
 
     def _plain(self) -> list[Member]:
-        """Those that may change, with no change under way."""
+        """Subscriptions that may change, without a change in progress."""
         return [
             each
             for each in self.members
@@ -329,18 +329,18 @@ class Scenario:
             and all(change.answered is not None or change.failed for change in each.changes)
         ]
 
-    def change_temper(self) -> None:
+    def change_behaviour(self) -> None:
         member = self.random.choice([each for each in self.members if each.subscription.pushed and not each.gone])
         receiver = self.history.network.receiver(member.subscription.consumer.address)
-        tempers: list[Temper] = [each for each in TAKES_S if each != "gone"]
-        receiver.temper = temper = self.random.choice(tempers)
+        behaviours: list[Behaviour] = [each for each in TAKES_S if each != "gone"]
+        receiver.behaviour = behaviour = self.random.choice(behaviours)
         lasts_s = self.random.choice((2.0, 20.0, 120.0, 2 * HOUR_S))
-        self.history.say(f"{member.name} is {temper} for {lasts_s:g} s")
-        self.kernel.count(f"endpoint {temper}")
+        self.history.say(f"{member.name} is {behaviour} for {lasts_s:g} s")
+        self.kernel.count(f"endpoint {behaviour}")
 
         def recover() -> None:
-            if receiver.temper != "gone":
-                receiver.temper = "well"
+            if receiver.behaviour != "gone":
+                receiver.behaviour = "well"
 
         self.kernel.call(lasts_s, recover)
 
@@ -381,7 +381,7 @@ class Scenario:
         self.history.start_gateway(dead.process.name)
 
     def change_subscription(self) -> None:
-        """Around an acceptance, through either gateway."""
+        """A change between two acceptances, through either gateway."""
         if not (plain := self._plain()):
             return
         member = self.random.choice(plain)
@@ -403,14 +403,14 @@ class Scenario:
         self.history.notify(self.gateway(), topic)
 
     def _notify_when_answered(self, member: Member, topic: str) -> None:
-        """Through the other gateway, at once."""
+        """Publish immediately after the answer, through either gateway."""
         change = member.changes[-1]
 
         def look() -> None:
             if change.answered is not None:
                 for _ in range(2):
                     self.history.notify(self.gateway(), topic)
-            elif not change.failed and self.kernel.now - change.began < 60.0:  # a gateway that was killed answers never
+            elif not change.failed and self.kernel.now - change.began < 60.0:  # a killed gateway never answers
                 self.kernel.call(0.002, look)
 
         self.kernel.call(0.002, look)

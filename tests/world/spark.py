@@ -1,5 +1,5 @@
-"""Spark in memory, as far as the dispatch job uses it: sessions, broadcasts, accumulators, the two queries with their
-checkpoints on a disk, and Python workers that are reused."""
+"""Spark in memory, as far as the dispatch job uses it: sessions, broadcasts, accumulators, the two queries with
+checkpoints on disk, and reused Python workers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.world.kernel import Exit, Fiber, Host, Kernel, Process, Waiters
 # One of Spark's batches in real time.
 BATCH_S = 8 * 86_400.0
 
-# A task that fails is tried so often.
+# The number of attempts of a task.
 _ATTEMPTS = 4
 
 _POLL_S = 0.04
 
-# A worker is seen to be gone after so long when there is a row for it.
+# The time until Spark detects the end of a worker for which it has a row.
 _NOTICED_S = 0.1
 
 
@@ -45,7 +45,7 @@ class Broadcast:
 
 
 class Accumulator:
-    """What a task adds counts with its end."""
+    """Additions of a task count when it ends."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -75,7 +75,7 @@ class TaskOfSpark:
 
 
 class TaskFailed(Exception):
-    """A task has failed so often that its query does."""
+    """A task has failed in all attempts, so its query fails."""
 
 
 class Spark:
@@ -125,7 +125,7 @@ class Spark:
             self.idle.append(worker)
 
     def _driver_has_ended(self) -> None:
-        """The workers see within moments that the JVM is gone."""
+        """The workers end soon after the JVM."""
         for each in self.workers:
             self.kernel.call(self.kernel.random.uniform(0.0, 0.05), each.kill)
 
@@ -135,7 +135,7 @@ class Spark:
     def run(
         self, partition: int, attempt: int, batch: int, call: Callable[[], object], done: Callable[[bool], None]
     ) -> Process:
-        """A task in a worker. `done` is called with whether it has come to its end."""
+        """Run a task in a worker. `done` is called with whether it has completed."""
         worker = self.worker()
         worker.task = context = TaskOfSpark(partition, attempt, batch)
         state = {"over": False}
@@ -299,7 +299,7 @@ class Source:
 
 
 class BatchQuery(_Query):
-    """The query of the batches, with an empty checkpoint: each start begins where it says, and counts from 0."""
+    """The query of the batches, with an empty checkpoint: it starts at its offsets, and counts batches from 0."""
 
     def __init__(
         self,
@@ -371,7 +371,7 @@ class _Rows:
 
 
 class RealtimeQuery(_Query):
-    """The query of Spark's Real-time Mode: a task for each partition, for one of Spark's batches, again and again."""
+    """The query of Spark's Real-time Mode: in each of Spark's batches a task for each partition."""
 
     def __init__(self, spark: Spark, job: RealtimeJob, begin: StartState) -> None:
         self._job = job
@@ -395,7 +395,7 @@ class RealtimeQuery(_Query):
             while self._left and self.isActive:
                 self._waiters.wait(None)
                 for number in failed:
-                    # Spark sees that the worker is gone when it has a row for it.
+                    # Spark detects the end of a worker when it has a row for it.
                     partition = self._partitions[number]
                     while self.isActive and partition.end <= self._positions[number]:
                         partition.waiters.wait(60.0, stretches=True)
@@ -444,20 +444,20 @@ class RealtimeQuery(_Query):
                 partition.waiters.wait(min(left_s, 2.0), stretches=True)
 
     def _end(self) -> None:
-        """Tasks that run are cut off now; their workers end later."""
+        """Cut off the running tasks; their workers end later."""
         for worker in self.workers.values():
             if self.isActive and worker.alive and worker.task is not None:
                 worker.state.setdefault(("cut off", "at"), self.kernel.now)
         super()._end()
 
     def end_batch(self) -> None:
-        """Its time is over."""
+        """End the current batch of Spark."""
         self._until = self.kernel.now
         for each in self._partitions:
             each.waiters.notify()
 
     def stop(self) -> None:
-        """Spark does not wait for its workers: those that still run end within moments."""
+        """Spark does not wait for running workers, which end soon."""
         super().stop()
         for worker in self.workers.values():
             if worker.task is not None:

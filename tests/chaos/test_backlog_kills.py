@@ -33,7 +33,7 @@ Delivery = tuple[str, str]  # path, notification
 
 
 class Stubborn:
-    """A receiver that answers so many pushes, and then none until the test continues."""
+    """A receiver that answers a number of pushes, and then none until the test continues."""
 
     def __init__(self) -> None:
         self.arrived: list[Delivery] = []
@@ -42,14 +42,13 @@ class Stubborn:
         self.receiver = Receiver(on_received=self._note)
 
     def hang_after(self, count: int) -> None:
-        """Answer so many pushes in all; the ones after that hang."""
+        """Answer this number of pushes in all; later ones hang."""
         self.limit = count
         for number in range(SUBSCRIBERS):
             self.receiver.behave(f"/s{number}", "")
 
     def _note(self, request: Received) -> None:
-        # Runs in the receiver's thread when it is settled how this request is answered: what is said now holds for the
-        # next one.
+        # Runs in the receiver's thread after the answer of this request is chosen: a change is for the next one.
         if request.path == REFUSES:
             return
         delivery = request.path, request.headers["arborcast-notification-id"]
@@ -78,14 +77,14 @@ class Stubborn:
 def test_a_kill_repeats_pushes_in_flight_and_none_that_was_answered(
     tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
-    """First everything is killed, then, when it goes on, only the Python workers."""
+    """First all processes are killed, and after the restart only the Python workers."""
     stubborn = Stubborn()
     settings: dict[str, str | int | float] = {
         "push.max_notify_messages": 1,
-        # What hangs is under way until it is killed.
+        # Hanging pushes are in flight until the kill.
         "push.total_timeout_s": 300,
         "retry.batch_wait_s": 300,
-        # What the one that refuses everything is sent again has nothing to do with the kills.
+        # Retries for the receiver that refuses everything are unrelated to the kills.
         "retry.first_wait_s": 3_600,
     }
     with stubborn.receiver as receiver, logs(kafka_settings) as log:

@@ -35,7 +35,7 @@ HOUR_S = 3600
 
 
 class Publishing:
-    """Notifies as fast as it is answered, until it is stopped."""
+    """Sends Notify requests in closed loop until it is stopped."""
 
     def __init__(self, broker: str) -> None:
         self._broker = broker
@@ -96,7 +96,7 @@ def assert_told_and_kept(publishing: Publishing, kafka: KafkaSettings) -> None:
 
 @contextmanager
 def own_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """A disk of its own, where we may have one."""
+    """A small disk; skips without the right to mount one."""
     with small_disk(folder, megabytes) as disk:
         if disk is None:
             pytest.skip("only root may mount a disk to fill")
@@ -104,7 +104,7 @@ def own_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 
 def test_a_full_disk_under_the_broker_loses_no_202(tmp_path: Path) -> None:
-    """Kafka ends when it cannot write; its supervisor starts it again until there is room."""
+    """Kafka exits when it cannot write; its supervisor restarts it until there is space."""
     with own_disk(tmp_path / "disk", 128) as disk:
         broker = new_broker(disk / "kafka")
         kafka = settings_for(broker)
@@ -136,7 +136,7 @@ def test_a_broker_that_does_not_answer_for_a_while(tmp_path: Path) -> None:
 
 @contextmanager
 def receiving() -> Iterator[tuple[Receiver, Receiver]]:
-    """One receiver that is well, and one that fails at first, so that something is parked."""
+    """A working receiver, and one that fails at first, so that messages are parked."""
     with Receiver() as well, Receiver() as failing:
         failing.behave("/in", "status/500")
         yield well, failing
@@ -200,7 +200,7 @@ def test_files_torn_by_a_crash_are_mended(tmp_path: Path, kafka_settings: KafkaS
         commits = tmp_path / "tables" / "attempts" / "_delta_log"
         wait_until(lambda: commits.is_dir() and len(list(commits.glob("*.json"))) > 1, "rows in the table")
         job.kill()
-        # All at once is more than one crash does.
+        # More than one crash damages.
         for kind in ("offsets", "commits"):
             tear(last(tmp_path / "checkpoints" / "push" / kind))
         for file in (tmp_path / "parked").iterdir():
@@ -210,7 +210,7 @@ def test_files_torn_by_a_crash_are_mended(tmp_path: Path, kafka_settings: KafkaS
         accepted |= {log.notify("a/b") for _ in range(50)}
         assert_all_is_well(kafka_settings, accepted, well, failing)
         assert "it is rebuilt from the log" in job.log(100_000)
-        # The tables have it all, too.
+        # The tables are complete, too.
         table = tmp_path / "tables" / "attempts"
         wait_until(lambda: delivered(table) == {(name, to) for name in accepted for to in BOTH}, "all rows")
 
@@ -222,7 +222,7 @@ def delivered(table: Path) -> set[tuple[str, str]]:
 
 @pytest.mark.spark
 def test_a_full_disk_stops_nothing_for_good(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
-    """Checkpoints, tables and the parked log, on a disk of their own that fills up under load."""
+    """Checkpoints, tables and the parked log on a small disk that fills up under load."""
     with own_disk(tmp_path / "disk", 64) as disk:
         job = DispatchProcess(disk, kafka_settings, {**QUICK, "tables.path": str(disk / "tables")})
         try:

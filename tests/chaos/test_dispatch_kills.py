@@ -24,10 +24,10 @@ pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mar
 
 
 def assert_accounted_for(kafka: KafkaSettings, receiver: Receiver, accepted: list[str]) -> None:
-    """The engine's figures are those of publishers and receivers."""
+    """Compare the engine's figures with those of publishers and receivers."""
     report = audit(kafka, 0, deep=True, order=True, patience_s=30)
     assert report.balanced, report.problems[:5]
-    # What was not acknowledged may be in the log all the same.
+    # Unacknowledged messages may be in the log.
     assert report.notifications >= len(accepted)
     assert report.matches == report.totals.matches == len(PATHS) * report.notifications
     assert report.totals.dead == report.totals.expired == report.totals.cancelled == report.totals.dropped == 0

@@ -1,4 +1,4 @@
-"""A gateway whose clock is set by an hour and more, to and fro, under load."""
+"""A gateway whose clock is set forward and back by more than an hour, under load."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.kafka]
 
-# More than an hour is what a Kafka that goes by its writers' clocks refuses.
+# Kafka refuses timestamps of writers that are more than an hour ahead.
 STEP_S = 3_900
 
-# Shifts the clock of the Python process whose path this is on, by as much as the file says at that moment.
+# Shifts the clock of a Python process with this on its path by the current number in the file.
 _SHIFTED = """
 import os, time
 _file = os.path.join(os.path.dirname(__file__), "shift")
@@ -35,7 +35,7 @@ time.time_ns = lambda: _time_ns() + _shift() * 1_000_000_000
 
 
 class Clock:
-    """The clock of the processes that are started with `path` on their PYTHONPATH."""
+    """The clock of processes with `path` on their PYTHONPATH."""
 
     def __init__(self, path: Path) -> None:
         path.mkdir()
@@ -44,7 +44,7 @@ class Clock:
         (path / "sitecustomize.py").write_text(_SHIFTED)
 
     def put(self, shift_s: int) -> None:
-        """So much from the right time, at once."""
+        """Set the difference from the right time."""
         draft = self.path / "draft"
         draft.write_text(str(shift_s))
         draft.replace(self.path / "shift")
@@ -56,7 +56,7 @@ def test_a_clock_that_is_put_ahead_and_back_stops_nothing_and_ends_nothing(
     clock = Clock(tmp_path / "clock")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(clock.path), os.environ.get("PYTHONPATH", "")]))
     with (
-        # A grace that the step does not outlast: by default it is an hour.
+        # Longer than the step; by default it is an hour.
         gateway_run(tmp_path / "gateway", kafka_settings, expiry_grace_s=7_200) as gateway,
         Client(gateway.base, timeout_s=(10.0, 60.0)) as client,
         Publishing(gateway.broker) as publishing,
@@ -68,7 +68,7 @@ def test_a_clock_that_is_put_ahead_and_back_stops_nothing_and_ends_nothing(
             before = len(publishing.accepted)
             wait_until(lambda: len(publishing.accepted) > before + 50, f"fifty are accepted at {shift} s")  # noqa: B023  # called at once
             assert gateway.health("ready") == 200
-            # Puts it into the pull point, claims it, hands it out, settles it.
+            # Store it in the pull point, claim it, hand it out, settle it.
             client.notify("other/x", f"<n>{step}</n>", to=pull_point)
             (pulled,) = client.get_messages(pull_point, wait_s=30.0)
             assert f">{step}<".encode() in pulled.payload

@@ -1,4 +1,4 @@
-"""Faults of the network under a whole engine with load: nothing is lost, the order holds, and it goes on by itself."""
+"""Faults of the network of an engine under load: no loss, no disorder, and recovery without help."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""kill -9 of job, servers and gateway under load: every request is answered or a dead letter, and one that is done
-twice came with a number the second time."""
+"""kill -9 of job, servers and gateway under load: every request is answered or a dead letter, and a repeated request
+has its number of retransmission."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mark.spark]
 
-# Each waits for its answer, so that so many requests are there at any time.
+# Each waits for its answer, so this is the number of requests in progress.
 USERS = 6
 
 CAPACITIES = (1, 2, 1)
 
-# Longer than everything that is killed takes to come back.
+# Longer than all restarts.
 PATIENCE_S = 600.0
 
 SERVER = """
@@ -50,16 +50,16 @@ def handle(request):
     time.sleep(float(takes_s))
     return request.payload
 
-# The test has subscribed: the worker knows no broker on this machine.
+# The test has subscribed: the worker has no broker on this machine.
 with Worker(handle, int(capacity), int(port), allow="127.0.0.0/8"):
     print("ready", flush=True)
     time.sleep(100_000)
 """
-"""Writes a line when it begins a request: the id, the number of the retransmission (0 for none), the payload."""
+"""Writes a line at the start of a request: the id, the number of the retransmission (0 for none), the payload."""
 
 
 class QueueServer:
-    """A server of the queue as a process that can be killed, at an address that it keeps."""
+    """A server of the queue: a process at a fixed address."""
 
     def __init__(self, file: Path, takes_s: float, capacity: int = 1) -> None:
         self.port = HeldPort().for_life_of(self)
@@ -85,15 +85,15 @@ class QueueServer:
             self._process = None
 
     def begun(self) -> list[tuple[str, int, str]]:
-        """What it has begun, in order: id, number of the retransmission, payload."""
+        """The requests that it has started, in order: id, number of the retransmission, payload."""
         lines = self.file.read_text().splitlines() if self.file.exists() else []
-        # A line that a kill has cut off was not begun.
+        # A kill may cut off the last line.
         parts = [line.split(" ", 2) for line in lines if line.endswith(">")]
         return [(name, int(sequence), payload) for name, sequence, payload in parts]
 
 
 class Users:
-    """Ask, one request after the other, each with a payload of its own."""
+    """Send requests one after the other, each with another payload."""
 
     def __init__(self, base: str) -> None:
         self._base = base
@@ -118,9 +118,9 @@ class Users:
         wait_until(lambda: len(self.answered) >= goal, f"{count} more answers", timeout_s=300)
 
     def _ask(self, number: int) -> None:
-        # A gateway that has just begun asks to come back in some seconds.
+        # A starting gateway answers with Retry-After.
         retries = Retries(attempts=10_000, longest_s=30.0)
-        # Some through pull points, which are the gateway's that is killed.
+        # Some answers use pull points, which belong to the killed gateway.
         listener = Listener() if number % 2 else None
         if listener is not None:
             listener.start()
@@ -140,7 +140,7 @@ class Users:
 
 
 def killed(job: DispatchProcess) -> None:
-    """kill -9 of the driver; it is started again."""
+    """kill -9 of the driver, and its restart."""
     family = [process for processes in job.processes().values() for process in processes]
     with_suppressed_kill(job.processes()["driver"][0])
     job.wait(120)

@@ -52,7 +52,7 @@ def test_only_one_works_at_a_time(tmp_path: Path, kafka_settings: KafkaSettings)
             log.notify("a")
             receiver.wait_for(2)
 
-            # In the middle of a batch.
+            # During a batch.
             log.notify_many(["a"] * BACKLOG)
             receiver.wait_for(20)
             everything = [each for processes in second.processes().values() for each in processes]
@@ -67,8 +67,8 @@ def test_only_one_works_at_a_time(tmp_path: Path, kafka_settings: KafkaSettings)
             assert second.wait(120) == 75
             psutil.wait_procs(everything, timeout=60)
             assert "another has taken over" in second.log()
-            # One was under way: the subscription is pushed to one by one. What the batch had left, and what was late by
-            # now, it has neither pushed nor parked, for the first job would push that again.
+            # One push was in flight, since the subscription gets one at a time. The second job neither pushes nor parks
+            # the other messages of the batch, which the first job would push again.
             assert len(receiver.requests) <= arrived + 1
             log.notify("a")
             receiver.wait_for(arrived + 1)

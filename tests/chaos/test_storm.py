@@ -1,4 +1,4 @@
-"""A short storm: every part of a whole engine killed once under load, while its receivers misbehave."""
+"""A short storm: each part of an engine is killed once under load, while its receivers misbehave."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_nothing_is_lost_whatever_is_killed(tmp_path: Path) -> None:
     assert {part for kill in outcome.record.kills for part in kill.parts} == set(PARTS)
     assert len(outcome.record.accepted) > 100
 
-    # And it would have been noticed: without one of the deliveries the same record does not stand.
+    # The check detects a missing delivery: without one of them the same record has a fault.
     victim = outcome.record.accepted[len(outcome.record.accepted) // 2].mark
     without = [
         dataclasses.replace(each, marks=tuple(mark for mark in each.marks if mark != victim))

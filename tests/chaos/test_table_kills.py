@@ -34,7 +34,7 @@ PER_LIFE = 100
 SETTINGS: dict[str, str | int | float] = {
     "tables.interval_s": 0.2,
     "tables.upkeep_interval_s": 1,
-    # What the sick receiver does not take stays in the table of what waits.
+    # Messages for the failing receiver stay in the table of retries.
     "retry.first_wait_s": 3_600,
     "retry.longest_wait_s": 3_600,
 }
@@ -91,7 +91,7 @@ def test_tables_that_a_power_cut_has_damaged_are_whole_again_by_themselves(
         written = Written(kafka_settings)
         wait(lambda: tables.caught_up(written, sent), job, "the tables to have all that is in the logs")
         job.kill()
-        # The queries' checkpoints are whole, and say that all of this was done.
+        # The queries' checkpoints are intact and cover all rows.
         tear(tables.newest(ATTEMPTS, "_delta_log/*.json"))
         tables.newest(NOTIFICATIONS, "_delta_log/*.json").write_bytes(b"")
         tear(tables.newest(DELIVERIES, "*/*.parquet"))
@@ -134,9 +134,9 @@ def tear(file: Path) -> None:
 
 
 def assert_each_once(tables: Tables, written: Written, sent: list[str]) -> None:
-    """All that is in the logs is in the tables, each row once."""
+    """Each row of the logs is in the tables, once."""
     rows = written.attempts
-    # Beside them what the engine publishes itself: events about the sick receiver.
+    # And the engine's own events about the failing receiver.
     assert written.notifications.keys() >= set(sent)
     assert tables.counted(NOTIFICATIONS.name, "notification") == {(name,): 1 for name in written.notifications}
     assert tables.counted(ATTEMPTS.name, *IDENTITY) == Counter(identity(row) for row in rows)
@@ -154,20 +154,20 @@ def identity(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 class Tables:
-    """The tables of a job, as a stranger reads them."""
+    """The tables of a job, read with another library."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "tables"
 
     def versions(self) -> list[int]:
-        """Of those that are written to."""
+        """The tables that are written to."""
         return [
             DeltaTable(str(self._folder / spec.name)).version() if (self._folder / spec.name).exists() else -1
             for spec in (NOTIFICATIONS, ATTEMPTS, DELIVERIES, RETRIES)
         ]
 
     def newest(self, spec: TableSpec, pattern: str) -> Path:
-        """The file that was written last."""
+        """The newest file."""
         return max((self._folder / spec.name).glob(pattern), key=lambda path: path.stat().st_mtime_ns)
 
     def counted(self, name: str, *columns: str) -> Counter[tuple[Any, ...]]:
@@ -177,7 +177,7 @@ class Tables:
         return Counter(tuple(row[column] for column in columns) for row in rows)
 
     def caught_up(self, written: Written, sent: list[str]) -> bool:
-        """Whether everything is recorded; too much is the test's to find."""
+        """Whether all rows are recorded; the test checks for repeated ones."""
         rows = written.read()
         return (
             len({row["notification"] for row in rows if row["state"] == "delivered"}) == len(sent)
@@ -197,7 +197,7 @@ class Written:
         self.notifications: Counter[str] = Counter()
 
     def read(self) -> list[dict[str, Any]]:
-        """Everything anew; the rows of attempts."""
+        """Read all logs again; returns the rows of attempts."""
         self.attempts = rows_of(self._values("attempts")).to_pylist()
         self.notifications = Counter(notifications.decode(value).id for value in self._values("notifications"))
         return self.attempts

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback, from the pip-installed pyspark: a master and workers, which may be killed."""
+"""A standalone Spark cluster on loopback, from the pip-installed pyspark: a master and workers that can be killed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Daemon(LoggedProcess):
         environment = {
             "JAVA_HOME": str(executable.parent.parent),
             "SPARK_HOME": str(SPARK_HOME),
-            # spark-class would find it out; plain java has to be told.
+            # spark-class sets it; plain java needs it.
             "SPARK_SCALA_VERSION": "2.13",
             "SPARK_LOCAL_IP": _HOST,
             "SPARK_WORKER_DIR": str(folder / name),
@@ -43,18 +43,18 @@ class _Daemon(LoggedProcess):
         super().__init__(command, folder / f"{name}.log", cwd=folder, env=environment)
 
     def start_until(self, pattern: str) -> None:
-        """Start it, and wait until its log has this."""
+        """Start it, and wait for this text in its log."""
         self.start()
         self.wait_for(lambda: pattern in self.text(), pattern)
 
     def executors(self) -> list[psutil.Process]:
-        """The JVMs that it runs for applications."""
+        """Its JVMs for applications."""
         with suppress(psutil.NoSuchProcess):
             return [child for child in psutil.Process(self.pid).children() if "java" in child.name()]
         return []
 
     def kill(self) -> int:
-        """kill -9 of it and of everything that it runs: what the loss of the machine is to the others."""
+        """kill -9 of it and its children, like the loss of the machine."""
         below: list[psutil.Process] = []
         with suppress(psutil.NoSuchProcess):
             below = psutil.Process(self.pid).children(recursive=True)
@@ -66,7 +66,7 @@ class _Daemon(LoggedProcess):
 
 
 class SparkCluster:
-    """A master and `workers` workers of one core each, or more, which take nobody in who does not know `secret`."""
+    """A master and workers with `cores` each, which require `secret`."""
 
     def __init__(self, folder: Path, workers: int = 2, cores: int = 1, memory_mb: int = 1024) -> None:
         self._folder = folder
@@ -90,7 +90,7 @@ class SparkCluster:
             raise
 
     def add_worker(self) -> _Daemon:
-        """Start one more worker, and wait until it belongs to the cluster."""
+        """Start one more worker, and wait for its registration."""
         name = f"worker-{len(self.workers)}"
         limits = ["--cores", str(self._cores), "--memory", f"{self._memory_mb}m"]
         arguments = ["--host", _HOST, "--webui-port", "0", *limits, self.url]
@@ -100,18 +100,18 @@ class SparkCluster:
         return worker
 
     def executors(self) -> list[psutil.Process]:
-        """The executors of all workers that live."""
+        """The executors of all running workers."""
         return [executor for worker in self.workers for executor in worker.executors()]
 
     def kill(self) -> None:
-        """End all of it."""
+        """Stop all processes."""
         for daemon in (*self.workers, self.master):
             daemon.kill()
 
 
 @contextmanager
 def running_cluster(folder: Path, workers: int = 2) -> Iterator[SparkCluster]:
-    """A started cluster, killed in the end. Meanwhile every command that is started from here knows its secret."""
+    """A started cluster, killed at the end. Commands started meanwhile have its secret in their environment."""
     cluster = SparkCluster(folder, workers)
     try:
         with patch.dict(os.environ, {_SECRET: cluster.secret}):

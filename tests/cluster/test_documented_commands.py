@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Shell:
-    """Runs the lines of the one block of commands in a document that has spark-submit, in a folder."""
+    """Runs the block of commands with spark-submit in a document, in a folder."""
 
     def __init__(self, document: str, folder: Path, environment: dict[str, str]) -> None:
         blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
@@ -52,7 +52,7 @@ class Shell:
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
 
     def set(self, **values: str | int) -> None:
-        """Give values to settings of arborcast.toml, as a person does: SECTION__NAME=VALUE."""
+        """Set values in arborcast.toml: SECTION__NAME=VALUE."""
         file = self._folder / "arborcast.toml"
         text = file.read_text()
         for key, value in values.items():
@@ -64,7 +64,7 @@ class Shell:
 
     @contextmanager
     def job(self) -> Iterator[None]:
-        """The job that the last line starts. It becomes ready, and Ctrl-C ends it in order."""
+        """The job of the last line: it becomes ready, and Ctrl-C stops it with status 0."""
         file = self._folder / "job.log"
         with file.open("wb") as output:
             process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The disaster recovery drill, on a running engine with deliveries that have ended and some that wait."""
+"""The disaster recovery drill, on a running engine with completed and parked deliveries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def post(engine: Engine, body: str) -> None:
 
 def test_a_lost_data_directory_comes_back(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "home")
-    # What is restored comes up where it was.
+    # The restored engine has the same addresses.
     environment = {
         "ARBORCAST_GATEWAY_PORT": str(processes.free_port()),
         "ARBORCAST_STACK_KAFKA_PORT": str(processes.free_port()),
@@ -58,7 +58,7 @@ def test_a_lost_data_directory_comes_back(tmp_path: Path) -> None:
             report = json.loads(engine.run("audit", "--deep", "--json", "--since", "1h", env=environment).stdout)
             assert report["balanced"]
             assert report["notifications"] >= COUNT
-            # The restored engine goes on: who was away has what waited for it.
+            # The restored engine delivers the parked messages.
             with Receiver(port=away) as back:
                 wait_until(lambda: len(back.requests) > 0, "what waited is tried again")
         finally:

@@ -1,4 +1,4 @@
-"""Whole engines on one broker, each with logs and a job of its own, that exchange notifications by demand."""
+"""Engines on one broker, each with its own logs and job, that exchange notifications by demand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _AWAY_S = GONE_S + 10.0
 
 _APART_S = 60.0
 
-# What a part that leaves may have where the topic says split: the default.
+# The default limit of a part that leaves on a topic with the routing word split.
 _SPLIT_BYTES = 3_000
 
 
@@ -40,7 +40,7 @@ Pair = tuple[AdministratorRun, EngineRun, EngineRun]
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSettings) -> Iterator[Pair]:
-    """G/a and H/b, whole, a line to each. H/b refuses unknown topics and other types."""
+    """The engines G/a and H/b with a link between them. H/b refuses unknown topics and other types."""
     folder, own = tmp_path_factory.mktemp("pair"), dataclasses.replace(kafka, prefix=f"{kafka.prefix}pair.")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ARBORCAST_TOPICS_CHECK_TYPES", "true")
@@ -67,7 +67,7 @@ def linked(engine: EngineRun, link: str, *topics: str) -> bool:
 def test_three_groups_get_messages_of_interest_once(
     tmp_path: Path, kafka_settings: KafkaSettings, receiver: Receiver
 ) -> None:
-    """Each of three subscribers wants three topics, published one at each engine; and subscribers to ALL, ALL:ALARM and
+    """Each of three subscribers has three topics, published one at each engine; and subscribers to ALL, ALL:ALARM and
     ALL:ALARM:ALARM1 get 3, 2 and 1 of three messages."""
     with federation(tmp_path, kafka_settings, ["G/a", "H/b", "I/c"], jobs=True) as (_, engines):
         a, b, c = engines
@@ -90,7 +90,7 @@ def test_three_groups_get_messages_of_interest_once(
             receiver.wait_for(1, f"/{engine.name}")
             wait_until(lambda: len(set(receiver.names(f"/{engine.name}"))) == 150)  # noqa: B023  # called at once
         wait_until(lambda: [len(set(receiver.names(f"/wide/{each.name}"))) for each in engines] == [3, 2, 1])
-        time.sleep(5)  # whatever went in a circle would come again
+        time.sleep(5)  # messages in a routing loop would be repeated
         for engine in engines:
             there = receiver.names(f"/{engine.name}")
             assert len(there) == len(set(there)) == 150
@@ -103,7 +103,7 @@ def test_three_groups_get_messages_of_interest_once(
             assert all(found == [b"<n>%d</n>" % number for number in range(50)] for found in by_origin.values())
         assert [len(receiver.names(f"/wide/{each.name}")) for each in engines] == [3, 2, 1]
 
-        # One group is not heard of until it is given up; it comes back, and has all of it in its order.
+        # One group is silent until it is removed; when it returns it gets all messages in order.
         os.kill(c.gateway.pid, signal.SIGSTOP)
         began = time.monotonic()
         with Client(a.gateway.broker) as client:
@@ -147,7 +147,7 @@ def test_the_representative_may_die(tmp_path: Path, kafka_settings: KafkaSetting
             lambda: set(accepted["d"]) <= {each.id for each in b.notifications()}, lambda: _missing(accepted["d"], b)
         )
 
-        # What only the dead one had comes when it is started again.
+        # Messages that only the dead engine had are delivered after its restart.
         a.gateway.start()
         a.start_job()
         wait_until(
@@ -161,8 +161,8 @@ def test_the_representative_may_die(tmp_path: Path, kafka_settings: KafkaSetting
 
 
 def test_a_minute_without_a_network_between_two_groups(pair: Pair, receiver: Receiver) -> None:
-    """Nothing passes in either direction, and the administrator dies meanwhile: engines go on for those who are near,
-    and after it all arrives, once and in order."""
+    """No packet passes in either direction, and the administrator is killed meanwhile: engines deliver to their own
+    subscribers, and afterwards every message arrives, once and in order."""
     administrator, *engines = pair
     a, b = engines
     for topic in ("minute/one", "minute/two", "minute/three"):
@@ -183,7 +183,7 @@ def test_a_minute_without_a_network_between_two_groups(pair: Pair, receiver: Rec
     for engine in engines:
         assert engine.line is not None
         engine.line.cut()
-    # One more of each may have been accepted by then.
+    # One more of each may have been accepted meanwhile.
     before = {topic: len(ids) + 1 for topic, ids in accepted.items()}
     administrator.kill()
     time.sleep(_APART_S / 2)
@@ -250,7 +250,7 @@ def test_messages_in_parts_reach_old_and_new_subscribers_elsewhere(pair: Pair, a
             assert sorted(_contents(got[name])) == sorted(contents)
         assert all(len(each.payload) <= _SPLIT_BYTES for each in got["old apart"])
         assert len(got["old apart"]) > len(contents)
-        # A new one has the parts that the publisher has made, and knows them; what was put together is no part.
+        # A new subscriber gets the publisher's parts with their numbers; an assembled message is no part.
         assert all((each.part is not None) == alone for each in got["new apart"])
         assert (len(got["new apart"]) > len(contents)) == alone
 
@@ -297,7 +297,7 @@ def test_within_a_group_fast_topics_leave_as_datagrams_and_others_are_confirmed(
 
 
 def test_an_engine_drops_notifications_that_it_refuses(pair: Pair, receiver: Receiver) -> None:
-    """Its tree is fixed, or its topic has other message types: that is counted, and said once; the rest arrives."""
+    """Its tree is fixed, or its topic has other message types: this is counted, and logged once; the rest arrives."""
     _, a, b = pair
     add_topic(b, "plant/known")
     add_topic(b, "plant/typed", "--type", "temperature")

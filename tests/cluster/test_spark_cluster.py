@@ -78,7 +78,7 @@ def test_lost_worker_loses_nothing_and_reorders_nothing(
     tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, gear: Mode
 ) -> None:
     bundle = bundled(tmp_path, cluster)
-    more = JOINED_BY_SPARK if gear == "batch" else {}  # the tasks of the other one have all cores
+    more = JOINED_BY_SPARK if gear == "batch" else {}  # tasks in real time have all cores
     with (
         running_job(tmp_path, kafka_settings, {**SOON_AGAIN, **more, "dispatch.gear": gear}, bundle) as job,
         logs(kafka_settings) as log,
@@ -92,12 +92,12 @@ def test_lost_worker_loses_nothing_and_reorders_nothing(
             assert pushing(cluster, receiver) == 2, "both executors push"
             assert_gear(job, kafka_settings, gear)
             assert_guarded(cluster)
-            # What comes now for this one is parked, tried again beside the batches, and has to go on in its order.
+            # Further messages for this one are parked and retried beside the batches, in order.
             receiver.behave(FLAPPING, "status/503")
             # Where an earlier test has left a worker more than there are executors, one of them has none.
             lost = next(each for each in cluster.workers if each.executors())
             lost.kill()
-            # What is appended from now on can only come through the other one.
+            # Messages appended later can only be pushed by the other one.
             wait_for_more(receiver, timeout=240)
             time.sleep(2)
             assert running(job)
@@ -144,13 +144,13 @@ def assert_guarded(cluster: SparkCluster) -> None:
 
 
 def assert_nothing_waits(kafka: KafkaSettings, accepted: int, more: int = 1, timeout: float = 300.0) -> None:
-    """The engine's own books, matched anew: every delivery, the flapping receiver's too, has come to its good end."""
+    """The deep audit: every delivery is complete, also for the flapping receiver."""
     deadline = time.monotonic() + timeout
     while (report := audit(kafka, 0, deep=True, patience_s=30)).totals.pending:
         assert time.monotonic() < deadline, f"{report.totals.pending} deliveries wait and wait"
         time.sleep(0.5)
     assert report.balanced, report.problems[:5]
-    # An unacknowledged notification may be in the log all the same. An opened breaker is a notification without
+    # An unacknowledged notification may be in the log. An opened breaker is a notification without
     # recipients.
     assert report.totals.delivered == report.matches >= (len(PATHS) + more) * accepted
 

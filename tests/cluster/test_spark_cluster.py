@@ -60,7 +60,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 def bundled(
     folder: Path, cluster: SparkCluster, settings: dict[str, str] | None = None, *, driver_too: bool = False
 ) -> Bundle:
-    """The commands before the first spark-submit. `driver_too`: the driver has no Arborcast of its own either."""
+    """The commands before the first spark-submit. `driver_too`: Arborcast is not installed on the driver's host
+    either."""
     python = bare_python(folder / "python")
     out = folder / "bundle"
     driver = ["--driver-python", str(python)] if driver_too else []
@@ -219,7 +220,7 @@ def newest_run(kafka: KafkaSettings) -> int:
 def test_many_new_subscriptions_reach_workers_in_real_time(
     tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver
 ) -> None:
-    """So many that they are given another base; a task that runs cannot be. It is a shift, and nothing comes twice."""
+    """Enough of them that workers need another base, which a running task cannot load: a shift, without repetitions."""
     bundle = bundled(tmp_path, cluster)
     with (
         running_job(tmp_path, kafka_settings, {"dispatch.gear": "realtime"}, bundle) as job,
@@ -231,7 +232,7 @@ def test_many_new_subscriptions_reach_workers_in_real_time(
         log.subscribe(*(subscription(f"many{n}", receiver.url("/many"), f"many/t{n % 7}") for n in range(many)))
 
         def change() -> None:
-            """Another base is taken after 1,000 messages to the workers, which get 40 a second."""
+            """Another base is made after 1,000 messages to the workers, which get 40 a second."""
             for _ in range(40):
                 log.subscribe(subscription("more", receiver.url("/more"), "c"))
                 time.sleep(0.03)
@@ -292,8 +293,8 @@ def test_a_backlog_is_for_batches_and_later_messages_for_real_time(
 def test_a_driver_that_is_lost_goes_on_elsewhere(
     tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, gear: Mode
 ) -> None:
-    """What cluster deploy mode is for, and standalone masters have not for Python: all that the other host has is the
-    bundle, the settings, and what both share."""
+    """Like cluster deploy mode, which standalone masters do not have for Python: the other host has only the bundle,
+    the settings, and the shared folders."""
     bundle = bundled(tmp_path / "made-here", cluster, driver_too=True)
     shared: dict[str, str | float] = {
         **SOON_AGAIN,

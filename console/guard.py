@@ -46,8 +46,8 @@ MOST_IMPORTED = 64 * 1024 * 1024
 # Pages without sign-in: the sign-in itself and its parts.
 _OPEN = ("/sign-in", "/static/", "/health/", "/receiver/")
 
-# A link on another site brings a visitor without the cookie (SameSite=Strict). Our own page, asking again, has it; to
-# give out a new one here would end the session.
+# A request from a link on another site has no cookie (SameSite=Strict); the reload by this page has it. A new cookie
+# here would end the session.
 _AGAIN = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0"><title>Arborcast</title>'
 
 
@@ -195,7 +195,7 @@ def _with_headers(send: Send, cookie: list[str]) -> Send:
             more = dict(_HEADERS)
             if b"cache-control" not in given:
                 more["cache-control"] = "no-store"
-            # One that signing in or out gives stands for itself.
+            # A cookie of sign-in or sign-out replaces the others.
             cookies = [] if b"set-cookie" in given else [("set-cookie", each) for each in cookie]
             message["headers"] = [
                 *message["headers"],

@@ -49,7 +49,7 @@ class ConsoleProcess:
         self._changes = ControlChanges(settings.kafka, ControlLog(settings.kafka), self._view)
         # Clear text only on loopback, or if the gateway accepts passwords so, too.
         secure = bool(signing and settings.tls.certificate_file)
-        # Cookies do not know ports, and there may be several consoles on one machine.
+        # Cookies are not specific to a port, and there may be several consoles on one machine.
         sessions = Sessions(_keys(settings), f"arborcast-{port}", secure=secure)
         self._console = WebConsole(
             settings,
@@ -60,7 +60,7 @@ class ConsoleProcess:
             state=state,
             ready=lambda: self._view.caught_up,
         )
-        # Sign-in is by password: browsers are not asked for certificates.
+        # Sign-in is by password, without client certificates.
         self._tls = ServerTls(dataclasses.replace(settings.tls, client_ca_file="")) if secure else None
         trusted = proxies(settings.gateway)
         self._server = make_small_server(make_app(self._console, signing), _LIMITS, self._tls, trusted)

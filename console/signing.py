@@ -23,7 +23,7 @@ from arborcast.ingest.access.users import Guesses, Users, user_source
 from arborcast.ingest.http.serving import proxies
 from arborcast.topic_model.grants import Caller
 
-# Methods with a password, which a page can ask for.
+# Methods with a password, for which a page has a form.
 _WITH_PASSWORD = {"basic", "token"}
 
 

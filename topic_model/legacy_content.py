@@ -24,7 +24,7 @@ _END_BYTES = b"</ac:Content>"
 # What begins so and is no element is refused: a mistake must not become a text.
 _ELEMENT = re.compile(rb"\s*+<[^\s<>&!]")
 begins_element = _ELEMENT.match
-"""Whether a payload is to be read as an element, where the client does not say so."""
+"""Whether a payload without a declared type is read as an element."""
 
 
 def wrap(content: str, namespaces: Mapping[str, str]) -> bytes:

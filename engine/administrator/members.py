@@ -1,7 +1,7 @@
 """The members of a federation: registrations, heartbeats and silence. Pure; times are parameters.
 
-A member without a heartbeat for SUSPECT_S is suspect, after GONE_S gone; when it returns it registers again, with a new
-number. Members that have been gone for long are removed.
+A member without a heartbeat for SUSPECT_S is suspect, after GONE_S lost; when it returns it registers again, with a new
+number. Members that have been lost for a long time are removed.
 """
 
 from __future__ import annotations

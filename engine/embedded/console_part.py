@@ -69,5 +69,5 @@ def spec(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec
 
 
 def _tls(settings: Settings) -> bool:
-    """On loopback TLS has no use, and browsers would not know the certificate."""
+    """Whether the console uses TLS: not on loopback, where browsers would not trust the certificate."""
     return bool(settings.tls.certificate_file) and not is_loopback(settings.console.host)

@@ -128,7 +128,7 @@ def home_for_spark(java: JavaRuntime, cache: Path) -> Path:
     if usual and _has_module(java.home, VECTOR_MODULE):
         return java.home
     script = f"""#!/bin/sh
-# Made by Arborcast: this runtime has no module {VECTOR_MODULE}, which Spark always asks for.
+# Made by Arborcast: this runtime has no module {VECTOR_MODULE}, which Spark always requires.
 for argument do
   shift
   [ "$argument" = "--add-modules={VECTOR_MODULE}" ] || set -- "$@" "$argument"

@@ -198,7 +198,7 @@ class Conversation:
         self._clock_due = self._wait_until = float("-inf")
         self._trouble_since: float | None = None
         self.by_push = pushes and known is not None
-        """Whether the camera pushes its events, or is asked to."""
+        """Whether the camera pushes its events, or a subscription for that is requested."""
         self.status = CameraStatus()
         self.offset_s = 0.0
         self.renewals = 0
@@ -358,7 +358,7 @@ class Conversation:
                 self._ended(request, outcome, now)
 
     def _ended(self, request: Request, outcome: Fault | Broken, now: float) -> None:
-        """A subscription is not granted, or does not go on."""
+        """A subscription is refused, or has ended."""
         current = self._subscription
         if current is not None and request.operation is CameraOperation.RENEW:
             current.absolute, current.replace = not current.absolute, current.absolute

@@ -271,7 +271,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     @property
     def may_read(self) -> bool:
-        """Not while requests wait for their turn (uvicorn would go on after each answer), or a body for room."""
+        """Whether to read on: not while requests wait for their turn (uvicorn would resume after each answer), or a body
+        for memory."""
         return not (self._waits or self.pipeline)
 
     def linger(self) -> None:

@@ -65,8 +65,8 @@ class FreedMemory:
 SMALL: Final = limits.SMALL_REQUEST
 """A body up to this is read without a reservation, and parsed on the event loop.
 
-A request that carries no notifications may have no more: what a Subscribe says is kept in the memory of every process,
-and what any of them says is walked through element by element.
+Requests without notifications may not be larger: subscriptions are in the memory of every process, and the elements of
+these requests are processed one by one.
 """
 
 RESERVATION: Final = "arborcast.reservation"

@@ -45,8 +45,8 @@ PULL = "urn:arborcast:pull"
 # The meaning of an absent or zero MaximumNumber in Apache CXF.
 _MAXIMUM_NUMBER = 256
 
-# CXF's client names a queue that outlives it so: asking again for the name gets the same pull point. Clients of HPwsn
-# write the name as text.
+# The name of a queue of CXF's client: another request with the name returns the same pull point. Clients of HPwsn write
+# the name as text.
 _NAME_ATTRIBUTE = "pullPointQueueName"
 
 # Ends per append.

@@ -40,7 +40,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class Drafts:
-    """Those of everybody. Used on the event loop, but for `write`."""
+    """The drafts of all operators. Used on the event loop, except `write`."""
 
     def __init__(self, folder: Path, most: int = _PEOPLE, clock: Callable[[], float] = time.time) -> None:
         self._drafts: OrderedDict[str, Draft] = OrderedDict()

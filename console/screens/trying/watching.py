@@ -32,7 +32,7 @@ _SHOWN_CHARACTERS = 2_000
 # Minimum time between two updates of a page.
 _PAUSE_S = 0.25
 
-# Delay before a gateway that is away is asked again.
+# Delay before the next request to an unreachable gateway.
 _AGAIN_S = 3.0
 
 _threads = pool("try", _WATCHERS)

@@ -156,7 +156,7 @@ async def _unsubscribe(gateway: Gateway, action: Unsubscribe, caller: Caller | N
 
 def _request(action: Subscribe | Unsubscribe, caller: Caller | None, endpoint: str = "") -> SubscriptionRequest:
     """The subscription of an address to a topic; two with the same address and topic are equal
-    (`Subscription.identity`). It has no end: these clients know neither times nor renewal.
+    (`Subscription.identity`). It has no end: these clients support neither times nor renewal.
 
     Raises ExpressionError, and ConsumerRefused without an address.
     """

@@ -271,7 +271,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     @property
     def may_read(self) -> bool:
-        """Whether to read on: not while requests wait for their turn (uvicorn would resume after each answer), or a body
+        """Whether to read on: not while requests wait for their turn (uvicorn resumes after each answer), or a body
         for memory."""
         return not (self._waits or self.pipeline)
 

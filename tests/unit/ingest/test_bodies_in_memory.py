@@ -14,13 +14,16 @@ from arborcast.ingest.http import app as application
 from arborcast.ingest.http import inflight
 from arborcast.ingest.http.inflight import SMALL, Reservation
 from arborcast.ingest.operations import notification_broker
+from arborcast.ingest.operations.legacy import messages as legacy_messages
 from arborcast.ingest.settings import GatewaySettings
+from arborcast.topic_model.topics import TopicPath
 from arborcast.wire import envelope, fragments
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import parse
 from arborcast.wire.xml_reading import memory_to_read
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
+from tests.support.legacy_messages import notify, wsn_process
 from tests.support.served_app import START, connected, exchange, served
 from tests.support.waiting import wait_until
 
@@ -47,6 +50,23 @@ def test_elements_are_counted_before_they_are_parsed(monkeypatch: pytest.MonkeyP
     answer = parts.post(soap.envelope(soap.notify(soap.message(payload=f"<n>{'<a b=/>' * 1_000}</n>"))))
     assert answer.status == 400
     assert "elements and attributes, 1000 are allowed" in answer.reason
+
+
+def test_elements_of_an_escaped_text_are_counted_and_parsed_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+
+    def noted(text: str, default: TopicPath | None) -> legacy_messages.Action:
+        threads.append(threading.current_thread())
+        return read(text, default)
+
+    read, parts = legacy_messages.read, GatewayParts(SETTINGS)
+    monkeypatch.setattr(legacy_messages, "read", noted)
+    answer = parts.post(wsn_process(notify("a", f"<n>{'<a/>' * 1_000}</n>")), "/WSN/Broker")
+    assert "elements and attributes, 1000 are allowed" in answer.reason
+    for size in (100, 2 * SMALL):
+        assert parts.post(wsn_process(notify("a", "x" * size)), "/WSN/Broker").status == 200
+    small, large = threads
+    assert small == threading.current_thread() != large
 
 
 @pytest.mark.parametrize("text", ["a=b " * 5_000, '"a", ' * 5_000, "&lt;a/&gt;" * 5_000])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from typing import Any
 
@@ -11,19 +12,22 @@ import pytest
 
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.http import app as application
-from arborcast.ingest.http import inflight
+from arborcast.ingest.http import inflight, serving
 from arborcast.ingest.http.inflight import SMALL, Reservation
 from arborcast.ingest.operations import notification_broker
 from arborcast.ingest.operations.legacy import messages as legacy_messages
 from arborcast.ingest.settings import GatewaySettings
+from arborcast.topic_model.projections.pull_store import PullLimits
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire import envelope, fragments
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import parse
 from arborcast.wire.xml_reading import memory_to_read
+from tests.support import served_app
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 from tests.support.legacy_messages import notify, wsn_process
+from tests.support.pulling import create, get
 from tests.support.served_app import START, connected, exchange, served
 from tests.support.waiting import wait_until
 
@@ -135,6 +139,39 @@ def test_no_request_leaves_memory_reserved() -> None:
         with connected(port) as one:
             one.sendall(post(100_000)[:-1])
         wait_until(lambda: not parts.app.inflight.taken)
+
+
+def test_answers_that_are_not_read_take_their_share_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that read nothing got answers of megabytes each, as many as there could be connections."""
+
+    def listening(settings: GatewaySettings) -> socket.socket:
+        listener = serving.listen(settings)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)  # otherwise the kernel has whole answers
+        return listener
+
+    monkeypatch.setattr(served_app, "listen", listening)
+    parts = GatewayParts(SETTINGS)
+    parts.pull_log.store._limits = PullLimits(100, 100 * MB, 100 * MB)
+    path = create(parts)
+    for _ in range(10):
+        assert (
+            parts.post(soap.envelope(soap.notify(soap.message(payload=f"<n>{'x' * 3 * MB}</n>"))), path).status == 202
+        )
+    body = get("1")
+    request = (
+        START.replace(b"/wsn/NotificationBroker", path.encode()) + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    )
+    with served(parts) as port:
+        with contextlib.ExitStack() as clients:
+            for _ in range(10):
+                client = clients.enter_context(socket.socket())
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+                client.connect(("127.0.0.1", port))
+                client.sendall(request)
+            wait_until(lambda: parts.app.inflight.refused == 7)
+            assert 3 * 6 * MB <= parts.app.inflight.taken <= 0.5 * LIMIT
+        wait_until(lambda: not parts.app.inflight.taken)
+    assert parts.pull_log.store.waiting(path.rpartition("/")[2]) == 10  # none of them was read
 
 
 def test_without_memory_the_answer_is_503() -> None:

@@ -130,7 +130,8 @@ def check_filters(gateway: Gateway, filters: Filters | Subscription) -> None:
 def check_size(topics: Sequence[TopicFilter], conditions: Iterable[XPathFilter] = ()) -> None:
     """Raises TooLarge for expressions that together, each with its namespaces, are too large for the memory of every
     process."""
-    texts = (text for each in (*topics, *conditions) for text in (each.text, *each.namespaces.values()))
+    expressions: list[TopicFilter | XPathFilter] = [*topics, *conditions]
+    texts = (text for each in expressions for text in (each.text, *each.namespaces.values()))
     size = sum(map(len, texts)) + sum(len(each.normal) for each in topics)
     if size > limits.FILTERS:
         raise TooLarge(f"the expressions, each with its namespaces, have {size} characters, more than {limits.FILTERS}")

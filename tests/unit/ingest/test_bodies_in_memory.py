@@ -14,7 +14,7 @@ from arborcast.ingest.addresses import Target
 from arborcast.ingest.http import app as application
 from arborcast.ingest.http import inflight, serving
 from arborcast.ingest.http.inflight import SMALL, Reservation
-from arborcast.ingest.operations import notification_broker
+from arborcast.ingest.operations import notification_broker, pull_points
 from arborcast.ingest.operations.legacy import messages as legacy_messages
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.topic_model.projections.pull_store import PullLimits
@@ -183,21 +183,26 @@ def test_without_memory_the_answer_is_503() -> None:
     assert parts.notifications.accepted == []
 
 
-def test_many_messages_leave_others_their_turn() -> None:
+@pytest.mark.parametrize("kind", [Kind.BROKER, Kind.PULL_POINT])
+def test_many_messages_leave_others_their_turn(kind: Kind) -> None:
     count = 3_000
     parts = GatewayParts()
     request = parse(soap.envelope(soap.notify(*[soap.message("t:a", "<a/>")] * count)))
+    point = create(parts).rpartition("/")[2]
 
     async def turns_while_reading() -> int:
-        reading = asyncio.ensure_future(notification_broker.notify(parts.gateway, request, Target(Kind.BROKER, "")))
+        operation = notification_broker.notify if kind is Kind.BROKER else pull_points.put
+        reading = asyncio.ensure_future(operation(parts.gateway, request, Target(kind, point)))
         turns = 0
         while not reading.done():
             turns += 1
             await asyncio.sleep(0)
         return turns
 
-    assert asyncio.run(turns_while_reading()) > count / notification_broker._AT_A_TIME
-    assert len(parts.notifications.accepted) == count
+    assert asyncio.run(turns_while_reading()) > count / notification_broker.AT_A_TIME
+    assert (
+        len(parts.notifications.accepted) + parts.pull_log.store.waiting(point) + parts.pull_log.store.dropped == count
+    )
 
 
 def test_messages_are_found_in_large_bodies_where_they_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:

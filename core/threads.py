@@ -1,7 +1,7 @@
 """Threads: the only module that starts them.
 
 `Service` repeats a step until it is stopped. `start_thread` is for work that ends by itself, `pool` for work that
-other threads wait for.
+other threads wait for, `within` for work that an event loop waits for.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import TypeVar
 
 from arborcast.core.backoff import Backoff
-from arborcast.core.errors import ArborcastError
+from arborcast.core.errors import ArborcastError, InfrastructureError
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _BACKOFF = Backoff(1.0, 15.0)
 
@@ -29,6 +32,18 @@ def start_thread(name: str, work: Callable[..., object], *args: object) -> threa
 def pool(name: str, threads: int) -> ThreadPoolExecutor:
     """A thread pool with one queue. The end of the process waits for running work."""
     return ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+
+async def within(seconds: float, threads: Executor, work: Callable[[], T], late: str) -> T:
+    """The result of `work` in a pool. Raises InfrastructureError, with the message `late`, after this time; work that
+    has not begun until then is left out."""
+    import asyncio  # here, since commands without an event loop load this module, too
+
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.get_running_loop().run_in_executor(threads, work)
+    except TimeoutError:
+        raise InfrastructureError(late, 1.0) from None
 
 
 class Service:

@@ -149,10 +149,14 @@ class Source:
         thousands of copies of a namespace of a megabyte would exhaust the memory.
         """
         fragment = self_contained(self._document, node, self.inherited(node))
+        self.count(fragment)
+        return fragment
+
+    def count(self, fragment: bytes) -> None:
+        """Count a fragment that was made otherwise. Raises TooLarge as `fragment`."""
         self._left -= len(fragment)
         if self._left < 0:
             raise TooLarge("the elements of the request, each with its inherited namespaces, are too large")
-        return fragment
 
     def inherited(self, node: Node) -> Inherited:
         """The namespaces in scope around an element. Raises TooLarge for too many."""

@@ -10,6 +10,7 @@ import binascii
 import contextlib
 import hashlib
 import hmac
+import logging
 import os
 import re
 import time
@@ -24,6 +25,8 @@ from lxml import etree
 from arborcast.core.errors import ConfigError
 from arborcast.topic_model.namespaces import WSSE
 from arborcast.wire.errors import IdentitiesAway, TokenRefused
+
+logger = logging.getLogger(__name__)
 
 WSU = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-utility-1.0.xsd"
 _PROFILE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-username-token-profile-1.0"
@@ -206,6 +209,7 @@ class NonceMemory:
                     )
             taken = span.take(_fingerprint(token), self._steady())
         except OSError as error:
+            logger.error("no password digest can be accepted, since nonces cannot be stored: %s", error.strerror)
             raise IdentitiesAway(f"nonces cannot be stored now: {error.strerror}", 1.0) from error
         if not taken:
             raise TokenRefused("the wsse:Nonce was used before")

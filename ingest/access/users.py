@@ -91,6 +91,9 @@ _REMEMBERED = 10_000
 # none.
 _WAITING = 100
 
+# A directory that does not answer holds a thread for half a minute: clients do not wait for all earlier checks.
+_LONGEST_S = 20.0
+
 
 class UserSource(Protocol):
     """Where users are. Looking for users may block, and raise IdentitiesAway."""
@@ -199,7 +202,7 @@ class Users:
             self.guesses.wrong(address, name)
             return check
 
-        return await self._checks.run(key, begin)
+        return await self._in_time(key, begin)
 
     def _count_result(self, address: str, name: str, check: asyncio.Future[Identity | None]) -> None:
         if check.cancelled() or check.exception() is not None or check.result() is not None:
@@ -210,11 +213,18 @@ class Users:
         known = self._remembered(name)
         if known is not None:
             return known
-        return await self._checks.run(name, lambda: self._begin_check(name, lambda: self._source.find(name)))
+        return await self._in_time(name, lambda: self._begin_check(name, lambda: self._source.find(name)))
 
     def clear_password(self, name: str) -> str:
         """The password itself, empty if only its hash is stored."""
         return self._source.clear_password(name)
+
+    async def _in_time(self, key: bytes | str, begin: Callable[[], asyncio.Future[Identity | None]]) -> Identity | None:
+        try:
+            async with asyncio.timeout(_LONGEST_S):
+                return await self._checks.run(key, begin)
+        except TimeoutError:
+            raise IdentitiesAway("users could not be looked up in time: try again later", 1.0) from None
 
     def _digest(self, secret_bytes: bytes) -> bytes:
         digest = self._keyed.copy()

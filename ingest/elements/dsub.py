@@ -266,12 +266,15 @@ def published(payload: bytes) -> list[EntryNotification]:
                     EntryNotification(MINIMAL_ENTRY, _submitted(reference), entry),
                 )
             elif part.tag == f"{{{RIM}}}RegistryPackage":
-                beside = classified.get(part.get("id", ""), b"")
+                # Once: with one large Classification, thousands of packages of the same id would exhaust the memory.
+                beside = classified.pop(part.get("id", ""), b"")
                 within = part.iterchildren(f"{{{RIM}}}Classification")
                 if beside or any(each.get("classificationNode") == _IS_SET for each in within):
                     made.append(EntryNotification(SUBMISSION_SET, _submitted(fragment + beside)))
-    if len(made) > 2 * _MOST:
-        raise InvalidRequest(f"a lcm:SubmitObjectsRequest may publish {_MOST} entries and submission sets, not more")
+            if len(made) > 2 * _MOST:
+                raise InvalidRequest(
+                    f"a lcm:SubmitObjectsRequest may publish {_MOST} entries and submission sets, not more"
+                )
     if not made:
         raise InvalidRequest("the lcm:SubmitObjectsRequest has no document entry and no submission set to publish")
     return made

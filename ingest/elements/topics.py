@@ -124,17 +124,19 @@ class TopicMemory:
     ) -> PublishedTopic:
         """The topic of the element with this identity (Source.identity). Raises ExpressionError.
 
-        One that is not cached is added to `unchecked`, for `remember`. `colons`: as for `concrete_topic`.
+        One that can be cached and is not is added to `unchecked`, for `remember`. `colons`: as for `concrete_topic`.
         """
         if colons:
             identity = b":" + identity  # elsewhere the same bytes have another meaning
         topic = self._topics.get(identity) or unchecked.get(identity)
         if topic is None:
-            topic = unchecked[identity] = read_published(element, colons)
+            topic = read_published(element, colons)
+            # With large declarations around, thousands of topics of one request would exhaust the memory.
+            if len(identity) <= _LONGEST:
+                unchecked[identity] = topic
         return topic
 
     def remember(self, checked: Mapping[bytes, PublishedTopic]) -> None:
         """Cache topics after their publisher was authorised: a refused request leaves nothing."""
         for identity, topic in checked.items():
-            if len(identity) <= _LONGEST:
-                self._topics.put(identity, topic, len(identity) + len(topic.path) + len(topic.prefixes))
+            self._topics.put(identity, topic, len(identity) + len(topic.path) + len(topic.prefixes))

@@ -176,9 +176,9 @@ class _Stream:
             await self._send({"type": "http.response.body", "body": b""})
 
     def close(self) -> None:
-        """Messages that are not settled wait again."""
+        """Messages that are not settled wait again, the newest first: earlier ones are before them in the queue."""
         while self._sent:
-            self._sent.popleft().return_but(())
+            self._sent.pop().return_but(())
 
     def _is_ours(self) -> bool:
         there = self._gateway.table.get(self._subscription.id)

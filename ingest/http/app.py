@@ -137,6 +137,10 @@ _MOST_IDS = 100
 
 _NO_BODY = {"type": "http.response.body", "body": b""}
 
+# Copies of a large answer, as text and as bytes, and the share of the memory for requests that answers may take:
+# clients that do not read leave the rest to those that publish.
+_COPIES, _SHARE = 2, 0.5
+
 # Threads that parse large bodies: libxml2 releases the GIL, so the event loop continues.
 _PARSERS = 2
 
@@ -310,6 +314,8 @@ class GatewayApp:
             reply = await self._perform(known, request, target)
             if known.name in (_NOTIFY, "Publish"):
                 self._accept_seconds.observe(time.perf_counter() - began)
+            if isinstance(reply, Reply):
+                self._reserve(reservation, reply)
         except (PeerError, InfrastructureError) as error:
             content_type = header(headers, b"content-type")
             answer = self._refusal(error, request, content_type) if publishing is None else http_publish.refused(error)
@@ -350,6 +356,14 @@ class GatewayApp:
             self._parsing -= 1
             if not self._parsing:
                 sys.setswitchinterval(self._usual_gil_turn_s)
+
+    def _reserve(self, reservation: Reservation, reply: Reply) -> None:
+        """Memory for a large answer until its client has read it. Raises InfrastructureError."""
+        size = len(reply.body)
+        if size > SMALL and not self.inflight.take(reservation, _COPIES * size, _SHARE):
+            if reply.finish is not None:
+                reply.finish(False)
+            raise self.inflight.no_memory()
 
     async def _enter(self, gate: Gate, scope: Scope, receive: Receive, reservation: Reservation) -> ClientRequest:
         try:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from arborcast.core.telemetry.tracing import read_traceparent
+from arborcast.wire import limits
 from arborcast.wire.errors import Compressed, TooLarge
 
 Scope = MutableMapping[str, Any]
@@ -78,6 +79,11 @@ def traceparent_of(headers: Headers) -> str:
 
 
 async def send_answer(send: Send, status: int, body: bytes, content_type: bytes, extra: Headers | None = None) -> None:
+    """Send an answer; of a large one, return when the client has read nearly all, or has disconnected."""
     headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode()), *(extra or ())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
+    if len(body) > limits.SMALL_REQUEST:
+        # The end can be sent when the client has read nearly all.
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        body = b""
     await send({"type": "http.response.body", "body": body})

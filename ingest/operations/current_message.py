@@ -14,7 +14,7 @@ from arborcast.core.eventlog.client import RETRY_AFTER_S
 from arborcast.core.eventlog.follower import LogFollower
 from arborcast.core.eventlog.scan import LogReader
 from arborcast.core.settings import KafkaSettings
-from arborcast.core.threads import pool
+from arborcast.core.threads import pool, within
 from arborcast.ingest.access.grants import check_read
 from arborcast.ingest.addresses import FACTORIES, Target
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, reply_of
@@ -92,11 +92,7 @@ class RetainedMessages:
 
     async def _run(self, work: Callable[[], _T]) -> _T:
         # There is one thread: while Kafka is away, a request must not wait for the time limits of all earlier ones.
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except TimeoutError:
-            raise InfrastructureError("the current messages could not be read in time", RETRY_AFTER_S) from None
+        return await within(self._timeout_s, self._thread, work, "the current messages could not be read in time")
 
     def _take(self, record: tuple[TopicPath, bool], offset: int) -> None:
         path, present = record

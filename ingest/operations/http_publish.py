@@ -8,7 +8,6 @@ Errors are plain text with the HTTP status that fits.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from xml.sax.saxutils import escape
 
 import msgspec
 
@@ -29,11 +28,11 @@ from arborcast.ingest.operations.gateway import Gateway, Operation, Stored
 from arborcast.ingest.operations.publishing import (
     PublishingClient,
     PublishRequest,
+    loose_payload,
     notification_of,
     publish,
     read_payload,
 )
-from arborcast.topic_model import legacy_content
 from arborcast.topic_model.topics import TopicPath, parse_path
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import (
@@ -109,7 +108,7 @@ class Publish:
 
     def _loose(self, text: str) -> bytes:
         """The payload around a text."""
-        payload = legacy_content.wrap(escape(text.translate(_NOT_IN_XML)), {})
+        payload = loose_payload(text.translate(_NOT_IN_XML).encode())
         if len(payload) > self._limit:
             raise TooLarge(f"written as XML text the body has {len(payload)} bytes, more than {self._limit}")
         return payload

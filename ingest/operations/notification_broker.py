@@ -37,8 +37,8 @@ from arborcast.wire.xml_reading import check_payload
 PAYLOAD_DEPTH = 6
 """Of a Notify: Envelope, Body, Notify, NotificationMessage, Message, payload."""
 
-# Messages read in one step, of some milliseconds; then the event loop serves other requests.
-_AT_A_TIME = 250
+AT_A_TIME = 250
+"""Messages read in one step, of some milliseconds; then the event loop serves other requests."""
 
 # Envelope, Body, Subscribe, ConsumerReference, (EndpointReference,) ReferenceParameters, parameter.
 _PARAMETER_DEPTH = 7
@@ -200,7 +200,7 @@ async def _read_notify(
                     f"NotificationMessage {messages} has no wsnt:Topic, and this broker delivers by topic"
                 )
             add(topic, payload, producer, kind)
-            if len(notifications) % _AT_A_TIME == 0:
+            if len(notifications) % AT_A_TIME == 0:
                 await asyncio.sleep(0)
     if not notifications:
         raise InvalidRequest("Notify holds no wsnt:NotificationMessage")

@@ -12,7 +12,7 @@ from arborcast.ingest.addresses import Target, resource_id
 from arborcast.ingest.elements.endpoints import check_consumer, read_endpoint
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_callable, check_room, reply_of
 from arborcast.ingest.operations.notification_broker import reference_element, requested_termination
-from arborcast.ingest.operations.subscribing import check_supported
+from arborcast.ingest.operations.subscribing import check_size, check_supported
 from arborcast.topic_model.expressions import XPATH
 from arborcast.topic_model.namespaces import ACTION_BRW, WSN_BR, wsn_br
 from arborcast.topic_model.patterns.patterns import parse_normal
@@ -101,6 +101,7 @@ def _read(gateway: Gateway, request: Request, now: datetime) -> Registration:
     reference = operation.find(wsn_br("PublisherReference"))
     publisher = read_endpoint(reference, request.source(_PARAMETER_DEPTH)) if reference is not None else None
     topics = _read_topics(list(operation.iterchildren(wsn_br("Topic"))))
+    check_size(topics)
     check_offer(request.caller, topics)
     for topic in topics:
         check_supported(gateway, topic)

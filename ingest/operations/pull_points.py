@@ -6,6 +6,7 @@ pushing them. GetMessages removes the messages of its answer.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import sys
@@ -20,7 +21,7 @@ from arborcast.ingest.access.grants import may_manage, owner_of
 from arborcast.ingest.addresses import FACTORIES, Target
 from arborcast.ingest.elements.publication import NO_ATTRIBUTES, of_request
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_room, reply_of
-from arborcast.ingest.operations.notification_broker import reference_element
+from arborcast.ingest.operations.notification_broker import AT_A_TIME, PAYLOAD_DEPTH, reference_element
 from arborcast.topic_model.namespaces import ACTION_BW, WSNT, wsa, wsnt
 from arborcast.topic_model.records.control import (
     ControlRecord,
@@ -54,9 +55,6 @@ _AT_ONCE = 500
 
 # The request that a message is the answer to: there is no other place for it in a message.
 _RELATED = f"{wsnt('ProducerReference')}/{wsa('ReferenceParameters')}/{wsa('RelatesTo')}"
-
-# Envelope, Body, Notify, NotificationMessage.
-_MESSAGE_DEPTH = 4
 
 # The type has no upper bound. A number with more digits than this, without leading zeros, selects all messages.
 _NUMBER = re.compile(r"\+?0*+([0-9]*+)")
@@ -138,13 +136,15 @@ async def put(gateway: Gateway, request: Request, target: Target) -> None:
     point = gateway.pull_points.get(target.id)
     if point is None or not _may_answer(gateway, request, point.id):
         point = _existing(gateway, request, target.id)
-    source = request.source(_MESSAGE_DEPTH)
+    source = request.source(PAYLOAD_DEPTH)
     accepted_ms = times.to_ms(gateway.now())
     elements: list[bytes] = []
     for message, node in zip(request.operation, source.node(request.operation).children, strict=True):
         if message.tag == wsnt("NotificationMessage"):
             elements.append(source.fragment(node))
             _check_readable(message, elements[-1], len(elements))
+            if len(elements) % AT_A_TIME == 0:
+                await asyncio.sleep(0)
     if not elements:
         raise InvalidRequest("Notify holds no wsnt:NotificationMessage")
     publications = of_request(request, len(elements))

@@ -5,7 +5,7 @@ A door translates what it receives into a `SubscriptionRequest` and calls `creat
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,11 +39,12 @@ from arborcast.topic_model.subscriptions import (
     SoapVersion,
     Subscription,
     TopicFilter,
+    XPathFilter,
     is_cloud_events,
 )
-from arborcast.wire import times
+from arborcast.wire import limits, times
 from arborcast.wire.endpoints import Kind
-from arborcast.wire.errors import ConsumerRefused, OperationRefused, UnsupportedPolicy
+from arborcast.wire.errors import ConsumerRefused, OperationRefused, TooLarge, UnsupportedPolicy
 
 _DEFAULT = SubscriptionPolicy()
 
@@ -87,7 +88,7 @@ async def create_subscription(gateway: Gateway, request: SubscriptionRequest) ->
     same id is kept where its filters and its policy are the same, and replaced otherwise.
 
     Raises Forbidden, ExpressionError, TopicNotSupported, UnsupportedPolicy, ConsumerRefused, OperationRefused,
-    TooManyRequests, InvalidRequest, or InfrastructureError.
+    TooManyRequests, InvalidRequest, TooLarge, or InfrastructureError.
     """
     filters, policy = request.filters, request.policy
     check_subscribe(request.caller, filters.topics)
@@ -95,7 +96,7 @@ async def create_subscription(gateway: Gateway, request: SubscriptionRequest) ->
         check_serve(request.caller, filters.topics)
     # Another gateway may just have created the pull point, or an equal subscription.
     await gateway.changes.catch_up()
-    check_filters(gateway, filters.topics)
+    check_filters(gateway, filters)
     if policy.queue:
         check_server(filters, gateway.table.topics)
     subscription = subscription_of(gateway, request, request.outbound)
@@ -117,11 +118,23 @@ async def create_subscription(gateway: Gateway, request: SubscriptionRequest) ->
     return created
 
 
-def check_filters(gateway: Gateway, topics: Iterable[TopicFilter]) -> None:
-    """Raises ExpressionError or TopicNotSupported for expressions that are too expensive, or select nothing here."""
-    for expression in topics:
+def check_filters(gateway: Gateway, filters: Filters | Subscription) -> None:
+    """Raises TooLarge, ExpressionError or TopicNotSupported for expressions that are too large or too expensive, or
+    select nothing here."""
+    check_size(filters.topics, (*filters.content, *filters.producer))
+    for expression in filters.topics:
         dsub.check_topic(expression)
         check_supported(gateway, expression)
+
+
+def check_size(topics: Sequence[TopicFilter], conditions: Iterable[XPathFilter] = ()) -> None:
+    """Raises TooLarge for expressions that together, each with its namespaces, are too large for the memory of every
+    process."""
+    expressions: list[TopicFilter | XPathFilter] = [*topics, *conditions]
+    texts = (text for each in expressions for text in (each.text, *each.namespaces.values()))
+    size = sum(map(len, texts)) + sum(len(each.normal) for each in topics)
+    if size > limits.FILTERS:
+        raise TooLarge(f"the expressions, each with its namespaces, have {size} characters, more than {limits.FILTERS}")
 
 
 def check_supported(gateway: Gateway, expression: TopicFilter) -> None:

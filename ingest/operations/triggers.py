@@ -55,7 +55,7 @@ async def create_trigger(gateway: Gateway, request: Request, target: Target) -> 
     trigger, subscription = _read(gateway, request)
     check_subscribe(request.caller, subscription.topics)
     check_rights(gateway, PublishingClient(request.caller, request.client, target), (trigger.topic,))
-    check_filters(gateway, subscription.topics)
+    check_filters(gateway, subscription)
     _check_sense(gateway, trigger, subscription)
     async with gateway.locks.hold(("trigger", trigger.name)):
         await gateway.changes.catch_up()

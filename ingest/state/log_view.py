@@ -23,7 +23,7 @@ from arborcast.core.eventlog.scan import LogReader
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.single_flight import stops
-from arborcast.core.threads import Service, pool
+from arborcast.core.threads import Service, pool, within
 from arborcast.topic_model.control_log import ControlFollower
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import ControlRecord
@@ -250,14 +250,17 @@ class LoggedState(Generic[Record]):
         self._readers = pool(f"{writer.name}-log-reader", 1)
 
     async def commit(self, records: Sequence[Record]) -> int:
-        last = await asyncio.get_running_loop().run_in_executor(self._writers, self._append, records)
+        # To connect and to write. A change that waits longer must not be made later, after its client has given up.
+        busy = f"Kafka has not taken a change of the {self._writer.name} log in time"
+        last = await within(2 * self._timeout_s, self._writers, partial(self._append, records), busy)
         if self._view is not None:
             await self._view.wait_applied(last, self._timeout_s)
         return last - len(records) + 1
 
     async def values(self, offsets: Iterable[int]) -> dict[int, bytes]:
         """The values at these offsets, as far as the log still has them. Raises InfrastructureError."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._reader.read, list(offsets))
+        late = f"the {self._writer.name} log could not be read in time"
+        return await within(self._timeout_s, self._readers, partial(self._reader.read, list(offsets)), late)
 
     def close(self) -> None:
         """Start no further appends, and release the connection for writing."""

@@ -326,8 +326,9 @@ class GatewayParts:
             sent.append(message)
 
         await self.app(scope, receive, send)
-        start, content = sent
-        return HttpAnswer(start["status"], dict(start["headers"]), content["body"])
+        start, *parts = sent
+        assert [each.get("more_body", False) for each in parts] == [True] * (len(parts) - 1) + [False]
+        return HttpAnswer(start["status"], dict(start["headers"]), b"".join([each["body"] for each in parts]))
 
     async def hang_up_after_the_head(self, path: str, headers: dict[str, str]) -> HttpAnswer:
         """A GET whose client leaves as soon as the answer begins."""

@@ -108,11 +108,13 @@ def read(text: str, default: TopicPath | None = None) -> Action:
     return _read(root, lambda: Source(document, root, _PAYLOAD_DEPTH), default, text)
 
 
-def read_request(request: Request, default: TopicPath | None = None) -> Action:
-    """The request in a WsnProcess, whose message is escaped text or an element. Raises as `read`."""
+def read_request(request: Request, default: TopicPath | None, most_elements: int) -> Action:
+    """The request in a WsnProcess, whose message is escaped text or an element, for any thread. Raises as `read`."""
     holder = request.operation
     if not len(holder):
-        return read(holder.text or "", default)
+        text = holder.text or ""
+        memory_to_read(text.encode(), most_elements)
+        return read(text, default)
     stray = "".join([holder.text or "", *(child.tail or "" for child in holder)]).strip()
     if len(holder) > 1 or stray:
         raise InvalidRequest(
@@ -258,6 +260,7 @@ def _payload(content: etree._Element, node: Node, source: Source, *, strip: bool
     scope = _scope(content)
     used = {prefix: uri for prefix, uri in scope.items() if (f"{prefix}:" in inside if prefix else len(content))}
     payload = legacy_content.wrap(inside, used)
+    source.count(payload)
     check_payload(payload, content)
     return payload, legacy_content.TYPE
 

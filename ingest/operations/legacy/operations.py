@@ -16,6 +16,7 @@ topic set, invalid parts, Kafka away) are SOAP faults.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from arborcast.core.errors import PeerError
@@ -24,6 +25,7 @@ from arborcast.core.security.uris import to_uri
 from arborcast.ingest.access.grants import owner_of
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.filters import Filters, SubscriptionPolicy
+from arborcast.ingest.http.inflight import SMALL
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
 from arborcast.ingest.operations.legacy import messages, parts
 from arborcast.ingest.operations.legacy.messages import CreatePullPoint, MessagePart, Notify, Subscribe, Unsubscribe
@@ -75,7 +77,7 @@ async def wsn_process(gateway: Gateway, request: Request, target: Target) -> Rep
 
 
 async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
-    action = messages.read_request(request, gateway.default_topic)
+    action = await _read(gateway, request)
     match action:
         case Notify():
             return await _notify(gateway, action, target, request)
@@ -89,6 +91,15 @@ async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
         case CreatePullPoint():
             owner = owner_of(request.caller)
             return _reference("PullPoint", await open_pull_point(gateway, action.name, owner, provisional=True))
+
+
+async def _read(gateway: Gateway, request: Request) -> messages.Action:
+    most = gateway.settings.max_elements
+    if len(request.document) <= SMALL:
+        return messages.read_request(request, gateway.default_topic, most)
+    # One at a time: the memory for requests does not include the tree of an escaped text.
+    async with gateway.locks.hold("WsnProcess"):
+        return await asyncio.to_thread(messages.read_request, request, gateway.default_topic, most)
 
 
 async def _notify(gateway: Gateway, action: Notify, target: Target, request: Request) -> str:

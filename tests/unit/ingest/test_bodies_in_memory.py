@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from typing import Any
 
@@ -11,16 +12,22 @@ import pytest
 
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.http import app as application
-from arborcast.ingest.http import inflight
+from arborcast.ingest.http import inflight, serving
 from arborcast.ingest.http.inflight import SMALL, Reservation
-from arborcast.ingest.operations import notification_broker
+from arborcast.ingest.operations import notification_broker, pull_points
+from arborcast.ingest.operations.legacy import messages as legacy_messages
 from arborcast.ingest.settings import GatewaySettings
+from arborcast.topic_model.projections.pull_store import PullLimits
+from arborcast.topic_model.topics import TopicPath
 from arborcast.wire import envelope, fragments
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import parse
 from arborcast.wire.xml_reading import memory_to_read
+from tests.support import served_app
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
+from tests.support.legacy_messages import notify, wsn_process
+from tests.support.pulling import create, get
 from tests.support.served_app import START, connected, exchange, served
 from tests.support.waiting import wait_until
 
@@ -47,6 +54,23 @@ def test_elements_are_counted_before_they_are_parsed(monkeypatch: pytest.MonkeyP
     answer = parts.post(soap.envelope(soap.notify(soap.message(payload=f"<n>{'<a b=/>' * 1_000}</n>"))))
     assert answer.status == 400
     assert "elements and attributes, 1000 are allowed" in answer.reason
+
+
+def test_elements_of_an_escaped_text_are_counted_and_parsed_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+
+    def noted(text: str, default: TopicPath | None) -> legacy_messages.Action:
+        threads.append(threading.current_thread())
+        return read(text, default)
+
+    read, parts = legacy_messages.read, GatewayParts(SETTINGS)
+    monkeypatch.setattr(legacy_messages, "read", noted)
+    answer = parts.post(wsn_process(notify("a", f"<n>{'<a/>' * 1_000}</n>")), "/WSN/Broker")
+    assert "elements and attributes, 1000 are allowed" in answer.reason
+    for size in (100, 2 * SMALL):
+        assert parts.post(wsn_process(notify("a", "x" * size)), "/WSN/Broker").status == 200
+    small, large = threads
+    assert small == threading.current_thread() != large
 
 
 @pytest.mark.parametrize("text", ["a=b " * 5_000, '"a", ' * 5_000, "&lt;a/&gt;" * 5_000])
@@ -117,6 +141,39 @@ def test_no_request_leaves_memory_reserved() -> None:
         wait_until(lambda: not parts.app.inflight.taken)
 
 
+def test_answers_that_are_not_read_take_their_share_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that read nothing got answers of megabytes each, as many as there could be connections."""
+
+    def listening(settings: GatewaySettings) -> socket.socket:
+        listener = serving.listen(settings)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)  # otherwise the kernel has whole answers
+        return listener
+
+    monkeypatch.setattr(served_app, "listen", listening)
+    parts = GatewayParts(SETTINGS)
+    parts.pull_log.store._limits = PullLimits(100, 100 * MB, 100 * MB)
+    path = create(parts)
+    for _ in range(10):
+        assert (
+            parts.post(soap.envelope(soap.notify(soap.message(payload=f"<n>{'x' * 3 * MB}</n>"))), path).status == 202
+        )
+    body = get("1")
+    request = (
+        START.replace(b"/wsn/NotificationBroker", path.encode()) + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    )
+    with served(parts) as port:
+        with contextlib.ExitStack() as clients:
+            for _ in range(10):
+                client = clients.enter_context(socket.socket())
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+                client.connect(("127.0.0.1", port))
+                client.sendall(request)
+            wait_until(lambda: parts.app.inflight.refused == 7)
+            assert 3 * 6 * MB <= parts.app.inflight.taken <= 0.5 * LIMIT
+        wait_until(lambda: not parts.app.inflight.taken)
+    assert parts.pull_log.store.waiting(path.rpartition("/")[2]) == 10  # none of them was read
+
+
 def test_without_memory_the_answer_is_503() -> None:
     parts = GatewayParts(SETTINGS)
     parts.app.inflight.count(Reservation(parts.app.inflight), LIMIT)
@@ -126,21 +183,26 @@ def test_without_memory_the_answer_is_503() -> None:
     assert parts.notifications.accepted == []
 
 
-def test_many_messages_leave_others_their_turn() -> None:
+@pytest.mark.parametrize("kind", [Kind.BROKER, Kind.PULL_POINT])
+def test_many_messages_leave_others_their_turn(kind: Kind) -> None:
     count = 3_000
     parts = GatewayParts()
     request = parse(soap.envelope(soap.notify(*[soap.message("t:a", "<a/>")] * count)))
+    point = create(parts).rpartition("/")[2]
 
     async def turns_while_reading() -> int:
-        reading = asyncio.ensure_future(notification_broker.notify(parts.gateway, request, Target(Kind.BROKER, "")))
+        operation = notification_broker.notify if kind is Kind.BROKER else pull_points.put
+        reading = asyncio.ensure_future(operation(parts.gateway, request, Target(kind, point)))
         turns = 0
         while not reading.done():
             turns += 1
             await asyncio.sleep(0)
         return turns
 
-    assert asyncio.run(turns_while_reading()) > count / notification_broker._AT_A_TIME
-    assert len(parts.notifications.accepted) == count
+    assert asyncio.run(turns_while_reading()) > count / notification_broker.AT_A_TIME
+    assert (
+        len(parts.notifications.accepted) + parts.pull_log.store.waiting(point) + parts.pull_log.store.dropped == count
+    )
 
 
 def test_messages_are_found_in_large_bodies_where_they_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,6 +147,9 @@ REFUSED = {
     "declarations in the older envelope": legacy(
         f"{OLD_NOTIFY}{declarations(257)}>{OLD_MESSAGE.format('x')}</wsnt:Notify>"
     ),
+    "a namespace that every loose content repeats": legacy(
+        f'{OLD_NOTIFY} xmlns:p="{"p" * (SIZE // 2)}">{OLD_MESSAGE.format("p:") * 500}</wsnt:Notify>'
+    ),
     "declarations around loose content": legacy(
         f"{OLD_NOTIFY}{declarations(65)}>{OLD_MESSAGE.format('x')}</wsnt:Notify>"
     ),

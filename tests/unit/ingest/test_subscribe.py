@@ -19,6 +19,8 @@ from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, only_subscription, path_of
 
+BR = "http://docs.oasis-open.org/wsn/br-2"
+
 PROPERTY = (
     '<r:GetResourceProperty xmlns:r="http://docs.oasis-open.org/wsrf/rp-2" xmlns:p="urn:arborcast:policy">{}'
     "</r:GetResourceProperty>"
@@ -351,3 +353,17 @@ def test_the_default_namespace_of_a_generated_client_is_not_its_topics(parts: Ga
     assert parts.post(GENERATED.format("Notify", GENERATED_NOTIFY, default).encode()).status == 202
     assert only_subscription(parts).selector() == "alarm/fire"
     assert [one.topic for one in parts.notifications.accepted] == [TopicPath("alarm/fire")]
+
+
+@pytest.mark.parametrize(
+    "body", [soap.subscribe(filters="{}"), f'<b:RegisterPublisher xmlns:b="{BR}">{{}}</b:RegisterPublisher>']
+)
+def test_expressions_are_counted_with_their_namespaces(body: str) -> None:
+    """Each process keeps them: a request of 60 kB would have become 4 MB in each."""
+    name = "wsnt:TopicExpression" if "Subscribe" in body else "b:Topic"
+    for count, status in ((50, 200), (100, 413)):
+        parts = GatewayParts()
+        one = f'<{name} Dialect="{soap.DIALECT}Concrete">p:a{{}}</{name}>'
+        request = soap.envelope(body.format("".join(one.format(number) for number in range(count))))
+        answer = parts.post(request.replace(b"<s:Body>", f'<s:Body xmlns:p="{"u" * 2_000}">'.encode()))
+        assert (answer.status, bool(parts.control.records)) == (status, status == 200), answer.reason

@@ -92,7 +92,9 @@ def test_a_full_memory_refuses_and_forgets_nothing(tmp_path: Path) -> None:
     assert taken(one, token("later", created_s=NOW + 1_000), NOW + 1_000)
 
 
-def test_without_a_record_there_is_no_admission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_record_there_is_no_admission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     one, other = memory(tmp_path), memory(tmp_path)
     assert taken(one, token(1))
     write = os.write
@@ -104,8 +106,10 @@ def test_without_a_record_there_is_no_admission(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr(os, function, failing)
 
     def refused(nonce: int, says: str) -> None:
+        caplog.clear()
         with pytest.raises(IdentitiesAway, match=says):
             one.use(token(nonce), NOW)
+        assert says in caplog.text
 
     fail("write", errno.ENOSPC)
     refused(2, "No space left")

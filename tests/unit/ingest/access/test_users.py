@@ -235,6 +235,21 @@ async def test_checks_that_wait_are_bounded(source: Source, clock: Clock, monkey
     assert await users.check("a", "right", "new") == A
 
 
+async def test_clients_do_not_wait_for_a_directory_that_hangs(
+    source: Source, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(users_module, "_LONGEST_S", 0.01)
+    users = users_of(source, clock, 100, remember_s=60)
+    source.may_answer.clear()
+    for _ in range(3):
+        with pytest.raises(IdentitiesAway, match="in time"):
+            await users.check("a", "right", "h", b"a:right")
+    source.may_answer.set()
+    while users.recall(b"a:right") != A:  # the check goes on, and its result is cached
+        await asyncio.sleep(0.01)
+    assert source.checks == 1
+
+
 # Users in LDAP, without a server.
 
 

@@ -110,6 +110,7 @@ def test_where_the_topic_is(path: str, headers: dict[str, str], topic: str) -> N
     [
         ({"data": None}, b""),
         ({"data": "text & more", "datacontenttype": "text/plain"}, b"text &amp; more"),
+        ({"data": "two\r\nlines", "datacontenttype": "text/plain"}, b"two&#13;\nlines"),
         ({"data": "<x/>", "datacontenttype": "application/atom+xml"}, None),
         ({"data": None, "data_base64": base64.b64encode(b"<x/>").decode(), "datacontenttype": "text/xml"}, None),
         ({"data": None, "data_base64": base64.b64encode(b"[1]").decode()}, b"[1]"),

@@ -208,6 +208,13 @@ def test_submission_sets(parts: GatewayParts, beside: bool) -> None:
     assert IS_SET.encode() in found[0][1].payload
 
 
+def test_a_classification_belongs_to_one_submission_set(parts: GatewayParts) -> None:
+    """Thousands of packages with one large Classification would have exhausted the memory."""
+    assert publish(parts, submission(beside=True), submission(beside=True)).status == 202
+    (accepted,) = parts.notifications.accepted
+    assert accepted.payload.count(IS_SET.encode()) == 1
+
+
 @pytest.mark.parametrize(
     ("identifier", "slots", "words"),
     [

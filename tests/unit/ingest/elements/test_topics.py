@@ -51,9 +51,9 @@ def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1_000):
         assert read(memory, f"p:a{number}", b"%d" % number) == f"{{urn:p}}a{number}"
         assert len(memory._topics) <= 2 * 10_000 / 200
-    memory = TopicMemory()
-    read(memory, "p:a", b"x" * (topics._LONGEST + 1))
-    assert not memory._topics
+    unchecked: dict[bytes, PublishedTopic] = {}
+    assert memory.read(topic("p:a"), b"x" * (topics._LONGEST + 1), unchecked).path == "{urn:p}a"
+    assert unchecked == {}
 
 
 def tree(*paths: str) -> TopicTree:

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog import consumer
 from arborcast.core.eventlog.client import TopicPartition
+from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.fence import clock
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.operations.publishing import PublishRequest, publish
+from arborcast.ingest.state import log_view
 from arborcast.ingest.state.changes import ControlChanges, GatewayPositions, KeyedLocks, LogEnd
-from arborcast.ingest.state.log_view import ControlLogView
+from arborcast.ingest.state.log_view import ControlLogView, LoggedState
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord
@@ -231,3 +233,28 @@ async def test_a_notification_has_the_position_of_all_acknowledged_changes(
     with pytest.raises(InfrastructureError, match="Kafka is away"):
         await publish(parts.gateway, request)
     assert len(parts.notifications.accepted) == 1
+
+
+async def test_a_change_that_waits_for_others_is_left_out_in_time() -> None:
+    """Kafka may accept connections for an hour and take nothing: later, changes of clients long gone would be made."""
+    released, appended = threading.Event(), list[bytes]()
+
+    class Hanging(LogWriter):
+        def append_encoded(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> int:
+            released.wait()
+            appended.extend(key for key, _ in encoded)
+            return 0
+
+    kafka = KafkaSettings(request_timeout_s=0.1)
+    state: LoggedState[bytes] = LoggedState(kafka, Hanging(kafka, "control"), lambda key: (key, None))
+    try:
+        begun = [asyncio.ensure_future(state.commit([b"begun"])) for _ in range(log_view._WRITERS)]
+        await asyncio.sleep(0)
+        with pytest.raises(InfrastructureError, match="in time"):
+            await state.commit([b"waits"])
+    finally:
+        released.set()
+        state.close()
+    await asyncio.gather(*begun, return_exceptions=True)
+    await asyncio.to_thread(state._writers.shutdown)
+    assert appended == [b"begun"] * log_view._WRITERS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import dataclass
 
 from hypothesis import given, settings
@@ -174,6 +175,28 @@ def test_the_store_against_a_list_of_all_messages(
         assert set(log.store.ids()) == {each.point for each in kept}
         assert set(log.store.open_claims()) == {(each.point, each.claim, each.until_ms) for each in kept if each.claim}
         assert log.woken == woken
+
+
+def test_a_return_costs_no_more_with_what_waits() -> None:
+    """A stream that ends returns a hundred claims."""
+    calls: list[int] = []
+    for waiting in (10, 900):
+        log = Log()
+        log.put(*["<a/>"] * (10 + waiting))
+        log.append(Claimed("c", 0, 9, 0))
+        calls.append(0)
+
+        def count(_frame: object, event: str, _argument: object) -> None:
+            calls[-1] += event in ("call", "c_call")
+
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            log.append(Returned("c"))
+        finally:
+            sys.setprofile(before)
+        assert log.waiting_offsets() == list(range(10 + waiting))
+    assert calls[0] == calls[1]
 
 
 def test_status_of_a_pull_point() -> None:

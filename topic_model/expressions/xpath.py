@@ -24,10 +24,11 @@ from lxml import etree
 from arborcast.core.errors import ExpressionError
 from arborcast.topic_model.expressions.namespaces import Declarations
 from arborcast.topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, Scanner, Token, Words
+from arborcast.topic_model.namespaces import WSTOP
 from arborcast.topic_model.patterns.grammar import refuse
 from arborcast.topic_model.patterns.patterns import XPATH_SCHEME
 from arborcast.topic_model.topics import TopicPath
-from arborcast.topic_model.tree.tree import WSTOP, TopicTree, path_of, topic_set
+from arborcast.topic_model.tree.tree import TopicTree, path_of, topic_set
 
 
 class _Normal(msgspec.Struct, frozen=True):

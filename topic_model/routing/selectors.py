@@ -23,12 +23,13 @@ from lxml import etree
 from arborcast.topic_model.patterns.alternatives import Alternative, Reach, is_virtual, root_anchor
 from arborcast.topic_model.patterns.patterns import EVERYTHING, XPATH_SCHEME, Pattern, parse_normal
 from arborcast.topic_model.subscriptions import Subscription
-from arborcast.topic_model.topics import NCNAME, TopicPath, parent_of
+from arborcast.topic_model.topics import NAMESPACE, NCNAME, TopicPath, parent_of
 from arborcast.topic_model.tree.tree import TopicTree, topic_set
 
 _STEP: Final = rf"(?:\{{[^{{}}\s]*\}})?{NCNAME}"
 _PATH: Final = rf"{_STEP}(?:/{_STEP})*"
-_path = re.compile(_PATH)
+_topic_step = rf"(?:\{{{NAMESPACE}\}})?{NCNAME}"
+_path = re.compile(rf"{_topic_step}(?:/{_topic_step})*")
 _simple = re.compile(rf"{_PATH}(?:/\*|//\*|//\.)?|(?:\{{[^{{}}\s]*\}})?(?:\*|//\.)")
 
 SUBTREE: Final = Reach.SUBTREE.value

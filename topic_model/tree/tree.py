@@ -15,14 +15,13 @@ from typing import Final
 
 from lxml import etree
 
+from arborcast.topic_model.namespaces import WSTOP
 from arborcast.topic_model.patterns.alternatives import Alternative, Reach, is_virtual, root_anchor
 from arborcast.topic_model.patterns.patterns import EVERYTHING, Pattern
 from arborcast.topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import Step, TopicPath, ancestors, last_step, parent_of, split_path
 from arborcast.topic_model.tree.distribution import distribution_of, is_fast
 from arborcast.topic_model.tree.prefixes import KnownPrefixes
-
-WSTOP: Final = "http://docs.oasis-open.org/wsn/t-1"
 
 TOPIC_SET: Final = f"{{{WSTOP}}}TopicSet"
 
@@ -45,6 +44,18 @@ class TopicSetBuilder:
         element = self._node(path)
         element.set(IS_TOPIC, "true")
         return element
+
+    def remove(self, path: TopicPath) -> None:
+        """Remove a topic that was added, with its element and those above that have no topics."""
+        del self._elements[path].attrib[IS_TOPIC]
+        for node in (path, *ancestors(path)):
+            element = self._elements[node]
+            if IS_TOPIC in element.attrib or next(element.iterchildren(), None) is not None:
+                return
+            parent = element.getparent()
+            if parent is not None:
+                parent.remove(element)
+            del self._elements[node]
 
     def _node(self, path: TopicPath) -> etree._Element:
         element = self._elements.get(path)

@@ -300,7 +300,10 @@ class PullStore:
             else:
                 message.returned += 1
                 back.append(message)
-        queue.waiting = deque(sorted((*back, *queue.waiting), key=lambda message: message.offset))
+        older: list[WaitingMessage] = []
+        while back and queue.waiting and queue.waiting[0].offset < back[-1].offset:
+            older.append(queue.waiting.popleft())
+        queue.waiting.extendleft(sorted((*back, *older), key=lambda message: message.offset, reverse=True))
         queue.size += sum(message.size for message in back)
         self._bound(pull_point_id, queue)
         if queue.idle:

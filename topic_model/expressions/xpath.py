@@ -72,11 +72,9 @@ class XPathPattern:
     """Whether the selection of a topic depends on its path only; then `matches` may be called."""
     _segments: tuple[tuple[_Segment, ...], ...] = field(compare=False, repr=False)
 
-    def select(self, tree: TopicTree, topics: etree._Element | None = None) -> frozenset[TopicPath]:
-        """The selected topics of the tree. Builds the topic set unless that is given, which takes most of the time; so
-        call it only after changes of the tree."""
-        topics = topic_set(tree.paths()) if topics is None else topics
-        return frozenset(path for path in self._select(topics) if path in tree)
+    def select(self, tree: TopicTree) -> frozenset[TopicPath]:
+        """The selected topics of the tree; for the thread that changes it."""
+        return frozenset(path for path in self._select(tree.topic_set()) if path in tree)
 
     def matches(self, path: TopicPath) -> bool:
         """Whether the topic is selected. Raises ValueError unless `path_only`."""

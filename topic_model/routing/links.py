@@ -10,7 +10,7 @@ from arborcast.topic_model.routing.groups import LinkedGroup
 from arborcast.topic_model.routing.rest import LinkTarget, RestIndex
 from arborcast.topic_model.routing.selectors import Selector, node_key
 from arborcast.topic_model.topics import TopicPath
-from arborcast.topic_model.tree.tree import TopicSetBuilder, TopicTree
+from arborcast.topic_model.tree.tree import TopicTree
 
 _log = logging.getLogger(__name__)
 
@@ -34,8 +34,6 @@ class Links:
         self.fixed: _KeyedTargets = {}
         self.rest = RestIndex()
         self._selecting: dict[str, LinkedGroup] = {}
-        # The topic set of the tree, while there are XPath selectors: its build takes seconds for a million topics.
-        self._topics: TopicSetBuilder | None = None
         self.stale = False  # whether `refresh` is needed before the next answer
 
     def __bool__(self) -> bool:
@@ -80,8 +78,6 @@ class Links:
         if self._selecting.pop(selector, None) is not None:
             for key in group.linked_keys:
                 _take(self.fixed, key, selector)
-            if not self._selecting:
-                self._topics = None
             return
         for key in definition.simple_keys():
             _take(self.fixed, key, selector)
@@ -94,11 +90,6 @@ class Links:
         An XPath that depends on a topic's own path only is evaluated for this topic, and `changed` is called with a new
         answer; all others are evaluated before the next answer.
         """
-        if self._topics is not None:
-            if path in self._tree:
-                self._topics.add(path)
-            else:
-                self._topics.remove(path)
         for selector, group in self._selecting.items():
             definition = group.definition
             if definition is None or not definition.path_only:
@@ -134,12 +125,8 @@ class Links:
         return None if group is None else tuple(sorted(TopicPath(key) for key in group.linked_keys))
 
     def _reselect(self, selector: str, group: LinkedGroup, definition: Selector) -> None:
-        if self._topics is None:
-            self._topics = TopicSetBuilder()
-            for path in self._tree.paths():
-                self._topics.add(path)
         try:
-            selected: frozenset[str] = definition.select(self._tree, self._topics.root)
+            selected: frozenset[str] = definition.select(self._tree)
         except ExpressionError as error:
             _log.warning("an XPath topic expression selects nothing because it fails: %s", error)
             selected = frozenset()

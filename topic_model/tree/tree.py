@@ -103,6 +103,7 @@ class TopicTree:
         self._children: dict[TopicPath, dict[TopicPath, None]] = {}  # of nodes with children; a dict keeps its order
         self._codes: dict[str, tuple[TopicPath, ...]] = {}
         self._queues: set[TopicPath] = set()
+        self._topic_set: TopicSetBuilder | None = None
         self.prefixes = KnownPrefixes()
         self.version = 0
 
@@ -124,6 +125,8 @@ class TopicTree:
         elif path not in self._children:
             self._link(path)
         self._records[path] = None if _is_plain(record) else record
+        if self._topic_set is not None:
+            self._topic_set.add(path)
         if record.policy.queue:
             self._queues.add(path)
         else:
@@ -141,6 +144,8 @@ class TopicTree:
         del self._records[path]
         self._queues.discard(path)
         self._prune(path)
+        if self._topic_set is not None:
+            self._topic_set.remove(path)
         self.version += 1
         return True
 
@@ -198,6 +203,15 @@ class TopicTree:
         """The records of all topics."""
         for path, record in self._records.items():
             yield record or TopicRecord(path)
+
+    def topic_set(self) -> etree._Element:
+        """The topic set of the tree. From the first call on it changes with the tree, since its build takes seconds for
+        a million topics. For the thread that changes the tree: libxml2 reads it without Python's lock."""
+        if self._topic_set is None:
+            self._topic_set = TopicSetBuilder()
+            for path in self.paths():
+                self._topic_set.add(path)
+        return self._topic_set.root
 
     def select(self, pattern: Pattern) -> Iterator[TopicPath]:
         """The topics selected by a pattern, each once. Examines only branches that the pattern can reach."""

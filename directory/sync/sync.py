@@ -18,7 +18,7 @@ from pathlib import Path
 from arborcast.core.backoff import Backoff
 from arborcast.core.threads import Service
 from arborcast.directory.entries.changes import Change, Move
-from arborcast.directory.entries.mapping import EntryProblem, Listing
+from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKind
 from arborcast.directory.errors import DirectoryError
 from arborcast.directory.stores.contract import Directory, touched
 from arborcast.directory.sync.problems import ProblemFile
@@ -177,7 +177,7 @@ class _Refusals:
 
     def __init__(self) -> None:
         self._until: dict[Change, tuple[EntryProblem, float]] = {}
-        # False once a move was refused: moves are then written as a removal and an addition.
+        # False once the server has refused a move: moves are then written as a removal and an addition.
         self.moves = True
 
     def __bool__(self) -> bool:
@@ -197,7 +197,7 @@ class _Refusals:
             problem = next((by_path[path] for path in touched(change) if path in by_path), None)
             if problem is not None:
                 self._until[change] = (problem, until)
-                self.moves &= not isinstance(change, Move)
+                self.moves &= not isinstance(change, Move) or problem.kind is not ProblemKind.REFUSED
 
 
 Recorded = Callable[[Sequence[ControlRecord], Mapping[TopicPath, TopicRecord | None]], AbstractContextManager[object]]

@@ -80,7 +80,7 @@ class XPathPattern:
         """Whether the topic is selected. Raises ValueError unless `path_only`."""
         if not self.path_only:
             raise ValueError(f"{self.text!r} depends on more than a topic's path: use select")
-        return path in self._select(topic_set((path,)))
+        return path in self._select(_topic_set_of(path))
 
     def _select(self, root: etree._Element) -> set[TopicPath]:
         selected: set[TopicPath] = set()
@@ -91,6 +91,12 @@ class XPathPattern:
                 # A type error that the sample at parse time did not reach: such a path selects nothing.
                 continue
         return selected
+
+
+@lru_cache(maxsize=1)
+def _topic_set_of(path: TopicPath) -> etree._Element:
+    """A topic set with one topic, which is tested by many expressions."""
+    return topic_set((path,))
 
 
 def parse_xpath(text: str, namespaces: Mapping[str, str]) -> XPathPattern:

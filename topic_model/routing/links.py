@@ -16,6 +16,9 @@ _log = logging.getLogger(__name__)
 
 _FEW = 16
 
+# Changed topics, in addition to a tenth of the tree, after which all XPaths are evaluated over the whole tree.
+_FEW_CHANGES = 100
+
 # A tuple for few, since a million keys may have one each; a dictionary for many, since a hundred thousand selectors
 # such as `alarms//.|devices/mine//.` share a key, and each must be added and removed in constant time.
 _Targets = tuple[LinkTarget, ...] | dict[str, LinkTarget]
@@ -34,6 +37,7 @@ class Links:
         self.fixed: _KeyedTargets = {}
         self.rest = RestIndex()
         self._selecting: dict[str, LinkedGroup] = {}
+        self._changes = 0  # of topics, since `refresh`
         self.stale = False  # whether `refresh` is needed before the next answer
 
     def __bool__(self) -> bool:
@@ -88,8 +92,13 @@ class Links:
         """A topic was added, removed or changed. Returns whether answers for other topics may have changed.
 
         An XPath that depends on a topic's own path only is evaluated for this topic, and `changed` is called with a new
-        answer; all others are evaluated before the next answer.
+        answer; all others are evaluated before the next answer, and after many changes (a replay of the log) this one
+        too.
         """
+        self._changes += 1 if self._selecting else 0
+        if self._many_changes:
+            self.stale = True
+            return True
         for selector, group in self._selecting.items():
             definition = group.definition
             if definition is None or not definition.path_only:
@@ -109,15 +118,19 @@ class Links:
 
     def refresh(self, changed: SelectionChanged) -> None:
         """Evaluate the XPath selectors after a change of topics; `changed` is called for each changed selection."""
-        self.stale = False
+        many, self._changes, self.stale = self._many_changes, 0, False
         for selector, group in self._selecting.items():
             definition = group.definition
-            if definition is None or definition.path_only:
+            if definition is None or (definition.path_only and not many):
                 continue
             before = group.linked_keys
             self._reselect(selector, group, definition)
             if group.linked_keys != before:
                 changed(selector, group.linked_keys - before, before - group.linked_keys)
+
+    @property
+    def _many_changes(self) -> bool:
+        return self._changes > _FEW_CHANGES + len(self._tree) // 10
 
     def selection(self, selector: str) -> tuple[TopicPath, ...] | None:
         """The topics selected by an XPath selector; None for other selectors."""

@@ -38,6 +38,7 @@ class ScriptedDirectory:
         self.entries = EntrySet()
         self.version = 0
         self.refuses: set[TopicPath] = set()
+        self.refusal = ProblemKind.REFUSED
         self.write_errors: list[DirectoryError] = []
         self.writes: list[Change] = []
         self.watcher: Watcher | None = None
@@ -64,7 +65,7 @@ class ScriptedDirectory:
         self.writes += changes
         refused = [change for change in changes if self.refuses.intersection(touched(change))]
         self.apply([change for change in changes if change not in refused])
-        problems = [EntryProblem(ProblemKind.REFUSED, "dn", "no", touched(change)[-1]) for change in refused]
+        problems = [EntryProblem(self.refusal, "dn", "no", touched(change)[-1]) for change in refused]
         return Written(tuple(problems), self.load())
 
     def watch(self, watcher: Watcher) -> None:
@@ -127,6 +128,15 @@ def test_a_move_that_the_directory_cannot_do_is_done_piece_by_piece(rig: Rig) ->
     rig.log.append([topic("other")])
     wait_until(lambda: rig.directory.paths() == {"z", "other"})
     assert rig.directory.writes.count(refused) == 1
+
+
+def test_moves_are_made_also_after_one_that_was_in_conflict_with_an_edit(rig: Rig) -> None:
+    a, b, c, z = map(parse_path, "abcz")
+    rig.directory.refuses, rig.directory.refusal = {z}, ProblemKind.CONFLICT
+    rig.log.append([topic("b", code="1"), topic("z"), TopicRemoved(a)])
+    wait_until(lambda: Move(a, z) in rig.directory.writes and "b" in rig.directory.paths())
+    rig.log.append([topic("c", code="1"), TopicRemoved(b)])
+    wait_until(lambda: Move(b, c) in rig.directory.writes)
 
 
 def test_a_refused_change_is_a_problem_until_it_is_mended(rig: Rig, tmp_path: Path) -> None:

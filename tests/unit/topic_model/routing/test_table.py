@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from arborcast.topic_model.expressions.xpath import parse_xpath
+from arborcast.topic_model.expressions.xpath import XPathPattern, parse_xpath
 from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.records.control import (
     ControlRecord,
@@ -106,6 +106,25 @@ def test_xpaths_share_a_topic_set_that_changes_with_the_tree(monkeypatch: pytest
     table.apply(TopicRecord(TopicPath("a/n2")))
     assert ids(table, "a/n2") == ["s0", "s1", "s2"]
     assert built == [table.topics], "it is most of the time: a second for 150,000 topics"
+
+
+def test_many_new_topics_are_evaluated_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, tested, matches = RoutingTable(), list[TopicPath](), XPathPattern.matches
+
+    def counted(pattern: XPathPattern, path: TopicPath) -> bool:
+        tested.append(path)
+        return matches(pattern, path)
+
+    monkeypatch.setattr(XPathPattern, "matches", counted)
+    subscribe(table, "s", parse_xpath("//x", {}).normal)
+    for number in range(2_000):
+        table.apply(TopicRecord(TopicPath(f"n{number}/x")))
+    table.apply(TopicRemoved(TopicPath("n7/x")))
+    assert len(tested) < 200
+    assert [ids(table, path) for path in ("n1999/x", "n7/x", "n8/x")] == [["s"], [], ["s"]]
+    table.apply(TopicRecord(TopicPath("n7/x")))
+    assert tested[-1] == "n7/x"
+    assert ids(table, "n7/x") == ["s"]
 
 
 def test_steps_that_begin_otherwise_cost_nothing() -> None:

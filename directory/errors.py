@@ -28,8 +28,9 @@ class DirectoryRefused(DirectoryError):
 class LdifError(DirectoryError):
     """The text is not supported LDIF. `line` counts from 1."""
 
-    def __init__(self, message: str, line: int) -> None:
-        super().__init__(f"line {line}: {message}")
+    def __init__(self, reason: str, line: int) -> None:
+        super().__init__(f"line {line}: {reason}")
+        self.reason = reason
         self.line = line
 
 

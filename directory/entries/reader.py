@@ -113,21 +113,36 @@ class ListingReader:
 
 
 def _read(entry: Entry, above: tuple[Step, ...] | None) -> _Reading:
+    steps: tuple[Step, ...] | None = None
     path: TopicPath | None = None
     try:
         steps = read_steps(entry, above)
         path = make_path(steps)
         record = read_record(entry, path)
-    except Skip as skip:
-        problem = EntryProblem(skip.kind, format_dn(entry.dn), skip.reason, path)
-        return _Reading(entry, above, steps if path is not None else None, path, None, problem)
-    except TopicError as error:
-        problem = EntryProblem(ProblemKind.ILLEGAL_NAME, format_dn(entry.dn), str(error))
-        return _Reading(entry, above, None, None, None, problem)
+    except (Skip, TopicError) as error:
+        kind = error.kind if isinstance(error, Skip) else ProblemKind.ILLEGAL_NAME
+        if path is None:
+            steps, path = _place_by_rdn(entry, above, kind)
+        problem = EntryProblem(kind, format_dn(entry.dn), str(error), path)
+        return _Reading(entry, above, steps, path, None, problem)
     topic = None if record is None else TopicEntry(record, entry.dn, entry.key[0] == fold((write_rdn(path),))[0])
     wrong = "" if record is None else wrong_routing(entry)
     ignored = EntryProblem(ProblemKind.BAD_VALUE, format_dn(entry.dn), wrong, path) if wrong else None
     return _Reading(entry, above, steps, path, topic, ignored)
+
+
+def _place_by_rdn(
+    entry: Entry, above: tuple[Step, ...] | None, kind: ProblemKind
+) -> tuple[tuple[Step, ...] | None, TopicPath | None]:
+    """The place of an entry with a wrong class or name: a mistake in a file must not remove a topic with all below."""
+    names = dict(entry.dn[0])
+    if above is None or kind is ProblemKind.ALIAS or "topicname" not in names:
+        return None, None
+    steps = (*above, (names.get("topicnamespace", above[-1][0] if above else ""), names["topicname"]))
+    try:
+        return steps, make_path(steps)
+    except TopicError:
+        return None, None
 
 
 def _without_place(reading: _Reading, reason: str) -> _Reading:

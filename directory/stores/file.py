@@ -1,7 +1,8 @@
 """The directory as an LDIF file, with the entries of an LDAP server (usable with `ldapadd -f`).
 
 The file can be edited while the engine runs. So unknown content stays in it, an invalid or incomplete file never
-replaces the tree, and a write replaces the file atomically.
+replaces the tree, and a write replaces the file atomically. A file without a line end at its end counts as incomplete:
+an editor, a copy or a power failure has cut it, and the missing topics would be removed.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ from arborcast.directory.stores.contract import Watcher, Written, conflicts
 
 # Editors write a file in several steps. A file that is unchanged for this time counts as complete.
 _SETTLE_SECONDS = 0.1
+# A smaller file removes topics, unless it is a copy that has stalled. So it must be unchanged for a longer time.
+_SMALLER_SETTLE_SECONDS = 2.0
 _MODE = 0o640
 
 _HEADER = (
-    "# The topic tree of Arborcast. It can be edited while the engine runs; changes take effect within two seconds.\n"
+    "# The topic tree of Arborcast. It can be edited while the engine runs; changes take effect within three seconds.\n"
     "# An LDAP server accepts the same entries: load arborcast.schema there, then ldapadd -f this file.\n"
 )
 
@@ -84,9 +87,12 @@ class FileDirectory:
             except OSError as error:
                 raise DirectoryError(f"cannot read {self._path}: {reason_of(error)}", self._poll_seconds) from error
             try:
+                if data and not data.endswith(b"\n"):
+                    reason = "the last line has no line end, so the file may be incomplete; if it is complete, add one"
+                    raise LdifError(reason, data.count(b"\n") + 1)
                 blocks, problems = _index(ldif.parse(data))
             except LdifError as error:
-                self._unreadable = signature, f"{self._path}: {error}; the topic tree is not changed", error.line
+                self._unreadable = signature, f"{error.reason} (in {self._path}; the tree is unchanged)", error.line
                 raise LdifError(*self._unreadable[1:]) from error
             self._duplicates = problems
             self._store(blocks, signature, fresh=not self._read_once)
@@ -115,7 +121,10 @@ class FileDirectory:
                         blocks = _renamed(blocks, edit)
             updated = _updated(blocks, entries)
             if updated != self._blocks or not self._path.exists():
-                signature = self._replace(ldif.write(_in_file_order(updated)))
+                data = ldif.write(_in_file_order(updated))
+                if self._stat() != self._signature:
+                    raise DirectoryError(f"{self._path} was edited during a write, which is repeated", 0.0)
+                signature = self._replace(data)
                 self._store(updated, signature, fresh=False)
             return Written(tuple(problems), self._listing)
 
@@ -150,9 +159,11 @@ class FileDirectory:
     def _await_settled(self) -> None:
         """Wait until no other process is writing the file, or `close` is called."""
         signature = self._stat()
-        while signature != self._signature and not self._service.wait(_SETTLE_SECONDS):
+        while signature != self._signature:
+            smaller = signature is not None and self._signature is not None and signature.size < self._signature.size
+            stopped = self._service.wait(_SMALLER_SETTLE_SECONDS if smaller else _SETTLE_SECONDS)
             again = self._stat()
-            if again == signature:
+            if stopped or again == signature:
                 return
             signature = again
 

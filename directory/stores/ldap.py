@@ -53,8 +53,9 @@ _QUIET_SECONDS, _GATHER_SECONDS = 0.02, 0.3
 _ECHO_SECONDS = 1.0
 # The interval of checks for `close` while there are no changes.
 _IDLE_SECONDS = 0.25
-# Polling must not load the server: the pause after a read is at least this many times its duration.
-_POLL_REST = 4
+# The pause after a listing is at least this many times its duration: that of a million topics takes seconds, and longer
+# if the server is polled.
+_REST = 4
 
 
 class LdapDirectory:
@@ -240,6 +241,7 @@ class LdapDirectory:
 
     def _apply_stream(self, session: LdapSession, mirror: Mirror, watcher: Watcher) -> None:
         gathering_since: float | None = None
+        rest_until = 0.0
         while not self._service.stopping:
             try:
                 message = session.receive(_IDLE_SECONDS if gathering_since is None else _QUIET_SECONDS)
@@ -257,11 +259,13 @@ class LdapDirectory:
                     self._stale |= changed
                 if changed and gathering_since is None:
                     gathering_since = now
-            if gathering_since is not None and (message is None or now - gathering_since > _GATHER_SECONDS):
+            gathered = gathering_since is not None and (message is None or now - gathering_since > _GATHER_SECONDS)
+            if gathered and now >= rest_until:
                 gathering_since = None
                 with self._lock:
                     listing = self._current()
                 watcher.changed(listing)
+                rest_until = now + (1 + _REST) * (time.monotonic() - now)
                 if not listing.initialised:
                     raise ReloadNeeded  # the stream of a deleted base has no event when the base is added again
 
@@ -277,7 +281,7 @@ class LdapDirectory:
                 before = self._current()
                 mirror, listing = self._read(session, self._reader)
                 listing = self._store(mirror, replace(listing, fresh=False))
-            pause = max(self._settings.poll_interval_s, _POLL_REST * (time.monotonic() - started))
+            pause = max(self._settings.poll_interval_s, _REST * (time.monotonic() - started))
             if (listing.entries, listing.problems) != (before.entries, before.problems):
                 watcher.changed(listing)
             if listing.initialised and awaits_base:

@@ -205,16 +205,23 @@ class Mirror:
         """Apply a message about the phase; returns whether the entries have changed."""
         changed = False
         if info.deleted:
-            for uuid in info.uuids:
-                changed |= self._forget(uuid, None)
+            changed |= self._forget_all(info.uuids)
         elif self._mentioned is not None:
             self._mentioned.update(info.uuids)
         if info.refresh_done:
             if info.absent_are_deleted and self._mentioned is not None:
-                for uuid in [u for u in self._keys if u not in self._mentioned]:
-                    changed |= self._forget(uuid, None)
+                changed |= self._forget_all(self._keys.keys() - self._mentioned)
             self._mentioned = None
         return changed
+
+    def _forget_all(self, uuids: Iterable[bytes]) -> bool:
+        """Remove entries, except one that was deleted and added again: its DN has another UUID now."""
+        keys = {key for uuid in uuids if (key := self._keys.pop(uuid, None)) is not None}
+        keys.difference_update(self._keys.values())
+        before = len(self.entries)
+        for key in keys:
+            self.entries.discard(key)
+        return len(self.entries) < before
 
     def _forget(self, uuid: bytes, key: Dn | None) -> bool:
         key = self._keys.pop(uuid, key)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from pathlib import Path
 from arborcast.core.backoff import Backoff
 from arborcast.core.threads import Service
 from arborcast.directory.entries.changes import Change, Move
-from arborcast.directory.entries.mapping import EntryProblem, Listing
+from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKind
 from arborcast.directory.errors import DirectoryError
 from arborcast.directory.stores.contract import Directory, touched
 from arborcast.directory.sync.problems import ProblemFile
@@ -52,55 +52,75 @@ class SyncStatus:
 
 
 class _Tree:
-    """The topics of the control log, and the ones changed since the last run. Thread-safe."""
+    """The topics of the control log, and the ones changed since the last run. `apply` is for the log's thread and does
+    not wait for a run, which takes seconds for a million topics; the other methods are for the sync's thread."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._arrived: dict[TopicPath, TopicRecord | None] = {}  # since the begin of the last run
         self.topics: dict[TopicPath, TopicRecord] = {}
         # Appended by the sync and not yet read back from the log. Until then they count as applied, and earlier records
         # of the log are ignored: otherwise the engine would seem to have undone an edit of the directory.
         self._pending: dict[TopicPath, TopicRecord | None] = {}
+        self._ignored: dict[TopicPath, TopicRecord | None] = {}  # valid if the append fails
         self._changed: set[TopicPath] = set()
         self._under_way: set[TopicPath] = set()
 
     @property
     def behind(self) -> int:
         """The number of changed topics that are not written yet."""
-        return len(self._changed) + len(self._under_way)
+        return len(self._arrived) + len(self._changed) + len(self._under_way)
 
     def apply(self, path: TopicPath, value: TopicRecord | None) -> None:
         """Apply a record of the log; None for a removal."""
-        with self.lock:
+        with self._lock:
             if path in self._pending:
                 if self._pending[path] != value:
+                    self._ignored[path] = value
                     return
                 del self._pending[path]
-            self._set(path, value)
+                self._ignored.pop(path, None)
+            if value is None and path not in self.topics:
+                self._arrived.pop(path, None)  # added and removed since the last run
+            else:
+                self._arrived[path] = value
+
+    def catch_up(self) -> None:
+        """Add the arrived records to the topics."""
+        with self._lock:
+            for path, value in self._arrived.items():
+                self._set(path, value)
+            self._arrived.clear()
 
     def begin(self) -> set[TopicPath]:
-        """Start a run; returns the changed topics. With the lock held."""
+        """Start a run; returns the changed topics."""
+        self.catch_up()
         self._under_way, self._changed = self._changed, set()
         return self._under_way
 
     def end(self, failed: bool = False) -> None:
         """End the run. After a failure its topics count as changed."""
-        with self.lock:
-            if failed:
-                self._changed |= self._under_way
-            self._under_way = set()
+        if failed:
+            self._changed |= self._under_way
+        self._under_way = set()
 
     def expect(self, values: Mapping[TopicPath, TopicRecord | None]) -> None:
-        """Note values before their append, since they may be read back before it returns. With the lock held."""
-        self._pending.update(values)
+        """Note values before their append, since they may be read back before it returns."""
+        with self._lock:
+            self._pending.update(values)
+            self._ignored.update({path: self._arrived.pop(path) for path in values if path in self._arrived})
 
-    def appended(self, paths: Iterable[TopicPath], failed: bool = False) -> None:
+    def appended(self, values: Mapping[TopicPath, TopicRecord | None], failed: bool = False) -> None:
         """Note that the expected values are in the log, or that the append has failed."""
-        with self.lock:
-            for path in paths:
-                if failed:
-                    self._pending.pop(path, None)
-                elif path in self._pending:
-                    self._set(path, self._pending[path])
+        with self._lock:
+            for path, value in values.items():
+                if not failed:
+                    if path in self._pending:
+                        self._set(path, value)
+                    continue
+                self._pending.pop(path, None)
+                if path in self._ignored:
+                    self._arrived.setdefault(path, self._ignored.pop(path))
 
     def _set(self, path: TopicPath, value: TopicRecord | None) -> None:
         if value is None:
@@ -157,7 +177,7 @@ class _Refusals:
 
     def __init__(self) -> None:
         self._until: dict[Change, tuple[EntryProblem, float]] = {}
-        # False once a move was refused: moves are then written as a removal and an addition.
+        # False once the server has refused a move: moves are then written as a removal and an addition.
         self.moves = True
 
     def __bool__(self) -> bool:
@@ -177,7 +197,7 @@ class _Refusals:
             problem = next((by_path[path] for path in touched(change) if path in by_path), None)
             if problem is not None:
                 self._until[change] = (problem, until)
-                self.moves &= not isinstance(change, Move)
+                self.moves &= not isinstance(change, Move) or problem.kind is not ProblemKind.REFUSED
 
 
 Recorded = Callable[[Sequence[ControlRecord], Mapping[TopicPath, TopicRecord | None]], AbstractContextManager[object]]
@@ -241,6 +261,7 @@ class DirectorySync:
 
     def start(self) -> None:
         """Start the thread. Returns at once, even if the directory is unavailable."""
+        self._tree.catch_up()
         if self._tree.topics:
             # With an empty tree (a new control log) there is no common state: the directory is imported, not emptied.
             self._known.load()
@@ -302,31 +323,33 @@ class DirectorySync:
 
     def _reconcile(self) -> None:
         if self._paused or not self._allowed():
+            # The next run is complete: it does not need the changed topics, which another process writes.
             self._reconciled = None
+            self._tree.begin()
+            self._tree.end()
             return
         listing = self._listing
         if listing is None or not self._status.connected:
             return
         tree, known = self._tree, self._known
-        with tree.lock:
-            changed = tree.begin()
-            if first_contact(known.topics, listing, tree.topics):
-                if known.topics:
-                    _log.warning(
-                        "directory.empty %s has no topics: it counts as new and gets the %d topics of the tree",
-                        self._directory.name,
-                        len(tree.topics),
-                    )
-                known.topics = {}
-            only = changed if listing is self._reconciled else None
-            plan = reconcile(known.topics, listing, tree.topics, only=only, moves=self._refusals.moves)
-            edits = {
-                record.path: record if isinstance(record, TopicRecord) else None
-                for record in plan.records
-                if isinstance(record, TopicRecord | TopicRemoved)
-            }
-            before = {path: tree.topics.get(path) for path in edits}
-            tree.expect(edits)
+        changed = tree.begin()
+        if first_contact(known.topics, listing, tree.topics):
+            if known.topics:
+                _log.warning(
+                    "directory.empty %s has no topics: it counts as new and gets the %d topics of the tree",
+                    self._directory.name,
+                    len(tree.topics),
+                )
+            known.topics = {}
+        only = changed if listing is self._reconciled else None
+        plan = reconcile(known.topics, listing, tree.topics, only=only, moves=self._refusals.moves)
+        edits = {
+            record.path: record if isinstance(record, TopicRecord) else None
+            for record in plan.records
+            if isinstance(record, TopicRecord | TopicRemoved)
+        }
+        before = {path: tree.topics.get(path) for path in edits}
+        tree.expect(edits)
         try:
             self._append_records(plan, edits, before)
             known.agree(plan.agreed, listing)
@@ -339,7 +362,7 @@ class DirectorySync:
             self._report((*listing.problems, *plan.problems, *refused))
 
     def _append_records(
-        self, plan: Plan, edits: Mapping[TopicPath, object], before: Mapping[TopicPath, TopicRecord | None]
+        self, plan: Plan, edits: Mapping[TopicPath, TopicRecord | None], before: Mapping[TopicPath, TopicRecord | None]
     ) -> None:
         if not plan.records:
             return
@@ -375,8 +398,9 @@ class DirectorySync:
                 self._listing = listing
 
     def _report(self, problems: tuple[EntryProblem, ...]) -> None:
+        known = set(self._status.problems)
+        new = [problem for problem in problems if problem not in known]
         with self._lock:
-            new = [problem for problem in problems if problem not in self._status.problems]
             self._status = replace(self._status, problems=problems)
         for problem in new[:_MAX_LOGGED]:
             _log.warning("directory.problem %s", problem)

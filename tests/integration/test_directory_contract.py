@@ -60,7 +60,8 @@ class FileHome:
 
     def delete(self, rdns: str) -> None:
         records = self._text().split("\n\n")
-        self._edit("\n\n".join(r for r in records if f"dn: {rdns},{self.settings.base_dn}\n" not in r + "\n"))
+        left = [r.strip("\n") for r in records if f"dn: {rdns},{self.settings.base_dn}\n" not in r + "\n"]
+        self._edit("\n\n".join(left) + "\n")
 
     def _text(self) -> str:
         return self.path.read_text()

@@ -11,11 +11,11 @@ from lxml import etree
 
 from arborcast.core.errors import DocumentError, TopicError
 from arborcast.core.xml import xml_parser
+from arborcast.topic_model.namespaces import WSTOP
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath, parse_path
-from arborcast.topic_model.tree.tree import WSTOP
 
-_MAX_PRIORITY: Final = 18
+_MAX_PRIORITY_DIGITS: Final = 18
 
 MAX_DOCUMENT_BYTES: Final = 256 * 1024 * 1024  # a TopicSet of a million topics has about 100 MB
 
@@ -101,7 +101,7 @@ def read_facts(
     priority = text("priority").strip() or "0"
     # isdigit and int() accept the digits of forty scripts. The length limit is that of the directory.
     digits = priority[1:] if priority[0] in "+-" else priority
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MAX_PRIORITY):
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MAX_PRIORITY_DIGITS):
         raise DocumentError(f"priority of topic {path} must be an integer", line_of(element))
     return TopicRecord(
         path=path,

@@ -23,10 +23,11 @@ from arborcast.topic_model.documents.facts import (
     write_facts,
 )
 from arborcast.topic_model.expressions import CONCRETE, concrete_topic
+from arborcast.topic_model.namespaces import WSTOP
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import NCNAME, TopicPath, last_step, make_path, parent_of, parse_path, split_path
 from arborcast.topic_model.tree.prefixes import KnownPrefixes, with_prefixes
-from arborcast.topic_model.tree.tree import IS_TOPIC, WSTOP, TopicSetBuilder
+from arborcast.topic_model.tree.tree import IS_TOPIC, TopicSetBuilder
 
 
 def read_topic_set(data: bytes) -> tuple[TopicRecord, ...]:

@@ -24,10 +24,11 @@ from lxml import etree
 from arborcast.core.errors import ExpressionError
 from arborcast.topic_model.expressions.namespaces import Declarations
 from arborcast.topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, Scanner, Token, Words
+from arborcast.topic_model.namespaces import WSTOP
 from arborcast.topic_model.patterns.grammar import refuse
 from arborcast.topic_model.patterns.patterns import XPATH_SCHEME
 from arborcast.topic_model.topics import TopicPath
-from arborcast.topic_model.tree.tree import WSTOP, TopicTree, path_of, topic_set
+from arborcast.topic_model.tree.tree import TopicTree, path_of, topic_set
 
 
 class _Normal(msgspec.Struct, frozen=True):
@@ -71,17 +72,15 @@ class XPathPattern:
     """Whether the selection of a topic depends on its path only; then `matches` may be called."""
     _segments: tuple[tuple[_Segment, ...], ...] = field(compare=False, repr=False)
 
-    def select(self, tree: TopicTree, topics: etree._Element | None = None) -> frozenset[TopicPath]:
-        """The selected topics of the tree. Builds the topic set unless that is given, which takes most of the time; so
-        call it only after changes of the tree."""
-        topics = topic_set(tree.paths()) if topics is None else topics
-        return frozenset(path for path in self._select(topics) if path in tree)
+    def select(self, tree: TopicTree) -> frozenset[TopicPath]:
+        """The selected topics of the tree; for the thread that changes it."""
+        return frozenset(path for path in self._select(tree.topic_set()) if path in tree)
 
     def matches(self, path: TopicPath) -> bool:
         """Whether the topic is selected. Raises ValueError unless `path_only`."""
         if not self.path_only:
             raise ValueError(f"{self.text!r} depends on more than a topic's path: use select")
-        return path in self._select(topic_set((path,)))
+        return path in self._select(_topic_set_of(path))
 
     def _select(self, root: etree._Element) -> set[TopicPath]:
         selected: set[TopicPath] = set()
@@ -92,6 +91,12 @@ class XPathPattern:
                 # A type error that the sample at parse time did not reach: such a path selects nothing.
                 continue
         return selected
+
+
+@lru_cache(maxsize=1)
+def _topic_set_of(path: TopicPath) -> etree._Element:
+    """A topic set with one topic, which is tested by many expressions."""
+    return topic_set((path,))
 
 
 def parse_xpath(text: str, namespaces: Mapping[str, str]) -> XPathPattern:

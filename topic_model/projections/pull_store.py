@@ -300,10 +300,10 @@ class PullStore:
             else:
                 message.returned += 1
                 back.append(message)
-        newest, older = back[-1].offset if back else 0, []  # older: returned before
-        while queue.waiting and queue.waiting[0].offset < newest:
+        older: list[WaitingMessage] = []
+        while back and queue.waiting and queue.waiting[0].offset < back[-1].offset:
             older.append(queue.waiting.popleft())
-        queue.waiting.extendleft(sorted((*older, *back), key=lambda message: message.offset, reverse=True))
+        queue.waiting.extendleft(sorted((*back, *older), key=lambda message: message.offset, reverse=True))
         queue.size += sum(message.size for message in back)
         self._bound(pull_point_id, queue)
         if queue.idle:

@@ -91,7 +91,11 @@ def _summary(nodes: set[_Node], limit: int) -> tuple[str, ...]:
 
 
 def _too_large(nodes: set[_Node], limit: int) -> bool:
-    return len(nodes) > limit or sum(len(node.normal) + 1 for node in nodes) > MAX_CHARACTERS
+    return len(nodes) > limit or _characters(nodes) > MAX_CHARACTERS
+
+
+def _characters(nodes: Iterable[_Node]) -> int:
+    return sum(len(node.normal) + 1 for node in nodes)
 
 
 def _uncovered(nodes: set[_Node]) -> set[_Node]:
@@ -107,6 +111,7 @@ def _uncovered(nodes: set[_Node]) -> set[_Node]:
 def _widened(nodes: set[_Node], limit: int, least: int) -> set[_Node]:
     """From the lowest level upwards, a node with at least `least` children replaces them, until the summary is small
     enough. In each level, nodes with more children come first."""
+    number, characters = len(nodes), _characters(nodes)
     levels: defaultdict[int, set[_Node]] = defaultdict(set)
     for node in nodes:
         levels[_depth(node.anchor)].add(node)
@@ -117,12 +122,15 @@ def _widened(nodes: set[_Node], limit: int, least: int) -> set[_Node]:
         for above, children in sorted(siblings.items(), key=lambda item: (-len(item[1]), item[0])):
             if len(children) < least or (least > 1 and is_virtual(above)):
                 continue
+            subtree, parents = _Node(above, True), levels[depth - 1]
+            replaced = [*children, *parents.intersection((_Node(above, False), subtree))]
             levels[depth].difference_update(children)
-            levels[depth - 1].discard(_Node(above, False))
-            levels[depth - 1].add(_Node(above, True))
-            left = {node for level in levels.values() for node in level}
-            if not _too_large(left, limit):
-                return _uncovered(left)
+            parents.difference_update(replaced)
+            parents.add(subtree)
+            number += 1 - len(replaced)
+            characters += _characters((subtree,)) - _characters(replaced)
+            if number <= limit and characters <= MAX_CHARACTERS:
+                return _uncovered({node for level in levels.values() for node in level})
     return _uncovered({node for level in levels.values() for node in level})
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator
 
-from lxml import etree
-
 from arborcast.core.errors import ExpressionError
 from arborcast.topic_model.routing.groups import LinkedGroup
 from arborcast.topic_model.routing.rest import LinkTarget, RestIndex
 from arborcast.topic_model.routing.selectors import Selector, node_key
 from arborcast.topic_model.topics import TopicPath
-from arborcast.topic_model.tree.tree import TopicTree, topic_set
+from arborcast.topic_model.tree.tree import TopicTree
 
 _log = logging.getLogger(__name__)
 
 _FEW = 16
+
+# Changed topics, in addition to a tenth of the tree, after which all XPaths are evaluated over the whole tree.
+_FEW_CHANGES = 100
 
 # A tuple for few, since a million keys may have one each; a dictionary for many, since a hundred thousand selectors
 # such as `alarms//.|devices/mine//.` share a key, and each must be added and removed in constant time.
@@ -36,6 +37,7 @@ class Links:
         self.fixed: _KeyedTargets = {}
         self.rest = RestIndex()
         self._selecting: dict[str, LinkedGroup] = {}
+        self._changes = 0  # of topics, since `refresh`
         self.stale = False  # whether `refresh` is needed before the next answer
 
     def __bool__(self) -> bool:
@@ -90,8 +92,13 @@ class Links:
         """A topic was added, removed or changed. Returns whether answers for other topics may have changed.
 
         An XPath that depends on a topic's own path only is evaluated for this topic, and `changed` is called with a new
-        answer; all others are evaluated before the next answer.
+        answer; all others are evaluated before the next answer, and after many changes (a replay of the log) this one
+        too.
         """
+        self._changes += 1 if self._selecting else 0
+        if self._many_changes:
+            self.stale = True
+            return True
         for selector, group in self._selecting.items():
             definition = group.definition
             if definition is None or not definition.path_only:
@@ -111,27 +118,28 @@ class Links:
 
     def refresh(self, changed: SelectionChanged) -> None:
         """Evaluate the XPath selectors after a change of topics; `changed` is called for each changed selection."""
-        self.stale = False
-        topics = topic_set(self._tree.paths())
+        many, self._changes, self.stale = self._many_changes, 0, False
         for selector, group in self._selecting.items():
             definition = group.definition
-            if definition is None or definition.path_only:
+            if definition is None or (definition.path_only and not many):
                 continue
             before = group.linked_keys
-            self._reselect(selector, group, definition, topics)
+            self._reselect(selector, group, definition)
             if group.linked_keys != before:
                 changed(selector, group.linked_keys - before, before - group.linked_keys)
+
+    @property
+    def _many_changes(self) -> bool:
+        return self._changes > _FEW_CHANGES + len(self._tree) // 10
 
     def selection(self, selector: str) -> tuple[TopicPath, ...] | None:
         """The topics selected by an XPath selector; None for other selectors."""
         group = self._selecting.get(selector)
         return None if group is None else tuple(sorted(TopicPath(key) for key in group.linked_keys))
 
-    def _reselect(
-        self, selector: str, group: LinkedGroup, definition: Selector, topics: etree._Element | None = None
-    ) -> None:
+    def _reselect(self, selector: str, group: LinkedGroup, definition: Selector) -> None:
         try:
-            selected: frozenset[str] = definition.select(self._tree, topics)
+            selected: frozenset[str] = definition.select(self._tree)
         except ExpressionError as error:
             _log.warning("an XPath topic expression selects nothing because it fails: %s", error)
             selected = frozenset()

@@ -18,17 +18,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from lxml import etree
-
 from arborcast.topic_model.patterns.alternatives import Alternative, Reach, is_virtual, root_anchor
 from arborcast.topic_model.patterns.patterns import EVERYTHING, XPATH_SCHEME, Pattern, parse_normal
 from arborcast.topic_model.subscriptions import Subscription
-from arborcast.topic_model.topics import NCNAME, TopicPath, parent_of
-from arborcast.topic_model.tree.tree import TopicTree, topic_set
+from arborcast.topic_model.topics import NAMESPACE, NCNAME, TopicPath, parent_of
+from arborcast.topic_model.tree.tree import TopicTree
 
 _STEP: Final = rf"(?:\{{[^{{}}\s]*\}})?{NCNAME}"
 _PATH: Final = rf"{_STEP}(?:/{_STEP})*"
-_path = re.compile(_PATH)
+_topic_step = rf"(?:\{{{NAMESPACE}\}})?{NCNAME}"
+_path = re.compile(rf"{_topic_step}(?:/{_topic_step})*")
 _simple = re.compile(rf"{_PATH}(?:/\*|//\*|//\.)?|(?:\{{[^{{}}\s]*\}})?(?:\*|//\.)")
 
 SUBTREE: Final = Reach.SUBTREE.value
@@ -46,8 +45,8 @@ class TopicSelection(Protocol):
     def matches(self, path: TopicPath) -> bool:
         """Whether the topic is selected."""
 
-    def select(self, tree: TopicTree, topics: etree._Element | None = None) -> frozenset[TopicPath]:
-        """The selected topics of the tree; `topics` is its topic set, if it is there already."""
+    def select(self, tree: TopicTree) -> frozenset[TopicPath]:
+        """The selected topics of the tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +80,12 @@ class Selector:
         """With XPath filters that are `path_only`: whether a topic of the tree passes all filters."""
         return all(other.matches(path) for other in self.others) and all(each.matches(path) for each in self.xpaths)
 
-    def select(self, tree: TopicTree, topics: etree._Element | None = None) -> frozenset[TopicPath]:
-        """With XPath filters: the topics that pass all filters; `topics` is the topic set of the tree."""
-        topics = topic_set(tree.paths()) if topics is None else topics
+    def select(self, tree: TopicTree) -> frozenset[TopicPath]:
+        """With XPath filters: the topics that pass all filters."""
         first, *more = self.xpaths
-        selected = first.select(tree, topics)
+        selected = first.select(tree)
         for further in more:
-            selected &= further.select(tree, topics)
+            selected &= further.select(tree)
         if self.others:
             selected = frozenset(path for path in selected if all(other.matches(path) for other in self.others))
         return selected

@@ -33,7 +33,8 @@ from arborcast.topic_model.tree.tree import TopicTree
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TOP = TopicPath("")
 
-# Maximum number of codes checked by one plan: after a start all codes are new, and planning must not block other work.
+# Maximum number of codes and of nodes checked by one plan: after a start all are new, and planning must not block other
+# work.
 _CODES_PER_PLAN = 5_000
 
 _TOPIC_KEY, _PLACES_KEY = topic_key(_TOP), places_key(_TOP)
@@ -56,8 +57,9 @@ class Places:
         # Former codes, restored when another process rewrites a topic's record without its code.
         self._former_codes: dict[TopicPath, str] = {}
         self._waiting: dict[TopicPath, None] = {}
-        self._new_codes: set[str] = set()
-        self._removed: set[TopicPath] = set()
+        # By topic and by node, since a process that does not plan collects them too.
+        self._new_codes: dict[TopicPath, str] = {}
+        self._emptied: set[TopicPath] = set()  # nodes that may be without topics
         # Codes being appended, and the records they undo (None: the topic's end).
         self._in_flight: dict[TopicPath, str] = {}
         self._overwritten: dict[TopicPath, TopicRecord | None] = {}
@@ -67,7 +69,7 @@ class Places:
     @property
     def idle(self) -> bool:
         """Whether `plan` has nothing to do."""
-        return not (self._waiting or self._new_codes or self._removed or self._to_repeat)
+        return not (self._waiting or self._new_codes or self._emptied or self._to_repeat)
 
     def apply(self, record: ControlRecord) -> None:
         match record:
@@ -77,10 +79,14 @@ class Places:
                 self._apply_end(path)
             case TopicPlaces(path=path):
                 self._nodes[path] = record
+                if path != _TOP:
+                    self._emptied.add(path)
             case Tombstone(key=key) if key.startswith(_TOPIC_KEY):
                 self._apply_end(TopicPath(key.removeprefix(_TOPIC_KEY)))
             case Tombstone(key=key) if key.startswith(_PLACES_KEY):
-                self._nodes.pop(TopicPath(key.removeprefix(_PLACES_KEY)), None)
+                path = TopicPath(key.removeprefix(_PLACES_KEY))
+                self._nodes.pop(path, None)
+                self._emptied.discard(path)
 
     def _apply_topic(self, record: TopicRecord) -> None:
         path = record.path
@@ -89,7 +95,7 @@ class Places:
             self._waiting[path] = None
             return
         self._waiting.pop(path, None)
-        self._new_codes.add(record.code)
+        self._new_codes[path] = record.code
         if record.placed:
             self._former_codes[path] = record.code
         else:
@@ -115,7 +121,8 @@ class Places:
     def _apply_end(self, path: TopicPath) -> None:
         self._waiting.pop(path, None)
         self._former_codes.pop(path, None)
-        self._removed.add(path)
+        self._new_codes.pop(path, None)
+        self._emptied.update(each for each in (path, *ancestors(path)) if each in self._nodes)
         if path in self._in_flight:
             self._overwritten[path] = None
 
@@ -154,7 +161,7 @@ class Places:
         """Find topics whose generated code another topic has, and plan new codes. An explicit code takes precedence; of
         several generated ones the smallest path keeps it."""
         for _ in range(min(_CODES_PER_PLAN, len(self._new_codes))):
-            owners = tree.paths_with_code(self._new_codes.pop())
+            owners = tree.paths_with_code(self._new_codes.popitem()[1])
             if len(owners) < 2:
                 continue
             placed = [path for path in owners if (known := tree.get(path)) is not None and known.placed]
@@ -165,10 +172,9 @@ class Places:
     def _forget_nodes(self, tree: TopicTree, assignment: _Assignment) -> list[ControlRecord]:
         """Nulls for nodes without topics below. Their ordinals are not reused, so later topics below them get other
         codes."""
-        removed, self._removed = self._removed, set()
-        nodes = {each for path in removed for each in (path, *ancestors(path)) if each in self._nodes}
+        nodes = sorted(self._emptied.pop() for _ in range(min(_CODES_PER_PLAN, len(self._emptied))))
         used = assignment.used()
-        return [Tombstone(places_key(path)) for path in sorted(nodes) if not tree.is_node(path) and path not in used]
+        return [Tombstone(places_key(path)) for path in nodes if not tree.is_node(path) and path not in used]
 
 
 class _Assignment:

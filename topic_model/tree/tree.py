@@ -15,14 +15,13 @@ from typing import Final
 
 from lxml import etree
 
+from arborcast.topic_model.namespaces import WSTOP
 from arborcast.topic_model.patterns.alternatives import Alternative, Reach, is_virtual, root_anchor
 from arborcast.topic_model.patterns.patterns import EVERYTHING, Pattern
 from arborcast.topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import Step, TopicPath, ancestors, last_step, parent_of, split_path
 from arborcast.topic_model.tree.distribution import distribution_of, is_fast
 from arborcast.topic_model.tree.prefixes import KnownPrefixes
-
-WSTOP: Final = "http://docs.oasis-open.org/wsn/t-1"
 
 TOPIC_SET: Final = f"{{{WSTOP}}}TopicSet"
 
@@ -45,6 +44,18 @@ class TopicSetBuilder:
         element = self._node(path)
         element.set(IS_TOPIC, "true")
         return element
+
+    def remove(self, path: TopicPath) -> None:
+        """Remove a topic that was added, with its element and those above that have no topics."""
+        del self._elements[path].attrib[IS_TOPIC]
+        for node in (path, *ancestors(path)):
+            element = self._elements[node]
+            if IS_TOPIC in element.attrib or next(element.iterchildren(), None) is not None:
+                return
+            parent = element.getparent()
+            if parent is not None:
+                parent.remove(element)
+            del self._elements[node]
 
     def _node(self, path: TopicPath) -> etree._Element:
         element = self._elements.get(path)
@@ -92,6 +103,7 @@ class TopicTree:
         self._children: dict[TopicPath, dict[TopicPath, None]] = {}  # of nodes with children; a dict keeps its order
         self._codes: dict[str, tuple[TopicPath, ...]] = {}
         self._queues: set[TopicPath] = set()
+        self._topic_set: TopicSetBuilder | None = None
         self.prefixes = KnownPrefixes()
         self.version = 0
 
@@ -113,6 +125,8 @@ class TopicTree:
         elif path not in self._children:
             self._link(path)
         self._records[path] = None if _is_plain(record) else record
+        if self._topic_set is not None:
+            self._topic_set.add(path)
         if record.policy.queue:
             self._queues.add(path)
         else:
@@ -130,6 +144,8 @@ class TopicTree:
         del self._records[path]
         self._queues.discard(path)
         self._prune(path)
+        if self._topic_set is not None:
+            self._topic_set.remove(path)
         self.version += 1
         return True
 
@@ -187,6 +203,15 @@ class TopicTree:
         """The records of all topics."""
         for path, record in self._records.items():
             yield record or TopicRecord(path)
+
+    def topic_set(self) -> etree._Element:
+        """The topic set of the tree. From the first call on it changes with the tree, since its build takes seconds for
+        a million topics. For the thread that changes the tree: libxml2 reads it without Python's lock."""
+        if self._topic_set is None:
+            self._topic_set = TopicSetBuilder()
+            for path in self.paths():
+                self._topic_set.add(path)
+        return self._topic_set.root
 
     def select(self, pattern: Pattern) -> Iterator[TopicPath]:
         """The topics selected by a pattern, each once. Examines only branches that the pattern can reach."""

@@ -80,7 +80,16 @@ UNREAD: dict[str, tuple[str, set[str], set[str], list[ProblemKind], str]] = {
         + named("topicName=1st")
         + named("topicName=ok")
         + named("topicName=n,topicName=ok", "topicNamespace: has space"),
-        *({"ok"}, set(), [FOREIGN, MISSING, ILLEGAL, ILLEGAL], "cn=me"),
+        *({"ok"}, {"ok/n"}, [FOREIGN, MISSING, ILLEGAL, ILLEGAL], "cn=me"),
+    ),
+    "a wrong class or name does not remove the topic of the RDN and those below": (
+        entry("topicName=a", "topicName: a", kind="arborcastTopc")
+        + named("topicName=b,topicName=a")
+        + entry("topicName=c", "description: without a name")
+        + named("topicName=d,topicName=c")
+        + entry("topicName=e+topicNamespace=urn:e", "topicName: 1st")
+        + named("topicName=f,topicName=e+topicNamespace=urn:e"),
+        *({"a/b", "c/d", "{urn:e}e/f"}, {"a", "c", "{urn:e}e"}, [FOREIGN, MISSING, ILLEGAL], "topicName=a,"),
     ),
     "a topic with a bad value is held and those below it are read": (
         named("topicName=a", "topicPriority: high")

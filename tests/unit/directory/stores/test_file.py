@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -126,6 +126,7 @@ def test_a_watched_file_is_read_whole_whatever_an_editor_does_with_it(file: Path
     error = watch.wait_error()
     assert isinstance(error, LdifError)
     assert error.line == len(BY_HAND.splitlines()) + 2
+    assert str(error).startswith(f"line {error.line}: 'nonsense'")
     assert str(file) in str(error)
     with pytest.raises(LdifError):
         directory.write([Put(topic("ours"))], watch.listings[-1][1])
@@ -152,6 +153,55 @@ def test_a_watched_file_is_read_whole_whatever_an_editor_does_with_it(file: Path
     assert listing.entries == {}
 
 
+@pytest.mark.parametrize("end", ["topicName: al", "topicName: alarm", "\n# Somebody"])
+def test_a_file_that_is_cut_within_a_line_removes_no_topic(file: Path, directory: FileDirectory, end: str) -> None:
+    listing = directory.load()
+    file.write_text(BY_HAND[: BY_HAND.index(end) + len(end)])
+    for refused in (FileDirectory(file, SETTINGS), directory):
+        with pytest.raises(LdifError, match="the last line has no line end"):
+            refused.load()
+        with pytest.raises(LdifError):
+            refused.write([Put(topic("ours"))], listing)
+    assert file.read_text().endswith(end)
+
+
+def test_a_smaller_file_must_be_unchanged_for_longer(
+    file: Path, directory: FileDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing = directory.load()
+    copies = [BY_HAND[: BY_HAND.index("\n# The alarms.")], BY_HAND + entry("last")]
+    waited: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waited.append(seconds)
+        file.write_text(copies.pop(0) if copies else file.read_text())
+        os.utime(file, ns=(0, 0))
+        return False
+
+    monkeypatch.setattr(directory._service, "wait", wait)
+    file.write_text(BY_HAND[:1] + "\n")
+    result = directory.write([], listing)
+    assert waited == [2.0, 2.0, 0.1]
+    assert set(result.listing.entries) == {"alarm", "last"}
+
+
+def test_an_edit_during_a_write_is_not_overwritten(
+    file: Path, directory: FileDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing = directory.load()
+    write = ldif.write
+
+    def edited(blocks: Iterable[ldif.Block]) -> bytes:
+        file.write_text(BY_HAND + entry("hand"))
+        return write(blocks)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ldif, "write", edited)
+        with pytest.raises(DirectoryError, match="edited during a write"):
+            directory.write([Put(topic("ours"))], listing)
+    assert set(directory.write([Put(topic("ours"))], listing).listing.entries) == {"alarm", "hand", "ours"}
+
+
 def test_a_broken_file_is_parsed_once(file: Path, directory: FileDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[bytes] = []
     parse = ldif.parse
@@ -162,13 +212,13 @@ def test_a_broken_file_is_parsed_once(file: Path, directory: FileDirectory, monk
 
     monkeypatch.setattr(ldif, "parse", counted)
     messages = set()
-    for content in ("nonsense", "more nonsense"):
+    for content in ("nonsense\n", "more nonsense\n"):
         file.write_text(content)
         for _ in range(3):
-            with pytest.raises(LdifError, match="topic tree is not changed") as caught:
+            with pytest.raises(LdifError, match="the tree is unchanged") as caught:
                 directory.load()
             messages.add(str(caught.value))
-    assert parsed == [b"nonsense", b"more nonsense"]
+    assert parsed == [b"nonsense\n", b"more nonsense\n"]
     assert len(messages) == 2
     file.write_text(BY_HAND)
     assert directory.load().initialised

@@ -90,3 +90,16 @@ def test_entries_that_a_refresh_leaves_out_are_removed() -> None:
     assert dns(mirror) == {"ou=t", "cn=ours,ou=t"}, "ours was not there before"
     assert not other.inform(SyncInfo(refresh_done=True)), "a refresh by deletions"
     assert len(other.entries) == 2
+
+
+@pytest.mark.parametrize(
+    "phase", [SyncInfo(uuids=(TWO,), deleted=True), SyncInfo(refresh_done=True, absent_are_deleted=True)]
+)
+def test_an_entry_that_was_added_again_before_its_deletion_is_reported_stays(phase: SyncInfo) -> None:
+    mirror = Mirror([entry("ou=t", ONE), entry("cn=a,ou=t", TWO)])
+    mirror.apply(entry("ou=t"), EntryState(SyncState.PRESENT, ONE), False)
+    mirror.apply(entry("cn=a,ou=t", cn="new"), EntryState(SyncState.ADD, THREE), False)
+    assert not mirror.inform(phase)
+    assert dns(mirror) == {"ou=t", "cn=a,ou=t"}
+    assert mirror.apply(entry("cn=a,ou=t"), EntryState(SyncState.DELETE, THREE), False)
+    assert dns(mirror) == {"ou=t"}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from arborcast.core.errors import InfrastructureError
 from arborcast.directory.entries.changes import Change, Move, Put, Remove
 from arborcast.directory.entries.dn import parse_dn
 from arborcast.directory.entries.entries import EntrySet
@@ -15,12 +18,13 @@ from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKi
 from arborcast.directory.entries.reader import read_listing
 from arborcast.directory.errors import DirectoryAway, DirectoryError
 from arborcast.directory.stores.contract import Watcher, Written, touched
+from arborcast.directory.sync import sync
 from arborcast.directory.sync.problems import FILE, SyncProblems, load_problems
-from arborcast.directory.sync.reconcile import load_known, save_known
+from arborcast.directory.sync.reconcile import Plan, load_known, reconcile, save_known
 from arborcast.directory.sync.sync import DirectorySync
-from arborcast.topic_model.records.control import TopicRecord, TopicRemoved
+from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath, parse_path
-from tests.support.directory import Log, carry_out, topic
+from tests.support.directory import WAIT_SECONDS, Log, carry_out, topic
 from tests.support.waiting import wait_until
 
 BASE = parse_dn("ou=topics")
@@ -34,6 +38,7 @@ class ScriptedDirectory:
         self.entries = EntrySet()
         self.version = 0
         self.refuses: set[TopicPath] = set()
+        self.refusal = ProblemKind.REFUSED
         self.write_errors: list[DirectoryError] = []
         self.writes: list[Change] = []
         self.watcher: Watcher | None = None
@@ -60,7 +65,7 @@ class ScriptedDirectory:
         self.writes += changes
         refused = [change for change in changes if self.refuses.intersection(touched(change))]
         self.apply([change for change in changes if change not in refused])
-        problems = [EntryProblem(ProblemKind.REFUSED, "dn", "no", touched(change)[-1]) for change in refused]
+        problems = [EntryProblem(self.refusal, "dn", "no", touched(change)[-1]) for change in refused]
         return Written(tuple(problems), self.load())
 
     def watch(self, watcher: Watcher) -> None:
@@ -125,6 +130,15 @@ def test_a_move_that_the_directory_cannot_do_is_done_piece_by_piece(rig: Rig) ->
     assert rig.directory.writes.count(refused) == 1
 
 
+def test_moves_are_made_also_after_one_that_was_in_conflict_with_an_edit(rig: Rig) -> None:
+    a, b, c, z = map(parse_path, "abcz")
+    rig.directory.refuses, rig.directory.refusal = {z}, ProblemKind.CONFLICT
+    rig.log.append([topic("b", code="1"), topic("z"), TopicRemoved(a)])
+    wait_until(lambda: Move(a, z) in rig.directory.writes and "b" in rig.directory.paths())
+    rig.log.append([topic("c", code="1"), TopicRemoved(b)])
+    wait_until(lambda: Move(b, c) in rig.directory.writes)
+
+
 def test_a_refused_change_is_a_problem_until_it_is_mended(rig: Rig, tmp_path: Path) -> None:
     def listed() -> SyncProblems:
         """As other processes read them."""
@@ -158,6 +172,45 @@ def test_changes_are_counted_while_the_directory_is_away(rig: Rig) -> None:
     rig.sync.pause()
     rig.log.append([topic("d")])
     assert rig.sync.behind == 0, "another process writes it"
+
+
+def test_records_are_applied_during_a_run(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    followers: list[threading.Thread] = []
+
+    def busy(*args: Any, **options: Any) -> Plan:
+        if not followers:
+            followers.append(threading.Thread(target=rig.log.append, args=([topic("c")],)))
+            followers[0].start()
+            followers[0].join(WAIT_SECONDS)
+            assert not followers[0].is_alive()
+        return reconcile(*args, **options)
+
+    monkeypatch.setattr(sync, "reconcile", busy)
+    rig.log.append([topic("b")])
+    wait_until(lambda: rig.directory.paths() == {"a", "b", "c"} and not rig.sync.behind)
+
+
+def test_records_before_an_append_that_fails_are_valid(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(records: Sequence[ControlRecord]) -> None:
+        monkeypatch.setattr(rig.sync, "_append", rig.log.append)
+        rig.log.append([topic("a", priority=5)])
+        rig.directory.by_hand(Put(topic("a")))
+        raise InfrastructureError("Kafka cannot be reached")
+
+    monkeypatch.setattr(rig.sync, "_append", fail)
+    rig.directory.by_hand(Put(topic("a", code="hand")))
+    wait_until(lambda: rig.directory.load().records() == {"a": topic("a", priority=5)} == rig.log.topics())
+
+
+def test_a_process_that_does_not_write_keeps_no_removed_topics(rig: Rig, tmp_path: Path) -> None:
+    waiting = Rig(ScriptedDirectory(), tmp_path / "other")
+    rig.sync.pause()
+    for number in range(100):
+        for each in (rig, waiting):
+            each.log.append([topic(f"t{number}")])
+            each.log.append([TopicRemoved(parse_path(f"t{number}"))])
+    wait_until(lambda: not rig.sync._tree.behind)
+    assert not waiting.sync._tree.behind
 
 
 def test_a_late_listing_from_before_our_write_is_not_believed(rig: Rig) -> None:

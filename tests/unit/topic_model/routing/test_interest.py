@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 import hypothesis.strategies as st
 import msgspec
 import pytest
 from hypothesis import given
 
 from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.routing import interest
 from arborcast.topic_model.routing.interest import MAX_NODES, is_summary, merged, summary_of
 from arborcast.topic_model.subscriptions import Peer, Subscription
 from arborcast.topic_model.topics import TopicPath
@@ -66,6 +70,19 @@ def test_summaries_are_bounded_and_cover_all(one: list[str], two: list[str], pat
 )
 def test_summaries_of_filters(texts: list[str], most: int, summary: tuple[str, ...]) -> None:
     assert summary_of(_subscribed(texts), most) == summary
+
+
+def test_a_large_summary_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+
+    def counted(nodes: Collection[Any]) -> int:
+        measured.append(len(nodes))
+        return sum(len(node.normal) + 1 for node in nodes)
+
+    monkeypatch.setattr(interest, "_characters", counted)
+    topics = [f"r{number % 3}/s{number % 300}/t{number}" for number in range(3_000)]
+    assert len(merged([topics])) == 201
+    assert sum(measured) < 4 * len(topics), "it took minutes for 100,000 topics"
 
 
 def test_equal_selectors_count_once() -> None:

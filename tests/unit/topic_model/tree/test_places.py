@@ -99,6 +99,18 @@ def test_removed_siblings_leave_gaps() -> None:
     assert log.settle().codes()["e/f"] == "7.1"
 
 
+def test_a_process_that_does_not_plan_keeps_no_removed_topics() -> None:
+    waiting = Places()
+    for number in range(100):
+        log = Log()
+        log.add(f"a/b{number}/c")
+        log.settle()
+        log.remove("a")
+        for record in log.settle().records:
+            waiting.apply(record)
+    assert waiting.idle
+
+
 def test_a_large_tree_is_planned_in_pieces() -> None:
     log = Log()
     log.add(*(f"a/n{number}" for number in range(12_000)))

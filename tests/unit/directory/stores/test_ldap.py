@@ -1,0 +1,58 @@
+"""The watch of an LDAP server with a scripted session; what it does with a real server is in tests/integration."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from arborcast.directory.entries.dn import parse_dn
+from arborcast.directory.entries.mapping import Listing, write_base, write_entry
+from arborcast.directory.entries.reader import ListingReader
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores import ldap
+from arborcast.directory.stores.ldap import LdapDirectory
+from arborcast.directory.stores.ldap_client import EntryChanged, LdapSession
+from arborcast.directory.stores.syncrepl import EntryState, Mirror, SyncState
+from arborcast.topic_model.topics import TopicPath
+from tests.support.directory import Watch, topic
+
+BASE = parse_dn("ou=topics,dc=x")
+
+
+def test_listings_of_a_large_tree_leave_time_for_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, listed, read = SimpleNamespace(now=0.0), list[float](), ListingReader.read
+    directory, watch = LdapDirectory(DirectorySettings(kind="ldap", base_dn="ou=topics,dc=x")), Watch()
+    monkeypatch.setattr(ldap, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def slow(reader: ListingReader, *args: Any, **options: Any) -> Listing:
+        listed.append(clock.now)
+        clock.now += 5.0
+        return read(reader, *args, **options)
+
+    class Session:
+        """An edit each second, for a minute."""
+
+        edits = 0
+
+        def receive(self, timeout_s: float) -> EntryChanged | None:
+            clock.now += timeout_s
+            if self.edits == 60:
+                directory._service.stop()
+            if clock.now < self.edits:
+                return None
+            self.edits += 1
+            entry = write_entry(TopicPath(f"t{self.edits}"), topic(f"t{self.edits}"), BASE)
+            return EntryChanged(entry, EntryState(SyncState.ADD, self.edits.to_bytes(16)), False)
+
+    monkeypatch.setattr(ListingReader, "read", slow)
+    base = write_base(BASE)
+    assert base is not None
+    mirror = Mirror([base])
+    directory._mirror, directory._watcher = mirror, watch
+    directory._apply_stream(cast(LdapSession, Session()), mirror, watch)
+    assert len(listed) > 1
+    assert all(later - earlier >= 25 for earlier, later in pairwise(listed))
+    assert len(watch.listings) == len(listed)

@@ -19,6 +19,7 @@ from http import HTTPStatus
 from typing import Any, Self
 
 from arborcast.core.log_limit import LogLimit
+from arborcast.core.security.ip_addresses import in_url
 from arborcast.core.security.web_pages import is_of_browser
 
 MAX_BODY = 64 * 1024 * 1024
@@ -323,7 +324,7 @@ class Server:
     @property
     def url(self) -> str:
         """The address for a ConsumerReference."""
-        return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self.port}/"
+        return f"http://{in_url(self._host)}:{self.port}/"
 
     def start(self) -> None:
         """Start receiving."""

@@ -78,7 +78,7 @@ LOOPBACK = "127.0.0.1"
 
 def free_port(host: str = LOOPBACK) -> int:
     """A port that is currently free. The caller should bind it soon."""
-    with socket.socket() as probe:
+    with _probe(host) as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
@@ -86,13 +86,17 @@ def free_port(host: str = LOOPBACK) -> int:
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
     """Whether this process could listen on the port. Connections of a former listener in TIME_WAIT do not count."""
-    with socket.socket() as probe:
+    with _probe(host) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError:
             return False
         return True
+
+
+def _probe(host: str) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
 def holder(port: int) -> str:

@@ -161,14 +161,13 @@ class HttpServer:
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # A broken or idle connection is closed; the broker repeats an unanswered push.
-        with contextlib.suppress(OSError, EOFError, TimeoutError):
+        with contextlib.closing(writer), contextlib.suppress(OSError, EOFError, TimeoutError):
             try:
                 while await self._exchange(reader, writer):
                     pass
             except _Refused as refused:
                 _write(writer, Response(refused.status), keep_alive=False)
                 await _linger(reader, writer)
-        writer.close()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Handle one request; returns whether another one may follow. Raises _Refused."""
@@ -284,7 +283,8 @@ async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def in_thread(name: str, work: Callable[[], Response]) -> Response:
-    """The result of `work`, which may block; it runs in a new daemon thread."""
+    """The result of `work`, which may block; it runs in a new daemon thread. 500 if that ends otherwise, as by
+    SystemExit."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Response] = loop.create_future()
 
@@ -293,10 +293,13 @@ async def in_thread(name: str, work: Callable[[], Response]) -> Response:
             answer.set_result(response)
 
     def run() -> None:
-        response = work()
-        # The loop may be closed already.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, response)
+        response = Response(500)
+        try:
+            response = work()
+        finally:
+            # The loop may be closed already.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(settle, response)
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await answer

@@ -46,4 +46,4 @@ def gateway_url(settings: Settings) -> str:
             f"no engine runs in {settings.home}: `arborcast up` starts one, --home names another, and --url a broker "
             "elsewhere (as does gateway.public_url in the settings)"
         )
-    return f"http://{settings.gateway.host}:{settings.gateway.port}"
+    return settings.gateway_url

@@ -106,7 +106,7 @@ class Tables:
         found = []
         for table in (self.notifications, self.attempts):
             with contextlib.suppress(NoSuchTable):
-                found.append(pc.max(table.arrow([table.spec.time])[0]).as_py())
+                found.append(pc.max(table.arrow([table.spec.time], since=table.last_day())[0]).as_py())
         return max((at for at in found if at is not None), default=None)
 
     def lately(self, span: timedelta = _HOUR) -> datetime:
@@ -122,7 +122,7 @@ class Tables:
     def timeline(self, notification_id: str = "") -> Timeline:
         """The history of a notification: a lane per subscription, attempts as marks, waiting times shaded.
         `.table` has every step, `.outcomes` the state per subscription, `.payload` the message. Without an id: the
-        notification with the most attempts."""
+        notification with the most attempts on their last day."""
         import pandas as pd
 
         from arborcast.analysis.timeline import Timeline, timeline
@@ -146,10 +146,12 @@ class Tables:
         return table_of(self.story(notification_id))
 
     def most_tried(self) -> str:
-        """The notification with the most attempts, or the newest without any; empty without notifications."""
+        """The notification with the most attempts on their last day, or the newest without any; empty without
+        notifications."""
         for table, order in ((self.attempts, "count_all"), (self.notifications, "notification")):
             with contextlib.suppress(NoSuchTable):
-                rows = table.arrow(["notification"]).group_by("notification").aggregate([([], "count_all")])
+                rows = table.arrow(["notification"], since=table.last_day())
+                rows = rows.group_by("notification").aggregate([([], "count_all")])
                 if rows.num_rows:
                     found = rows.sort_by([(order, "descending"), ("notification", "descending")])["notification"][0]
                     return str(found.as_py())

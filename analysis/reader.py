@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -47,10 +49,12 @@ def _new_session(settings: Settings) -> SparkSession:
     from arborcast.dispatch.spark.properties import properties
     from arborcast.engine.install import jars, java
 
-    os.environ.setdefault("JAVA_HOME", str(java.find_java().executable.parent.parent))
+    # As for the engine: of several, the one that Spark runs on.
+    os.environ["JAVA_HOME"] = str(java.home_for_spark(java.find_java(), jars.default_cache()))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     folder = Path(tempfile.mkdtemp(prefix="arborcast-notebook-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     builder = SparkSession.builder.appName("arborcast notebook")
     values = properties(settings.dispatch, jars=jars.jar_paths("spark"), master="local", local_dir=folder)
     values["spark.sql.warehouse.dir"] = str(folder / "warehouse")
@@ -90,6 +94,12 @@ class TableReader:
                 f"ARBORCAST_HOME or ARBORCAST_CONFIG says which engine"
             )
         return open_table(self.location)
+
+    def last_day(self) -> datetime | None:
+        """The beginning of the last day with rows, from the table's log; None for a table without days or rows. Raises
+        NoSuchTable."""
+        days = [each["day"] for each in self.delta().partitions()] if "day" in self.spec.partition_by else []
+        return datetime.fromisoformat(max(days)).replace(tzinfo=UTC) if days else None
 
     def dataset(self) -> ds.Dataset:
         """For pyarrow, and readers of its datasets (DuckDB, Polars)."""

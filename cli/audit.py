@@ -21,6 +21,7 @@ from arborcast.cli.common import (
 )
 from arborcast.core.errors import ArborcastError
 from arborcast.core.printable import one_line
+from arborcast.core.reasons import reason_of
 from arborcast.engine.monitoring.figures import WORDS, many
 from arborcast.engine.terminal import ProgressShown, console, print_error, print_json, print_line
 
@@ -78,8 +79,9 @@ def audit(
                 limit=limit,
                 progress=progress,
             )
-    except ArborcastError as error:
-        print_error(f"the audit could not be made: {error}")
+    except (ArborcastError, OSError) as error:  # OSError: no space for its temporary files
+        why = reason_of(error) if isinstance(error, OSError) else error
+        print_error(f"the audit could not be made: {why}")
         sys.exit(EXIT_UNKNOWN)
     if json:
         print_json(report.as_json())

@@ -126,6 +126,9 @@ def _print_status(document: dict[str, Any]) -> None:
         if document["problem"]:
             print_line(f"the last one ended with: {document['problem']}")
         return
+    if "supervisor" not in document:
+        print_line(f"an engine is starting in {document['home']}, or its state cannot be read")
+        return
     out.print(f"[bold]{document['home']}[/] (pid {document['pid']})", highlight=False, soft_wrap=True)
     for name, address in document["addresses"].items():
         print_line(f"  {name.replace('_', ' ')}: {address}")

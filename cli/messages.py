@@ -168,11 +168,11 @@ def subscribe(
         "reliability": reliability.value if reliability else None,
         "strict": strict or None,
         "maximum_attempts": attempts,
-        "lifespan": timedelta(seconds=lifespan) if lifespan else None,
-        "deadline": timedelta(seconds=deadline) if deadline else None,
+        "lifespan": duration(lifespan),
+        "deadline": duration(deadline),
         "deadline_per_topic": per_topic or None,
         "priority": priority or None,
-        "minimum_interval": timedelta(seconds=interval) if interval else None,
+        "minimum_interval": duration(interval),
         "interval_per_topic": False if together else None,
     }
     delivery = replace(
@@ -186,7 +186,7 @@ def subscribe(
             raw=raw,
             cloudevents=cloudevents.value if cloudevents else "",
             current=current or kind == _Kind.STATE,
-            lasts=timedelta(seconds=lasts) if lasts else None,
+            lasts=duration(lasts),
             namespaces=namespaces_of(namespace),
             signed=signed,
             secret=_read_secret(secret_file),
@@ -239,7 +239,7 @@ def rotate_secret(
         secret = client.rotate_secret(
             _address(subscription, broker),
             given,
-            overlap=timedelta(seconds=overlap) if overlap is not None else None,
+            overlap=duration(overlap),
         )
     if json:
         print_json({} if given else {"secret": secret})
@@ -285,7 +285,7 @@ def publish(
             payload,
             namespaces=namespaces_of(namespace),
             valid_until=until,
-            lifespan=timedelta(seconds=lifespan) if lifespan is not None else None,
+            lifespan=duration(lifespan),
             type=kind,
             priority=priority,
             reliable=reliable,
@@ -409,6 +409,14 @@ def _broker_url(config: Path | None, home: Path | None, subscription: str = "") 
 
     settings = settings_of(config, home)
     return subscription if "://" in subscription else gateway_url(settings)
+
+
+def duration(seconds: float | None) -> timedelta | None:
+    """A duration in seconds, as an option. Raises ConfigError."""
+    try:
+        return None if seconds is None else timedelta(seconds=seconds)
+    except (OverflowError, ValueError) as error:  # ValueError: NaN
+        raise ConfigError(f"{seconds} is not a number of seconds that a broker accepts") from error
 
 
 def _time(text: str) -> datetime:

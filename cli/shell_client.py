@@ -58,7 +58,7 @@ class ShellClient(Client):
             transport=PlainTransport(TIMEOUT_S) if parts.scheme == "http" else None,
         )
 
-    def _start(self) -> None:
+    def _start_workers(self) -> None:
         self._workers = pool("shell-client", 1)  # has no thread before it is used
 
     def _send(self, call: Call[Any]) -> Future[HttpAnswer]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +20,7 @@ from arborcast.cli.common import (
     namespaces_of,
     note_omitted,
 )
-from arborcast.cli.messages import InputError, UrlOption, client_of, read_file, topic_of
+from arborcast.cli.messages import InputError, UrlOption, client_of, duration, read_file, topic_of
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import error_console, print_json, print_line
@@ -85,7 +84,7 @@ def add(
             fixed,
             content=content or (),
             types=kinds or (),
-            minimum_interval=timedelta(seconds=interval) if interval else None,
+            minimum_interval=duration(interval),
             interval_per_topic=not together,
             namespaces=namespaces_of(namespace),
         )

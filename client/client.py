@@ -174,17 +174,31 @@ class BrokerClient(ABC, Generic[CallsT]):
     ) -> None:
         self._calls = calls
         self._soap = soap
-        proof = (calls.broker.address, _authorization(credentials))
-        own: RequestsTransport | None = None
-        if transport is None:
-            transport = own = RequestsTransport(timeout_s, connections)
-        self._own = own  # closed with the client, unlike a given transport, which others may use
-        self._session = BrokerSession(transport, retries or Retries(), proof)
+        self._proof = (calls.broker.address, _authorization(credentials))
+        self._timeout_s = timeout_s
+        self._retries = retries or Retries()
+        self._transport = transport
         self._connections = connections
+        self._process = os.getpid()
         self._start()
 
     def _start(self) -> None:
-        self._process = os.getpid()
+        """Make everything that belongs to one process: connections, threads, their locks, and waiting calls."""
+        transport = self._transport
+        # Closed with the client, unlike a given transport, which others may use.
+        self._own: RequestsTransport | None = None
+        if transport is None:
+            transport = self._own = RequestsTransport(self._timeout_s, self._connections)
+        self._session = BrokerSession(transport, self._retries, self._proof)
+        self._start_workers()
+
+    def _start_after_fork(self) -> None:
+        """Called first in each call. The threads exist only in the parent process, which also answers its calls."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._start()
+
+    def _start_workers(self) -> None:
         self._workers = ThreadPoolExecutor(self._connections, thread_name_prefix="wsn-client")
         # Imported here: programs that replace this method start faster.
         from requests_futures.sessions import FuturesSession
@@ -192,9 +206,7 @@ class BrokerClient(ABC, Generic[CallsT]):
         self._futures = FuturesSession(executor=self._workers, session=self._session)
 
     def _send(self, call: Call[Any]) -> Future[HttpAnswer]:
-        if self._process != os.getpid():
-            # After a fork the threads exist only in the parent process.
-            self._start()
+        self._start_after_fork()
         try:
             sent: Future[HttpAnswer] = self._futures.request("POST", call.to.address, **arguments_of(call, self._soap))
         except RuntimeError:
@@ -339,9 +351,13 @@ class Client(Operations, SynchronousClient[Calls]):
         transport: Transport | None = None,
     ) -> None:
         super().__init__(Calls(url), soap, timeout_s, retries, CONNECTIONS, credentials, transport)
+
+    def _start(self) -> None:
+        super()._start()
         self._replies = PulledReplies(self)
 
     def close(self) -> None:
+        self._start_after_fork()
         self._replies.close()
         super().close()
 
@@ -365,6 +381,7 @@ class Client(Operations, SynchronousClient[Calls]):
         server starts to execute it. Raises TimeoutError without an answer in time, FaultReceived if it cannot be
         executed (`fault` is Invalid, Unanswered or Dropped), and the exceptions of `notify`.
         """
+        self._start_after_fork()
         until = time.monotonic() + timeout
         replies: Replies = self._replies if listener is None else listener.replies
         to: Remote = self._replies.address if listener is None else Remote(listener.url)

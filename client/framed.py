@@ -269,15 +269,15 @@ class Connection:
             self._send(kind, number, body)
 
     def handle(self, subscription: str, handler: Callable[[Frame, frames.MessageBody], None] | None) -> None:
-        """Set the handler of a subscription's messages, which also gets earlier ones; None removes it."""
+        """Set the handler of a subscription's messages, which also gets earlier ones; None removes it. It must not
+        wait: it is called with the lock, so that no later message is before an earlier one."""
         with self._lock:
             if handler is None:
                 self._handlers.pop(subscription, None)
                 return
             self._handlers[subscription] = handler
-            waiting = self._unclaimed.pop(subscription, [])
-        for frame, message in waiting:
-            handler(frame, message)
+            for frame, message in self._unclaimed.pop(subscription, []):
+                handler(frame, message)
 
     def _send(self, kind: FrameKind, number: int = 0, body: Body | None = None, flags: int = 0) -> None:
         self._wire.send(frames.encode(kind, number, body, flags))

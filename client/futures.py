@@ -97,11 +97,14 @@ class AsynchronousClient(BrokerClient[CallsT]):
         credentials: Credentials | None,
         transport: Transport | None,
     ) -> None:
-        super().__init__(calls, soap, timeout_s, retries, workers, credentials, transport)
         self._max_waiting = max_waiting
-        self._waiting = 0
         self._closed = False
-        self._changed = threading.Condition()  # guards the two above
+        super().__init__(calls, soap, timeout_s, retries, workers, credentials, transport)
+
+    def _start(self) -> None:
+        super()._start()
+        self._waiting = 0
+        self._changed = threading.Condition()  # guards it, and `_closed`
         self._in_callback = threading.local()
 
     def close(self, timeout_s: float = 30.0) -> int:
@@ -109,6 +112,7 @@ class AsynchronousClient(BrokerClient[CallsT]):
 
         Returns the number of unanswered calls, whose futures fail with ClientClosed. Not for callbacks.
         """
+        self._start_after_fork()
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -133,6 +137,7 @@ class AsynchronousClient(BrokerClient[CallsT]):
 
     def _begin(self) -> Future[ResultT]:
         """The future of a new call; waits while too many are unanswered. Raises ClientClosed."""
+        self._start_after_fork()
         with self._changed:
             if not getattr(self._in_callback, "yes", False):
                 self._changed.wait_for(lambda: self._waiting < self._max_waiting or self._closed)
@@ -144,6 +149,7 @@ class AsynchronousClient(BrokerClient[CallsT]):
         return future
 
     def _settle(self, future: Future[ResultT], outcome: Callable[[], ResultT]) -> None:
+        outer = getattr(self._in_callback, "yes", False)
         self._in_callback.yes = True
         try:
             try:
@@ -153,7 +159,7 @@ class AsynchronousClient(BrokerClient[CallsT]):
             else:
                 future.set_result(result)
         finally:
-            self._in_callback.yes = False
+            self._in_callback.yes = outer
             with self._changed:
                 self._waiting -= 1
                 self._changed.notify_all()
@@ -190,8 +196,12 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
         credentials: Credentials | None = None,
         transport: Transport | None = None,
     ) -> None:
+        self._batching = batching
         super().__init__(Calls(url), soap, timeout_s, retries, workers, max_waiting, credentials, transport)
-        self._gathering = Gathering(batching) if batching is not None else None
+
+    def _start(self) -> None:
+        super()._start()
+        self._gathering = Gathering(self._batching) if self._batching is not None else None
         # Reentrant: a callback may publish while it is held.
         self._gathered = threading.Condition(threading.RLock())
         if self._gathering is not None:
@@ -229,6 +239,7 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
 
     def flush(self) -> None:
         """Send the current batch; does not wait for the answers."""
+        self._start_after_fork()
         with self._gathered:
             for batch in self._gathering.take() if self._gathering is not None else []:
                 self._send_batch(batch)

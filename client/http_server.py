@@ -19,6 +19,7 @@ from http import HTTPStatus
 from typing import Any, Self
 
 from arborcast.core.log_limit import LogLimit
+from arborcast.core.security.ip_addresses import in_url
 from arborcast.core.security.web_pages import is_of_browser
 
 MAX_BODY = 64 * 1024 * 1024
@@ -160,14 +161,13 @@ class HttpServer:
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # A broken or idle connection is closed; the broker repeats an unanswered push.
-        with contextlib.suppress(OSError, EOFError, TimeoutError):
+        with contextlib.closing(writer), contextlib.suppress(OSError, EOFError, TimeoutError):
             try:
                 while await self._exchange(reader, writer):
                     pass
             except _Refused as refused:
                 _write(writer, Response(refused.status), keep_alive=False)
                 await _linger(reader, writer)
-        writer.close()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Handle one request; returns whether another one may follow. Raises _Refused."""
@@ -283,7 +283,8 @@ async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def in_thread(name: str, work: Callable[[], Response]) -> Response:
-    """The result of `work`, which may block; it runs in a new daemon thread."""
+    """The result of `work`, which may block; it runs in a new daemon thread. 500 if that ends otherwise, as by
+    SystemExit."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Response] = loop.create_future()
 
@@ -292,10 +293,13 @@ async def in_thread(name: str, work: Callable[[], Response]) -> Response:
             answer.set_result(response)
 
     def run() -> None:
-        response = work()
-        # The loop may be closed already.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, response)
+        response = Response(500)
+        try:
+            response = work()
+        finally:
+            # The loop may be closed already.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(settle, response)
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await answer
@@ -323,7 +327,7 @@ class Server:
     @property
     def url(self) -> str:
         """The address for a ConsumerReference."""
-        return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self.port}/"
+        return f"http://{in_url(self._host)}:{self.port}/"
 
     def start(self) -> None:
         """Start receiving."""

@@ -9,10 +9,10 @@ import codecs
 import html
 import io
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
+from secrets import randbits
 from typing import IO
 
 from arborcast.client.calls import Call, Calls, ResultT, as_text, single_topic, without_declaration
@@ -89,9 +89,6 @@ class LegacyCalls:
         has_path = "/" in address.partition("://")[2].rstrip("/")
         self.broker = Remote(address if has_path else f"{address.rstrip('/')}/wsnprocess/")
         self._standard = Calls(self.broker.address)
-        # Makes the Identifications of one publisher unique, for the assembly of parts.
-        self._source = int(time.time())
-        self._numbers = count(1)
 
     def create_pull_point(self, name: str = "") -> Call[RemotePullPoint]:
         """Create an endpoint at the broker, for the parameter `endpoint` of `subscribe`. Some brokers return the
@@ -127,12 +124,12 @@ class LegacyCalls:
         """Publish XML, or with `plain` any text. When it is done, the broker has accepted it."""
         content = as_text(payload)
         inner = text(content) if plain else without_declaration(content)
-        message = wrapped(inner, _old_topic(topic), self._identification(), _UNSPLIT)
-        return _WsnProcess(self.broker, "", message, lambda reply: _check_done(reply, "Notify"), repeatable=False)
+        message = wrapped(inner, _old_topic(topic), _identification(), _UNSPLIT)
+        return _WsnProcess(self.broker, "", message, _check_notify, repeatable=False)
 
     def parts(self, topic: str, content: IO[bytes], part_bytes: int, alone: bool) -> Iterator[Call[None]]:
         """One call for each part of the content, which is read lazily."""
-        path, identification = _old_topic(topic), self._identification()
+        path, identification = _old_topic(topic), _identification()
         decoder = codecs.getincrementaldecoder("utf-8")()
         read = iter(lambda: content.read(part_bytes), b"")
         try:
@@ -149,15 +146,12 @@ class LegacyCalls:
                 fragment = Fragment(True, following is not None, alone, number)
                 message = wrapped(piece, path, identification, fragment)
                 # The broker ignores a repeated part if it joins the parts.
-                yield _WsnProcess(self.broker, "", message, _check_part, repeatable=not alone)
+                yield _WsnProcess(self.broker, "", message, _check_notify, repeatable=not alone)
                 if following is None:
                     return
                 piece = following
         except UnicodeDecodeError as error:
             raise ClientError(f"the content is not UTF-8: {error}") from error
-
-    def _identification(self) -> str:
-        return f"{self._source}:{next(self._numbers)}"
 
     def unsubscribe(self, subscription: LegacySubscription | str) -> Call[None]:
         """End the subscription, given as the result of `subscribe`, or by its address at the broker."""
@@ -263,7 +257,13 @@ def _subscription_key(path: str, subscriber: str) -> str:
     )
 
 
-def _check_part(reply: Reply) -> None:
+def _identification() -> str:
+    """Unique among all publishers, whose parts a subscriber joins. Old clients write a time and a number; publishers
+    that start together would have the same."""
+    return f"{randbits(31)}:{randbits(31)}"
+
+
+def _check_notify(reply: Reply) -> None:
     _check_done(reply, "Notify")
 
 

@@ -123,9 +123,9 @@ class RequestsTransport:
         prepared.method, prepared.url, prepared.body = "POST", url, body
         prepared.headers = CaseInsensitiveDict({"Content-Length": str(len(body)), **headers})
         try:
-            answer = self._session.get_adapter(url).send(prepared, timeout=self._timeout_s)
-            # The content is read completely, so that the connection can be reused.
-            return HttpAnswer(answer.status_code, answer.headers, answer.content)
+            with self._session.get_adapter(url).send(prepared, timeout=self._timeout_s) as answer:
+                # The content is read completely, so that the connection can be reused.
+                return HttpAnswer(answer.status_code, answer.headers, answer.content)
         except (requests.Timeout, requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
             if (refusal := refusal_in(error)) is not None:
                 raise ClientError(f"{url} is not called: it {refusal.reason}") from error

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from arborcast.core.security.ip_addresses import host_to_reach
+from arborcast.core.security.ip_addresses import host_to_reach, in_url
 from arborcast.engine.monitoring.attention import Concern, HealthWord, Level, concerns, endpoint_health
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch, metrics_address
 from arborcast.engine.settings.loading import Settings
@@ -82,7 +82,7 @@ class EngineHealth:
         home, metrics = settings.home, settings.metrics
         self._watches = [EngineWatch(find=lambda: metrics_address(home))]
         if metrics.job_port:
-            self._watches.append(EngineWatch([f"http://{host_to_reach(metrics.host)}:{metrics.job_port}"]))
+            self._watches.append(EngineWatch([f"http://{in_url(host_to_reach(metrics.host))}:{metrics.job_port}"]))
         self._more = more
         self._clock = clock
         self._lock = asyncio.Lock()

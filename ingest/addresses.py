@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from urllib.parse import urlsplit
 
-from arborcast.core.security.ip_addresses import is_loopback, read_address
+from arborcast.core.security.ip_addresses import in_url, is_loopback, read_address
 from arborcast.core.security.uris import to_uri
 from arborcast.wire.endpoints import Kind
 
@@ -113,8 +113,7 @@ class OwnAddresses:
 
     def __init__(self, host: str, port: int, public_url: str = "") -> None:
         self._host, self._port = host, port
-        spelled = f"[{host}]" if ":" in host else host
-        self.base = to_uri(public_url.rstrip("/")) or f"http://{spelled}:{port}"
+        self.base = to_uri(public_url.rstrip("/")) or f"http://{in_url(host)}:{port}"
         public = urlsplit(self.base)
         self._public = (public.hostname, public.port or (443 if public.scheme == "https" else 80))
 

@@ -15,7 +15,7 @@ from arborcast.console.console import Console, Screen
 from arborcast.console.live import PageParts, PartsReader
 from arborcast.console.questions import Answer
 from arborcast.core.errors import ArborcastError
-from arborcast.core.security.ip_addresses import host_to_reach
+from arborcast.core.security.ip_addresses import host_to_reach, in_url
 from arborcast.engine.embedded.state import addresses
 
 _AT_ONCE = 100
@@ -81,7 +81,7 @@ class QueuesScreen:
         metrics = self._console.settings.metrics
         if not metrics.job_port or "metrics" in addresses(self._console.settings.home):
             return ""
-        return f"http://{host_to_reach(metrics.host)}:{metrics.job_port}"
+        return f"http://{in_url(host_to_reach(metrics.host))}:{metrics.job_port}"
 
 
 def _wanted(request: Request) -> str:

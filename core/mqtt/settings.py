@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from arborcast.core.errors import ConfigError
+from arborcast.core.security.ip_addresses import in_url
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.settings import setting
 
@@ -99,7 +100,7 @@ class MqttSettings:
     def base(self) -> str:
         """The URL of the broker in the addresses of its topics, with its port and a slash at the end."""
         scheme, host, port = self.place
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
+        return f"{scheme}://{in_url(host)}:{port}/"
 
 
 NO_MQTT = MqttSettings()

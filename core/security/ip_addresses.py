@@ -134,6 +134,11 @@ def host_to_reach(listened: str) -> str:
     return "127.0.0.1" if listened in ("", EVERYWHERE, "::") else listened
 
 
+def in_url(host: str) -> str:
+    """The host as in a URL: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 def is_loopback(host: str) -> bool:
     """Whether the host is this machine's loopback. Names other than localhost are not resolved."""
     address = read_address(host)

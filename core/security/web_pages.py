@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from urllib.parse import urlsplit
 
 from arborcast.core.errors import ConfigError
-from arborcast.core.security.ip_addresses import is_loopback
+from arborcast.core.security.ip_addresses import in_url, is_loopback
 
 _CHECKED_HEADERS = {
     name.encode(): name for name in ("host", "origin", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest")
@@ -75,8 +75,7 @@ def origin_of(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
         return ""
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    port = parts.port
+    host, port = in_url(parts.hostname), parts.port
     return f"{parts.scheme}://{host}" + (f":{port}" if port not in (None, _DEFAULT_PORTS[parts.scheme]) else "")
 
 

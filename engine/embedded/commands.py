@@ -135,19 +135,21 @@ def supervise(settings: Settings, tools: Tools, home: Home, options: UpOptions) 
 def down(path: Path, report: Report = to_stderr) -> bool:
     """Stop the engine of a data directory and return when all its processes have ended; False without one."""
     home = Home(path)
-    pid = home.owner()
-    if pid is None:
+    if home.owner() is None:
         if home.run.is_dir():
             with home.locked():
                 sweep(home, report)
         return False
     limit = Deadline(_stop_timeout(home) + 5.0)
     log = logfiles.LogTail(home.log(SUPERVISOR))
-    if pid:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)  # the holder of the lock wrote this pid
-            os.kill(pid, signal.SIGCONT)  # a stopped process would not see the other signal
-    while home.owner() is not None:
+    signalled = 0
+    while (pid := home.owner()) is not None:
+        # The holder of the lock writes its pid, and `up --detach` passes the lock on.
+        if pid != signalled:
+            signalled = pid
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGCONT)  # a stopped process would not see the other signal
         _forward(log, report)
         if limit.passed():
             report(f"the supervisor (pid {pid}) does not stop; killing it and its parts")
@@ -172,8 +174,10 @@ def sweep(home: Home, report: Report) -> None:
 
 
 def _left_behind(first: ProcessId, home: Home) -> list[psutil.Process]:
-    """The processes of a part's session. If the session's first process is gone, the others must name this data
-    directory."""
+    """The processes of a part's session. If the session's first process has ended, the others must name this data
+    directory. None after a restart of the machine, or in the session of this command: the id was reused."""
+    if not first.is_of_this_boot or first.pid == os.getsid(0):
+        return []
     members = processes.session(first.pid)
     if first.process() is not None:
         return members
@@ -259,8 +263,10 @@ def _also_logged(home: Home, settings: Settings, report: Report) -> Report:
     log = home.log(SUPERVISOR)
 
     def report_and_log(line: str) -> None:
-        report(line)
-        with contextlib.suppress(OSError):  # a full disk must not stop the engine
+        # A full disk, or a terminal or a pipe that was closed, must not stop the engine.
+        with contextlib.suppress(OSError):
+            report(line)
+        with contextlib.suppress(OSError):
             logfiles.rotate(log, settings.stack.log_bytes)
             with log.open("a", encoding="utf-8") as file:
                 file.write(log_format.now_line(settings.logging.format, SUPERVISOR, line) + "\n")

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Mapping
 
-from arborcast.core.security.ip_addresses import host_to_reach, is_loopback
+from arborcast.core.security.ip_addresses import host_to_reach, in_url, is_loopback
 from arborcast.engine.embedded import questions
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.parts import PartSpec
@@ -41,9 +41,8 @@ def address(settings: Settings) -> dict[str, str]:
     console = settings.console
     if not console.port:
         return {}
-    host = host_to_reach(console.host)
-    shown = f"[{host}]" if ":" in host else host
-    return {"console": f"http{'s' * _tls(settings)}://{shown}:{console.port}"}
+    host = in_url(host_to_reach(console.host))
+    return {"console": f"http{'s' * _tls(settings)}://{host}:{console.port}"}
 
 
 def question(settings: Settings) -> Question:

@@ -16,7 +16,7 @@ import psutil
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.files import write_atomically
-from arborcast.core.security.ip_addresses import host_to_reach, is_loopback
+from arborcast.core.security.ip_addresses import host_to_reach, in_url, is_loopback
 from arborcast.core.security.outbound import OutboundSettings
 from arborcast.core.telemetry import log_format
 from arborcast.dispatch.spark import properties
@@ -141,12 +141,10 @@ def _metrics_ports(metrics: MetricsSettings, stack: StackSettings) -> MetricsSet
 
 def addresses(settings: Settings) -> dict[str, str]:
     """The addresses of the engine, by name."""
-    base = (
-        settings.gateway.public_url.rstrip("/")
-        or f"{_scheme(settings)}://{_reachable(settings)}:{settings.gateway.port}"
-    )
+    base = settings.gateway.public_url.rstrip("/") or settings.gateway_url
     tls = "+tls" * bool(settings.tls.certificate_file)
-    framed = {"framed": f"framed{tls}://{_reachable(settings)}:{settings.framed.port}"} if settings.framed.port else {}
+    host = in_url(_reachable(settings))
+    framed = {"framed": f"framed{tls}://{host}:{settings.framed.port}"} if settings.framed.port else {}
     zmq = {
         f"zmq {name}": address
         for name in ("subscribe", "publish", "pipeline", "asked", "tasks", "results")
@@ -158,16 +156,16 @@ def addresses(settings: Settings) -> dict[str, str]:
         **framed,
         **zmq,
         "kafka": settings.kafka.bootstrap_servers,
-        "metrics": f"http://{host_to_reach(settings.metrics.host)}:{settings.metrics.port}",
+        "metrics": f"http://{_metrics_host(settings)}:{settings.metrics.port}",
         **console_part.address(settings),
     }
 
 
 def metrics_urls(settings: Settings) -> dict[str, str]:
     """The metrics addresses of the parts."""
-    found = {"gateway": f"{_scheme(settings)}://{host_to_reach(settings.gateway.host)}:{settings.gateway.port}"}
+    found = {"gateway": settings.gateway_url}
     if settings.metrics.job_port:  # else the address of an external job is unknown
-        found["dispatch"] = f"http://{host_to_reach(settings.metrics.host)}:{settings.metrics.job_port}"
+        found["dispatch"] = f"http://{_metrics_host(settings)}:{settings.metrics.job_port}"
     return found
 
 
@@ -345,8 +343,8 @@ def _driver(processes: list[psutil.Process]) -> list[psutil.Process]:
     return drivers or processes[:1]
 
 
-def _scheme(settings: Settings) -> str:
-    return "https" if settings.tls.certificate_file else "http"
+def _metrics_host(settings: Settings) -> str:
+    return in_url(host_to_reach(settings.metrics.host))
 
 
 def _reachable(settings: Settings) -> str:

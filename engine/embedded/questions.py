@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from arborcast.core.backoff import Backoff
 from arborcast.core.liveness import Silence
 from arborcast.core.reasons import reason_of
+from arborcast.core.security.ip_addresses import in_url
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service, pool
 from arborcast.engine.embedded import kafka_broker
@@ -95,8 +96,7 @@ def fetch(url: str, timeout: float, *, most: int, verify: bool = True) -> tuple[
 
 
 def _query_gateway(host: str, port: int, page: str, timeout: float, *, tls: bool) -> tuple[int, str]:
-    place = f"[{host}]" if ":" in host else host
-    url = f"http{'s' * tls}://{place}:{port}{page}"
+    url = f"http{'s' * tls}://{in_url(host)}:{port}{page}"
     status, body = fetch(url, timeout, most=_MOST_HEALTH, verify=False)
     return status, body.decode(errors="replace").strip()
 

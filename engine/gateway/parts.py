@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.core.files import WatchedFile
 from arborcast.core.mqtt.settings import check_installed, for_mqtt
-from arborcast.core.security.ip_addresses import is_loopback
+from arborcast.core.security.ip_addresses import in_url, is_loopback
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.directory.stores import open_directory
 from arborcast.directory.sync import problems
@@ -137,7 +137,7 @@ def public_url(settings: Settings, host: str, port: int) -> str:
     """The public URL; empty for plain HTTP to the listening address."""
     if settings.gateway.public_url or not settings.tls.certificate_file:
         return settings.gateway.public_url
-    return f"https://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"https://{in_url(host)}:{port}"
 
 
 def check_exposed(settings: Settings) -> None:

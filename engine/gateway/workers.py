@@ -145,11 +145,11 @@ class WorkerMetrics(Registry):
     def _publish(self, text: str, ready: bool) -> None:
         own = self._share.folder / f"{self._share.number}.metrics"
         mark = own.with_suffix(_READY)
-        if not ready:
+        if ready:
+            mark.touch()  # first: on a full disk only the metrics are missing
+        else:
             mark.unlink(missing_ok=True)
         write_atomically(own, text, durable=False)
-        if ready:
-            mark.touch()
 
 
 class LoopBeats:

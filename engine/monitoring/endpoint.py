@@ -102,6 +102,7 @@ class _Server(ThreadingMixIn, HTTPServer):
         self._lock = threading.Lock()
         # Deadline of the current step of each connection, its request or its answer; the newest is last.
         self._due: dict[socket.socket, float] = {}
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:

@@ -51,6 +51,7 @@ class MetricsHistory:
             if not self._troubled:
                 logger.warning("the history of metrics in %s cannot be written: %s", self._folder, error.strerror)
             self._troubled = True
+            self._file_began = None  # begun again: the folder may be deleted, and the last line be cut off
 
     def recent(self) -> list[MetricsSample]:
         return list(self._recent)

@@ -33,8 +33,10 @@ def read_jvm(pid: int, folder: Path = Path("/tmp")) -> JvmFigures | None:  # noq
     """The figures of a process; None without a counter file (-XX:-UsePerfData), or after its end."""
     try:
         user = Path(f"/proc/{pid}").stat().st_uid
-        with (folder / f"hsperfdata_{pwd.getpwuid(user).pw_name}" / str(pid)).open("rb") as stream:
-            # The folder is writable by everyone: only files of the process's own user are trusted.
+        file = folder / f"hsperfdata_{pwd.getpwuid(user).pw_name}" / str(pid)
+        # The folder is writable by everyone: only files of the process's own user are trusted, and opening a pipe of
+        # another user must not wait.
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             if os.fstat(stream.fileno()).st_uid != user:
                 return None
             return figures_of(counters(stream.read(_MOST_BYTES)))

@@ -17,7 +17,6 @@ import msgspec
 import psutil
 
 from arborcast.core.backoff import Backoff
-from arborcast.core.security.ip_addresses import host_to_reach
 from arborcast.core.telemetry.jvm import JvmFigures, declare_jvm
 from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry, merged
 from arborcast.core.threads import Service
@@ -323,11 +322,9 @@ def own_page(url: str) -> bytes:
 
 def gateway_page(settings: Settings, page: str) -> bytes:
     """A page of the gateway of these settings. Raises as `get`."""
-    gateway = settings.gateway
-    if not gateway.port:
+    if not settings.gateway.port:
         raise OSError("gateway.port is 0: the gateway has a free port, which is unknown")
-    scheme = "https" if settings.tls.certificate_file else "http"
-    return own_page(f"{scheme}://{host_to_reach(gateway.host)}:{gateway.port}{page}")
+    return own_page(settings.gateway_url + page)
 
 
 def get(url: str, timeout: float = _PATIENCE_S, *, verify: bool = True) -> bytes:

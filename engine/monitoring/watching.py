@@ -95,7 +95,8 @@ class EngineWatch:
             advice = "" if self._last.samples else _ADVICE
             return replace(self._last, problem="; ".join(problems) + advice)
         self._samples.append(sample_of(self.clock(), Scrape.of(merged(texts, "component"))))
-        while self._samples[0].at < self._samples[-1].at - RECENT_S:
+        # Also after a clock was put back, as in `MetricsHistory`.
+        while abs(self._samples[0].at - self._samples[-1].at) > RECENT_S:
             self._samples.popleft()
         slowest = sorted(known.endpoints, key=lambda one: -float(one["mean_s"]))
         return replace(known, samples=tuple(self._samples), endpoints=slowest, problem="; ".join(problems))

@@ -142,7 +142,10 @@ def rotate(log: Path, limit: int) -> bool:
     The writer has the file open for appending and continues in it, so it is copied and emptied, not renamed. A line
     written between the two is lost, which is better than a process that blocks on a pipe without a reader.
     """
-    if not log.exists() or log.stat().st_size <= limit:
+    try:
+        if log.stat().st_size <= limit:
+            return False
+    except OSError:  # not written yet, or deleted by a person
         return False
     try:
         for number in range(_KEPT, 1, -1):

@@ -78,7 +78,7 @@ LOOPBACK = "127.0.0.1"
 
 def free_port(host: str = LOOPBACK) -> int:
     """A port that is currently free. The caller should bind it soon."""
-    with socket.socket() as probe:
+    with _probe(host) as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
@@ -86,13 +86,17 @@ def free_port(host: str = LOOPBACK) -> int:
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
     """Whether this process could listen on the port. Connections of a former listener in TIME_WAIT do not count."""
-    with socket.socket() as probe:
+    with _probe(host) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError:
             return False
         return True
+
+
+def _probe(host: str) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
 def holder(port: int) -> str:
@@ -133,8 +137,10 @@ class Signals:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[Signals]:
-        """Installs the handlers (in the main thread), and restores the earlier ones at the end."""
-        before = {number: signal.signal(number, self._stop) for number in _STOP}
+        """Installs the handlers (in the main thread), and restores the earlier ones at the end. A hangup that is
+        ignored stays so: nohup."""
+        numbers = (each for each in _STOP if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN)
+        before = {number: signal.signal(number, self._stop) for number in numbers}
         # Without a handler a child's death does not end the wait.
         before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
@@ -202,12 +208,17 @@ class ProcessId:
     def of_this(cls) -> ProcessId:
         return cls(os.getpid(), started_s(psutil.Process()), _boot())
 
+    @property
+    def is_of_this_boot(self) -> bool:
+        """Whether the machine was not restarted since."""
+        return self.boot == _boot()
+
     def process(self) -> psutil.Process | None:
         """The process if it still runs."""
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
             # Linux counts in clock ticks of a hundredth of a second.
-            same = self.boot == _boot() and abs(started_s(process) - self.created) < 0.02
+            same = self.is_of_this_boot and abs(started_s(process) - self.created) < 0.02
             if same and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         return None

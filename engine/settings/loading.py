@@ -25,6 +25,7 @@ import msgspec
 from arborcast.core.errors import ConfigError
 from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.reasons import reason_of
+from arborcast.core.security.ip_addresses import host_to_reach, in_url
 from arborcast.core.security.outbound import OutboundSettings
 from arborcast.core.settings import KafkaSettings, SecretSettings, SettingInfo
 from arborcast.core.telemetry.tracing import TracingSettings
@@ -79,6 +80,12 @@ class Settings:
     logging: LoggingSettings
     tracing: TracingSettings
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def gateway_url(self) -> str:
+        """The address of the gateway for clients on its machine."""
+        scheme = "https" if self.tls.certificate_file else "http"
+        return f"{scheme}://{in_url(host_to_reach(self.gateway.host))}:{self.gateway.port}"
 
 
 SECTIONS: Mapping[str, type] = {

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import ast
+import atexit
 import dataclasses
+import os
+import shutil
 import socket
+import tempfile
 import time
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pandas as pd
 import pyarrow as pa
@@ -15,7 +20,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import arborcast.analysis
-from arborcast.analysis import Tables, tables
+from arborcast.analysis import Tables, reader, tables
 from arborcast.analysis.reader import NoSuchTable
 from arborcast.cli.reference import EXAMPLES
 from arborcast.dispatch.logs.attempts import Attempt
@@ -24,6 +29,7 @@ from arborcast.dispatch.recording.state_tables import RowChanges
 from arborcast.dispatch.settings import TableSettings
 from arborcast.dispatch.tables import RETRIES, TABLES, TOPICS
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
+from arborcast.engine.install import jars, java
 from arborcast.engine.settings.loading import load_settings
 from arborcast.topic_model.topics import TopicPath
 from tests.support.table_rows import NOON, NOON_MS, attempt, fill, neutral, record
@@ -217,3 +223,28 @@ def test_duckdb_reads_every_type_of_column_and_merged_tables(tmp_path: Path, mon
     answer = duckdb.sql("select topic from topics where topic >= 'b' and topic in ('b', 'c')")
     assert answer is not None
     assert answer.fetchall() == [("b",)]
+
+
+def test_a_session_has_the_java_of_the_engine_and_leaves_no_folder(
+    engine: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = Mock()
+    builder.appName.return_value = builder.config.return_value = builder
+    monkeypatch.setattr("pyspark.sql.SparkSession.builder", builder)
+    monkeypatch.setattr(jars, "jar_paths", lambda _: [])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("ARBORCAST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("JAVA_HOME", "/opt/java-8")
+    reduced = tmp_path / "java"
+    reduced.mkdir()
+    (reduced / "release").write_text('MODULES="java.base"')
+    monkeypatch.setattr(java, "find_java", lambda: java.JavaRuntime(reduced / "bin" / "java", "17", "the test"))
+    at_exit: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(atexit, "register", lambda *call, **named: at_exit.append((*call, named)))
+
+    assert reader._new_session(engine.settings) is builder.getOrCreate.return_value
+
+    # This Java lacks a module that Spark requires.
+    assert Path(os.environ["JAVA_HOME"]).parent == tmp_path / "cache" / "java"
+    (folder,) = tmp_path.glob("arborcast-notebook-*")
+    assert at_exit == [(shutil.rmtree, folder, {"ignore_errors": True})]

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from arborcast.cli.messages import InputError
+from arborcast.cli.messages import InputError, duration
 from arborcast.cli.shell_client import LEASE_S, LOOK_S, LeasedSubscription
 from arborcast.client import BrokerUnreachable, FaultReceived, RemoteSubscription
 from arborcast.client.client import Client
@@ -257,3 +257,9 @@ def test_whether_a_job_runs_is_printed(
     assert (json.loads(shown.stdout)["job"], shown.exit_code) == (word, code)
     shown = Shell().run("status", "--home", str(without_job))
     assert ("no streaming job runs" in shown.stdout, shown.exit_code) == (not held, code)
+
+
+@pytest.mark.parametrize("seconds", [1e300, float("nan"), float("inf")])
+def test_a_number_that_is_no_duration_is_refused(seconds: float) -> None:
+    with pytest.raises(ConfigError, match="not a number of seconds"):
+        duration(seconds)

@@ -97,7 +97,7 @@ def test_q_ends_it_and_the_terminal_is_as_before(monkeypatch: pytest.MonkeyPatch
 
 def test_several_processes_without_a_monitor_are_added_up() -> None:
     clock = iter((100.0, 110.0))
-    accepted = iter((10, 20, 30, 60))
+    accepted = iter((10, 20, 30, 60, 40, 60))
 
     def fetch(url: str) -> bytes:
         if not url.endswith("/metrics"):
@@ -112,6 +112,8 @@ def test_several_processes_without_a_monitor_are_added_up() -> None:
     seen = watch.look()
     assert [sample.accepted for sample in seen.samples] == [30, 90]
     assert set(seen.samples[-1].processes) == {"one:1", "two:2"}
+    clock = iter((110.0 - 86_400,))
+    assert len(watch.look().samples) == 1, "the clock was put back, so the others are of the future"
     out = io.StringIO()
     assert top_frame.once(EngineWatch(["one:1"], fetch=_away), "one:1", out) is False
     assert "no route" in out.getvalue()

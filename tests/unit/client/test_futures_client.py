@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from lxml import etree
@@ -22,13 +24,16 @@ from arborcast.client import (
     FaultReceived,
     FuturesClient,
     HttpAnswer,
+    RequestsTransport,
     Retries,
 )
+from arborcast.client.calls import Call
 from arborcast.client.testing import MemoryTransport
 from arborcast.core.errors import ExpressionError
+from arborcast.core.threads import start_thread
 from tests.support.gateway_parts import START, GatewayParts
 from tests.support.gateway_process import ROOT
-from tests.support.scripted_server import ScriptedServer
+from tests.support.scripted_server import ScriptedServer, request_on
 
 pytestmark = pytest.mark.slow
 
@@ -156,6 +161,21 @@ def test_connections_that_end_without_an_answer_or_are_refused() -> None:
     assert (away.value.reason, away.value.sent) == ("no process listens there", False)
 
 
+def test_an_unreadable_answer_keeps_no_connection() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 50000\r\n\r\n"
+
+    def answer(connection: socket.socket) -> None:
+        request_on(connection)
+        connection.sendall(head + b"x" * 50_000)
+
+    transport = RequestsTransport(connections=1)
+    with ScriptedServer(answer) as server, ThreadPoolExecutor(1) as thread:
+        for _ in range(2):
+            posted = thread.submit(transport.post, server.url, {}, b"<x/>")
+            assert isinstance(posted.exception(60), ClientError)
+    transport.close()
+
+
 def test_close_sends_what_has_gathered() -> None:
     client = FuturesClient(URL, transport=MemoryTransport(), batching=Batching(messages=1000, linger_s=60))
     futures = [client.notify("a", f"<n>{number}</n>") for number in range(10)]
@@ -211,20 +231,69 @@ def test_a_synchronous_call_goes_through_the_transport_in_one_thread() -> None:
         assert client.notify("a", "<x/>") == "n1", "names of headers are taken in any case"
 
 
-def test_a_client_works_in_a_forked_process() -> None:
-    """Its threads are not there."""
-    code = """
-import os
-from arborcast.client import Client
-from arborcast.client.testing import MemoryTransport
+def test_a_callback_that_publishes_several_never_waits() -> None:
+    """Also when the first of them is answered at once, in the thread of the callback."""
 
-client = Client("http://broker:8080", transport=MemoryTransport())
-client.notify("a", "<x/>")
+    class AtOnce(FuturesClient):
+        later: Future[HttpAnswer] | None = None
+
+        def _send(self, call: Call[Any]) -> Future[HttpAnswer]:
+            sent: Future[HttpAnswer] = Future()
+            if self.later is None:
+                self.later = sent
+            else:
+                sent.set_result(TAKEN)
+            return sent
+
+    client = AtOnce(URL, max_waiting=1)
+    done = threading.Event()
+
+    def publish(_: Future[None]) -> None:
+        client.notify("a", "<x/>")
+        client.notify("a", "<x/>")
+        done.set()
+
+    client.notify("a", "<x/>").add_done_callback(publish)
+    assert client.later is not None
+    start_thread("answer", client.later.set_result, TAKEN)
+    assert done.wait(60)
+    client.close()
+
+
+@pytest.mark.parametrize("kind", ["Client", "FuturesClient"])
+def test_a_client_works_in_a_forked_process(kind: str) -> None:
+    """It has threads and connections of its own there, and not the notifications that the parent gathers."""
+    code = f"""
+import os, sys, threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from arborcast.client import Batching, {kind}
+from arborcast.client.received import read_push
+
+class Broker(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        taken.append((self.client_address, [each.payload for each in read_push(body, b"")]))
+        self.send_response(202)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+
+taken = []
+server = ThreadingHTTPServer(("127.0.0.1", 0), Broker)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+options = dict(batching=Batching(linger_s=60)) if "{kind}" == "FuturesClient" else dict()
+client = {kind}(f"http://127.0.0.1:{{server.server_port}}", **options)
+client.notify("a", "<parent/>")
 child = os.fork()
 if not child:
-    client.notify("a", "<x/>")
+    client.notify("a", "<child/>")
+    client.close()
     os._exit(7)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+client.close()
+print(status, len(set(address for address, _ in taken)), sorted(found for _, found in taken))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
-    assert done.stdout == "7\n", done.stderr
+    assert done.stdout == "7 2 [[b'<child/>'], [b'<parent/>']]\n", done.stderr

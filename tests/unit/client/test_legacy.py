@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import time
 
 import pytest
 from lxml import etree
@@ -129,6 +130,19 @@ def test_start_tags_are_those_of_the_old_system() -> None:
     )
     assert f'<wsnt:Topic Dialect="{simple}">all:alarm:alarm1</wsnt:Topic><wsnt:Package><Identification>' in notify
     assert "</Identification><Fragment>0-0-1-0</Fragment></wsnt:Package><wsnt:Message><x/></wsnt:Message>" in notify
+
+
+def test_publishers_that_start_together_have_no_identification_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_767_225_600.0)
+    found: list[str] = []
+    for _ in range(2):
+        transport = old("success!", "success!")
+        with LegacyClient("http://h", transport=transport) as client:
+            client.notify(ALARM, "<x/>")
+            client.notify_in_parts(ALARM, "<x/>")
+        texts = [html.unescape(each.body.decode()) for each in transport.sent]
+        found += [text.partition("<Identification>")[2].partition("<")[0] for text in texts]
+    assert (len(found), len(set(found))) == (4, 4)
 
 
 def test_answers_without_an_address_and_refusals() -> None:

@@ -235,6 +235,27 @@ def test_an_endless_callback_does_not_prevent_a_stop(monkeypatch: pytest.MonkeyP
     over.set()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # Python ignores a SystemExit
+def test_a_callback_that_ends_its_thread_is_answered_500() -> None:
+    def leave(_: ReceivedMessage) -> None:
+        raise SystemExit
+
+    with Listener(leave) as listener:
+        assert requests.post(listener.url, PUSH, timeout=60).status_code == 500
+
+
+def test_a_connection_is_closed_after_a_defect() -> None:
+    async def fail(headers: Mapping[str, str], body: bytes) -> http_server.Response:
+        raise RuntimeError("can't start new thread")
+
+    with (
+        http_server.Server(fail, 0, "127.0.0.1", "failing") as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection,
+    ):
+        connection.sendall(POST + SIZED + b"\r\n" + PUSH)
+        assert connection.recv(4096) == b""
+
+
 def test_a_port_in_use_is_named() -> None:
     with Listener(lambda _: None) as listener, pytest.raises(OSError, match="in use"):
         Listener(lambda _: None, port=listener.port)

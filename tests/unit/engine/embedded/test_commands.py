@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from arborcast.engine.embedded.state import EngineStatus, PartState, PartStatus
 from arborcast.engine.embedded.status import status
 from arborcast.engine.processes import processes
 from arborcast.engine.processes.processes import ProcessId
+from arborcast.engine.settings.loading import load_settings
 from arborcast.jobs import dispatch_stream
 from tests.support.process import gone
 
@@ -122,9 +124,44 @@ def test_down_ends_what_a_killed_supervisor_left_and_no_other_process(home: Home
     child = int(shell.stdout.readline())
     shell.wait()
     shell.stdout.close()
-    write_state(home, ProcessId(shell.pid, 0.0))
+    ended = ProcessId(shell.pid, 0.0, ME.boot)
+    write_state(home, replace(ended, boot="of yesterday"))
+    assert down(home) == []
+    assert not gone(child), "the machine was restarted, so another process has the id"
+    write_state(home, ended)
     down(home)
     assert gone(child)
+
+
+def test_down_leaves_its_own_session_alone(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_state(home, ProcessId(os.getsid(0), 0.0, ME.boot))
+    monkeypatch.setattr(processes, "session", lambda _: [psutil.Process()])
+    monkeypatch.setattr(processes, "kill_all", lambda _: None)
+    monkeypatch.setattr(processes, "words", lambda _: ["arborcast", "down", "--home", str(home.path)])
+    assert down(home) == []
+
+
+def test_down_signals_the_process_that_takes_over_the_lock(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    owners, signalled = iter([0, 0, 7, 8, 8, None]), []
+    monkeypatch.setattr(Home, "owner", lambda _: next(owners))
+    monkeypatch.setattr(os, "kill", lambda pid, number: signalled.append((pid, number)))
+    assert commands.down(home.path, lambda _: None)
+    expected = [(pid, number) for pid in (7, 8) for number in (signal.SIGTERM, signal.SIGCONT)]
+    assert signalled == expected
+
+
+def test_an_engine_continues_when_its_terminal_is_closed(home: Home) -> None:
+    def report(line: str) -> None:
+        raise BrokenPipeError
+
+    commands._also_logged(home, load_settings(None, home.path, environ={}), report)("kafka: ready")
+    assert "kafka: ready" in home.log("supervisor").read_text()
+
+
+def test_the_status_of_an_engine_that_has_written_none_yet(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    with home.locked(), pytest.raises(typer.Exit):
+        print_status(home=home.path)
+    assert capsys.readouterr().out.startswith(f"an engine is starting in {home.path}")
 
 
 def test_the_status_of_parts(home: Home, orphan: ProcessId) -> None:

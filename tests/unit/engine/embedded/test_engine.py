@@ -21,6 +21,8 @@ from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.parts import PartSpec
 from arborcast.engine.install import class_archive
 from arborcast.engine.install.java import JavaRuntime
+from arborcast.engine.monitoring.endpoint import Endpoint, Page
+from arborcast.engine.monitoring.stack_monitor import get
 from arborcast.engine.processes.errors import PortInUse
 from arborcast.engine.settings.loading import Settings, load_settings
 from tests.support.held_port import HeldPort
@@ -62,6 +64,36 @@ def test_port_0_becomes_a_free_one_everywhere(home: Home) -> None:
         "console": f"http://127.0.0.1:{chosen.console.port}",
     }
     assert engine.metrics_urls(chosen)["dispatch"] == f"http://127.0.0.1:{chosen.metrics.job_port}"
+
+
+@pytest.mark.parametrize("host", ["::1", "::"])
+def test_addresses_of_ipv6(home: Home, host: str) -> None:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+            port = server.getsockname()[1]
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    hosts: dict[str, str | int] = {"gateway.host": host, "metrics.host": "::1", "console.host": "::1", "framed.port": 1}
+    chosen = engine.effective(settings(home, **hosts, **{"gateway.port": port, "access.open_network": True}))
+    reached = "127.0.0.1" if host == "::" else "[::1]"
+    assert engine.addresses(chosen) | {"kafka": ""} == {
+        "gateway": f"http://{reached}:{port}",
+        "notification_broker": f"http://{reached}:{port}/wsn/NotificationBroker",
+        "framed": f"framed://{reached}:1",
+        "kafka": "",
+        "metrics": f"http://[::1]:{chosen.metrics.port}",
+        "console": f"http://[::1]:{chosen.console.port}",
+    }
+    assert engine.metrics_urls(chosen) == {
+        "gateway": f"http://{reached}:{port}",
+        "dispatch": f"http://[::1]:{chosen.metrics.job_port}",
+    }
+    endpoint = Endpoint(chosen.metrics.host, chosen.metrics.port, {"/": Page("text/plain", lambda: b"ok")}, "metrics")
+    endpoint.start()
+    try:
+        assert get(engine.addresses(chosen)["metrics"] + "/") == b"ok"
+    finally:
+        endpoint.close()
 
 
 @pytest.mark.parametrize("name", ["gateway.port", "metrics.port", "stack.kafka_port", "console.port"])

@@ -169,8 +169,9 @@ def test_metrics_are_read_by_the_thread_that_counts_and_a_mark_says_ready(share:
     metrics = WorkerMetrics(share)
     metrics.gauge("waiting", "What the event loop changes.", read)
     mark = share.folder / "0.ready"
-    publish(metrics, mark.exists, obstacle)
+    publish(metrics, (share.folder / "0.metrics").exists, obstacle)
     assert (share.folder / "0.metrics").read_text() == metrics.text().replace('{worker="0"}', "")
+    assert mark.exists()
     assert set(readers) == {threading.get_ident()}
     assert share.waits_for(2) == "worker 1 is not ready yet"
     publish(WorkerMetrics(share), lambda: not mark.exists(), lambda: "the logs are not read")
@@ -197,11 +198,12 @@ def test_a_full_disk_is_waited_for(
 
     def full(path: Path, text: str, *, durable: bool) -> Stamp:
         if left:
+            assert (share.folder / "0.ready").exists(), "the gateway serves nothing until each worker is ready"
             raise left.pop()
         return write_atomically(path, text, durable=durable)
 
     monkeypatch.setattr(workers, "write_atomically", full)
-    publish(WorkerMetrics(share), (share.folder / "0.ready").exists)
+    publish(WorkerMetrics(share), (share.folder / "0.metrics").exists)
     assert [record.levelname for record in caplog.records if "No space" in record.getMessage()][:1] == ["ERROR"]
 
 

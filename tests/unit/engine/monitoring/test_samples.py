@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,12 @@ def test_a_torn_line_or_a_folder_that_cannot_be_written_costs_only_itself(
     for at in (1, 2):
         history.add(MetricsSample(at))
     assert (len(caplog.records), len(history.recent())) == (1, 2)
+    (tmp_path / "metrics").unlink()
+    history.add(MetricsSample(3))
+    shutil.rmtree(tmp_path / "metrics")
+    for at in (4, 5):
+        history.add(MetricsSample(at))
+    assert [sample.at for sample in history.stored()] == [5], "the folder was deleted"
 
 
 def test_a_long_history_is_thinned_while_it_is_read(tmp_path: Path) -> None:

@@ -222,3 +222,6 @@ def test_the_file_of_a_process(tmp_path: Path) -> None:
     file.write_bytes(b"something else")
     assert read_jvm(os.getpid(), tmp_path) is None
     assert read_jvm(2**22, tmp_path) is None
+    file.unlink()
+    os.mkfifo(file)  # of another user, whose writer never comes
+    assert read_jvm(os.getpid(), tmp_path) is None

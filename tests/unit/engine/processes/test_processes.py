@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from arborcast.engine.processes import logfiles, processes
 from arborcast.engine.processes.errors import PortInUse
 from arborcast.engine.processes.logfiles import JsonLines, follow
-from arborcast.engine.processes.processes import ManagedProcess, RestartWaits, usage
+from arborcast.engine.processes.processes import ManagedProcess, RestartWaits, Signals, usage
 
 WAITS = RestartWaits(first_s=0.5, longest_s=30.0, forget_s=60.0)
 
@@ -62,6 +63,21 @@ def test_a_port_is_in_use_until_its_server_closes() -> None:
         accepted.shutdown(socket.SHUT_RDWR)  # the side that closes first keeps the connection in TIME_WAIT
     server.close()
     processes.require_free(port, "Kafka", "--kafka-port")
+
+
+def test_an_ignored_hangup_stays_ignored_as_nohup_requires() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals().installed() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signals.stops == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_log_that_was_deleted_is_not_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "exists", lambda _: True)  # deleted a moment later
+    assert not logfiles.rotate(tmp_path / "part.log", 10)
 
 
 NOW = 1_767_225_600.0

@@ -1,0 +1,56 @@
+"""Messages that arrive before the handler of their subscription."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+from arborcast.client.framed import Connection, _Wire
+from arborcast.wire import frames
+from arborcast.wire.frames import Frame, FrameKind, MessageBody
+
+
+class _Script(_Wire):
+    """A wire without a socket."""
+
+    def __init__(self) -> None:
+        self.silence_s = 60.0
+        self.data: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.answered = threading.Event()
+
+    def receive(self) -> bytes:
+        return self.data.get()
+
+    def send(self, data: bytes) -> None:
+        self.answered.set()
+
+    def end(self) -> None:
+        self.data.put(b"")
+
+    def close(self) -> None:
+        """No socket."""
+
+
+def message(text: bytes) -> bytes:
+    return frames.encode(FrameKind.MESSAGE, 1, MessageBody("s", "a", text))
+
+
+def test_a_later_message_does_not_overtake_those_before_the_handler() -> None:
+    wire = _Script()
+    got: list[bytes] = []
+    third = threading.Event()
+
+    def handle(_: Frame, body: MessageBody) -> None:
+        got.append(body.payload)
+        if body.payload == b"1":
+            wire.data.put(message(b"3"))
+            third.wait(0.5)  # the time in which it would overtake
+        if body.payload == b"3":
+            third.set()
+
+    with Connection(wire, 60) as connection:
+        wire.data.put(message(b"1") + message(b"2") + frames.encode(FrameKind.PING))
+        assert wire.answered.wait(60)
+        connection.handle("s", handle)
+        assert third.wait(60)
+    assert got == [b"1", b"2", b"3"]

@@ -57,7 +57,7 @@ def test_a_clock_that_is_put_ahead_and_back_stops_nothing_and_ends_nothing(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(clock.path), os.environ.get("PYTHONPATH", "")]))
     with (
         # Longer than the step; by default it is an hour.
-        gateway_run(tmp_path / "gateway", kafka_settings, expiry_grace_s=7_200) as gateway,
+        gateway_run(tmp_path / "gateway", kafka_settings, forked=False, expiry_grace_s=7_200) as gateway,
         Client(gateway.base, timeout_s=(10.0, 60.0)) as client,
         Publishing(gateway.broker) as publishing,
     ):

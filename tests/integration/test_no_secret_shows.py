@@ -30,7 +30,7 @@ POLICY = "urn:arborcast:policy"
 @pytest.fixture
 def gateway(tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayRun]:
     monkeypatch.setenv("ARBORCAST_DIRECTORY_PASSWORD", LDAP_PASSWORD)
-    run = GatewayRun(tmp_path, kafka_settings, more="[secrets]\ncredentials_over_http = true\n")
+    run = GatewayRun(tmp_path, kafka_settings, more="[secrets]\ncredentials_over_http = true\n", forked=False)
     Shell(run.config)("keys", "new")
     run.start()
     yield run

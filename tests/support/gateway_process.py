@@ -1,4 +1,4 @@
-"""The gateway as the process that users run."""
+"""The gateway as a process with the settings file of users. Tests of the engine start it as they do."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import requests
 from lxml import etree
@@ -13,16 +14,18 @@ from lxml import etree
 from arborcast.core.settings import KafkaSettings
 from tests.support import soap_messages as soap
 from tests.support.certificates import Certificates
+from tests.support.forked_gateway import ForkedGateway
 from tests.support.held_port import HeldPort
 from tests.support.process import ROOT as ROOT
-from tests.support.process import LoggedProcess
+from tests.support.process import LoggedProcess, Started
 
 
 class GatewayRun(LoggedProcess):
     """One gateway under one settings file; it can be killed and started again on the same port.
 
     With `tls` it listens with the certificate `server`, and knows clients by those of the same authority; `session`
-    trusts it. `directory` is its kind, or its file. `more` are further sections of the settings file.
+    trusts it. `directory` is its kind, or its file. `more` are further sections of the settings file. It is a fork of a
+    process with the modules, `forked=False` starts the program: for a test of its command line or environment.
     """
 
     def __init__(
@@ -34,8 +37,10 @@ class GatewayRun(LoggedProcess):
         fixed: bool = False,
         tls: Certificates | None = None,
         more: str = "",
+        forked: bool = True,
         **gateway: object,
     ) -> None:
+        self._forked = forked
         self.port = HeldPort().for_life_of(self)
         self.base = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
         self.session = requests.Session()
@@ -64,6 +69,9 @@ class GatewayRun(LoggedProcess):
         super().start()
         if ready:
             self.wait_for(lambda: self.health("ready") == 200, "ready")
+
+    def _launched(self, log: IO[bytes]) -> Started:
+        return ForkedGateway(self.config, self.log) if self._forked else super()._launched(log)
 
     def health(self, which: str) -> int:
         """Status of /health/live or /health/ready, 0 when nobody answers."""
@@ -96,10 +104,11 @@ def gateway_run(
     fixed: bool = False,
     tls: Certificates | None = None,
     more: str = "",
+    forked: bool = True,
     **gateway: object,
 ) -> Iterator[GatewayRun]:
     """A started gateway that is gone at the end."""
-    run = GatewayRun(folder, kafka, directory=directory, fixed=fixed, tls=tls, more=more, **gateway)
+    run = GatewayRun(folder, kafka, directory=directory, fixed=fixed, tls=tls, more=more, forked=forked, **gateway)
     try:
         run.start()
         yield run

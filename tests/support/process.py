@@ -7,12 +7,23 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO, Protocol
 
 import psutil
 
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 ROOT = Path(__file__).parents[2]
+
+
+class Started(Protocol):
+    """What is needed of a process that runs, as of `subprocess.Popen`."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float) -> int: ...
 
 
 class LoggedProcess:
@@ -25,19 +36,22 @@ class LoggedProcess:
         self._command = command
         self._cwd = cwd
         self._env = env
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Started | None = None
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._cwd,
-                env=None if self._env is None else {**os.environ, **self._env},
-                start_new_session=True,
-            )
+            self._process = self._launched(log)
+
+    def _launched(self, log: IO[bytes]) -> Started:
+        return subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=self._cwd,
+            env=None if self._env is None else {**os.environ, **self._env},
+            start_new_session=True,
+        )
 
     @property
     def pid(self) -> int:

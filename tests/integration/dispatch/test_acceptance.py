@@ -283,7 +283,10 @@ def test_a_new_subscription_at_another_gateway_process(
         with monkeypatch.context() as environment:
             environment.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
             if processes == "gateways":
-                runs = [stack.enter_context(gateway_run(tmp_path / name, kafka_settings)) for name in ("one", "late")]
+                runs = [
+                    stack.enter_context(gateway_run(tmp_path / name, kafka_settings, forked=False))
+                    for name in ("one", "late")
+                ]
                 one, late_one = (stack.enter_context(Client(each.broker)) for each in runs)
             else:
                 run = stack.enter_context(gateway_run(tmp_path / "two", kafka_settings, workers=2))

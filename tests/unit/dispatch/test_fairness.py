@@ -34,14 +34,14 @@ def prior(name: str, priority: int) -> Subscription:
 
 
 def served(lanes: Lanes, in_flight: int) -> list[str]:
-    """The subscriptions as their pushes begin, with so many under way and the oldest always ending first."""
+    """The subscriptions in the order of their pushes, with this many in flight; the oldest push ends first."""
     order: list[str] = []
-    under_way: deque[str] = deque()
+    in_flight_ids: deque[str] = deque()
     while not lanes.empty:
-        while len(under_way) < in_flight and (taken := lanes.take()) is not None:
+        while len(in_flight_ids) < in_flight and (taken := lanes.take()) is not None:
             order.append(taken[0].id)
-            under_way.append(taken[0].id)
-        lanes.settle(under_way.popleft(), TOPIC)
+            in_flight_ids.append(taken[0].id)
+        lanes.settle(in_flight_ids.popleft(), TOPIC)
     return order
 
 
@@ -55,7 +55,7 @@ def test_a_long_lane_does_not_delay_short_ones() -> None:
     order = served(lanes, in_flight=4)
 
     last_short = max(index for index, name in enumerate(order) if name != "long")
-    assert last_short < 150, "each short lane waits for one push of the long one at most"
+    assert last_short < 150, "each short lane waits for at most one push of the long one"
     assert len(order) == 2_100
 
 
@@ -71,7 +71,7 @@ def test_higher_priorities_first_and_every_eighth_turn_for_the_lowest() -> None:
     while_high = Counter(order[:200])
     assert while_high["low"] == 25, "every eighth turn"
     assert while_high["high"] - while_high["mate"] in (-1, 0, 1)
-    assert while_high["middle"] == 0, "the lowest that waits has it"
+    assert while_high["middle"] == 0, "the lowest waiting priority has the turn"
 
 
 @given(
@@ -80,10 +80,10 @@ def test_higher_priorities_first_and_every_eighth_turn_for_the_lowest() -> None:
     st.integers(1, 4),
     st.randoms(use_true_random=False),
 )
-def test_limits_hold_and_nothing_that_could_go_waits(
+def test_limits_hold_and_no_lane_waits_without_need(
     messages: list[tuple[int, int, int]], per_endpoint: int, per_host: int, random: object
 ) -> None:
-    """However pushes end: within the bounds, and no lane is held where there is room for it."""
+    """For any order of ends: pushes are within the limits, and a lane waits only at a full endpoint or host."""
     bounds = Limits(per_endpoint, per_host)
     lanes = Lanes(LaneLimits(1, 1_000), bounds)
     address: dict[str, str] = {}
@@ -93,20 +93,20 @@ def test_limits_hold_and_nothing_that_could_go_waits(
         address[name] = f"http://h{host}:{lane}/{path}" if lane else f"http://h{host}/{path}"
         lanes.add(received(offset=number), to(name, url=address[name]))
         waiting[name] += 1
-    under_way: list[str] = []
+    in_flight_ids: list[str] = []
 
     while not lanes.empty:
         while (taken := lanes.take()) is not None:
-            under_way.append(taken[0].id)
+            in_flight_ids.append(taken[0].id)
             waiting[taken[0].id] -= 1
-        endpoints = Counter(address[name] for name in under_way)
-        hosts = Counter(scopes_of(address[name])[1] for name in under_way)
+        endpoints = Counter(address[name] for name in in_flight_ids)
+        hosts = Counter(scopes_of(address[name])[1] for name in in_flight_ids)
         assert max(endpoints.values()) <= per_endpoint
         assert max(hosts.values()) <= per_host
-        for name in (name for name, count in waiting.items() if count and name not in under_way):
+        for name in (name for name, count in waiting.items() if count and name not in in_flight_ids):
             full = endpoints[address[name]] == per_endpoint or hosts[scopes_of(address[name])[1]] == per_host
             assert full, f"{name} waits though there is room"
-        ended = under_way.pop(random.randrange(len(under_way)))  # type: ignore[attr-defined]
+        ended = in_flight_ids.pop(random.randrange(len(in_flight_ids)))  # type: ignore[attr-defined]
         lanes.settle(ended, TOPIC)
 
     assert not +waiting
@@ -164,7 +164,7 @@ def test_a_notification_for_many_has_few_lanes_at_a_time() -> None:
     assert world.most_lanes <= 50 + 32
 
 
-def test_a_look_at_lanes_costs_no_more_for_many_recipients() -> None:
+def test_prune_examines_few_lanes_of_many_recipients() -> None:
     world = FanOut(per_host=20)
     world.take("n", "a", 5, many(1_000))
     world.push(10)
@@ -175,7 +175,7 @@ def test_a_look_at_lanes_costs_no_more_for_many_recipients() -> None:
     assert world.lanes.busy == 20
 
 
-def test_a_notification_for_many_has_its_share_beside_a_backlog() -> None:
+def test_a_notification_for_many_is_pushed_beside_a_backlog() -> None:
     world = FanOut()
     long = to("long", url="http://host/long")
     for number in range(1_000):

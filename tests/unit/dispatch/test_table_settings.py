@@ -10,7 +10,7 @@ from arborcast.dispatch.tables import ATTEMPTS
 from arborcast.dispatch.tables.spec import options_of
 
 
-def test_storage_options_go_with_the_place_of_a_table() -> None:
+def test_storage_options_of_the_location_of_a_table() -> None:
     settings = TableSettings(path="s3://bucket/x/", storage_options="AWS_REGION=eu  AWS_SECRET_ACCESS_KEY=a/b+c==\nX=")
     location = ATTEMPTS.location(settings, Path("home"))
     assert location == "s3://bucket/x/attempts"
@@ -19,12 +19,12 @@ def test_storage_options_go_with_the_place_of_a_table() -> None:
 
 
 @pytest.mark.parametrize("text", ["AWS_REGION=eu hunter2", "=hunter2"])
-def test_what_is_no_option_is_refused_and_not_shown(text: str) -> None:
+def test_invalid_options_are_refused_and_not_shown(text: str) -> None:
     with pytest.raises(ConfigError, match=r"its part \d is not NAME=VALUE") as caught:
         TableSettings(storage_options=text).storage()
     assert "hunter2" not in str(caught.value)
 
 
-def test_options_are_not_shown_with_the_settings_or_the_place() -> None:
+def test_options_are_not_shown_with_settings_or_location() -> None:
     settings = TableSettings(storage_options="KEY=hunter2")
     assert "hunter2" not in repr(settings) + repr(ATTEMPTS.location(settings, Path("home")))

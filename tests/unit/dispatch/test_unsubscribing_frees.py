@@ -1,4 +1,4 @@
-"""Unsubscribing frees everything: many rounds at different addresses leave no memory behind."""
+"""Unsubscribing frees memory: many rounds at different addresses leave none in use."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def objects_held_by(*roots: object) -> int:
-    """How many objects these lead to, without code."""
+    """The number of objects reachable from these, without code."""
     found = {id(root): root for root in roots}
     waiting = list(roots)
     while waiting:
@@ -59,7 +59,7 @@ def objects_held_by(*roots: object) -> int:
 
 
 class FakeControlLog:
-    """The control log of a state: records are applied at once."""
+    """A control log whose records are applied to the state at once."""
 
     def __init__(self, state: ControlState) -> None:
         self._state = state
@@ -99,10 +99,10 @@ def numbered(number: int) -> Subscription:
     return subscription(f"s{number}", f"plant/line{number}", f"http://host{number}.example/{number}")
 
 
-def test_many_rounds_of_subscribe_fail_unsubscribe_leave_nothing(
+def test_rounds_of_subscribe_fail_unsubscribe_leave_no_memory(
     state: ControlState, log: FakeControlLog, redeliverer: Redeliverer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver's and a worker's memory, and what would travel with each batch and be kept for the next start."""
+    """In the memory of driver and worker, in the data sent with each batch, and in the data kept for the next start."""
     monkeypatch.setattr(capacity, "_known", Recent(8 * 1024))
     health = redeliverer.health
     store = ParkedStore(None)
@@ -122,7 +122,7 @@ def test_many_rounds_of_subscribe_fail_unsubscribe_leave_nothing(
             one = numbered(number)
             endpoint = one.consumer.address
             log.append([SubscriptionRecord(one)])
-            # A batch finds it away; the redelivery waits for room, then for the probe.
+            # A batch cannot connect; the redelivery waits for a free slot, then for the probe.
             lanes.add(Received(message, 0, number), one)
             lanes.take()
             lanes.settle(one.id, message.topic)
@@ -137,7 +137,7 @@ def test_many_rounds_of_subscribe_fail_unsubscribe_leave_nothing(
                 assert redeliverer.lanes.for_workers()[0] == {one.id}
                 urls.refusal(endpoint)
                 envelopes.put(one.id, (one, Envelope(one)), 2_000)
-                # The workers are told, and what is known is kept.
+                # The workers receive the exclusions; health is saved.
                 view = SnapshotView(snapshot, checkpoint.overlay())
                 assert view.match(TopicPath(f"plant/line{number}")) == state.table.match(
                     TopicPath(f"plant/line{number}")
@@ -145,7 +145,7 @@ def test_many_rounds_of_subscribe_fail_unsubscribe_leave_nothing(
                 memory.save()
                 log.append([SubscriptionSuspended(one.id, "refused", NOW_MS, NOW_MS)])
             log.append(ending(one.id, "unsubscribed", NOW_MS))
-            # What the redelivery does when it reads of that; and a push that was under way comes back too late.
+            # The redelivery's steps for an ended subscription; and the late result of a push in flight.
             waiting.forget(one.id)
             endpoints.forget(one.id, endpoint)
             waiting.leave(scopes_of(endpoint))
@@ -164,7 +164,7 @@ def test_many_rounds_of_subscribe_fail_unsubscribe_leave_nothing(
     assert (state.endpoints, len(state.suspensions), log.live) == (0, 0, {})
     assert len(store.recall("health") or b"") < 10
     assert checkpoint.overlay().size == 0
-    # Bounded caches may be fuller than before; one object for each round would be four times this growth.
+    # Bounded caches may grow a little; one object for each round would be four times this limit.
     assert objects_held_by(*roots) - before < ROUNDS / 4
 
 

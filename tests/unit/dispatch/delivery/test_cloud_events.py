@@ -1,4 +1,4 @@
-"""Pushed CloudEvents as the SDK of the project reads them, signed as Standard Webhooks verifies."""
+"""Pushed CloudEvents, read by the CNCF SDK; signatures, verified as Standard Webhooks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_attributes_and_data_of_an_event(form: Mode) -> None:
 
 @pytest.mark.parametrize("form", SINGLE)
 @pytest.mark.parametrize("text", ['{"n": ["ä", 1.50]}', "5", '"a"', "null"])
-def test_json_is_the_json_that_was_published(form: Mode, text: str) -> None:
+def test_json_data_is_the_published_json(form: Mode, text: str) -> None:
     request = pushed(form, notification(payload=wrap(text, {}), type="{urn:arborcast:legacy}Content"))
     attributes, data = read(request)
     assert attributes["type"] == DEFAULT_TYPE
@@ -82,7 +82,7 @@ def test_text_and_mixed_content() -> None:
     assert (dict(request.headers)["ce-type"], request.body) == ("{urn:arborcast:legacy}Content", mixed)
     text = producer_with({"ce-datacontenttype": "text/plain"})
     request = pushed("cloudevents-structured", notification(payload=wrap("5", {}), producer=text))
-    assert json.loads(request.body)["data"] == "5", "text that looks like JSON"
+    assert json.loads(request.body)["data"] == "5", "plain text is a JSON string"
 
 
 @pytest.mark.parametrize("form", SINGLE)
@@ -95,10 +95,10 @@ def test_attributes_of_the_publisher(form: Mode) -> None:
     assert (found["sequence"], found["quoted"]) == ("42", 'a "100%" ü')
     assert not any("\n" in name or "\n" in value for name, value in request.headers)
     assert found.keys().isdisjoint({"plain", "bad", "data"})
-    assert request.body.count(b'"data":') == (form == "cloudevents-structured"), "of two, readers take one or the other"
+    assert request.body.count(b'"data":') == (form == "cloudevents-structured"), "no duplicate member"
 
 
-def test_a_batch_has_all_of_them() -> None:
+def test_a_batch_has_all_notifications() -> None:
     request = pushed("cloudevents-batched", notification("n1"), notification("n2", wrap("[1]", {})))
     assert dict(request.headers)["Content-Type"] == "application/cloudevents-batch+json; charset=utf-8"
     first, second = json.loads(request.body)
@@ -116,7 +116,7 @@ def test_headers_of_every_push(form: Mode) -> None:
 
 
 @pytest.mark.parametrize("form", MODES)
-def test_the_signature_is_that_of_standard_webhooks(form: Mode) -> None:
+def test_signature_of_standard_webhooks(form: Mode) -> None:
     secret = new_secret()
     target = protected(subscription(form), (Webhook(secret)._whsecret, None))
     request = Envelope(target, VAULT).request([notification()], 1)

@@ -1,4 +1,4 @@
-"""Protected pushes: signed over the exact bytes, with credentials, and never with anything that begins a new header."""
+"""Protected pushes: a signature over the exact bytes, credentials, no header injection."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pushed(target: Subscription, *names: str, attempt: int = 1, now_s: float = N
 
 
 def accepts(request: PushRequest, key: bytes, now_s: float = NOW, more: bytes = b"") -> bool:
-    """Whether a receiver with this key accepts a push, with more bytes at its end."""
+    """Whether a receiver with this key accepts the push with `more` appended to its body."""
     try:
         check([key], {name.lower(): value for name, value in request.headers}, request.body + more, now_s)
     except SignatureError:
@@ -44,39 +44,39 @@ def accepts(request: PushRequest, key: bytes, now_s: float = NOW, more: bytes = 
 
 
 @pytest.mark.parametrize("form", ["notify", "raw", "legacy"])
-def test_a_push_is_signed_over_the_bytes_that_leave(form: Any) -> None:
+def test_the_signature_covers_the_sent_bytes(form: Any) -> None:
     target = protected(subscription(form=form), (NEW, None))
     first, later = pushed(target), pushed(target, attempt=2, now_s=NOW + 3_600)
     assert accepts(first, NEW)
     assert not accepts(first, NEW, more=b" ")
-    assert accepts(later, NEW, NOW + 3_600), "each attempt has a signature of its own time"
+    assert accepts(later, NEW, NOW + 3_600), "each attempt is signed with its time"
     headers, again = dict(first.headers), dict(later.headers)
     assert headers["webhook-timestamp"] == "1800000000"
     assert headers["webhook-id"] == again["webhook-id"]
     assert headers["webhook-signature"] != again["webhook-signature"]
 
 
-def test_an_id_stands_for_one_set_of_messages_to_one_subscription() -> None:
+def test_webhook_id_depends_on_messages_and_subscription() -> None:
     target = protected(subscription(), (NEW, None))
     other = protected(msgspec.structs.replace(subscription(), id="sub-2"), (NEW, None))
     ids = {dict(each.headers)["webhook-id"] for each in (pushed(target), pushed(target, "n1", "n2"), pushed(other))}
     assert len(ids) == 3
-    assert not any("." in each for each in ids), "a dot ends the id in what is signed"
+    assert not any("." in each for each in ids), "a dot separates the fields of the signed text"
 
 
-def test_while_a_secret_is_replaced_both_sign() -> None:
+def test_both_secrets_sign_during_a_replacement() -> None:
     target = protected(subscription(), (NEW, None), (OLD, int(NOW * 1000) + 1_000))
     found = [accepts(pushed(target, now_s=now_s), key, now_s) for now_s in (NOW, NOW + 1) for key in (NEW, OLD)]
     assert found == [True, True, True, False]
 
 
-def test_without_protection_nothing_is_added_and_no_key_is_needed() -> None:
+def test_unprotected_pushes_need_no_key() -> None:
     names = {name for name, _ in Envelope(subscription()).request([notification()], 1).headers}
     assert not {name for name in names if name.startswith("webhook-") or name == "Authorization"}
     assert VAULT.guard(subscription()) is None
 
 
-def test_an_unprotected_push_never_leaves_instead() -> None:
+def test_no_unprotected_push_if_the_secret_is_unreadable() -> None:
     target = protected(subscription(), (NEW, None))
     moved = msgspec.structs.replace(target, consumer=EndpointReference("https://evil/"))
     other_keys = Vault(SecretSettings(), KeyRing({"k2": b"k" * 32}))
@@ -89,7 +89,7 @@ def test_an_unprotected_push_never_leaves_instead() -> None:
             Envelope(protecting, vault)
 
 
-def test_credentials_are_in_their_header_and_nowhere_else() -> None:
+def test_credentials_are_in_their_header_only() -> None:
     target = protected(subscription(), authorization=BASIC)
     envelope = Envelope(target, VAULT)
     request = envelope.request([notification()], 1)
@@ -118,7 +118,7 @@ def test_credentials_in_an_answer_are_hidden(answer: bytes, kept: bytes) -> None
 @pytest.mark.parametrize(
     "value", [b"Basic x\r\nX-Evil: 1", b"Bearer a\nb", b"a\0b", b" a", "Bearer \u00e9".encode(), b"a  b"]
 )
-def test_stored_credentials_that_would_begin_another_header_are_refused(value: bytes) -> None:
+def test_credentials_with_line_breaks_are_refused(value: bytes) -> None:
     with pytest.raises(SecretError, match="not a valid value of an HTTP header"):
         Envelope(protected(subscription(), authorization=value), VAULT)
 
@@ -132,7 +132,7 @@ def test_no_value_of_any_header_can_hold_a_line_break(subscription_id: str, name
         assert value.isprintable(), name
 
 
-def test_a_client_certificate_is_shown_only_where_the_operator_allows(tmp_path: Path) -> None:
+def test_client_certificates_are_for_allowed_endpoints_only(tmp_path: Path) -> None:
     (tmp_path / "plant.pem").write_text("PEM")
     (tmp_path / "plant.hosts").write_text("Partner.example\nother.example\n")
     allowing = SecretSettings(client_certificates=str(tmp_path))

@@ -1,4 +1,4 @@
-"""Envelopes as a receiver's XML parser reads them."""
+"""Envelopes, read by an XML parser."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_notify(soap: str, media: str) -> None:
     assert [etree.QName(child).localname for child in second] == ["SubscriptionReference", "Topic", "Message"]
     assert first.findtext("wsnt:SubscriptionReference/wsa:Address", namespaces=NS) == MANAGER
     assert first.findtext("wsnt:Message/{urn:p}x", namespaces=NS) == "1"
-    assert the(second, "wsnt:Message")[0].tag == "x", "without a namespace, as it was published"
+    assert the(second, "wsnt:Message")[0].tag == "x", "no namespace, as published"
     topic = the(first, "wsnt:Topic")
     assert topic.get("Dialect") == CONCRETE
     namespaces = {prefix: uri for prefix, uri in topic.nsmap.items() if prefix}
@@ -117,7 +117,7 @@ def test_addressing_and_reference_parameters(soap: str, addressing: bool, form: 
     assert {etree.QName(each).localname for each in plain.iter(f"{{{NS['wsa']}}}*")} == {"Address"}
 
 
-def test_reference_parameters_of_an_earlier_version_replace_no_header() -> None:
+def test_stored_reference_parameters_replace_no_header() -> None:
     ours = (NS["wsa"], "To"), (NS["wsa"], "Action"), (NS["wsa"], "MessageID"), (DELIVERY, "Delivery")
     parameters = tuple(f'<x:{name} xmlns:x="{namespace}">other</x:{name}>' for namespace, name in ours)
     header, _ = header_and_body(
@@ -138,16 +138,16 @@ def test_message_id_is_the_same_on_every_attempt_and_differs_otherwise() -> None
     again = replayed(notification(), "r", target.id, 99, 7)
     assert message_id(target) == message_id(target, attempt=2)
     ids = {message_id(target), message_id(target, notification(), notification("n2")), message_id(other)}
-    assert len({*ids, message_id(target, again)}) == 4, "receivers that drop repeats take a replay"
+    assert len({*ids, message_id(target, again)}) == 4, "a replay is no duplicate"
 
 
-def test_raw_body_is_the_payload_itself() -> None:
+def test_raw_body_is_the_payload() -> None:
     header, body = header_and_body(pushed(subscription(form="raw")))
     assert [child.tag for child in body] == ["{urn:p}x"]
     assert header.findtext("ac:Delivery/ac:Notification", namespaces=NS) == "n1"
 
 
-def test_legacy_push_is_byte_for_byte_what_old_receivers_expect() -> None:
+def test_bytes_of_a_legacy_push() -> None:
     request = pushed(subscription(form="legacy"), notification(payload=b" <x>a &amp; b</x>\n"))
     assert request.body == (
         b'<soapenv:Envelope xmlns:soapenv="http://schemas.xmlsoap.org/soap/envelope/" '
@@ -174,7 +174,7 @@ def test_legacy_receivers_read_the_content_as_text(payload: bytes, read: str) ->
     assert etree.fromstring(body).findtext(".//{*}notificationProcess") == read
 
 
-# The ends of the ranges that a name may have characters of; to make names from the whole expression takes seconds.
+# The ends of the ranges of characters in names; generation from the whole expression takes seconds.
 _names = st.builds(
     str.__add__,
     st.sampled_from([*"AZ_az\u00c0\u00f6\u00f8\u02ff\u0370\u1fff\u3001\ud7ff\ufffd\U00010000\U000effff"]),
@@ -193,8 +193,8 @@ def test_any_topic_can_be_read_back_from_its_element(steps: list[tuple[str, str]
 
 
 @pytest.mark.parametrize(("prefixes", "text"), [("tns1", "tns1:RuleEngine/x"), ("on", "on:RuleEngine/x"), ("", None)])
-def test_a_topic_leaves_with_the_prefix_of_its_publisher(prefixes: str, text: str | None) -> None:
-    """Home Assistant looks parsers up by the literal text; without a prefix it is that of ONVIF's documents."""
+def test_topics_keep_the_prefix_of_the_publisher(prefixes: str, text: str | None) -> None:
+    """Home Assistant compares the literal text. Without a published prefix it is the prefix in ONVIF's documents."""
     path = TopicPath("{http://www.onvif.org/ver10/topics}RuleEngine/x")
     request = pushed(subscription(), make.notification("n", path, prefixes=prefixes))
     topic = the(etree.fromstring(request.body), ".//wsnt:Topic")
@@ -221,13 +221,13 @@ def test_each_message_of_a_push_has_its_own_labels() -> None:
     )
     headers = dict(request.headers)
     assert (headers["Arborcast-Notification-Id"], headers["Arborcast-Replay"]) == ("n1,n2,n3", "-,r1,-")
-    assert "traceparent" not in headers, "it would be the wrong one for all but one"
+    assert "traceparent" not in headers, "notifications of several traces"
     labels = etree.fromstring(request.body).findall(".//ac:Notification", NS)
     found = [(label.text, label.get("replay"), label.get("traceparent")) for label in labels]
     assert found == [("n1", None, TRACE), ("n2", "r1", None), ("n3", None, OTHER_TRACE)]
 
 
-def test_other_engines_get_messagepack_with_a_signature_and_no_soap() -> None:
+def test_links_push_signed_messagepack() -> None:
     link = Subscription("peer-b", EndpointReference("http://b/federation"), form="peer", peer=Peer("G/a", "G/b"))
     envelope = Envelope(protected(link, (b"s" * 32, None)), VAULT, 60.0)
     request = envelope.request([notification("n1"), notification("n2", path=("H/x",))], 2, 1_000.0)
@@ -260,7 +260,7 @@ def test_to_an_mqtt_topic_only_the_payload_is_sent() -> None:
     text = '{"t": "<ü> & \r\n"}'
     loose = notification(payload=wrap(escape(text, {"\r": "&#13;"}), {}))
     request = envelope.request([loose], 2)
-    assert (request.body.decode(), dict(request.headers)) == (text, headers), "text as it was published"
+    assert (request.body.decode(), dict(request.headers)) == (text, headers), "text as published"
 
 
 def accepting(target: Subscription, vault: Vault | None = VAULT, callback_s: float = 60.0) -> PushRequest:
@@ -271,12 +271,12 @@ def accepting(target: Subscription, vault: Vault | None = VAULT, callback_s: flo
 def managed(
     form: str = "notify", address: str = "https://gw/base/wsn/subscriptions/s%201", **more: Any
 ) -> Subscription:
-    # A form of the test, and other fields by name.
+    # `form` has a value of DeliveryForm; `more` has fields by name.
     return Subscription("s 1", EndpointReference("http://r/"), address=address, form=form, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("form", "messages"), [("notify", 2), ("raw", 1), ("legacy", 1)])
-def test_a_push_names_the_address_for_a_later_result(form: str, messages: int) -> None:
+def test_a_push_has_the_address_for_a_later_result(form: str, messages: int) -> None:
     made = accepting(managed(form))
     headers = dict(made.headers)
     assert headers["Arborcast-Push"] == "p-1"
@@ -298,15 +298,13 @@ def test_a_push_names_the_address_for_a_later_result(form: str, messages: int) -
     ],
     ids=["switched off", "no vault", "no manager", "timely", "foreign manager", "no keys"],
 )
-def test_no_address_for_a_result_where_none_can_be_taken(
-    target: Subscription, vault: Vault | None, callback_s: float
-) -> None:
+def test_no_address_for_a_later_result(target: Subscription, vault: Vault | None, callback_s: float) -> None:
     made = accepting(target, vault, callback_s)
     assert not {"Arborcast-Callback", "Arborcast-Push"} & dict(made.headers).keys()
     assert made.result_by_ms == 0
 
 
-def test_a_key_file_that_is_written_later_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_file_created_later_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arborcast.core.security.keyring._CHECK_INTERVAL_S", 0.0)
     vault = Vault(SecretSettings(key_file=str(tmp_path / "keys")))
     envelope = Envelope(managed("raw"), vault, 60.0)

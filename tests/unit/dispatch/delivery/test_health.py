@@ -1,4 +1,4 @@
-"""The health of endpoints: breakers, probes and trials, and how long it is known."""
+"""Health of endpoints: breakers, probes, trials, and the registry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REFUSED = Sign("unreachable", "m")
 
 
 def having(health: Health, *kinds: Kind, now: int = 0) -> Health:
-    """Each failure is that of another message."""
+    """The health after failures of different messages."""
     for kind in kinds:
         health = after(health, Sign(kind, f"m{health.failures}"), now, SETTINGS)
     return health
@@ -51,19 +51,19 @@ def test_one_message_that_always_fails_opens_no_breaker() -> None:
     for _ in range(20):
         health = after(health, Sign("failing", "poison"), 0, SETTINGS)
     assert (health.breaker, health.degraded) == ("closed", False)
-    # But an open one stays so, whichever message its probe fails with.
+    # An open breaker stays open, whichever message the probe fails with.
     health = having(HEALTHY, "failing", "failing", "failing")
     again = after(probing(health), Sign("failing", health.failed_message), 2_000, SETTINGS)
     assert (again.breaker, again.probe_at_ms) == ("open", 6_000)
 
 
-@pytest.mark.parametrize(("asked_ms", "wait_ms"), [(500, 2_000), (30_000, 30_000), (10**12, 60_000)])
-def test_retry_after_opens_the_breaker_within_bounds(asked_ms: int, wait_ms: int) -> None:
+@pytest.mark.parametrize(("retry_after_ms", "wait_ms"), [(500, 2_000), (30_000, 30_000), (10**12, 60_000)])
+def test_retry_after_opens_the_breaker_within_bounds(retry_after_ms: int, wait_ms: int) -> None:
     settings = RetrySettings(first_probe_s=2.0, longest_retry_after_s=60.0)
-    health = after(HEALTHY, Sign("unreachable", "m", asked_ms), 1_000, settings)
+    health = after(HEALTHY, Sign("unreachable", "m", retry_after_ms), 1_000, settings)
     assert (health.breaker, health.probe_at_ms) == ("open", 1_000 + wait_ms)
     again = after(probing(health), Sign("failing", "other"), 31_000, settings)
-    assert (again.breaker, again.probe_at_ms) == ("open", 35_000), "without one the wait is that of probes"
+    assert (again.breaker, again.probe_at_ms) == ("open", 35_000), "without Retry-After: the wait between probes"
 
 
 def test_failed_probe_waits_longer_up_to_a_bound_and_an_answered_one_closes() -> None:
@@ -97,7 +97,7 @@ def test_each_relapse_doubles_the_quarantine_until_it_is_forgiven(again_ms: int,
     assert having(again, "quick", "quick", "quick", now=again_ms + quarantine_ms - 1).degraded
     assert not having(again, "quick", "quick", "quick", now=again_ms + quarantine_ms).degraded
     assert [recovered.forgettable(now_ms) for now_ms in (FORGIVEN_MS, FORGIVEN_MS + 1)] == [False, True]
-    # These are dropped with the last subscription: no time makes them well.
+    # These are dropped with the last subscription, not by time.
     assert not having(HEALTHY, "failing").forgettable(10**10)
     assert not having(HEALTHY, "slow").forgettable(10**10)
 
@@ -110,7 +110,7 @@ def test_each_relapse_doubles_the_quarantine_until_it_is_forgiven(again_ms: int,
         max_size=200,
     )
 )
-def test_an_endpoint_can_always_be_tried_again_before_long(history: list[tuple[Kind, str, int]]) -> None:
+def test_the_wait_for_a_probe_is_bounded(history: list[tuple[Kind, str, int]]) -> None:
     health, now = HEALTHY, 0
     for kind, message, pause in history:
         now += pause
@@ -134,7 +134,7 @@ def test_trials_of_a_degraded_endpoint_are_as_frequent_as_probes() -> None:
     assert trials_of(*[REFUSED] * 7) == [0, 2, 6, 14, 24, 34, 44]
     once = having(HEALTHY, "unreachable")
     again = having(once, "unreachable", "unreachable", now=1)
-    assert (again.trials, again.trial_at_ms) == (once.trials, once.trial_at_ms) == (1, 2_000), "began before the trial"
+    assert (again.trials, again.trial_at_ms) == (once.trials, once.trial_at_ms) == (1, 2_000), "before the trial"
 
 
 def test_trials_that_cost_time_are_rarer_and_at_the_same_time_as_others() -> None:
@@ -145,7 +145,7 @@ def test_trials_that_cost_time_are_rarer_and_at_the_same_time_as_others() -> Non
     waits = [later - earlier for earlier, later in itertools.pairwise(late)]
     assert all(wait <= 1.5 * 2 * 2**number for number, wait in enumerate(waits))
     assert trials_of(*[Sign("slow")] * 3)[-1] > 2
-    # Where pushes are not waited for, a slow receiver is left alone only when it takes nothing.
+    # In real time a slow receiver is left out only after an unanswered push.
     assert trials_of(*[Sign("slow")] * 4, patient=True) == [0, 0, 0, 0]
     assert trials_of(*[Sign("slow", late=True)] * 2, patient=True) != [0, 0]
 
@@ -153,7 +153,7 @@ def test_trials_that_cost_time_are_rarer_and_at_the_same_time_as_others() -> Non
 def test_a_quick_answer_allows_timely_pushes_until_the_next_failure() -> None:
     health = having(HEALTHY, "unreachable", "unreachable", now=1_000)
     health = having(health, "quick", now=4_000)
-    assert health.degraded, "others go on through the redelivery for a while"
+    assert health.degraded, "reliable messages stay with the redelivery"
     assert health.on_trial(4_000)
     health = having(health, "unreachable", now=4_001)
     assert not health.on_trial(4_002)
@@ -176,86 +176,86 @@ def used() -> set[str]:
 
 
 @pytest.fixture
-def book(used: set[str]) -> EndpointHealthRegistry:
+def registry(used: set[str]) -> EndpointHealthRegistry:
     return EndpointHealthRegistry(RetrySettings(), used.__contains__)
 
 
-def fall(book: EndpointHealthRegistry) -> Health:
+def open_breaker(registry: EndpointHealthRegistry) -> Health:
     """The breaker opens, and its probe begins."""
     for message in "abc":
-        book.note(HERE, Sign("unreachable", message), NOW_MS)
-    assert book.begin_push(HERE)
-    health = book.get(HERE)
+        registry.note(HERE, Sign("unreachable", message), NOW_MS)
+    assert registry.begin_push(HERE)
+    health = registry.get(HERE)
     assert health.breaker == "half-open"
     return health
 
 
-def test_a_probe_that_is_lost_is_followed_by_another(book: EndpointHealthRegistry) -> None:
-    known = fall(book)
-    book.note(THERE, REFUSED, NOW_MS)
-    closed = book.get(THERE)
-    book.forget_probes()
-    assert (book.get(HERE).breaker, book.get(THERE)) == ("open", closed)
+def test_a_lost_probe_is_repeated(registry: EndpointHealthRegistry) -> None:
+    half_open = open_breaker(registry)
+    registry.note(THERE, REFUSED, NOW_MS)
+    closed = registry.get(THERE)
+    registry.forget_probes()
+    assert (registry.get(HERE).breaker, registry.get(THERE)) == ("open", closed)
     restarted = EndpointHealthRegistry(RetrySettings(), {HERE}.__contains__)
-    restarted.restore({HERE: known})
+    restarted.restore({HERE: half_open})
     assert restarted.get(HERE).breaker == "open"
     assert restarted.get(HERE).may_try(restarted.get(HERE).probe_at_ms)
 
 
-def test_restored_health_replaces_no_newer_and_is_only_that_of_used_endpoints(book: EndpointHealthRegistry) -> None:
-    known = fall(book)
-    book.restore({HERE: Health(), THERE: SICK, "http://gone/": SICK})
-    assert book.everything() == {HERE: known, THERE: SICK}
+def test_restore_ignores_unused_endpoints_and_newer_health(registry: EndpointHealthRegistry) -> None:
+    half_open = open_breaker(registry)
+    registry.restore({HERE: Health(), THERE: SICK, "http://gone/": SICK})
+    assert registry.everything() == {HERE: half_open, THERE: SICK}
 
 
-def test_endpoints_that_are_well_take_no_memory(book: EndpointHealthRegistry) -> None:
-    assert book.note(HERE, Sign("quick"), NOW_MS) == Health()
-    assert book.everything() == {}
+def test_healthy_endpoints_take_no_memory(registry: EndpointHealthRegistry) -> None:
+    assert registry.note(HERE, Sign("quick"), NOW_MS) == Health()
+    assert registry.everything() == {}
     for sign, at_ms in [(Sign("slow"), NOW_MS)] * 3 + [(Sign("quick"), NOW_MS + 1_000)] * 3:
-        book.note(HERE, sign, at_ms)
-    assert list(book.everything()) == [HERE]  # a relapse would be its second
-    book.note(HERE, Sign("quick"), NOW_MS + 2_000_000)
-    assert book.everything() == {}
+        registry.note(HERE, sign, at_ms)
+    assert list(registry.everything()) == [HERE]  # kept: a relapse doubles the quarantine
+    registry.note(HERE, Sign("quick"), NOW_MS + 2_000_000)
+    assert registry.everything() == {}
 
 
-def test_degraded_and_watched_endpoints(book: EndpointHealthRegistry) -> None:
-    book.note(HERE, Sign("failing", "a"), NOW_MS)
-    book.note(SLOW, Sign("slow"), NOW_MS)
-    assert book.degraded() == {SLOW}
-    assert book.watched() == {HERE, SLOW}
+def test_degraded_and_watched_endpoints(registry: EndpointHealthRegistry) -> None:
+    registry.note(HERE, Sign("failing", "a"), NOW_MS)
+    registry.note(SLOW, Sign("slow"), NOW_MS)
+    assert registry.degraded() == {SLOW}
+    assert registry.watched() == {HERE, SLOW}
 
 
-def test_a_resumed_endpoint_is_probed_at_once_and_has_the_whole_time_again(book: EndpointHealthRegistry) -> None:
+def test_resume_probes_at_once_and_resets_the_failing_time(registry: EndpointHealthRegistry) -> None:
     for message in "abc":
-        book.note(HERE, Sign("unreachable", message), NOW_MS)
-    opened = book.get(HERE)
-    # A probe that is due already does not come later for it.
+        registry.note(HERE, Sign("unreachable", message), NOW_MS)
+    opened = registry.get(HERE)
+    # A resume does not delay a probe that is due.
     for endpoint, at_ms in ((HERE, NOW_MS + 10), (HERE, NOW_MS + 60_000), (THERE, NOW_MS)):
-        book.resume(endpoint, at_ms)
-    resumed = book.get(HERE)
+        registry.resume(endpoint, at_ms)
+    resumed = registry.get(HERE)
     assert (resumed.breaker, resumed.probe_at_ms, resumed.failing_since_ms) == ("open", NOW_MS + 10, 0)
     assert resumed.failures == opened.failures
-    assert list(book.everything()) == [HERE]
+    assert list(registry.everything()) == [HERE]
 
 
-def test_an_endpoint_without_a_subscription_is_forgotten(book: EndpointHealthRegistry, used: set[str]) -> None:
-    fall(book)
-    book.note(THERE, Sign("slow"), NOW_MS)
+def test_an_endpoint_without_a_subscription_is_forgotten(registry: EndpointHealthRegistry, used: set[str]) -> None:
+    open_breaker(registry)
+    registry.note(THERE, Sign("slow"), NOW_MS)
     used.remove(HERE)
-    book.forget(HERE)
-    book.forget("http://never/")
-    assert list(book.everything()) == [THERE]
-    assert book.degraded() == book.watched() == {THERE}
-    assert book.get(HERE) == Health()
-    # Also when a push ends later.
-    assert book.note(HERE, Sign("unreachable", "late"), NOW_MS) == Health()
-    assert not book.begin_push(HERE)
-    assert list(book.everything()) == [THERE]
+    registry.forget(HERE)
+    registry.forget("http://never/")
+    assert list(registry.everything()) == [THERE]
+    assert registry.degraded() == registry.watched() == {THERE}
+    assert registry.get(HERE) == Health()
+    # A push that ends later does not restore it.
+    assert registry.note(HERE, Sign("unreachable", "late"), NOW_MS) == Health()
+    assert not registry.begin_push(HERE)
+    assert list(registry.everything()) == [THERE]
     used.add(HERE)
-    assert book.note(HERE, Sign("unreachable", "later"), NOW_MS).failures == 1
+    assert registry.note(HERE, Sign("unreachable", "later"), NOW_MS).failures == 1
 
 
-def test_the_sets_of_endpoints_are_made_again_only_after_a_change() -> None:
+def test_sets_of_endpoints_are_rebuilt_only_after_a_change() -> None:
     registry = EndpointHealthRegistry(SETTINGS, lambda _: True)
     refused, failing, quick = Sign("unreachable", "m"), Sign("failing", "m"), Sign("quick")
 
@@ -293,8 +293,8 @@ def test_the_sets_of_endpoints_are_made_again_only_after_a_change() -> None:
         max_size=60,
     )
 )
-def test_endpoints_on_trial_are_those_of_all_that_are_degraded(history: list[tuple[str, str, bool, int]]) -> None:
-    """The registry examines only those that may have changed, also after the clock was put back."""
+def test_endpoints_on_trial_equal_a_full_scan(history: list[tuple[str, str, bool, int]]) -> None:
+    """The registry examines only endpoints that may have changed, also after the clock was put back."""
     registry, now_ms = EndpointHealthRegistry(SETTINGS, lambda _: True), NOW_MS
     for endpoint, event, patient, pause_ms in history:
         now_ms += pause_ms
@@ -322,4 +322,4 @@ def test_only_endpoints_that_may_have_changed_are_examined(monkeypatch: pytest.M
     before = registry.on_trial(1_001)
     assert registry.on_trial(1_999) is before
     assert len(registry.on_trial(2_002)) == 3, "three are due"
-    assert examined == {2_002: 6}, "each of them, for both kinds of callers"
+    assert examined == {2_002: 6}, "each one, for both kinds of callers"

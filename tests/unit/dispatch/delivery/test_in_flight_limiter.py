@@ -10,8 +10,8 @@ A, B, C = (scopes_of(each) for each in ("http://host/a", "http://host/b", "http:
 
 
 @pytest.fixture
-def room() -> InFlightLimiter:
-    """With one push under way to A, and place for no more."""
+def limiter() -> InFlightLimiter:
+    """One push in flight to A, whose limit is one."""
     made = InFlightLimiter(Limits(per_endpoint=1, per_host=10))
     assert not made.wait("first", A)
     made.enter(A)
@@ -28,46 +28,46 @@ def test_the_host_of_an_address(scheme: str, place: str) -> None:
         assert scopes_of(address) == (("endpoint", address), ("host", urlsplit(address).hostname))
 
 
-def test_lanes_wait_for_a_full_endpoint_in_order_and_for_no_other(room: InFlightLimiter) -> None:
-    for lane in ("second", "third", "fourth", "second"):  # who waits twice keeps its place, and has only one
-        assert room.wait(lane, A)
-    assert not room.wait("elsewhere", B)
-    assert room.leave(A) == ["second"]
-    room.enter(A)
-    assert room.leave(A) == ["third"]
-    assert room.pass_on(A) == ["fourth"]
-    assert (room.pass_on(A), room.waiting) == ([], 0)
+def test_lanes_wait_for_a_full_endpoint_in_order(limiter: InFlightLimiter) -> None:
+    for lane in ("second", "third", "fourth", "second"):  # a second wait keeps the first place
+        assert limiter.wait(lane, A)
+    assert not limiter.wait("elsewhere", B)
+    assert limiter.leave(A) == ["second"]
+    limiter.enter(A)
+    assert limiter.leave(A) == ["third"]
+    assert limiter.pass_on(A) == ["fourth"]
+    assert (limiter.pass_on(A), limiter.waiting) == ([], 0)
 
 
-def test_a_host_that_is_full_holds_all_its_endpoints_and_no_other_host() -> None:
-    room = InFlightLimiter(Limits(per_endpoint=5, per_host=2))
-    room.enter(A)
-    room.enter(B)
-    assert [room.wait("third", A), room.wait("fourth", B), room.wait("elsewhere", C)] == [True, True, False]
-    assert room.leave(B) == ["third"]
+def test_a_full_host_holds_its_endpoints_and_no_other_host() -> None:
+    limiter = InFlightLimiter(Limits(per_endpoint=5, per_host=2))
+    limiter.enter(A)
+    limiter.enter(B)
+    assert [limiter.wait("third", A), limiter.wait("fourth", B), limiter.wait("elsewhere", C)] == [True, True, False]
+    assert limiter.leave(B) == ["third"]
 
 
-def test_a_lane_that_is_over_waits_no_more(room: InFlightLimiter) -> None:
-    assert room.wait("second", A)
-    room.forget("second")
-    room.forget("second")
-    assert (room.leave(A), room.waiting) == ([], 0)
+def test_a_forgotten_lane_does_not_wait(limiter: InFlightLimiter) -> None:
+    assert limiter.wait("second", A)
+    limiter.forget("second")
+    limiter.forget("second")
+    assert (limiter.leave(A), limiter.waiting) == ([], 0)
 
 
-def test_the_higher_goes_on_first_and_every_eighth_time_the_lowest(room: InFlightLimiter) -> None:
+def test_highest_priority_first_and_every_eighth_the_lowest(limiter: InFlightLimiter) -> None:
     for lane, priority in [("low", -5), ("lower", -100), *((f"high{number}", 5) for number in range(9)), ("low", -5)]:
-        assert room.wait(lane, A, priority)
-    room.forget("high3")
+        assert limiter.wait(lane, A, priority)
+    limiter.forget("high3")
     released = []
-    while room.waiting:
-        released += room.leave(A)
-        room.enter(A)
+    while limiter.waiting:
+        released += limiter.leave(A)
+        limiter.enter(A)
     assert released == [*(f"high{number}" for number in (0, 1, 2, 4, 5, 6, 7)), "lower", "high8", "low"]
-    assert (room.leave(A), room.is_awaited(A)) == ([], False)
+    assert (limiter.leave(A), limiter.is_awaited(A)) == ([], False)
 
 
 class Counted(str):
-    """A name that counts how often it is compared with another one."""
+    """A name that counts its comparisons."""
 
     compared = 0
 
@@ -78,12 +78,12 @@ class Counted(str):
     __hash__ = str.__hash__
 
 
-def test_lanes_that_end_together_are_not_searched_for_one_by_one(room: InFlightLimiter) -> None:
+def test_forget_does_not_search_the_waiting_lanes(limiter: InFlightLimiter) -> None:
     lanes = [Counted(f"lane{number}") for number in range(10_000)]
     for lane in lanes:
-        assert room.wait(lane, A)
+        assert limiter.wait(lane, A)
     Counted.compared = 0
     for lane in reversed(lanes[1:]):
-        room.forget(lane)
+        limiter.forget(lane)
     assert Counted.compared < 2 * len(lanes)
-    assert (room.waiting, room.leave(A)) == (1, ["lane0"])
+    assert (limiter.waiting, limiter.leave(A)) == (1, ["lane0"])

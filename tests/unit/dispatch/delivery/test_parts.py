@@ -1,4 +1,4 @@
-"""Large messages for old subscribers that asked: several pushes, one delivery."""
+"""Large messages in parts for old subscribers: several pushes, one delivery."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def requests(subscription: Subscription, notification: Notification) -> list[Pus
 
 
 def read(request: PushRequest) -> str:
-    """What an old receiver takes out of a push."""
+    """The text of a push, as an old receiver reads it."""
     return etree.fromstring(request.body).findtext(".//{*}notificationProcess") or ""
 
 
@@ -51,10 +51,10 @@ WHOLE = read(requests(old(), message())[0])
 
 
 @pytest.mark.parametrize("limit", [500, 700, 3_000])
-@pytest.mark.parametrize("asked_by", ["subscriber", "topic"])
-def test_parts_that_are_joined_say_what_the_whole_would_have(limit: int, asked_by: str) -> None:
-    subscription = old(limit if asked_by == "subscriber" else 0)
-    made = requests(subscription, message(split_bytes=limit if asked_by == "topic" else 0))
+@pytest.mark.parametrize("requested_by", ["subscriber", "topic"])
+def test_joined_parts_equal_the_whole_message(limit: int, requested_by: str) -> None:
+    subscription = old(limit if requested_by == "subscriber" else 0)
+    made = requests(subscription, message(split_bytes=limit if requested_by == "topic" else 0))
     assert len(made) > 1
     joined = ""
     for number, request in enumerate(made):
@@ -69,11 +69,11 @@ def test_parts_that_are_joined_say_what_the_whole_would_have(limit: int, asked_b
         assert ">all:alarm</wsnt:Topic>" in text
         joined += content
     assert joined == WHOLE
-    # A receiver that drops what it knows by its id must not drop parts.
+    # A receiver that drops duplicates by the id must not drop parts.
     assert [dict(each.headers)["Arborcast-Notification-Id"] for each in made] == [f"n.{i}" for i in range(len(made))]
 
 
-def test_parts_that_may_be_delivered_alone_are_pushed_like_messages() -> None:
+def test_headers_of_independent_parts() -> None:
     made = requests(old(600), message(package="0-0-1-0"))
     assert "".join(map(read, made)) == WHOLE
     headers = [dict(each.headers)["Arborcast-Package"] for each in made]
@@ -90,11 +90,11 @@ def test_parts_that_may_be_delivered_alone_are_pushed_like_messages() -> None:
         (old(500), message(package="1-1-1-4 me:1")),
     ],
 )
-def test_what_leaves_whole(subscription: Subscription, notification: Notification) -> None:
+def test_messages_that_are_not_split(subscription: Subscription, notification: Notification) -> None:
     assert len(requests(subscription, notification)) == 1
 
 
-def test_a_part_that_was_published_so_says_which_it_is() -> None:
+def test_a_published_part_keeps_its_package_header() -> None:
     part = message(wrap(" lon ", {}), "1-1-1-4 me, 1")
     for form in ("legacy", "notify", "raw"):
         (request,) = requests(old(form=form), part)
@@ -116,7 +116,7 @@ def pushed(transport: FakeTransport, subscription: Subscription) -> list[tuple[P
         return [unmade]
     while transport.in_flight:
         assert not ended
-        assert transport.in_flight == 1, "one after the other"
+        assert transport.in_flight == 1, "one part at a time"
         pusher.drive(0.0)
     return ended
 
@@ -129,7 +129,7 @@ def test_parts_are_pushed_one_after_the_other_and_have_one_outcome() -> None:
     assert push.result.duration_s == 0.5 * len(transport.sent)
 
 
-def test_of_large_messages_fewer_are_under_way() -> None:
+def test_pushes_in_flight_are_bounded_in_bytes() -> None:
     transport, ended = FakeTransport(), []
     pusher = Pusher(transport)
     large = message(b"<x>" + b"y" * 4 * 1024 * 1024 + b"</x>")
@@ -147,7 +147,7 @@ def test_of_large_messages_fewer_are_under_way() -> None:
     assert not pusher.has_room(255)
 
 
-def test_when_a_part_is_refused_the_rest_is_not_sent() -> None:
+def test_no_parts_are_sent_after_a_refused_one() -> None:
     transport = FakeTransport(lambda _: PushResult(503 if len(transport.sent) == 2 else 202))
     ((_, outcome),) = pushed(transport, old(1_000))
     assert (outcome.status, outcome.delivered, len(transport.sent)) == (503, False, 2)
@@ -163,7 +163,7 @@ def test_a_wrapper_as_large_as_the_limit_is_an_error_of_the_envelope() -> None:
 
 @pytest.mark.parametrize("subscription", [old(), old(1_000)], ids=["whole", "in parts"])
 def test_a_push_is_freed_at_its_end(subscription: Subscription) -> None:
-    """Its bodies do not wait for the garbage collector, which counts objects, not bytes."""
+    """Its bodies do not wait for the garbage collector, whose thresholds count objects, not bytes."""
     transport = FakeTransport()
     pusher = Pusher(transport)
 

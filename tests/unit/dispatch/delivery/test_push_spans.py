@@ -46,7 +46,7 @@ def pushed(*contexts: str, status: int = 202) -> tuple[list[Any], dict[str, str]
     return list(exporter.get_finished_spans()), dict(request.headers)
 
 
-def test_a_push_is_a_span_of_the_trace_of_what_it_carries_and_its_receiver_is_told_of_it() -> None:
+def test_span_and_traceparent_of_a_push() -> None:
     (span,), headers = pushed(ONE, "", ONE)
     assert span.name == "push"
     assert f"{span.parent.span_id:016x}" == "1" * 16
@@ -68,7 +68,7 @@ def test_a_push_of_several_traces_is_linked_to_all_of_them() -> None:
     assert headers["traceparent"][3:35] == f"{span.context.trace_id:032x}"
 
 
-def test_what_nobody_records_has_no_span_and_goes_on_as_it_came() -> None:
+def test_an_unsampled_context_is_passed_on_without_a_span() -> None:
     spans, headers = pushed(UNSAMPLED)
     assert not spans
     assert headers["traceparent"] == UNSAMPLED

@@ -31,11 +31,11 @@ def judged(result: PushResult, policy: RetryPolicy = POLICY, counted: int = 1, a
     return judge(classify(result), policy, message, counted, push, NOW, 0.0)
 
 
-# State after the first attempt, error, whether the endpoint is unreachable; the statuses and failures of such results.
+# State after the first attempt, error, whether the endpoint is unreachable; statuses and failures with this outcome.
 @pytest.mark.parametrize(
     ("state", "error", "away", "results"),
     [
-        # The receiver has taken it; what became of the rest of its answer does not matter.
+        # The status decides; the rest of the answer does not matter.
         ("delivered", "", False, [200, 202, 204, 299, (200, "timeout"), (202, "disconnected")]),
         ("cancelled", "client-error", False, [410]),
         ("dead", "client-error", False, [400, 401, 403, 404, 405, 413, 415]),
@@ -56,7 +56,7 @@ def test_outcome_and_verdict_of_a_result(state: str, error: str, away: bool, res
         result = PushResult(status, failure)
         outcome = classify(result)
         assert (outcome.error, outcome.delivered, outcome.endpoint_unreachable) == (error, not error, away), each
-        # A failure of the transport comes with a detail of its own.
+        # A failure of the transport has its own detail.
         assert bool(outcome.detail) is (not outcome.delivered and outcome.error != failure), each
         verdict = judged(result)
         assert (verdict.state, verdict.next_ms) == (state, NOW + 1_000 if state == "parked" else 0), each
@@ -86,7 +86,7 @@ def test_five_numbered_retransmissions_ever_longer_apart_then_given_up() -> None
     assert verdicts == [*(Verdict("parked", NOW + wait) for wait in waits), Verdict("dead")]
 
 
-def test_a_delivery_that_would_be_too_old_at_its_next_try_has_expired() -> None:
+def test_no_retry_after_the_lifespan() -> None:
     almost = NOW - LIFESPAN_MS + 1000
     assert judged(BROKEN, accepted_ms=almost) == Verdict("expired")
     assert judged(BROKEN, accepted_ms=almost + 1) == Verdict("parked", NOW + 1000)
@@ -116,7 +116,7 @@ def test_permanent_statuses_are_a_setting() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405, 413])
-def test_a_wrong_key_or_url_of_a_link_gives_no_message_up(status: int) -> None:
+def test_a_wrong_key_or_url_of_a_link_is_not_permanent(status: int) -> None:
     outcome = Outcome("client-error", "", status)
     assert is_permanent(outcome, POLICY)
     assert is_permanent(outcome, policy_of(DEFAULT_POLICY, PLAIN, link=True)) == (status == 413)
@@ -172,7 +172,7 @@ def test_waits_do_not_shrink_and_jitter_only_adds(counted: int, chance: float) -
 
 
 @pytest.mark.parametrize(
-    ("response", "blamed"),
+    ("response", "permanent"),
     [
         (FAULT_11 % b"Client", True),
         (FAULT_11 % b"soap:Client.Authentication", True),
@@ -191,6 +191,6 @@ def test_waits_do_not_shrink_and_jitter_only_adds(counted: int, chance: float) -
         (b"", False),
     ],
 )
-def test_a_fault_that_blames_the_sender_is_permanent(response: bytes, blamed: bool) -> None:
-    assert blames_sender(response) is blamed
-    assert judged(PushResult(500, response=response)).state == ("dead" if blamed else "parked")
+def test_sender_faults_are_permanent(response: bytes, permanent: bool) -> None:
+    assert blames_sender(response) is permanent
+    assert judged(PushResult(500, response=response)).state == ("dead" if permanent else "parked")

@@ -1,4 +1,4 @@
-"""The table of decisions that workers, the redelivery and queues share."""
+"""The decisions after a push, for workers, redelivery and queues."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def at(number: int, counted: int, due_ms: int = 0, awaits: str = "") -> Tries:
     return Tries(number, counted, due_ms, NOW_MS, awaits)
 
 
-# Tries before, the push, its outcome; state, tries from then on, and whether there is a dead letter.
+# Tries before, push, outcome; state, tries after, whether there is a dead letter.
 @pytest.mark.parametrize(
     ("tries", "made", "outcome", "state", "expected", "letter"),
     [
@@ -62,12 +62,12 @@ def at(number: int, counted: int, due_ms: int = 0, awaits: str = "") -> Tries:
         (UNTRIED, push(), REFUSED, "dead", at(1, 1), True),
         (UNTRIED, push(2), REFUSED, "parked", at(1, 1, NOW_MS), False),
         (TRIED, push(), GONE, "cancelled", at(3, 2), False),
-        # A push that is taken for later counts with its result, and its result is no push of its own.
+        # A push with a later result counts with its result, which is no further push.
         (TRIED, push(result_by_ms=NOW_MS + 7), LATER, "parked", at(3, 1, NOW_MS + 7 + RESULT_TRANSIT_MS, "p"), False),
         (AWAITS, push(), BROKEN, "parked", at(2, 2, NOW_MS + 2_000), False),
         (AWAITS, push(), DELIVERED, "delivered", at(2, 2), False),
         (AWAITS._replace(awaits="another"), push(), DELIVERED, "delivered", at(3, 2), False),
-        # Still under way: it counts with its answer.
+        # A push in flight counts with its answer.
         (UNTRIED, push(answer_by_ms=NOW_MS + 5), failed("waiting", ""), "parked", at(1, 0, NOW_MS + 5, ">p"), False),
     ],
 )

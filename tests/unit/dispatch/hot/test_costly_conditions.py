@@ -39,7 +39,7 @@ LARGE = b"<x a='1'>" + b"<y/>" * 20_000 + b"</x>"
 
 
 class Journal(FakeJournal):
-    """Also the numbers of matches, and which parked notifications are not judged."""
+    """Also records the numbers of matches, and the unjudged parked notifications."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Journal(FakeJournal):
             self.unjudged.append((delivery.subscription, notification.id))
 
 
-def wanting(name: str, owner: str, *content: str, pull_point: str = "") -> Subscription:
+def with_conditions(name: str, owner: str, *content: str, pull_point: str = "") -> Subscription:
     filters = tuple(XPathFilter(XPATH_1, text, {}) for text in content)
     return subscription(name, content=filters, owner=owner, pull_point=pull_point)
 
@@ -65,7 +65,7 @@ def wanting(name: str, owner: str, *content: str, pull_point: str = "") -> Subsc
 def filled(
     subscribed: Sequence[Subscription], unjudged: frozenset[str], *payloads: bytes
 ) -> tuple[Journal, BatchOutcomes, dict[str, int]]:
-    """A worker fills its lanes, for subscriptions to everything: its journal, the settled deliveries, and the
+    """A worker fills its lanes for subscriptions without a topic filter: its journal, the settled deliveries, and the
     number of waiting messages by subscription."""
     worker: Any = SimpleNamespace(
         journal=Journal(), conditions=Conditions(), gauge=SimpleNamespace(of_task=lambda _: None)
@@ -86,9 +86,11 @@ def filled(
 
 
 def test_costly_subscriptions_are_parked_and_others_pushed() -> None:
-    hostile = [wanting(f"h{number:03}", "mallory", f"//x/@a = {number}") for number in range(600)]
-    pulling = wanting("pulling", "eve", *[f"//x/@b = {number} or //y" for number in range(300)], pull_point="p1")
-    others = wanting("anna", "anna", "@a = 1"), wanting("plain", "")
+    hostile = [with_conditions(f"h{number:03}", "mallory", f"//x/@a = {number}") for number in range(600)]
+    pulling = with_conditions(
+        "pulling", "eve", *[f"//x/@b = {number} or //y" for number in range(300)], pull_point="p1"
+    )
+    others = with_conditions("anna", "anna", "@a = 1"), with_conditions("plain", "")
 
     journal, settlement, waiting = filled([*hostile, pulling, *others], frozenset(), LARGE, LARGE, LARGE)
 
@@ -103,19 +105,19 @@ def test_costly_subscriptions_are_parked_and_others_pushed() -> None:
     assert (waiting["anna"], waiting["plain"]) == (3, 3)
     assert journal.counted == [len(costly) + len(waiting)] * 3
 
-    # In the next batch they are suspended, and not judged.
-    suspended = [wanting("s", "mallory", "@a = 1"), wanting("t", "", "@a = 1")]
+    # In the next batch they are suspended, and their conditions are not evaluated.
+    suspended = [with_conditions("s", "mallory", "@a = 1"), with_conditions("t", "", "@a = 1")]
     journal, settlement, waiting = filled(suspended, frozenset({"s"}), b"<x a='1'/>", b"<x a='2'/>")
     assert journal.unjudged == [("s", "n0"), ("s", "n1")]
     assert (waiting, settlement.report.costly) == ({"t": 1}, set())
 
 
 def test_costly_subscriptions_are_suspended_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[OperatorEvent] = []
-    known = known_to_redelivery(ControlState(), wanting("s", "mallory", "@a = 1"))
+    events: list[OperatorEvent] = []
+    known = known_to_redelivery(ControlState(), with_conditions("s", "mallory", "@a = 1"))
     redeliverer = Redeliverer(
         *(KafkaSettings(), PushSettings(), RetrySettings(), THIS_MACHINE, known, tmp_path / "parked"),
-        publish=told.append,
+        publish=events.append,
     )
     log: list[ControlRecord] = []
     monkeypatch.setattr(redeliverer._ends, "_control", SimpleNamespace(append=log.extend, close=lambda: None))
@@ -126,10 +128,10 @@ def test_costly_subscriptions_are_suspended_once(tmp_path: Path, monkeypatch: py
     assert isinstance(record, SubscriptionSuspended)
     assert (record.id, record.cause) == ("s", "conditions")
     assert "push.owner_conditions_ms" in record.reason
-    assert [(each.kind, each.subscription, each.detail) for each in told] == [
+    assert [(each.kind, each.subscription, each.detail) for each in events] == [
         ("subscription-suspended", "s", record.reason)
     ]
     known.suspensions.apply(record)
     assert known.suspensions.unjudged() == {"s"}
     redeliverer.batch_done([PartitionReport(costly={"s"})])
-    assert (len(log), len(told)) == (1, 1)
+    assert (len(log), len(events)) == (1, 1)

@@ -1,4 +1,4 @@
-"""From a notification to the lanes, and from an answer to rows: exclusions, places, the buffer, decisions."""
+"""From notifications to lanes, and from answers to rows: exclusions, places, the buffer, decisions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ONE = subscription("one")
 
 
 class World:
-    """An intake over a journal that remembers."""
+    """An intake with a recording journal."""
 
     def __init__(self, held: Container[str] = frozenset(), before: RecoveredDeliveries = NOTHING) -> None:
         self.journal = FakeJournal()
@@ -71,16 +71,16 @@ def test_notifications_of_an_open_erasure_are_not_pushed() -> None:
     assert [each.subscriptions for each in world.intake.matched[0]] == [1, 1], "the audit counts it"
 
 
-def test_the_queue_of_a_held_lane_is_parked_once_no_push_is_in_flight() -> None:
+def test_a_held_lane_is_parked_when_no_push_is_in_flight() -> None:
     world = World()
     world.take(1)
     world.take(2)
-    assert world.lanes.take() is not None, "the first push is in flight, and has both"
+    assert world.lanes.take() is not None, "one push with both is in flight"
     world.take(3)
     world.take(4)
     world.intake.held = frozenset({"one"})
     world.take(5)
-    assert world.parked == [], "a redelivery now might overtake the push"
+    assert world.parked == [], "the redelivery could overtake the push"
 
     PumpRun(world.lanes, world.intake.outcomes).end(ONE, TopicPath("a"), None)
     assert world.parked == ["n3", "n4", "n5"]
@@ -96,7 +96,7 @@ def test_urgent_notifications_do_not_wait_in_the_buffer() -> None:
     world.take(3)
     assert world.parked == ["n2"]
     world.take(4)
-    assert world.parked == ["n2", "n1", "n3", "n4"], "there is room for two"
+    assert world.parked == ["n2", "n1", "n3", "n4"], "the buffer has room for two"
 
 
 def test_after_a_crash_rows_are_skipped_or_completed() -> None:
@@ -105,11 +105,11 @@ def test_after_a_crash_rows_are_skipped_or_completed() -> None:
         world.take(offset)
 
     assert world.parked == ["n2"]
-    assert not world.journal.parked, "it was parked already"
+    assert not world.journal.parked, "already parked"
     assert [each.offset for each in (world.lanes.take() or (ONE, []))[1]] == [3]
 
 
-def test_repeated_notifications_keep_their_places_among_parked_ones() -> None:
+def test_places_of_notifications_that_are_read_again() -> None:
     behind = [
         ("one", "n4", Place(1_000, 0, 4)),
         ("two", "n4", Place(1_000, 0, 4)),
@@ -124,8 +124,8 @@ def test_repeated_notifications_keep_their_places_among_parked_ones() -> None:
     assert known.number(2, 1) is None
     assert (("one", "n4") in known.unwritten, ("two", "n4") in known.unwritten) == (False, True)
     places = [received(offset=at)._replace(parked_as=known.number(0, at)) for at in (3, 8)]
-    ours = [each.delivery("one").place for each in places]
-    assert ours[0] < Place(1_000, 0, 4) < ours[1] < Place(1_007, 0, 9)
+    places = [each.delivery("one").place for each in places]
+    assert places[0] < Place(1_000, 0, 4) < places[1] < Place(1_007, 0, 9)
 
 
 def test_recovered_deliveries_count_until_all_are_passed() -> None:
@@ -169,8 +169,8 @@ def test_buffered_messages_are_released_when_the_lane_is_free_or_late() -> None:
     assert full.add(ONE, THIRD, 1.0)
 
 
-def test_the_time_in_the_buffer_doubles_until_the_lane_was_free() -> None:
-    buffer, now, times = HoldBuffer(10), 0, []  # in eighths of a second, which are exact
+def test_the_time_in_the_buffer_doubles_while_the_lane_is_held() -> None:
+    buffer, now, times = HoldBuffer(10), 0, []  # eighths of a second are exact
     for _ in range(6):
         began = now
         buffer.add(ONE, FIRST, now / 8)
@@ -181,10 +181,10 @@ def test_the_time_in_the_buffer_doubles_until_the_lane_was_free() -> None:
 
     assert list(buffer.release((), now / 8)) == []
     buffer.add(ONE, FIRST, now / 8)
-    assert list(buffer.release({"one"}, now / 8 + 0.25)), "as at first"
+    assert list(buffer.release({"one"}, now / 8 + 0.25)), "the first time again"
 
 
-def test_a_look_at_the_buffer_examines_few_lanes_in_turn() -> None:
+def test_release_examines_few_lanes_at_a_time() -> None:
     class Held(list[str]):
         def __contains__(self, lane: object) -> bool:
             looks.append(lane)
@@ -198,7 +198,7 @@ def test_a_look_at_the_buffer_examines_few_lanes_in_turn() -> None:
     for _ in range(2):
         assert list(buffer.release(Held(names[1:]), 0.0)) == []
         assert len(looks) <= 32
-    assert buffer.examined == 19, "the free one is among the second sixteen"
+    assert buffer.examined == 19, "the free lane is in the second half"
 
 
 NOW_MS = 100_000_000
@@ -213,7 +213,7 @@ def made() -> tuple[FakeJournal, BatchOutcomes]:
 
 
 def settle(settlement: BatchOutcomes, result: PushResult, target: Subscription = ANY) -> None:
-    """One push of one message."""
+    """The result of a push with one message."""
     message = received(accepted_ms=NOW_MS)
     push = Push("p", [message.notification], PushRequest("http://s/", (), b""), result, NOW_MS)
     settlement.settle(target, [message], push, classify(result))
@@ -225,7 +225,7 @@ def settled(result: PushResult, target: Subscription = ANY) -> tuple[FakeJournal
     return journal, settlement
 
 
-def test_an_answer_of_a_host_counts_until_it_is_forgotten() -> None:
+def test_the_answer_of_a_host_counts_until_forget() -> None:
     _, settlement = made()
     ports = [subscription(f"s{port}", url=f"http://host:{port}/") for port in range(10, 20)]
     for port in ports[:5]:
@@ -249,7 +249,7 @@ def test_an_answer_of_a_host_counts_until_it_is_forgotten() -> None:
         (PushResult(0, "timeout"), [Sign("unreachable", "n")]),
     ],
 )
-def test_signs_of_an_endpoint(result: PushResult, signs: list[Sign]) -> None:
+def test_health_signs_of_results(result: PushResult, signs: list[Sign]) -> None:
     _, settlement = settled(result)
     assert settlement.report.signs == [("http://s/", each) for each in signs]
 
@@ -274,7 +274,7 @@ OLD = "too old when read"
         (ANY, 0, 1, ""),
         (ANY, 0, 0, "its validity ended at 1970-01-02T03:46:40.000Z"),
         (ANY, 0, 1 - NOW_MS, "its validity ended at 1970-01-01T00:00:00.001Z"),
-        # Here the lifespan ended it, and there may be a use for a dead letter.
+        # The lifespan ended it: a dead letter may be useful.
         (HASTY, 10, 5, OLD),
         (HASTY, 50, -5, OLD),
         # A pull point keeps a message of any age.
@@ -283,7 +283,7 @@ OLD = "too old when read"
     ],
 )
 def test_old_notifications_expire_untried(target: Subscription, age_ms: int, valid_ms: int | None, detail: str) -> None:
-    """A dead letter is left by the end of the lifespan alone, not by that of the validity."""
+    """Only the end of the lifespan leaves a dead letter, not that of the validity."""
     journal, settlement = made()
     valid_until_ms = 0 if valid_ms is None else NOW_MS + valid_ms
     message = received(accepted_ms=NOW_MS - age_ms, valid_until_ms=valid_until_ms)

@@ -74,16 +74,16 @@ def test_equal_xml_ids_do_not_share_a_push() -> None:
 
 
 def test_a_lane_drained_twice_before_its_turn_takes_no_place() -> None:
-    """Else no lane of that endpoint would have a turn any more."""
+    """Otherwise the lanes behind it would never have a turn."""
     lanes = Lanes(LIMITS, Limits(per_endpoint=1, per_host=1))
-    first, gone, last = (subscription(name, url="http://one/", form="raw") for name in ("first", "gone", "last"))
+    first, drained, last = (subscription(name, url="http://one/", form="raw") for name in ("first", "drained", "last"))
     lanes.add(message(0), first)
-    lanes.add(message(1), gone)
+    lanes.add(message(1), drained)
     assert lanes.take() is not None
     assert lanes.take() is None, "the endpoint is full"
-    lanes.drain("gone")
-    lanes.add(message(2), gone)
-    lanes.drain("gone")
+    lanes.drain("drained")
+    lanes.add(message(2), drained)
+    lanes.drain("drained")
     lanes.add(message(3), last)
     assert lanes.take() is None
     lanes.settle("first", TOPIC)
@@ -104,30 +104,30 @@ def ends(lanes: Lanes, topic: str, took: bool = True, duration_s: float = 0.0) -
     lanes.settle("s", TopicPath(topic))
 
 
-def all_that_go(lanes: Lanes) -> list[str]:
-    went = []
+def take_all(lanes: Lanes) -> list[str]:
+    taken_ids = []
     while (taken := lanes.take()) is not None:
-        went += names(taken)[1]
-    return went
+        taken_ids += names(taken)[1]
+    return taken_ids
 
 
 def test_fewer_pushes_to_a_slow_receiver_and_one_after_a_failure() -> None:
     lanes = lane_of("abcdefghi")
     for topic in "abc":
-        all_that_go(lanes)
+        take_all(lanes)
         ends(lanes, topic)
-    assert all_that_go(lanes) == ["5", "6"]
+    assert take_all(lanes) == ["5", "6"]
     assert lanes.in_flight("s") == 4
     ends(lanes, "d", duration_s=1.0)
-    assert all_that_go(lanes) == []
+    assert take_all(lanes) == []
     ends(lanes, "e")
-    assert all_that_go(lanes) == ["7", "8"]
+    assert take_all(lanes) == ["7", "8"]
     lanes.add(message(9, topic="j"), subscription("s", form="raw"))
     ends(lanes, "f", took=False)
     for topic in "ghi":
-        assert all_that_go(lanes) == []
+        assert take_all(lanes) == []
         lanes.settle("s", TopicPath(topic))
-    assert all_that_go(lanes) == ["9"]
+    assert take_all(lanes) == ["9"]
 
 
 @pytest.mark.parametrize(
@@ -141,32 +141,32 @@ def test_fewer_pushes_to_a_slow_receiver_and_one_after_a_failure() -> None:
 def test_one_push_at_a_time(form: DeliveryForm, policy: DeliveryPolicy) -> None:
     lanes = lane_of("abc", form, policy, LaneLimits(1, 100))
     for expected in ("0", "1", "2"):
-        assert all_that_go(lanes) == [expected]
+        assert take_all(lanes) == [expected]
         ends(lanes, "a")
 
 
 def test_a_deferral_waits_for_all_pushes_of_its_lane() -> None:
     lanes = lane_of("aabbcc")
-    all_that_go(lanes)
+    take_all(lanes)
     ends(lanes, "a")
-    assert all_that_go(lanes) == ["1", "2"]
+    assert take_all(lanes) == ["1", "2"]
 
     assert lanes.defer("s", waits("why")) == []
-    assert all_that_go(lanes) == []
-    assert lanes.take_deferral("s") is None, "another one is under way"
+    assert take_all(lanes) == []
+    assert lanes.take_deferral("s") is None, "another push is in flight"
     ends(lanes, "b")
-    assert all_that_go(lanes) == []
+    assert take_all(lanes) == []
     assert lanes.take_deferral("s") == waits("why")
     assert [each.offset for each in lanes.drain("s")] == [3, 4, 5]
     assert not lanes.settle("s", TopicPath("a"))
-    assert all_that_go(lanes) == []
+    assert take_all(lanes) == []
     assert lanes.empty
 
 
 CLASSES = st.sampled_from((-100, 0, 0, 0, 5, 100))
 
 
-class Coming(NamedTuple):
+class Arrival(NamedTuple):
     lane: int
     topic: str
     size: int
@@ -175,19 +175,19 @@ class Coming(NamedTuple):
 
 @pytest.mark.parametrize("form", ["notify", "raw"])
 @given(
-    st.lists(st.builds(Coming, st.integers(0, 2), st.sampled_from("abcd"), st.integers(1, 80), CLASSES), max_size=60),
+    st.lists(st.builds(Arrival, st.integers(0, 2), st.sampled_from("abcd"), st.integers(1, 80), CLASSES), max_size=60),
     st.tuples(*[CLASSES] * 3),
     st.integers(1, 4),
     st.randoms(use_true_random=False),
 )
-def test_each_message_once_the_highest_first_equals_in_order(
-    form: DeliveryForm, messages: list[Coming], of_lanes: tuple[int, ...], most: int, random: Random
+def test_each_message_once_by_priority_and_in_order(
+    form: DeliveryForm, messages: list[Arrival], of_lanes: tuple[int, ...], most: int, random: Random
 ) -> None:
-    """However additions, pushes, outcomes and drained lanes are interleaved, and however receivers answer: one push is
-    under way for each lane, and for each of its topics in the form `raw`. A notification with many recipients joins a
-    lane behind later ones, so offsets are in any order."""
+    """For any order of additions, pushes, outcomes and drained lanes, and any answers: one push is in flight for each
+    lane, in the form `raw` one for each of its topics. A notification with many recipients joins a lane behind later
+    ones, so offsets are in any order."""
     lanes = Lanes(LaneLimits(most, 100), Limits(most, 6))
-    waiting: defaultdict[tuple[str, str], list[tuple[int, int, str]]] = defaultdict(list)  # the least leaves first
+    waiting: defaultdict[tuple[str, str], list[tuple[int, int, str]]] = defaultdict(list)  # the smallest is next
     in_flight: dict[tuple[str, str], list[str]] = {}
     offsets = random.sample(range(100), len(messages))
     coming = list(enumerate(messages))

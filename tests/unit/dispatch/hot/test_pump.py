@@ -50,20 +50,20 @@ class Ran:
         max_in_flight: int = 100,
         seconds_each: float = 0.0,
     ) -> None:
-        self.journal, self.transport, self.told = FakeJournal(), FakeTransport(answer), list[int]()
+        self.journal, self.transport, self.shown = FakeJournal(), FakeTransport(answer), list[int]()
         self.states, self.sent = self.journal.states, self.transport.sent
         settlement = outcomes_in(self.journal, now)
         pump = Pump(
             *(self.transport, Envelope, max_in_flight, RETRY.batch_wait_s, now), lambda: seconds_each * len(self.sent)
         )
-        pump.run(PumpRun(lanes, settlement, show=self.told.append))
+        pump.run(PumpRun(lanes, settlement, show=self.shown.append))
         assert lanes.empty
         assert not self.transport.pending
         self.outcomes, self.report, self.rows = settlement, settlement.report, self.journal.rows
 
 
 def test_a_message_that_waited_beyond_its_validity_is_not_pushed() -> None:
-    """A receiver hangs for three seconds, and messages that are valid for one wait behind."""
+    """A receiver hangs for three seconds; messages with a validity of one second wait."""
     clock, journal = Clock(0.0), FakeJournal()
     lanes = filled()
     for number in range(5):
@@ -86,10 +86,10 @@ def test_a_message_that_waited_beyond_its_validity_is_not_pushed() -> None:
 def test_no_more_pushes_in_flight_than_allowed() -> None:
     ran = Ran(filled(*((f"n{i}", to(f"s{i}")) for i in range(20))), max_in_flight=3)
     assert ran.transport.most_in_flight == 3
-    assert (max(ran.told), ran.told[-1], len(ran.rows)) == (3, 0, 20)
+    assert (max(ran.shown), ran.shown[-1], len(ran.rows)) == (3, 0, 20)
 
 
-def test_messages_behind_an_endpoint_that_is_away_are_parked_untried() -> None:
+def test_messages_of_an_unreachable_endpoint_are_parked_untried() -> None:
     away, well = to("away"), to("well")
     ran = Ran(
         filled(("n1", away), ("n2", away), ("n3", away), ("n1", well), ("n2", well)),
@@ -108,7 +108,7 @@ def test_messages_behind_an_endpoint_that_is_away_are_parked_untried() -> None:
     assert ran.report.signs == [("http://away/", Sign("unreachable", "n1"))]
 
 
-def test_an_endpoint_that_is_away_is_not_tried_for_each_subscription() -> None:
+def test_an_unreachable_endpoint_is_not_tried_per_subscription() -> None:
     shared = [to(f"s{number}", url="http://away/") for number in range(5)]
     one_by_one = Ran(filled(*(("n1", each) for each in shared), bounds=Limits(1, 128)), lambda _: AWAY)
     assert len(one_by_one.sent) == 1
@@ -116,7 +116,7 @@ def test_an_endpoint_that_is_away_is_not_tried_for_each_subscription() -> None:
 
     together = Ran(filled(*(("n1", each) for each in shared)), lambda _: AWAY)
     assert len(together.sent) == 5
-    assert [sign.kind for _, sign in together.report.signs] == ["unreachable"], "it has gone away once"
+    assert [sign.kind for _, sign in together.report.signs] == ["unreachable"], "one sign"
 
 
 def test_a_silent_host_is_not_tried_endpoint_by_endpoint() -> None:
@@ -133,7 +133,7 @@ def test_a_silent_host_is_not_tried_endpoint_by_endpoint() -> None:
 
 
 class Slow:
-    """A pump whose receivers answer when the test has them answer, with a clock of the test."""
+    """A pump with receivers that answer on the test's command, and a fake clock."""
 
     def __init__(self, *messages: tuple[str, Subscription], max_in_flight: int = 100) -> None:
         self.journal, self.transport, self.clock = FakeJournal(), _Silent(), Clock(0.0)
@@ -172,15 +172,13 @@ class _Silent(FakeTransport):
         (PushResult(0, "address"), "refused", "address", 0),
     ],
 )
-def test_the_redelivery_has_the_result_of_a_late_answer(
-    answer: PushResult, state: str, error: str, status: int
-) -> None:
+def test_a_late_answer_is_a_result_for_the_redelivery(answer: PushResult, state: str, error: str, status: int) -> None:
     world = Slow(("n1", to("slow")), ("n2", to("slow")))
     world.after(2.0)
     assert world.journal.parked == {}
     world.after(0.1)
 
-    # A push that is lost with its worker is made again when it cannot have an answer any more.
+    # A push that is lost with its worker is repeated once its answer is no longer possible.
     due_ms = NOW_MS + 15_000 + 1_000
     waits = Tries(1, 0, due_ms, NOW_MS, UNANSWERED_PUSH + world.journal.rows[0].push)
     assert world.journal.parked == {("slow", "n1"): waits, ("slow", "n2"): Tries()}
@@ -208,7 +206,7 @@ def test_a_late_promise_of_a_result_is_parked() -> None:
     assert world.journal.answers == []
 
 
-def test_an_answer_from_before_a_pause_of_the_thread_is_not_late() -> None:
+def test_an_unread_answer_is_not_late_after_a_thread_pause() -> None:
     world = Slow(("n1", to("s")))
     world.transport.readable = lambda: world.answer(PushResult(202, duration_s=0.1))
     world.clock.after(60.0)
@@ -216,13 +214,13 @@ def test_an_answer_from_before_a_pause_of_the_thread_is_not_late() -> None:
     assert world.journal.states("s") == [("n1", "delivered", "")]
 
 
-def test_unanswered_pushes_leave_their_places_to_others_up_to_a_bound() -> None:
+def test_unanswered_pushes_free_their_slots_up_to_a_bound() -> None:
     world = Slow(*((f"n{number}", to(f"s{number}")) for number in range(20)), max_in_flight=2)
     begun = [len(world.transport.sent)]
     for _ in range(5):
         world.after(2.1)
         begun.append(len(world.transport.sent))
-    assert begun == [2, 4, 6, 8, 8, 8], "four times as many at most"
+    assert begun == [2, 4, 6, 8, 8, 8], "at most four times max_in_flight"
 
 
 def test_a_lane_ends_after_several_failures_in_a_row_or_a_410() -> None:
@@ -243,7 +241,7 @@ def test_the_lanes_with_known_failures_are_bounded(monkeypatch: pytest.MonkeyPat
     assert list(ran.outcomes._failures) == [f"s{number}" for number in range(12, 20)]
 
 
-def test_the_rest_for_a_receiver_that_holds_up_the_batch_is_parked() -> None:
+def test_messages_of_a_slow_receiver_are_parked_at_the_budget() -> None:
     quick = [(f"q{number}", to(f"quick{number}")) for number in range(3)]
     ran = Ran(
         filled(*quick, *((f"n{number}", to("slow")) for number in range(100))),
@@ -259,7 +257,7 @@ def test_the_rest_for_a_receiver_that_holds_up_the_batch_is_parked() -> None:
     assert waiting == [f"n{number}" for number in range(100 - len(waiting), 100)]
 
 
-def test_a_subscription_without_a_possible_envelope_fails_alone() -> None:
+def test_an_invalid_envelope_fails_its_subscription_alone() -> None:
     torn = EndpointReference("http://broken/", ("<a>",))
     broken = Subscription("broken", torn, form="raw", addressing=True)
     ran = Ran(filled(("n1", broken), ("n2", broken), ("n1", to("well"))))
@@ -267,9 +265,9 @@ def test_a_subscription_without_a_possible_envelope_fails_alone() -> None:
     assert ran.states("well") == [("n1", "delivered", "")]
 
 
-def test_nothing_is_pushed_while_kafka_is_away() -> None:
+def test_nothing_is_pushed_while_kafka_is_unavailable() -> None:
     class Late(FakeJournal):
-        """Kafka is away after the first push, until it is waited for, which takes long."""
+        """Kafka is unavailable after the first push until `catch_up`, which takes long."""
 
         def write_due(self) -> bool:
             self.late = self.late or len(self.rows) == 1
@@ -277,7 +275,7 @@ def test_nothing_is_pushed_while_kafka_is_away() -> None:
 
         def catch_up(self) -> None:
             pushed.append(len(transport.sent))
-            assert not transport.in_flight, "each push in flight has its outcome first"
+            assert not transport.in_flight, "pushes in flight are settled first"
             clock.after(1_000.0)
             super().catch_up()
             self.rows.append(self.rows[0])
@@ -287,7 +285,7 @@ def test_nothing_is_pushed_while_kafka_is_away() -> None:
     lanes = filled(*((f"n{i}", to(f"s{i % 2}")) for i in range(40)))
     Pump(transport, Envelope, 100, RETRY.batch_wait_s, clock=clock).run(PumpRun(lanes, outcomes_in(journal, now)))
 
-    assert pushed == [2], "both lanes had one in flight"
+    assert pushed == [2], "one push of each lane was in flight"
     assert len(transport.sent) == 40
     assert {row.state for row in journal.rows} == {"delivered"}
 
@@ -300,10 +298,8 @@ def test_nothing_is_pushed_while_kafka_is_away() -> None:
         ((AWAY, GONE), ["parked", "cancelled", "cancelled", "cancelled", "cancelled"]),
     ],
 )
-def test_the_rest_of_a_lane_waits_for_its_pushes_in_flight(
-    ends: tuple[PushResult, PushResult], states: list[str]
-) -> None:
-    """Topics a, b and c of one subscription: these are the outcomes when b and c are in flight together."""
+def test_a_lane_is_parked_after_its_pushes_in_flight(ends: tuple[PushResult, PushResult], states: list[str]) -> None:
+    """Topics a, b and c of one subscription; `ends` are the outcomes of b and c, which are in flight together."""
     lanes = filled()
     for number, name in enumerate(("a1", "b1", "c1", "a2", "b2", "c2")):
         lanes.add(received(name, number, name[0]), to("s"))

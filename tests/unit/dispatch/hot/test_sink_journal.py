@@ -1,4 +1,4 @@
-"""The journal of a worker: a row follows the record that it is about."""
+"""The journal of a worker: a row is written after its record."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.table_rows import attempt
 
 
 class FakeLog:
-    """A log that has what it was sent when the test says so."""
+    """A log whose records are acknowledged by the test."""
 
     def __init__(self) -> None:
         self.sent: list[Delivery | bytes] = []
@@ -76,7 +76,7 @@ class FakeLog:
 
 
 class Opened:
-    """A journal over such logs."""
+    """A journal over fake logs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.attempts, self.parked, self.dead, self.pulls = (FakeLog() for _ in range(4))
@@ -112,7 +112,7 @@ SUBSCRIPTION = Subscription(
 )
 
 
-def test_a_copy_for_one_subscription_has_a_place_of_its_own(opened: Opened) -> None:
+def test_the_place_of_a_copy_for_one_subscription(opened: Opened) -> None:
     opened.park("n", "old", 5)
     opened.park("n", "new", 6, only="new")
     assert opened.parked.sent == [Delivery("old", Place(7, 0, 5)), Delivery("new", Place(7, 0, 6))]
@@ -149,11 +149,11 @@ def test_a_worker_waits_while_a_log_is_late(opened: Opened) -> None:
     journal.store(SUBSCRIPTION, received("n").notification)
     assert journal.write_due()
     opened.pulls.late = True
-    assert not journal.write_due(), "pull points or triggers"
+    assert not journal.write_due(), "the log of pull points"
 
 
 def test_a_worker_waits_while_the_result_of_a_push_is_late() -> None:
-    """It has no row here: that of the redelivery."""
+    """The row is written by the redelivery."""
     clock = Clock()
     made = SinkJournal(KafkaSettings(), 1.0, connecting(FakeProducer()), clock)
     made.answered(Result(Promise("s", ">p", 1, 2), "delivered", 2))
@@ -169,7 +169,7 @@ def test_waiting_rows_are_bounded(opened: Opened, monkeypatch: pytest.MonkeyPatc
     assert len(opened.attempts.rows) == 20
 
 
-def test_a_mark_is_passed_when_all_before_it_is_in_its_log(opened: Opened) -> None:
+def test_a_mark_is_passed_when_earlier_records_are_acknowledged(opened: Opened) -> None:
     journal = opened.journal
     opened.park("parked")
     journal.record(attempt("pushed", "s", "delivered"))
@@ -181,7 +181,7 @@ def test_a_mark_is_passed_when_all_before_it_is_in_its_log(opened: Opened) -> No
     assert opened.attempts.rows == ["pushed", "parked"]
     journal.record(attempt("later", "s", "delivered"))
     opened.attempts.acknowledged = 2
-    assert journal.passed(), "a row behind the mark does not count"
+    assert journal.passed(), "rows behind the mark do not count"
 
     journal.store(SUBSCRIPTION, received("pulled").notification)
     journal.mark()
@@ -196,7 +196,7 @@ def test_a_message_of_a_pull_point_is_self_contained() -> None:
 xmlns:a="http://www.w3.org/2005/08/addressing">http://p/</a:Address></n:ProducerReference>'
     given = Notification("n", TopicPath("{urn:t}a/b"), b'<o:x xmlns:o="urn:o"> 1 </o:x>', 5, producer_reference)
     stored = stored_element(given, SUBSCRIPTION)
-    assert given.payload in stored, "as it was sent"
+    assert given.payload in stored, "unchanged"
     assert b"Package" not in stored
     message = etree.fromstring(stored)
     assert message.tag == f"{WSNT}NotificationMessage"

@@ -1,4 +1,4 @@
-"""What a batch leaves behind after each of its rounds."""
+"""State of the hot path after each round of a batch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class View:
 
 
 class Batches:
-    """The hot path over rounds that report what is given, in place of Spark's."""
+    """The hot path with given reports of rounds, without Spark."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *rounds: list[PartitionReport] | Exception) -> None:
         self.gate = StopGate()
@@ -89,14 +89,14 @@ def test_each_round_writes_the_positions_behind_it(monkeypatch: pytest.MonkeyPat
     assert [job.passed for job in batches.jobs] == [{}, {0: {("s", "t"): 7}, 1: {("s", "t"): 3}}]
 
 
-def test_a_batch_that_ends_early_leaves_the_position_of_its_rounds(
+def test_a_failed_batch_keeps_the_positions_of_its_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     batches = Batches(monkeypatch, [report(rest=True, p0=7)], RuntimeError("a worker died for the fourth time"))
     with pytest.raises(RuntimeError, match="fourth time"):
         batches.hot.run_batch(cast(Any, None), 0)
     assert batches.hot.positions == {0: 8}
-    assert not batches.hot.clean, "pushes were started behind them"
+    assert not batches.hot.clean, "pushes behind the positions were started"
 
     stopped = Batches(monkeypatch, [report(rest=True, p0=7)])
     monkeypatch.setattr(JobParts, "take_reports", lambda parts, reports: stopped.gate.close())
@@ -107,18 +107,18 @@ def test_a_batch_that_ends_early_leaves_the_position_of_its_rounds(
 
 
 @pytest.mark.parametrize("per_second", [50, 400, 3_000, 20_000, 1_000_000])
-def test_rounds_come_to_take_as_long_as_they_should(per_second: int) -> None:
+def test_the_duration_of_rounds_converges(per_second: int) -> None:
     rounds = Rounds(3.0)
     for _ in range(20):
         rounds.took(rounds.most / per_second)
     assert rounds.most / per_second == pytest.approx(3.0, rel=0.05)
     if per_second == 20_000:
         rounds.took(rounds.most / 400)
-        assert rounds.most / 400 == pytest.approx(3.0, rel=0.05), "slow now, found after one round"
+        assert rounds.most / 400 == pytest.approx(3.0, rel=0.05), "adapted after one round"
 
 
 @pytest.mark.parametrize(("took_s", "least", "most"), [(0.0, 1, 4_000), (1e9, 100, 100)])
-def test_a_round_neither_leaps_nor_is_mostly_overhead(took_s: float, least: int, most: int) -> None:
+def test_bounds_of_the_size_of_a_round(took_s: float, least: int, most: int) -> None:
     rounds = Rounds(3.0)
     rounds.took(took_s)
     assert least <= rounds.most <= most

@@ -1,4 +1,4 @@
-"""Timely subscriptions in the hot path: messages are pushed at once or dropped."""
+"""Timely subscriptions in the hot path: messages are pushed at once, or dropped."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ S = frozenset({"http://s/"})
 
 
 class World:
-    """An intake, lanes and the pump, at one moment; `each_s` passes with each push."""
+    """An intake, lanes and the pump; time changes only by `each_s` with each push."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class World:
         return [(row.notification, row.state) for row in self.journal.rows]
 
 
-def test_after_a_crash_no_older_message_is_pushed_behind_a_newer_one() -> None:
+def test_after_a_crash_messages_before_the_newest_are_dropped() -> None:
     world = World()
     world.intake.recovered = RecoveredDeliveries(newest={("s", TopicPath("a")): (0, 5)})
     for offset, topic, reliable in ((4, "a", False), (4, "a", True), (4, "b", False), (6, "a", False)):
@@ -100,7 +100,7 @@ def test_a_failed_push_is_dropped_with_a_row(result: PushResult, detail: str) ->
     assert (world.journal.parked, world.journal.buried) == ({}, [])
 
 
-def test_behind_an_unanswered_push_reliable_messages_are_kept() -> None:
+def test_after_a_failed_push_only_reliable_messages_are_parked() -> None:
     world = World(lambda _: REFUSED)
     for name in ("n1", "n2", "n3"):
         world.take(name, reliable=name == "n2")
@@ -112,7 +112,7 @@ def test_behind_an_unanswered_push_reliable_messages_are_kept() -> None:
         renew()
         world.take("later")
         world.push()
-        assert len(world.transport.sent) == pushes, "once more when it is on trial"
+        assert len(world.transport.sent) == pushes, "one push on trial"
 
 
 @pytest.mark.parametrize(
@@ -164,14 +164,14 @@ def test_a_slow_receiver_gets_the_newest(topics: int, pushed: list[str]) -> None
     assert {state for _, state in world.states()} == {"delivered", "dropped"}
 
 
-def test_many_recipients_get_no_old_message_behind_a_newer_one() -> None:
+def test_old_messages_for_many_recipients_are_dropped() -> None:
     many = [msgspec.structs.replace(TIMELY, id=f"s{number}") for number in range(70)]
     for accepted_ms, dropped in ((LONG_AGO_MS, 70), (NOW_MS, 0)):
         world = World()
         world.intake.take(received("n1", accepted_ms=accepted_ms), Found(many, []))
         world.intake.take(received("n2", 1, accepted_ms=NOW_MS), Found(many[:1], []))
         world.intake.take(received("n3", 2, accepted_ms=NOW_MS), Found(many, []))
-        assert world.intake.lanes.fan_outs.size == 141, "what follows on the topic waits behind it"
+        assert world.intake.lanes.fan_outs.size == 141, "later messages of the topic wait behind it"
         world.intake.fill(70)
         assert world.states() == [("n1", "dropped")] * dropped
         assert world.intake.lanes.size == 70 - dropped
@@ -180,13 +180,13 @@ def test_many_recipients_get_no_old_message_behind_a_newer_one() -> None:
 @pytest.mark.parametrize(
     ("result", "pushes", "lost_s"),
     [
-        # Refused at once, which costs nothing: as often as probes.
+        # Refused at once, without cost: as often as probes.
         (REFUSED, range(20, 30), 61),
-        # Each costs a batch its two seconds.
+        # Each push costs a batch two seconds.
         (PushResult(202, duration_s=1.9), range(8, 13), 601),
     ],
 )
-def test_twenty_minutes_of_batches_for_a_sick_receiver(
+def test_pushes_to_a_failing_receiver_in_twenty_minutes(
     result: PushResult, pushes: range, lost_s: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ms = 1_000_000_000

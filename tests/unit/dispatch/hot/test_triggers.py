@@ -1,4 +1,4 @@
-"""What triggers publish: ids that follow from their causes, and how far one leads to another."""
+"""Publications of triggers: ids that depend on the cause alone, bounded chains."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_fields_of_a_published_notification() -> None:
     assert made(trigger(), cause(accepted_ms=2 * NOW_MS)).accepted_ms == 2 * NOW_MS, "not before its cause"
 
 
-def test_triggers_publish_a_thousand_at_most_because_of_one() -> None:
+def test_one_notification_triggers_at_most_a_thousand() -> None:
     """24 on one topic, 54 on the next: 1,296 without a budget."""
     many, more = (World(*(trigger(f"{of}{number}") for number in range(count))) for of, count in (("a", 24), ("b", 54)))
     many.run(cause(accepted_ms=1))
@@ -131,7 +131,7 @@ def test_triggers_publish_a_thousand_at_most_because_of_one() -> None:
     ],
     ids=["hops", "last hop", "system", "no topic", "type", "any type", "its type"],
 )
-def test_what_a_trigger_does_not_publish(
+def test_refused_publications_of_triggers(
     of: Subscription, by: dict[str, Any], strict: bool, error: str, detail: str
 ) -> None:
     found = result(of, cause(accepted_ms=1, **by), TopicRules(check_types=strict))
@@ -140,14 +140,14 @@ def test_what_a_trigger_does_not_publish(
     assert isinstance(found, Refused) or found.hops == by.get("hops", 0) + 1
 
 
-def test_publications_count_for_the_owner_of_the_trigger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rate_of_an_owner_bounds_its_triggers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "_rates", OwnerRates())
     owned = [msgspec.structs.replace(trigger(name), owner=name[0]) for name in ("a1", "a2", "b1")]
     world = World(*owned, rules=TopicRules(per_minute=3))
     world.run(cause(id="n1", accepted_ms=1), cause(id="n2", accepted_ms=2))
     world.kafka.take()
     refused = [row[:2] for row in world.rows() if row[2:] == ("cancelled", "skipped")]
-    assert refused == [("n2", "a2")], "anna's four are one too many, bert's two are not"
+    assert refused == [("n2", "a2")], "four of owner a exceed the rate, two of owner b do not"
     rates = OwnerRates()
     assert [rates.may_publish("a", 2, now) for now in (0, 0, 0, 29, 31, 32, 600, 600, 600)] == [
         *(True, True, False, False, True, False, True, True, False)
@@ -155,19 +155,19 @@ def test_publications_count_for_the_owner_of_the_trigger(monkeypatch: pytest.Mon
 
 
 class Rows(list[Attempt]):
-    """In place of the log of attempts of a worker's journal: the rows that it writes."""
+    """Replaces the log of attempts of a worker's journal; records the rows."""
 
     add = list.append
 
     def write_due(self) -> None:
-        """Every row is in the log."""
+        """All rows are in the log."""
 
     def is_behind(self, seconds: float) -> bool:
         return False
 
 
 class World:
-    """An intake with triggers, which may begin again and again, and a Kafka of the test."""
+    """An intake with triggers, which can be repeated, and a fake Kafka."""
 
     def __init__(
         self, *triggers: Subscription, settings: KafkaSettings | None = None, rules: TopicRules = RULES
@@ -181,7 +181,7 @@ class World:
         self.rules = rules
 
     def run(self, *taken: Notification, at_ms: int = NOW_MS) -> list[int]:
-        """The number of recipients of each."""
+        """The number of recipients of each notification."""
 
         def now() -> float:
             return at_ms / 1000
@@ -198,7 +198,7 @@ class World:
         return [notifications.decode(each.value) for each in taken]
 
     def partitions(self) -> set[tuple[str, int]]:
-        """Of each id."""
+        """The partition of each id."""
         sent = zip(self.published(), self.kafka.taken, strict=True)
         return {(each.id, record.partition) for each, record in sent}
 
@@ -207,13 +207,15 @@ class World:
         return [(row.notification, row.subscription, row.state, row.error) for row in self.written]
 
 
-def test_a_publication_has_its_row_when_it_is_in_all_its_logs() -> None:
+def test_a_publication_has_its_row_after_all_its_records() -> None:
     world = World(trigger("t1"), trigger("t2", target=TriggerTarget(retain=True)))
     by = cause(accepted_ms=1)
     world.run(by)
     assert world.rows() == []
     world.kafka.take(2)
-    assert [each[1:] for each in world.rows()] == [("t1", "delivered", "")], "half of the second one is missing"
+    assert [each[1:] for each in world.rows()] == [("t1", "delivered", "")], (
+        "one of two records of the second is missing"
+    )
     world.kafka.take()
     world.journal.write_due()
     first, second = world.written
@@ -232,19 +234,19 @@ def test_a_repeated_batch_publishes_the_same_ids_in_order(topics: list[str], cut
     whole = World(*triggers)
     whole.run(*taken)
     whole.kafka.take()
-    wanted = [each.id for each in whole.published()]
-    assert len(set(wanted)) == 2 * len(taken)
+    expected = [each.id for each in whole.published()]
+    assert len(set(expected)) == 2 * len(taken)
     cut_off = World(*triggers)
     for number, count in enumerate(cuts):
         cut_off.run(*taken, at_ms=NOW_MS + 1_000 * number)
         before = len(cut_off.kafka.taken)
         cut_off.kafka.take(count)
         cut_off.kafka.abort()  # killed
-        assert [each.id for each in cut_off.published(before)] == wanted[:count]
+        assert [each.id for each in cut_off.published(before)] == expected[:count]
     cut_off.run(*taken, at_ms=2 * NOW_MS)
     cut_off.kafka.take()
-    assert {each.id for each in cut_off.published()} == set(wanted)
-    assert [each.id for each in cut_off.published(-len(wanted))] == wanted
+    assert {each.id for each in cut_off.published()} == set(expected)
+    assert [each.id for each in cut_off.published(-len(expected))] == expected
     assert cut_off.partitions() == whole.partitions()
 
 
@@ -261,7 +263,7 @@ def test_a_refused_publication_has_a_row(caplog: pytest.LogCaptureFixture, monke
     assert over.rows() == [("over", "t1", "expired", "lifespan"), ("old", "t1", "delivered", "")]
     large = World(trigger("t1", payload=""), settings=KafkaSettings(max_record_bytes=64 * 1024))
     large.run(cause(id="large", accepted_ms=1, payload=b"<x>" + b"." * 60_000 + b"</x>"))
-    assert large.rows() == [("large", "t1", "cancelled", "skipped")], "a record that Kafka refuses would stop all"
+    assert large.rows() == [("large", "t1", "cancelled", "skipped")], "a record above max_record_bytes is not sent"
     assert (world.kafka.taken, large.kafka.taken) == ([], [])
 
 

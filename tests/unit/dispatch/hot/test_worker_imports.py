@@ -1,4 +1,4 @@
-"""What a worker loads with the functions and values that it is sent: there are as many workers as task slots."""
+"""Imports of the functions and values that workers receive: there are as many workers as task slots."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from arborcast.dispatch.redelivery.partition_reports import Reports
 
 pytestmark = pytest.mark.slow
 
-# Some 70 MiB in all, and only the driver has a use for them.
+# About 70 MiB; only the driver uses them.
 OF_THE_DRIVER = ("deltalake", "numpy", "pandas", "pyarrow")
 
 
-def test_what_workers_are_sent_brings_no_table_library() -> None:
+def test_workers_import_no_table_library() -> None:
     modules = ", ".join(each.__module__ for each in (keep_worker_alive, push_partition, Reports))
     code = f"import sys, dispatch.job.worker_daemon, {modules}; print({{*{OF_THE_DRIVER}}} & {{*sys.modules}})"
 

@@ -23,7 +23,7 @@ from arborcast.dispatch.job.lease import (
 
 
 class Group:
-    """Jobs on one log, with one clock, each of which may be stopped between any two steps of its look."""
+    """Jobs on one log with one clock; each may stop between any two steps of a look."""
 
     def __init__(self, *names: str) -> None:
         self.log: list[JobLeaseRecord] = []
@@ -48,7 +48,7 @@ class Group:
             job.apply(self.log[offset], offset, self.now)
 
     def _look(self, name: str) -> Iterator[str]:
-        """What `JobLease` does, again and again."""
+        """The loop of `JobLease`."""
         job = self.jobs[name]
         while True:
             self._read(name)
@@ -73,7 +73,7 @@ class Group:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["step", "look", "wait"])), max_size=100))
 @example([("a", "look"), ("a", "step"), ("a", "step"), ("a", "wait"), ("a", "wait"), ("a", "wait"), ("b", "look")])
-def test_never_two_holders_and_soon_one(steps: list[tuple[str, str]]) -> None:
+def test_one_holder_at_most_and_one_after_the_lease_ends(steps: list[tuple[str, str]]) -> None:
     group = Group("a", "b", "c")
     for name, step in steps:
         if step == "wait":
@@ -83,7 +83,7 @@ def test_never_two_holders_and_soon_one(steps: list[tuple[str, str]]) -> None:
         else:
             group.step(name)
         assert len(group.holders()) <= 1
-    for name in "bc":  # a is stopped
+    for name in "bc":  # a has stopped
         group.whole_look(name)
     group.now += LEASE_S + RENEW_S
     for name in "bcbc":
@@ -93,7 +93,7 @@ def test_never_two_holders_and_soon_one(steps: list[tuple[str, str]]) -> None:
     assert group.holders() == [holder]
 
 
-def test_what_is_released_is_free_at_once() -> None:
+def test_a_released_lease_is_free_at_once() -> None:
     group = Group("a", "b")
     group.whole_look("a")
     group.whole_look("b")
@@ -111,5 +111,5 @@ def test_a_process_has_ended_on_this_machine() -> None:
     other = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     ended = structs.replace(me, pid=int(other.stdout))
     assert has_ended(ended)
-    assert has_ended(structs.replace(me, started=me.started + 1)), "another process has its number now"
-    assert not has_ended(structs.replace(ended, machine="elsewhere")), "nobody knows"
+    assert has_ended(structs.replace(me, started=me.started + 1)), "the process id is reused"
+    assert not has_ended(structs.replace(ended, machine="elsewhere")), "unknown"

@@ -16,7 +16,7 @@ from arborcast.topic_model.records import notifications
 from arborcast.topic_model.topics import SYSTEM
 
 
-def test_every_kind_has_a_system_topic() -> None:
+def test_each_kind_has_a_system_topic() -> None:
     assert set(TOPICS) == set(get_args(EventKind))
     assert len(set(TOPICS.values())) == len(TOPICS)
     assert all(parse_normal(f"{SYSTEM}//.").matches(path) for path in TOPICS.values())
@@ -48,7 +48,7 @@ def test_the_message_of_an_event(event: OperatorEvent, at: str, children: list[t
 
 
 class FailingWriter:
-    """The log of notifications, without Kafka for the first `failures` records."""
+    """A log of notifications whose first `failures` writes fail."""
 
     partitions = 1
 
@@ -67,7 +67,7 @@ class FailingWriter:
     def close(self) -> None: ...
 
 
-def test_an_event_waits_while_kafka_is_away_and_keeps_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_are_repeated_with_the_same_id_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator_events, "DurableWriter", FailingWriter)
     view: Any = SimpleNamespace(catch_up=lambda timeout_s: 7, subscription=lambda name: None)
     events = OperatorEvents(KafkaSettings(), view)

@@ -1,4 +1,4 @@
-"""The job's heart, and tasks that keep its workers warm."""
+"""The job's heartbeat, and the tasks that keep its workers warm."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ LIMIT_S = 30.0
 
 
 class Job:
-    """A job as its heart sees it."""
+    """A job with a heartbeat."""
 
     def __init__(self) -> None:
-        self.rounds = self.asked = self.beats = 0
+        self.rounds = self.jvm_checks = self.beats = 0
         self.jvm_ends = False
-        self.heart = Heart(self._ask, lambda: self.rounds, LIMIT_S, None)
+        self.heart = Heart(self._check_jvm, lambda: self.rounds, LIMIT_S, None)
 
-    def _ask(self) -> None:
-        self.asked += 1
+    def _check_jvm(self) -> None:
+        self.jvm_checks += 1
         if self.jvm_ends:
-            raise ConnectionError("the JVM is gone")
+            raise ConnectionError("the JVM has ended")
 
     def beat(self) -> None:
         self.beats += 1
 
 
-def test_the_heart_beats_while_redelivery_and_jvm_work(caplog: pytest.LogCaptureFixture) -> None:
+def test_heartbeats_require_redelivery_and_jvm(caplog: pytest.LogCaptureFixture) -> None:
     job = Job()
     job.heart.check(0.0)
     job.heart.check(10_000.0)
-    assert (job.asked, job.beats) == (2, 0), "a start may take its time"
+    assert (job.jvm_checks, job.beats) == (2, 0), "no heartbeat and no limit during a start"
     job.heart.beat = job.beat
     job.heart.check(10_002.0)
-    assert (job.asked, job.beats) == (3, 1)
+    assert (job.jvm_checks, job.beats) == (3, 1)
 
     job, patience_s = Job(), LIMIT_S * PATIENCE_WITH_TASKS
     job.heart.beat = job.beat
     with caplog.at_level(logging.WARNING):
         for now, beats in ((0.0, 1), (patience_s - 1, 2), (patience_s, 2), (patience_s + 2, 2)):
             job.heart.check(now)
-            assert job.beats == beats, "the redelivery did not come round"
+            assert job.beats == beats, "no round of the redelivery"
     assert len(caplog.records) == 1, "logged once"
     job.rounds += 1
     job.heart.check(patience_s + 4)
@@ -60,10 +60,10 @@ def test_the_heart_beats_while_redelivery_and_jvm_work(caplog: pytest.LogCapture
 
 
 class TaskFailed(Exception):
-    """As py4j's exception, which is none of pyspark."""
+    """Like py4j's exception, no exception of pyspark."""
 
 
-def test_a_failed_task_that_keeps_workers_does_not_end_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_keep_warm_task_does_not_end_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, tries = StopGate(), 0
 
     def fail(_: object) -> None:

@@ -1,4 +1,4 @@
-"""Workers that hang or end: real processes, forked as Spark forks its workers, and a clock of the test."""
+"""Workers that hang or end: real processes, forked as Spark's daemon forks them, and a fake clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 LIMIT_S = 30.0
 _INT = struct.Struct(">i")
 
-# Forks a worker for each word that it reads, and says its process id. SIGCHLD as Spark's daemon has it.
+# For each word on stdin: forks a worker and prints its process id. SIGCHLD is ignored, as in Spark's daemon.
 DAEMON = """
 import os, signal, sys, threading, time
 from arborcast.core import liveness
@@ -62,13 +62,13 @@ for word in sys.stdin:
 
 
 class Daemon:
-    """The daemon, the workers by name, and the driver's side."""
+    """The daemon, its workers, and the driver's side."""
 
     def __init__(self, folder: Path, limit_s: float | None = None) -> None:
-        """With a limit of its own it watches over its workers itself."""
+        """With `limit_s` the daemon itself checks its workers."""
         self.killed = 0
         self.file = folder / "run" / "workers"
-        self.beats = WorkerBeats(new_file(self.file), LIMIT_S, self._tell)
+        self.beats = WorkerBeats(new_file(self.file), LIMIT_S, self._count_killed)
         self.process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(DAEMON)],
             stdin=subprocess.PIPE,
@@ -78,7 +78,7 @@ class Daemon:
         )
         self.pids: list[int] = []
 
-    def _tell(self) -> None:
+    def _count_killed(self) -> None:
         self.killed += 1
 
     def fork(self, what: str) -> int:
@@ -90,21 +90,21 @@ class Daemon:
         return self.pids[-1]
 
     def fields(self) -> dict[int, tuple[int, int, int]]:
-        """By process id: how often it has come round, how often its tasks have, whether it has one."""
+        """By process id: rounds of the process, rounds of its tasks, whether it has a task."""
         numbers = memoryview(self.file.read_bytes()).cast("q").tolist()
         places = [numbers[at : at + 5] for at in range(0, len(numbers), 5)]
         return {pid: (runs, works, busy) for pid, _, runs, works, busy in places if pid > 0}
 
     def look(self, at: float, silent: tuple[int, ...] = (), stuck: int = 0) -> None:
-        """The driver looks, once all but the silent ones, and tasks but the stuck one's, have come round since its last
-        look."""
+        """A check by the driver, after all processes but the silent ones, and all tasks but that of `stuck`, have
+        beaten."""
         before = self.fields()
 
-        def came_round(pid: int) -> bool:
+        def has_beaten(pid: int) -> bool:
             runs, works, busy = self.fields().get(pid, (-1, -1, 0))
             return runs > before[pid][0] and (not busy or pid == stuck or works > before[pid][1])
 
-        wait_until(lambda: all(came_round(pid) for pid in before if pid not in silent))
+        wait_until(lambda: all(has_beaten(pid) for pid in before if pid not in silent))
         self.beats.check(at)
 
     def end(self) -> None:
@@ -126,14 +126,14 @@ def stop(pid: int) -> None:
     wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
 
 
-def known(daemon: Daemon, *pids: int) -> None:
+def wait_for_beats(daemon: Daemon, *pids: int) -> None:
     wait_until(lambda: set(pids) <= set(daemon.fields()))
 
 
-def test_a_stopped_worker_is_killed_and_no_other(daemon: Daemon) -> None:
-    """Whether it has a task or not: one that is stopped while it has none would never begin the next."""
+def test_only_stopped_workers_are_killed(daemon: Daemon) -> None:
+    """With or without a task: a stopped idle worker would never begin its next one."""
     idle, works, stopped, busy = (daemon.fork(what) for what in ("idle", "works", "idle", "works"))
-    known(daemon, daemon.process.pid, idle, works, stopped, busy)
+    wait_for_beats(daemon, daemon.process.pid, idle, works, stopped, busy)
     daemon.look(0.0)
     stop(stopped)
     stop(busy)
@@ -151,12 +151,12 @@ def test_a_stopped_worker_is_killed_and_no_other(daemon: Daemon) -> None:
     assert not gone(daemon.process.pid)
 
 
-def test_elsewhere_the_daemon_watches(tmp_path: Path) -> None:
-    """On a cluster. In a time of its own, so this one is short; those that run beat every 20 ms."""
+def test_on_a_cluster_the_daemon_checks_its_workers(tmp_path: Path) -> None:
+    """With real time and a short limit; running workers beat every 20 ms."""
     daemon = Daemon(tmp_path, limit_s=2)
     try:
         idle, works, stopped = (daemon.fork(what) for what in ("idle", "works", "idle"))
-        wait_until(lambda: psutil.Process(stopped).num_threads() == 2)  # it has begun to beat
+        wait_until(lambda: psutil.Process(stopped).num_threads() == 2)  # its heartbeat has started
         stop(stopped)
         wait_until(lambda: gone(stopped))
         assert not gone(idle)
@@ -166,8 +166,8 @@ def test_elsewhere_the_daemon_watches(tmp_path: Path) -> None:
         daemon.end()
 
 
-def test_a_task_that_stays_where_it_is(daemon: Daemon) -> None:
-    """The process runs, but its task does not come round: it has more time, and one without a task has all of it."""
+def test_a_stuck_task_is_killed_after_the_longer_limit(daemon: Daemon) -> None:
+    """The process beats, its task does not: the longer limit applies. A process without a task is not killed."""
     stuck, works, ended = daemon.fork("stuck"), daemon.fork("works"), daemon.fork("ended")
     wait_until(lambda: [daemon.fields().get(pid, (0, 0, 9))[2] for pid in (stuck, works, ended)] == [1, 1, 0])
     for at in (0.0, LIMIT_S * PATIENCE_WITH_TASKS - 0.1, LIMIT_S * PATIENCE_WITH_TASKS):
@@ -182,26 +182,26 @@ def test_a_task_that_stays_where_it_is(daemon: Daemon) -> None:
 
 def test_a_stopped_daemon_is_killed(daemon: Daemon) -> None:
     idle = daemon.fork("idle")
-    known(daemon, daemon.process.pid, idle)
+    wait_for_beats(daemon, daemon.process.pid, idle)
     daemon.look(0.0)
     stop(daemon.process.pid)
     daemon.look(1.0, (daemon.process.pid,))
     daemon.look(1.0 + LIMIT_S, (daemon.process.pid,))
     assert daemon.process.wait(120) == -signal.SIGKILL
     daemon.look(100.0)
-    assert not gone(idle), "Spark still has connections to those that are there"
+    assert not gone(idle), "Spark is still connected to the workers"
 
 
-def test_the_place_of_an_ended_worker_is_reused(daemon: Daemon) -> None:
+def test_the_slot_of_an_ended_worker_is_reused(daemon: Daemon) -> None:
     first = daemon.fork("idle")
-    known(daemon, first)
+    wait_for_beats(daemon, first)
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: gone(first) and not psutil.pid_exists(first))
     second = daemon.fork("idle")
-    known(daemon, second, daemon.process.pid)
+    wait_for_beats(daemon, second, daemon.process.pid)
     assert first not in daemon.fields()
-    # The driver takes it for another worker. Its own time has been suspended before the second look, which finds no
-    # silence of the workers.
+    # The driver treats it as another worker. The driver was suspended before the second look: no worker counts as
+    # silent.
     daemon.beats.check(0.0)
     daemon.beats.check(LIMIT_S - 1)
     daemon.look(LIMIT_S - 1 + 4)
@@ -210,10 +210,10 @@ def test_the_place_of_an_ended_worker_is_reused(daemon: Daemon) -> None:
 
 def test_another_process_with_the_same_id_is_not_killed(daemon: Daemon) -> None:
     idle = daemon.fork("idle")
-    known(daemon, idle)
+    wait_for_beats(daemon, idle)
     with daemon.file.open("r+b") as file:
         numbers = memoryview(bytearray(file.read())).cast("q")
-        numbers[5 + 1] -= 1  # when it was started
+        numbers[5 + 1] -= 1  # its start time
         file.seek(0)
         file.write(numbers)
     stop(idle)
@@ -223,9 +223,9 @@ def test_another_process_with_the_same_id_is_not_killed(daemon: Daemon) -> None:
     assert not gone(idle)
 
 
-def test_a_superfluous_worker_ends_without_an_error() -> None:
+def test_a_worker_without_work_exits_without_an_error() -> None:
     how = {"PYTHON_WORKER_FACTORY_SECRET": "s", "SPARK_REUSE_WORKER": "1"}
-    # As Spark has it by default.
+    # Spark's default.
     how["PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"] = "1"
     command = [sys.executable, "-m", "arborcast.dispatch.job.worker_daemon", "pyspark.worker"]
     with subprocess.Popen(
@@ -244,7 +244,7 @@ def test_a_superfluous_worker_ends_without_an_error() -> None:
             both.write(_INT.pack(1) + b"s")
             both.flush()
             assert both.read(_INT.size + 2) == _INT.pack(2) + b"ok"
-            # With something unread in its buffer a closed connection is reset.
+            # SO_LINGER 0: close resets the connection, as with unread bytes in its buffer.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         wait_until(lambda: not started_at(worker))
         daemon.stdin.close()

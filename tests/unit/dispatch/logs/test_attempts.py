@@ -1,4 +1,4 @@
-"""The log of attempts: its records, and writers of logs while Kafka refuses, hangs or is away."""
+"""The log of attempts: its records; writers of logs while Kafka refuses, hangs or is unavailable."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_attempts_are_read_in_order(number: int) -> None:
     assert all(len(value) < RECORD_BYTES + 1_000 for value in values)
 
 
-def test_readers_leave_out_a_damaged_record_and_refuse_a_newer_one() -> None:
+def test_damaged_records_are_skipped_and_newer_versions_refused() -> None:
     assert attempts.readable(b"\xc1") == ([], None)
     assert attempts.evaluation_in(b"\xc1") is None
     assert [attempts.batch_of(key) for key in (b"-1", b"7", b"--7", b"\xff", b"", None)] == [-1, 7, *[None] * 4]
@@ -56,8 +56,8 @@ def test_the_partition_of_a_subscription_never_changes() -> None:
 
 
 @pytest.mark.parametrize(("notifications", "passed"), [(100, 700), (1, len(NAMES))], ids=["many", "large"])
-def test_an_evaluation_takes_records_of_a_bounded_size(notifications: int, passed: int) -> None:
-    """A notification that let very many subscriptions pass is in several."""
+def test_records_of_an_evaluation_are_bounded_in_size(notifications: int, passed: int) -> None:
+    """Passed subscriptions of one notification may need several records."""
     matched = [
         Matched(f"n{number}", TopicPath("a"), 1, number, passed, NAMES[:passed], 3, caused=True)
         for number in range(notifications)
@@ -86,7 +86,7 @@ def test_a_dead_letter_has_the_message_and_the_last_attempt() -> None:
 
 
 class HangingProducer(FakeProducer):
-    """Settles nothing before it is aborted; then the last record was taken after all."""
+    """Acknowledges nothing before it is aborted; then only the last record."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,12 +106,12 @@ class HangingProducer(FakeProducer):
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_retry_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "RETRY_S", 0.0)
 
 
 def names(producer: FakeProducer) -> list[tuple[str, str]]:
-    """Subscription and notification of the attempts in the log."""
+    """Subscription and notification of each attempt in the log."""
     taken = (one for each in producer.taken for one in attempts.decode(each.value))
     return [(each.subscription, each.notification) for each in taken]
 
@@ -139,7 +139,7 @@ def test_a_dead_letter_is_removed_from_every_partition() -> None:
 
 @pytest.mark.parametrize(("refusals", "response"), [(0, b""), (3, b""), (0, b"x" * 60_000)], ids=repr)
 def test_each_attempt_is_written_once_in_order(refusals: int, response: bytes) -> None:
-    """Many share a record, refused records are sent again, and large ones make room for themselves."""
+    """Attempts share records, refused records are repeated, records are split by size."""
     producer, number = FakeProducer(3, refusals), 400 if response else 1_200
     log = log_over(producer)
     for each in range(number):
@@ -156,7 +156,7 @@ def test_each_attempt_is_written_once_in_order(refusals: int, response: bytes) -
         assert written == [f"n{each}" for each in range(subscription, number, 5)]
 
 
-def test_a_writer_gives_up_after_its_time_and_drops_the_connection() -> None:
+def test_a_writer_closes_its_connection_after_the_time_out() -> None:
     producer = FakeProducer(refusals=10**9)
     log = log_over(producer)
     log.add(delivered("s", 1))
@@ -177,11 +177,11 @@ def test_another_producer_sends_the_records_of_one_that_hangs(monkeypatch: pytes
 
     assert hanging.aborted
     assert [name for _, name in names(well)] == [f"n{number}" for number in range(5)]
-    assert [name for _, name in names(hanging)] == ["n5"], "a record that it took after all is not sent again"
+    assert [name for _, name in names(hanging)] == ["n5"], "an acknowledged record is not repeated"
 
 
-def test_a_producer_without_an_answer_in_time_is_not_waited_for_again() -> None:
-    """A worker settles its logs one after the other: behind the first the time of the others is over, too."""
+def test_a_second_time_out_of_a_producer_is_not_awaited() -> None:
+    """A worker settles its logs in sequence: during the first time-out the others end too."""
     clock = Clock()
     hanging, well = HangingProducer(), FakeProducer()
     writer = writer_over(hanging, well, clock=clock)
@@ -200,11 +200,11 @@ def test_a_producer_without_an_answer_in_time_is_not_waited_for_again() -> None:
     hanging.open[0].fail(KafkaTimeoutError("no answer"))
     writer.send(0, b"later", b"k")
     writer.settle(100)
-    assert hanging.waits == [0.0], "a later record does not begin its time again"
+    assert hanging.waits == [0.0], "a later record does not extend the time-out"
     assert [each.value for each in well.taken] == [b"0", b"later"]
 
 
-def test_a_topic_without_metadata_leaves_no_connection() -> None:
+def test_a_topic_without_metadata_closes_the_connection() -> None:
     class Lost(FakeProducer):
         def partitions_for(self, topic: str) -> set[int]:
             raise KafkaTimeoutError("no metadata")
@@ -217,7 +217,7 @@ def test_a_topic_without_metadata_leaves_no_connection() -> None:
     assert [producer.aborted for producer in made] == [True] * 3
 
 
-def test_attempts_are_sent_in_time_and_a_slow_kafka_is_late() -> None:
+def test_attempts_are_sent_in_time_and_is_behind() -> None:
     producer, clock = FakeProducer(), Clock(128.0)
     log = log_over(producer, clock)
     sent: list[int] = []
@@ -233,7 +233,7 @@ def test_attempts_are_sent_in_time_and_a_slow_kafka_is_late() -> None:
     clock.after(60)
     assert not log.is_behind(0.5), "nothing was sent"
     log.write_due()
-    assert not log.is_behind(0.5), "it was sent just now"
+    assert not log.is_behind(0.5), "just sent"
     clock.after(60)
     assert log.is_behind(0.5)
     producer.flush()
@@ -252,7 +252,7 @@ def test_a_record_has_the_attempts_of_one_batch() -> None:
         assert {each.batch for each in attempts.decode(record.value)} == {attempts.batch_of(record.key)}
 
 
-def test_all_records_up_to_a_number_are_in_the_log_or_not() -> None:
+def test_has_all_requires_all_earlier_records() -> None:
     producer = FakeProducer()
     writer = writer_over(producer)
     assert writer.has_all(writer.sent)
@@ -261,7 +261,7 @@ def test_all_records_up_to_a_number_are_in_the_log_or_not() -> None:
     for each in producer.open[1:]:
         each.acknowledge(None)
     assert [writer.has(number) for number in numbers] == [False, True, True]
-    assert not any(map(writer.has_all, numbers)), "the first one is missing"
+    assert not any(map(writer.has_all, numbers)), "the first record is missing"
     producer.flush()
     assert writer.has_all(writer.sent)
 
@@ -279,12 +279,12 @@ def test_unacknowledged_bytes_are_bounded() -> None:
     assert len(producer.taken) == 100
 
 
-def test_with_kafka_away_at_the_start_records_do_not_each_wait() -> None:
+def test_one_connection_attempt_for_all_records_at_the_start() -> None:
     producer, connects = FakeProducer(), count(1)
     connect = connecting(None, None, producer)
     writer = DurableWriter(KafkaSettings(), "pullpoints", lambda kafka: (next(connects), connect(kafka))[1])
     numbers = [writer.send(0, b"%d" % number, b"k") for number in range(50)]
-    assert next(connects) == 2, "it has connected once"
+    assert next(connects) == 2, "one connection attempt"
     assert not any(map(writer.has, numbers))
     writer.settle(10.0)
     assert [each.value for each in producer.taken] == [b"%d" % number for number in range(50)]

@@ -1,4 +1,4 @@
-"""Readers of the logs of waiting deliveries and dead letters skip damaged records, which stay in a compacted log."""
+"""Readers of the logs of parked deliveries and dead letters skip damaged records, which remain in a compacted log."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GARBAGE = b"\xc1 no record"
 
 @pytest.fixture
 def logs(monkeypatch: pytest.MonkeyPatch) -> ListedLogs:
-    """A delivery and a letter behind and before damaged records, one with the key of the delivery."""
+    """A delivery and a letter between damaged records, one of which has the key of the delivery."""
     logs = ListedLogs(monkeypatch)
     logs.scanned(monkeypatch, recovered, dead_letters, erasure, backup)
     for log in ("parked", "dead"):

@@ -17,7 +17,7 @@ from tests.support.make import notification
 DELIVERY = Delivery("urn:s/1", Place(3, 1, 12_000_000_000))
 
 
-def test_a_key_names_one_life_of_a_delivery_and_what_it_is_about() -> None:
+def test_keys_of_deliveries_redrives_and_tries() -> None:
     again = DELIVERY._replace(place=DELIVERY.place._replace(redrive=77))
     assert again.key() != DELIVERY.key()
     for each in (DELIVERY, again):
@@ -26,7 +26,7 @@ def test_a_key_names_one_life_of_a_delivery_and_what_it_is_about() -> None:
 
 
 @pytest.mark.parametrize("key", [b"", b"s", b"s\t1.2", b"s\t1.2.x", b"s\t1.2.3.4.5", b"\xff\t1.2.3"])
-def test_another_key_is_refused(key: bytes) -> None:
+def test_invalid_keys_are_refused(key: bytes) -> None:
     with pytest.raises(InfrastructureError, match="not that of a parked delivery"):
         parked.decode_key(key)
 
@@ -42,14 +42,14 @@ def test_untried_deliveries_hold_a_lane() -> None:
 
     log.park(DELIVERY, notification(), Tries(1, 1, 9, 9))
     producer.take()
-    assert DELIVERY.subscription not in log.held, "it has had its turn, and what comes next may be pushed"
+    assert DELIVERY.subscription not in log.held, "a tried delivery holds no lane"
     assert not log.reach()
 
     log.park(DELIVERY, notification(), Tries())
     producer.take()
     assert DELIVERY.subscription in log.held
     log.held.change((), (), {0: 1})
-    assert DELIVERY.subscription in log.held, "it has not been read yet"
+    assert DELIVERY.subscription in log.held, "the driver has not read it"
     log.held.change((), (), {0: 2})
     assert DELIVERY.subscription not in log.held
 
@@ -66,17 +66,17 @@ def test_held_lanes_of_the_driver() -> None:
     lanes.drained("s")
     assert (lanes.for_workers()[0], lanes.count()) == (frozenset(), 0)
     lanes.parked({"s": (0, 7)})
-    assert lanes.for_workers()[0] == frozenset(), "it was tried before this report came"
+    assert lanes.for_workers()[0] == frozenset(), "tried before this report"
 
     lanes.parked({"s": (0, 9)})
-    lanes.parked({"s": (3, 0)})  # the log has got more partitions
+    lanes.parked({"s": (3, 0)})  # a partition was added
     lanes.applied(3, 1)
     assert lanes.for_workers()[0] == {"s"}
     lanes.applied(0, 10)
     assert (lanes.for_workers()[0], lanes.count()) == (frozenset(), 0)
 
 
-def test_lanes_that_an_earlier_session_has_found() -> None:
+def test_lanes_found_by_an_earlier_session() -> None:
     lanes = HeldLanes()
     for name in "stu":
         lanes.found(name)
@@ -85,7 +85,7 @@ def test_lanes_that_an_earlier_session_has_found() -> None:
     lanes.found("t")
     lanes.found("u")
     lanes.drained("u")
-    assert lanes.for_workers()[0] == {"s", "t"}, "until the log is read to its end, s may still wait"
+    assert lanes.for_workers()[0] == {"s", "t"}, "s may wait until the log is read to its end"
     lanes.caught_up()
     assert lanes.for_workers()[0] == {"t"}
 
@@ -105,17 +105,17 @@ def test_an_update_examines_only_lanes_that_were_read() -> None:
     assert sorted(examined) == [0, 1, 2]
     held = lanes.for_workers()[0]
     assert len(held) == 998
-    assert lanes.for_workers()[0] is held, "two that are compared at each update are one object"
+    assert lanes.for_workers()[0] is held, "unchanged sets are the same object"
 
 
-STEPS = ("park s", "park t", "acknowledge", "acknowledge", "read", "read", "try", "tell", "report", "begin again")
+STEPS = ("park s", "park t", "acknowledge", "acknowledge", "read", "read", "try", "update", "report", "begin again")
 
 
 @given(st.lists(st.sampled_from(STEPS), min_size=15, max_size=60))
-def test_no_lane_is_free_before_all_of_it_is_read_and_tried(steps: list[str]) -> None:
+def test_a_lane_is_held_until_all_its_deliveries_are_tried(steps: list[str]) -> None:
     log: list[str] = []  # the lane of each record
-    acknowledged, read, told_read = 0, 0, 0
-    told: frozenset[str] = frozenset()
+    acknowledged, read, sent_read = 0, 0, 0
+    sent: frozenset[str] = frozenset()
     tried: set[int] = set()
     driver, worker = HeldLanes(), HeldLanes(lambda number: number <= acknowledged)
     for step in steps:
@@ -137,18 +137,18 @@ def test_no_lane_is_free_before_all_of_it_is_read_and_tried(steps: list[str]) ->
                 tried.add(offset)
                 if log[offset] not in log[offset + 1 : read]:
                     driver.drained(log[offset])
-            case "tell":
+            case "update":
                 now, positions = driver.for_workers()
-                worker.change(now - told, told - now, positions)
-                told, told_read = now, read
+                worker.change(now - sent, sent - now, positions)
+                sent, sent_read = now, read
             case "begin again":
                 worker.begin_session()
                 now, positions = driver.for_workers()
-                assert all(name in worker for name in told), "the driver has not said that they are free"
+                assert all(name in worker for name in sent), "not released by the driver"
                 worker.change(now, (), positions)
                 worker.caught_up()
-                told, told_read = now, read
+                sent, sent_read = now, read
         waiting = {log[offset] for offset in range(len(log)) if offset >= read or offset not in tried}
         assert {name for name in "st" if name in worker} >= waiting
         assert driver.for_workers()[0] >= {log[offset] for offset in range(read) if offset not in tried}
-        assert {name for name in "st" if name in worker} == told | {*log[told_read:]}
+        assert {name for name in "st" if name in worker} == sent | {*log[sent_read:]}

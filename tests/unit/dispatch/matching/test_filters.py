@@ -26,7 +26,7 @@ def condition(text: str, **namespaces: str) -> XPathFilter:
     return XPathFilter(XPATH_1, text, namespaces)
 
 
-def wanting(*content: XPathFilter, producer: tuple[XPathFilter, ...] = ()) -> Subscription:
+def with_filters(*content: XPathFilter, producer: tuple[XPathFilter, ...] = ()) -> Subscription:
     return subscription(content=content, producer=producer)
 
 
@@ -36,7 +36,7 @@ def subject(payload: bytes = b"<x a='1'/>", producer: bytes = b"", conditions: C
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Every document that is parsed from now on."""
+    """All documents that are parsed by the test."""
     documents: list[bytes] = []
 
     def parse(data: bytes) -> Document:
@@ -49,28 +49,28 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def test_all_filters_must_match() -> None:
     one, two = condition("@a = 1"), condition("@a = 2")
-    assert subject().passes(wanting(one))
-    for each in (wanting(one, two), wanting(two, one), wanting(one, producer=(condition("false()"),))):
+    assert subject().passes(with_filters(one))
+    for each in (with_filters(one, two), with_filters(two, one), with_filters(one, producer=(condition("false()"),))):
         assert not subject().passes(each)
 
 
 def test_producer_filters() -> None:
     scope = {"wsnt": "http://docs.oasis-open.org/wsn/b-2", "wsa": "http://www.w3.org/2005/08/addressing", "p": "urn:p"}
-    north = wanting(producer=(condition("wsnt:ProducerReference/wsa:Metadata/p:site = 'north'", **scope),))
+    north = with_filters(producer=(condition("wsnt:ProducerReference/wsa:Metadata/p:site = 'north'", **scope),))
     address = condition("/wsnt:NotificationProducerRP//wsa:Address = 'http://pump-7/'", **scope)
 
     assert subject(producer=PRODUCER).passes(north)
-    assert subject(producer=PRODUCER).passes(wanting(producer=(address,)))
+    assert subject(producer=PRODUCER).passes(with_filters(producer=(address,)))
     assert not subject().passes(north)
-    assert subject().passes(wanting(producer=(condition("not(*)"),)))
+    assert subject().passes(with_filters(producer=(condition("not(*)"),)))
 
 
 def test_a_payload_is_parsed_once_if_needed(parsed: list[bytes]) -> None:
-    asked = subject(b"<x/>", producer=PRODUCER)
+    judged = subject(b"<x/>", producer=PRODUCER)
     assert parsed == []
 
     for number in range(5):
-        asked.passes(wanting(condition(f"self::x{number}")))
+        judged.passes(with_filters(condition(f"self::x{number}")))
 
     assert parsed == [b"<x/>"]
 
@@ -88,8 +88,8 @@ def test_conditions_without_an_answer_do_not_match_and_count(
 ) -> None:
     conditions = Conditions()
     for payload in payloads:
-        asked = subject(payload, conditions=conditions)
-        assert not any(asked.passes(wanting(each)) for each in content)
+        judged = subject(payload, conditions=conditions)
+        assert not any(judged.passes(with_filters(each)) for each in content)
     assert conditions.unanswered == unanswered
     assert len(parsed) <= len(payloads)
 
@@ -105,11 +105,11 @@ def test_conditions_are_compiled_once_and_bounded_in_bytes(monkeypatch: pytest.M
     conditions = Conditions(most=30_000)
     for number in range(100):
         for text in ("1", f"{number} = {number}"):
-            assert subject(conditions=conditions).passes(wanting(condition(text)))
+            assert subject(conditions=conditions).passes(with_filters(condition(text)))
 
-    assert len(compiled) == len(set(compiled)) == 101, "what is used stays"
-    assert subject(conditions=conditions).passes(wanting(condition("0 = 0")))
-    assert compiled.count("0 = 0") == 2, "what is not used has gone for others"
+    assert len(compiled) == len(set(compiled)) == 101, "used conditions stay"
+    assert subject(conditions=conditions).passes(with_filters(condition("0 = 0")))
+    assert compiled.count("0 = 0") == 2, "unused conditions are evicted"
 
 
 def by(owner: str, name: str, *content: XPathFilter, host: str = "h") -> Subscription:
@@ -129,7 +129,7 @@ LARGE = notification(payload=b"<x a='1'>" + b"<y/>" * 20_000 + b"</x>")
 
 @pytest.fixture
 def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every condition that is evaluated from now on."""
+    """All conditions that are evaluated by the test."""
     texts: list[str] = []
     holds = Condition.holds
 
@@ -144,7 +144,7 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 COSTS = compile_condition(distinct(1)).cost(parse_document(LARGE.payload))
 
 
-def test_the_conditions_of_one_owner_cost_no_more_than_its_allowance(evaluated: list[str]) -> None:
+def test_cost_of_the_conditions_of_one_owner_is_bounded(evaluated: list[str]) -> None:
     hostile = [by("mallory", f"h{number}", distinct(number)) for number in range(500)]
     others = [by("anna", "cheap", condition("@a = 1")), by("", "plain")]
     of_partition = judge()
@@ -159,14 +159,14 @@ def test_the_conditions_of_one_owner_cost_no_more_than_its_allowance(evaluated: 
     assert len(of_partition.costly) == 500 - most
     assert of_partition.take_costly() == of_partition.costly
     assert of_partition.take_costly() == set(), "each is reported once"
-    # From then on, these are not judged.
+    # After that these are not evaluated.
     evaluated.clear()
     again = of_partition.recipients(LARGE, hostile)
     assert {each.id for each, judged in again if not judged} == of_partition.costly
     assert len(evaluated) == most
 
 
-def test_of_many_owners_the_most_costly_are_left_out(evaluated: list[str]) -> None:
+def test_the_most_costly_of_many_owners_are_not_evaluated(evaluated: list[str]) -> None:
     hostile = [by(f"m{number // 20}", f"h{number}", distinct(number)) for number in range(2_000)]
     of_partition = judge()
     recipients = of_partition.recipients(LARGE, [*hostile, by("anna", "anna", distinct(9_999))])
@@ -175,7 +175,7 @@ def test_of_many_owners_the_most_costly_are_left_out(evaluated: list[str]) -> No
     assert len(recipients) >= len(of_partition.costly) > 0
 
 
-def test_equal_conditions_are_paid_once_and_hosts_count_as_owners(evaluated: list[str]) -> None:
+def test_equal_conditions_cost_once_and_hosts_count_as_owners(evaluated: list[str]) -> None:
     of_partition = judge()
     alike = [by("anna", f"s{number}", distinct(1)) for number in range(1_000)]
     assert len(of_partition.recipients(LARGE, alike)) == 1_000
@@ -201,20 +201,20 @@ def test_types_are_compared_before_conditions_without_parsing(parsed: list[bytes
     subscriptions = [subscription(name, types=types) for name, types in by_types.items()]
 
     def recipients(message: Notification) -> list[str]:
-        return [each.id for each, asked in judge().recipients(message, subscriptions) if asked]
+        return [each.id for each, judged in judge().recipients(message, subscriptions) if judged]
 
-    said = notification(payload=b"<reading/>", type="{urn:plant}alarm")
-    assert recipients(said) == ["alarms", "both", "all"]
+    typed = notification(payload=b"<reading/>", type="{urn:plant}alarm")
+    assert recipients(typed) == ["alarms", "both", "all"]
     assert recipients(notification(payload=b"<reading/>", type="reading")) == ["both", "all"]
-    # Without a type beside the payload, as events of the engine.
+    # Without a declared type: the name of the payload's element, as for events of the engine.
     assert recipients(notification(payload=b"<p:alarm xmlns:p='urn:plant'/>")) == ["alarms", "both", "all"]
-    asking = subscription(content=(condition("true()"),), types=("reading",))
-    assert judge(unjudged=frozenset({"s"})).recipients(said, [asking]) == []
-    assert not Subject(Conditions(), said).passes(asking)
+    filtered = subscription(content=(condition("true()"),), types=("reading",))
+    assert judge(unjudged=frozenset({"s"})).recipients(typed, [filtered]) == []
+    assert not Subject(Conditions(), typed).passes(filtered)
     assert parsed == []
 
     # Audit, trace and replay.
-    everybody: Any = SimpleNamespace(of=lambda _: Found([asking], []))
-    for kind, found in (("reading", [asking]), ("alarm", [])):
+    everybody: Any = SimpleNamespace(of=lambda _: Found([filtered], []))
+    for kind, found in (("reading", [filtered]), ("alarm", [])):
         message = notification(payload=b"<reading/>", type=kind)
         assert filters.matching_recipients(everybody, Conditions(), message).existing == found

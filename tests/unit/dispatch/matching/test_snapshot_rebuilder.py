@@ -1,4 +1,4 @@
-"""Base and overlay under changes, with builds that the test has wait."""
+"""Base and overlay under changes, with builds that the test delays."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class KeptBase:
 
 
 class KeptBases:
-    """Bases in this process. Each but the first is ready only when `go` is set; `fail` makes the next one fail."""
+    """Bases in this process. All but the first wait for `go`; `fail` makes the next one fail."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -65,7 +65,7 @@ class KeptBases:
         return base
 
     def close(self) -> None:
-        """Nothing is left anywhere."""
+        """Nothing to delete."""
 
 
 def begun(min_overlay: int = 3) -> tuple[RoutingTable, KeptBases, SnapshotRebuilder]:
@@ -89,7 +89,7 @@ def changed(table: RoutingTable, numbers: range) -> None:
         table.apply(record(number))
 
 
-def test_the_old_base_serves_with_all_changes_until_the_new_one() -> None:
+def test_the_old_base_with_its_overlay_until_the_new_base() -> None:
     table, bases, rebuilder = begun()
     first, _ = rebuilder.current()
     bases.go.clear()
@@ -106,13 +106,13 @@ def test_the_old_base_serves_with_all_changes_until_the_new_one() -> None:
     wait_for_thread(rebuilder)
     base, overlay = rebuilder.current()
     assert base is not first
-    assert overlay.size == 3, "what changed while the base was made: one gone, two came"
-    assert 0 <= len(pickle.dumps(overlay)) - overlay.packed_size() < 200, "what travels, but for what pickle adds"
+    assert overlay.size == 3, "changes during the build: one removed, two added"
+    assert 0 <= len(pickle.dumps(overlay)) - overlay.packed_size() < 200, "the pickled size without pickle's overhead"
     assert matched(rebuilder) == ["s0", "s2", "s3", "s4", "s5", "s6"]
     assert (len(bases.shared), bases.discarded) == (2, [first]), "one build at a time"
 
 
-def test_a_failed_build_leaves_the_old_base_and_is_repeated_later(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_build_keeps_the_old_base_and_is_repeated(caplog: pytest.LogCaptureFixture) -> None:
     table, bases, rebuilder = begun()
     first, _ = rebuilder.current()
     bases.fail = True
@@ -121,7 +121,7 @@ def test_a_failed_build_leaves_the_old_base_and_is_repeated_later(caplog: pytest
     wait_for_thread(rebuilder)
     assert matched(rebuilder) == ["s0", "s1", "s2", "s3"]
     assert "no space left" in caplog.text
-    assert rebuilder._build is None, "not again with every batch"
+    assert rebuilder._build is None, "not repeated at once"
 
     bases.fail = False
     changed(table, range(4, 10))
@@ -132,10 +132,10 @@ def test_a_failed_build_leaves_the_old_base_and_is_repeated_later(caplog: pytest
     assert len(matched(rebuilder)) == 10
 
 
-def test_a_follower_in_steps_has_its_new_base_built_before() -> None:
+def test_newest_has_the_new_base_only_after_its_build() -> None:
     table, bases, rebuilder = begun()
     first, _ = rebuilder.newest()
-    assert rebuilder.renewed(), "nothing has changed since"
+    assert rebuilder.renewed(), "no changes"
     bases.go.clear()
     changed(table, range(5))
     assert rebuilder.newest()[0] is first
@@ -153,7 +153,7 @@ def test_a_follower_in_steps_has_its_new_base_built_before() -> None:
     changed(table, range(5, 10))
     rebuilder.renewed()
     wait_for_thread(rebuilder)
-    assert rebuilder.renewed(), "a better one is not to be had"
+    assert rebuilder.renewed(), "the build failed: the old base is the newest"
     assert rebuilder.newest()[0] is base
 
 
@@ -174,13 +174,13 @@ def test_a_larger_base_allows_a_larger_overlay() -> None:
         st.one_of(
             st.tuples(st.just("put"), st.integers(0, 12)),
             st.tuples(st.just("end"), st.integers(0, 12)),
-            st.tuples(st.sampled_from(["hold", "go", "ask"]), st.just(0)),
+            st.tuples(st.sampled_from(["hold", "go", "match"]), st.just(0)),
         ),
         max_size=60,
     )
 )
 def test_the_view_matches_as_the_table(steps: list[tuple[str, int]]) -> None:
-    """Whenever builds end."""
+    """Independent of the ends of builds."""
     table, bases, rebuilder = begun(min_overlay=2)
     rebuilder.current()
     actions: dict[str, Callable[[int], object]] = {
@@ -188,7 +188,7 @@ def test_the_view_matches_as_the_table(steps: list[tuple[str, int]]) -> None:
         "end": lambda number: table.apply(SubscriptionEnded(f"s{number}", "unsubscribed", 1)),
         "hold": lambda _: bases.go.clear(),
         "go": lambda _: bases.go.set(),
-        "ask": lambda _: None,
+        "match": lambda _: None,
     }
     try:
         for what, number in steps:
@@ -221,7 +221,7 @@ def test_files_of_bases(tmp_path: Path) -> None:
 
     assert isinstance(second, FileBase)
     assert [file.name for file in folder.iterdir()] == [Path(second.file).name]
-    assert [each.id for each in SnapshotView(opened).match(TopicPath("a"))] == ["s0", "s1"], "mapped stays mapped"
+    assert [each.id for each in SnapshotView(opened).match(TopicPath("a"))] == ["s0", "s1"], "the mapping stays valid"
     assert len(SnapshotView(second.open()).match(TopicPath("a"))) == 5
     rebuilder.close()
     assert not folder.exists()

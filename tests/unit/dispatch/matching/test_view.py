@@ -25,7 +25,7 @@ from tests.support.make import subscription
 HERE = "http://here/"
 
 
-class Told(SubscriptionListener):
+class RecordingListener(SubscriptionListener):
     def __init__(self) -> None:
         self.changed: list[str] = []
         self.released: list[str] = []
@@ -38,14 +38,14 @@ class Told(SubscriptionListener):
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def listener() -> RecordingListener:
+    return RecordingListener()
 
 
 @pytest.fixture
-def state(told: Told) -> ControlState:
+def state(listener: RecordingListener) -> ControlState:
     made = ControlState()
-    made.listen(told)
+    made.listen(listener)
     return made
 
 
@@ -53,7 +53,7 @@ def subscribe(state: ControlState, name: str, **more: Any) -> None:
     state.apply(SubscriptionRecord(subscription(name, url=HERE, **more)))
 
 
-def test_an_endpoint_is_released_with_its_last_subscription(state: ControlState, told: Told) -> None:
+def test_an_endpoint_is_released_with_its_last_subscription(state: ControlState, listener: RecordingListener) -> None:
     for paused in (False, False, True):
         subscribe(state, "a", paused=paused)
     subscribe(state, "b")
@@ -63,28 +63,28 @@ def test_an_endpoint_is_released_with_its_last_subscription(state: ControlState,
         state.apply(record)
     assert state.is_pushed_to(HERE)
     assert (state.subscription("a"), state.subscription("b")) == (None, subscription("b", url=HERE))
-    assert told.released == []
+    assert listener.released == []
 
     state.apply(Tombstone(subscription_key("b")))
     assert not state.is_pushed_to(HERE)
-    assert (state.endpoints, told.released) == (0, [HERE])
+    assert (state.endpoints, listener.released) == (0, [HERE])
 
 
-def test_listeners_are_called_after_a_change_of_their_subscription(state: ControlState, told: Told) -> None:
+def test_listeners_are_called_after_a_change(state: ControlState, listener: RecordingListener) -> None:
     subscribe(state, "a")
     state.apply(TopicRecord(TopicPath("t")))
     state.apply(Tombstone("topic:sub:a"))
-    assert told.changed == ["a"]
+    assert listener.changed == ["a"]
 
     state.apply(SubscriptionSuspended("a", "refused", 1, 2))
     assert state.suspended("a")
     state.apply(Tombstone(suspension_key("a")))
     assert not state.suspended("a")
-    assert told.changed == ["a"] * 3
+    assert listener.changed == ["a"] * 3
 
 
 class FakeFollower:
-    """A follower of a control log to which the test adds subscriptions."""
+    """A follower of a control log; the test adds subscriptions."""
 
     def __init__(self, view: RoutingView) -> None:
         self._view = view
@@ -101,10 +101,10 @@ class FakeFollower:
         return self.position
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
-def test_stopped_updates_take_no_steps_of_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_update_applies_no_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     view = RoutingView(KafkaSettings(), cast(Any, None), FileBases(tmp_path / "bases"))
     log = FakeFollower(view)
     monkeypatch.setattr(view, "_follower", log)

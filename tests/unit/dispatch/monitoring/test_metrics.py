@@ -41,10 +41,10 @@ def assert_shown(metrics: JobMetrics, expected: str) -> None:
     assert not missing
 
 
-def test_attempts_count_by_notification_and_pushes_once() -> None:
+def test_attempts_count_by_notification_pushes_once() -> None:
     metrics = JobMetrics()
-    told = [attempt("p1"), attempt("p1"), attempt("p2", reused=True), attempt("p3", "parked", "timeout")]
-    metrics.recorded(rows_of(*told, attempt("", "dead", "skipped")))
+    pushed = [attempt("p1"), attempt("p1"), attempt("p2", reused=True), attempt("p3", "parked", "timeout")]
+    metrics.recorded(rows_of(*pushed, attempt("", "dead", "skipped")))
     assert_shown(
         metrics,
         """
@@ -61,10 +61,10 @@ def test_attempts_count_by_notification_and_pushes_once() -> None:
         arborcast_delivery_seconds_bucket{le="0.05"} 0
         arborcast_delivery_seconds_bucket{le="0.075"} 3
         """,
-    )  # 40 ms until the push began, 20 ms until its answer
+    )  # 40 ms before the push, 20 ms until its answer
 
 
-def test_slow_endpoints_are_listed_but_never_a_label() -> None:
+def test_slow_endpoints_are_listed_and_no_label() -> None:
     metrics = JobMetrics(clock=lambda: 1_000.0)
     metrics.recorded(
         rows_of(
@@ -95,7 +95,7 @@ def test_the_percentile_of_an_endpoint_is_that_of_all_its_pushes() -> None:
 
 
 def test_endpoints_that_fail_fast_are_listed_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Among the slowest there is no room for those that refuse in no time."""
+    """Endpoints that refuse at once are not among the slowest."""
     metrics = JobMetrics(clock=lambda: 1_000.0)
     slow = [attempt(f"s{number}", endpoint=f"http://slow{number}/", duration_ms=5_000.0) for number in range(30)]
     fast = [
@@ -120,7 +120,7 @@ def test_endpoints_that_fail_fast_are_listed_and_all_are_counted(monkeypatch: py
     assert found[0].figures.endpoint == "http://open/"
 
 
-def test_stages_of_a_batch_and_batches_that_fail() -> None:
+def test_stages_of_a_batch_and_failed_batches() -> None:
     metrics = JobMetrics()
     with metrics.batch() as stages:
         stages.over("view", ("control", 0.0))

@@ -1,4 +1,4 @@
-"""Other sources of the job's figures: its JVM, lag, Spark's progress, pushes of other processes."""
+"""Further sources of the job's figures: its JVM, lag, Spark's progress, pushes of other processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from arborcast.engine.monitoring.samples import JvmSample, Scrape, sample_of
 
 
 def jvm_factory() -> Any:
-    """The ManagementFactory of a JVM as py4j shows it."""
+    """The ManagementFactory of a JVM, as py4j presents it."""
     heap = Mock(**{"getUsed.return_value": 50, "getCommitted.return_value": 80, "getMax.return_value": 100})
     factory = Mock()
     factory.getMemoryMXBean.return_value.getHeapMemoryUsage.return_value = heap
@@ -50,7 +50,7 @@ def test_the_jvm_is_read_every_five_seconds_at_most() -> None:
     assert sample.jvms == {"dispatch": JvmSample(50, 80, 100, 8, 1.0, 20_000, 90)}
 
 
-def test_a_jvm_about_to_end_has_no_figures() -> None:
+def test_a_closed_jvm_has_no_figures() -> None:
     factory, registry = jvm_factory(), Registry()
     factory.getMemoryMXBean.side_effect = RuntimeError("the gateway is closed")
     declare_jvm(registry, spark_jvm(factory, [0.0]).read)
@@ -58,10 +58,10 @@ def test_a_jvm_about_to_end_has_no_figures() -> None:
     assert factory.getMemoryMXBean.call_count == 1
 
 
-def test_seconds_of_lag_count_from_the_first_look_that_found_it() -> None:
+def test_seconds_of_lag_count_from_its_first_measurement() -> None:
     clock = LagClock()
     clock.measure(100, {0: 5}, {0: 5})
-    # At 130 records 5..7 are settled: the other one came between the looks at 110 and 120.
+    # At 130 records 5 to 7 are settled: record 8 was appended between the measurements at 110 and 120.
     for now, end, position, lag in ((110, 8, 5, Lag(3, 0)), (120, 9, 5, Lag(4, 10)), (130, 9, 8, Lag(1, 10))):
         assert clock.measure(now, {0: end}, {0: position}) == lag
     assert clock.measure(140, {0: 9}, {0: 9}) == Lag(0, 0)
@@ -71,7 +71,7 @@ def test_seconds_of_lag_count_from_the_first_look_that_found_it() -> None:
     for second in range(3_000):
         lag = clock.measure(second, {0: second + 1}, {0: 0})
     assert lag == Lag(3_000, 2_999)
-    assert len(clock._marks) <= 1_001, "a query that is stuck for hours takes no more memory"
+    assert len(clock._marks) <= 1_001, "memory is bounded"
 
 
 def test_the_progress_of_a_query() -> None:
@@ -99,7 +99,7 @@ def test_pushes_in_flight_in_another_process(tmp_path: Path) -> None:
 
     Gauge(driver.file).of_task(3)(0)
     assert driver.total() == 70_000
-    # A worker that was killed takes nothing back: the end of the batch does.
+    # A killed worker does not decrement its count: the end of the batch clears it.
     driver.clear()
     assert driver.total() == 0
 

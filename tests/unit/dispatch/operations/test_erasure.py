@@ -1,4 +1,4 @@
-"""Payloads of the archive are emptied file by file; rows, and what no erasure covers, stay."""
+"""Payloads in the archive are emptied file by file; rows and other payloads stay."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def erase(folder: Path, *scopes: ErasureScope) -> dict[str, int]:
 
 
 def left(folder: Path) -> dict[str, bytes]:
-    """The payloads that are there, by notification; all rows are."""
+    """The remaining payloads, by notification; checks that no row is missing."""
     rows = NOTIFICATIONS.read(DeltaTable(str(folder / "notifications"))).to_pylist()
     assert len(rows) == 40
     assert all(bool(each["payload"]) is (each["erased"] is None) for each in rows)
@@ -102,7 +102,7 @@ def test_payloads_of_an_erasure_are_emptied(
 
 
 class Pass:
-    """Passes of an eraser over logs in memory."""
+    """An eraser over logs in memory."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.logs = ListedLogs(monkeypatch)
@@ -125,7 +125,7 @@ class Pass:
         self.cuts.append(offset)
 
     def close(self) -> None:
-        """There is no connection."""
+        """No connection."""
 
     def pull(self, point: str, record: PullRecord) -> None:
         self.append_encoded([pull.encode(point, record)])
@@ -153,25 +153,25 @@ def test_an_erasure_keeps_few_messages_of_pull_points_in_memory(monkeypatch: pyt
     passes.pull("p", Returned("returned"))
     scopes = [ErasureScope("e", EVER_MS, subject="7")]
     assert passes.eraser._pull_points(scopes) == Counter({"e": 5})
-    assert passes.eraser._pull_points(scopes) == {"e": 0}, "a client fetches a message"
+    assert passes.eraser._pull_points(scopes) == {"e": 0}, "a client has claimed a message"
     passes.pull("p", Settled("kept"))
     assert passes.eraser._pull_points(scopes) == {}
-    assert max(passes.appended) == 2 * 2, "a claim and its settlement of each message"
+    assert max(passes.appended) == 2 * 2, "a claim and a settlement for each message"
     assert passes.pullable() == [b"<e>n7<p>8</p></e>"]
 
 
-def test_a_clock_with_a_wrong_time_zone_deletes_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kafka's times differ from those of a gateway in another time zone by hours."""
+def test_erasure_with_a_gateway_clock_off_by_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway's times differ from Kafka's, as with a wrong time zone."""
     passes, hour_ms = Pass(monkeypatch), 3_600_000
     before_ms = 100 * hour_ms
     for number, accepted_ms in enumerate((90, 95, 101, 96, 105)):
         made = notification(f"n{number}", "a", accepted_ms=accepted_ms * hour_ms)
         passes.logs.write("notifications", *notifications.encode(made), (90 + number) * hour_ms)
-    assert not passes.eraser._cut(ErasureScope("e", before_ms)), "a covered one is behind an uncovered one"
+    assert not passes.eraser._cut(ErasureScope("e", before_ms)), "a covered record is behind an uncovered one"
     assert passes.cuts == [2]
 
 
-def test_two_erasures_are_carried_out_together(table: Path, tmp_path: Path) -> None:
+def test_two_erasures_in_one_pass(table: Path, tmp_path: Path) -> None:
     both = ErasureScope("e1", EVER_MS, subject="1"), ErasureScope("e2", EVER_MS, topic="b")
     assert erase(table, *both) == {"e1": 4, "e2": 20}
     assert len(left(table)) == 16

@@ -1,4 +1,4 @@
-"""Shares, budgets and burn rates, from rows of the table; what an attempt means for the objective."""
+"""Shares, budgets and burn rates from rows of the table; the result of an attempt for the objective."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 
 
 def row(ago: float, subscription: str = "s1", owner: str = "", **counts: int | None) -> dict[str, object]:
-    """Of so many hours before the present one."""
+    """A row for the hour `ago` hours before the present one."""
     hour = NOW.replace(minute=0) - timedelta(hours=ago)
     return neutral(SLO, day=hour.date(), hour=hour, subscription=subscription, owner=owner, **counts)
 
@@ -32,7 +32,7 @@ def table(folder: Path, *rows: dict[str, object]) -> str:
     return location
 
 
-def test_the_objective_of_all_of_an_owner_and_of_a_subscription(tmp_path: Path) -> None:
+def test_objectives_of_all_of_owners_and_of_subscriptions(tmp_path: Path) -> None:
     location = table(
         tmp_path,
         row(0, "s1", "ann", in_time=90, late=8, lost=2, receiver=50),
@@ -57,13 +57,13 @@ def test_the_objective_of_all_of_an_owner_and_of_a_subscription(tmp_path: Path) 
     assert objectives(str(tmp_path / "none"), slo, 10) == (nothing, (), 0)
 
 
-def test_the_part_of_the_oldest_hour_within_the_time_counts(tmp_path: Path) -> None:
-    """At half past twelve half of eleven o'clock's hour is within an hour."""
+def test_the_oldest_hour_counts_in_part(tmp_path: Path) -> None:
+    """At 12:30 half of the hour from 11:00 is within one hour."""
     location = table(tmp_path, row(0, in_time=50), row(1, late=100), row(2, late=100))
     found = objectives(location, SloSettings(target=0.9), 1, now=NOW.timestamp()).all
     assert found.burn_1h == pytest.approx(5.0), "50 late of 100"
     assert found.burn_6h == pytest.approx(8.0), "200 late of 250"
-    assert burn_rate(999, 1, 0.999) == pytest.approx(1.0), "it spends the budget exactly"
+    assert burn_rate(999, 1, 0.999) == pytest.approx(1.0), "exactly the budget"
     assert burn_rate(0, 0, 0.999) == 0.0
 
 
@@ -87,7 +87,7 @@ def test_hours_of_an_earlier_version_have_no_attempts(tmp_path: Path) -> None:
 
 
 def tried(state: str = "delivered", number: int = 1, push: str = "p", ends_ms: int = 1_000, **more: Any) -> SloAttempt:
-    """Accepted at 1,000 ms, with a push that took 100 ms."""
+    """Accepted at 1,000 ms, with a push of 100 ms."""
     return SloAttempt("s", number, push, state, 1_000, 1_000 + ends_ms - 100, 100.0, **more)  # type: ignore[arg-type]
 
 
@@ -116,7 +116,7 @@ def test_each_delivery_counts_once(result: str | None, held_ms: int, attempts: l
     assert [result_of(each, 30_000, held_ms) for each in attempts] == [result] * len(attempts)
 
 
-def test_a_receiver_holds_its_deliveries_by_a_fault_or_a_pause() -> None:
+def test_a_receiver_delays_its_deliveries_by_a_fault_or_a_pause() -> None:
     faults = [tried("parked", error="connect"), tried("parked", number=3, error="timeout")]
     pauses = [unpushed("parked", "waiting", detail) for detail in (SICK, "the subscription is paused")]
     assert all(map(holds, [*faults, *pauses]))

@@ -1,4 +1,4 @@
-"""Views of waiting deliveries and dead letters. On logs in Kafka: tests/integration/dispatch/test_waiting.py."""
+"""Views of waiting deliveries and dead letters. With Kafka: tests/integration/dispatch/test_waiting.py."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_repeated_batch_changes_nothing_and_a_request_does(logs: ListedLogs) -
         assert names(view) == ["n3"], "a log that was created again is read from its beginning"
 
 
-def test_a_kept_view_reads_each_record_of_its_kafka_once(logs: ListedLogs) -> None:
+def test_a_kept_view_reads_each_record_once(logs: ListedLogs) -> None:
     kept = DeliveryViews()
 
     def shown(kafka: KafkaSettings = KAFKA) -> tuple[list[str], int]:
@@ -110,11 +110,11 @@ def test_a_kept_view_reads_each_record_of_its_kafka_once(logs: ListedLogs) -> No
     assert [shown(each) for each in (KafkaSettings(prefix="other"), KAFKA)] == [
         (["n1", "n2"], 204),
         (["n1", "n2"], 306),
-    ], "another Kafka: it begins again"
+    ], "another Kafka: the view is read again"
 
 
 def steps(view: PendingView, read: Callable[[], Sized]) -> int:
-    """The steps of the database to read ten entries."""
+    """The database steps to read ten entries."""
     taken = 0
 
     def count() -> int:
@@ -128,7 +128,7 @@ def steps(view: PendingView, read: Callable[[], Sized]) -> int:
     return taken
 
 
-def test_a_full_disk_costs_another_reading_of_the_log(logs: ListedLogs) -> None:
+def test_the_log_is_read_again_after_a_full_disk(logs: ListedLogs) -> None:
     kept = DeliveryViews()
     with kept.opened(PendingView, KAFKA) as view:
         view._db.execute("PRAGMA max_page_count = 30")
@@ -167,7 +167,7 @@ def test_the_cost_of_a_page_does_not_grow_with_the_log(logs: ListedLogs) -> None
 
 
 def test_attempts_are_requested_while_the_view_is_read(logs: ListedLogs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of all waiting deliveries would need a gigabyte for a million."""
+    """A list of a million waiting deliveries would need a gigabyte."""
     read, written, read_at_flush = 0, 0, []
 
     def counted(value: bytes) -> Parked:
@@ -234,10 +234,10 @@ def test_dead_letters_have_groups_by_endpoint_and_reason(logs: ListedLogs) -> No
 
 @pytest.mark.parametrize("newest_first", [False, True])
 @pytest.mark.parametrize("merged", [0, 50])
-def test_parts_behind_a_place_are_the_whole_list(
+def test_concatenated_parts_equal_the_whole_list(
     logs: ListedLogs, monkeypatch: pytest.MonkeyPatch, newest_first: bool, merged: int
 ) -> None:
-    """Also when entries of the same time, or of parts that were read, are removed and added meanwhile."""
+    """Also if entries of the same time, or of parts already read, are removed and added."""
     monkeypatch.setattr(views, "_MERGED", merged)
 
     def read(view: DeliveryView, wanted: ViewFilter) -> list[ViewEntry]:
@@ -263,7 +263,7 @@ def test_parts_behind_a_place_are_the_whole_list(
         assert following == others[1 if not newest_first else 2 :]
 
 
-def test_dead_letters_are_taken_up_by_number_and_by_bytes() -> None:
+def test_chunks_of_dead_letters_by_number_and_by_bytes() -> None:
     def chunks(size: int, count: int) -> list[int]:
         one = DeadLetter("s", "http://s/", notification("n", payload=b"x" * size), "dead", 2, 3)
         return [len(each) for each in _chunks((delivery(number), one) for number in range(count))]

@@ -1,4 +1,4 @@
-"""Whatever happens to servers, job and clock: every request ends, and who gets one again is told so."""
+"""For any failures of servers, job and clock: every request ends, and repetitions are numbered."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ANSWERS = {
 
 Step = tuple[str, int, str]
 
-# What happens most is there more than once.
+# Frequent steps are listed several times.
 ASK = st.tuples(st.just("ask"), st.integers(1, 6), st.just(""))
 RUN = st.tuples(st.just("run"), st.sampled_from((1, 15, 15, 50, 100, 3_000, 60_000, HOUR_MS)), st.just(""))
 
@@ -49,11 +49,11 @@ STEPS = st.lists(
 
 
 class History:
-    """What a test makes of the steps."""
+    """Applies the steps to a world."""
 
     def __init__(self) -> None:
         self.world = World()
-        self.asked = 0
+        self.requested = 0
         self.capacity: dict[str, int] = {}
         for number, name in enumerate(NAMES):
             self.world.serve(name, takes_ms=10 + 33 * number)
@@ -64,9 +64,9 @@ class History:
         match what:
             case "ask":
                 for _ in range(number):
-                    self.asked += 1
-                    merge = b"e" if self.asked % 3 else b""
-                    world.ask(f"r{self.asked}", priority=self.asked % 2, merge=merge)
+                    self.requested += 1
+                    merge = b"e" if self.requested % 3 else b""
+                    world.ask(f"r{self.requested}", priority=self.requested % 2, merge=merge)
             case "serve":
                 world.serve(name, capacity=number)
                 self.capacity[name] = max(number, self.capacity[name])
@@ -91,14 +91,14 @@ class History:
                 answer = ANSWERS[what]
                 world.endpoints[f"http://{name}/"].answer = lambda _: answer
         world.hear()
-        # Who says that it is gone has its subscription ended.
+        # A server that answers 410 is unsubscribed.
         for each in world.gone_said:
             world.subscriptions.pop(each, None)
         world.gone_said.clear()
         world.hear()
 
     def heal(self) -> None:
-        """All is well from now on, and for a while."""
+        """No further failures; enough time for all requests to end."""
         self.world.writes_left = None
         self.world.suspended_now.clear()
         for name in NAMES:
@@ -112,7 +112,7 @@ class History:
 
 
 @given(STEPS)
-def test_every_request_ends_and_a_repeat_says_that_it_is_one(steps: list[Step]) -> None:
+def test_every_request_ends_and_repetitions_are_numbered(steps: list[Step]) -> None:
     history = History()
     for step in steps:
         history.step(*step)
@@ -121,14 +121,14 @@ def test_every_request_ends_and_a_repeat_says_that_it_is_one(steps: list[Step]) 
     ended: defaultdict[str, set[str]] = defaultdict(set)
     for row in world.attempts:
         ended[row.notification].add(row.state)
-    for number in range(1, history.asked + 1):
+    for number in range(1, history.requested + 1):
         assert ended[f"r{number}"] & {"delivered", "dead", "expired"}, f"r{number}: {ended[f'r{number}']}"
     assert (world.log, world.store.count, world.redelivery.lanes) == ({}, 0, 0)
     had: Counter[str] = Counter()
     for arrival in world.arrivals:
         assert 0 <= arrival.sequence <= 5
         for request in arrival.notifications:
-            assert arrival.sequence or not had[request], f"{request} comes again without a number"
+            assert arrival.sequence or not had[request], f"{request} is repeated without a number"
             had[request] += 1
     for name in NAMES:
         assert world.most_at.get(f"http://{name}/", 0) <= history.capacity[name] + (world.crashes > 0) * 3

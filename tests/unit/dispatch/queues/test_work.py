@@ -1,4 +1,4 @@
-"""Queues in the world of the redelivery: where requests go, and what follows from the answers."""
+"""Queues in the redelivery: the choice of servers, and the results of answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAULT = PushResult(
     response=b'<s:Envelope xmlns:s="s" xmlns:q="urn:arborcast:queue"><s:Body><s:Fault><s:Code><s:Value>s:Receiver'
     b"</s:Value><s:Subcode><s:Value>q:Invalid</s:Value></s:Subcode></s:Code>",
 )
-# Of a world in which no breaker opens.
+# No breaker opens.
 PATIENT = retry(breaker_failures=1_000)
 
 
@@ -44,7 +44,7 @@ def served_by(*names: str, **settings: Any) -> World:
 
 
 def sent(world: World) -> list[tuple[str, str, int]]:
-    """Server, first request and number of the retransmission of each push."""
+    """Server, first request and retransmission number of each push."""
     return [(each.subscription, each.notifications[0], each.sequence) for each in world.arrivals]
 
 
@@ -52,7 +52,7 @@ def states(world: World) -> Counter[str]:
     return Counter(world.states().values())
 
 
-def test_the_server_that_is_idle_for_the_longest_is_next() -> None:
+def test_the_server_with_the_longest_idle_time_is_next() -> None:
     world = served_by("s1", "s2", "s3")
     world.ask_some(7)
     world.run(1_000)
@@ -95,7 +95,7 @@ def test_a_server_that_leaves() -> None:
     world.end("s1")
     world.run(100)
     assert sent(world)[1:] == [("s2", "failed", 1)]
-    # A push that is under way at that moment counts.
+    # A push in flight counts.
     world.end("s2")
     world.run(2_000)
     assert world.states() == {(LANE, "failed"): "delivered"}
@@ -123,7 +123,7 @@ def test_a_request_that_all_servers_refuse_is_a_dead_letter() -> None:
     assert world.states() == {(LANE, "bad"): "dead", (LANE, "good"): "delivered"}
     assert [(letter.error, letter.status) for letter in world.buried] == [("invalid", 422)]
     assert sorted(world.arrived("s1") + world.arrived("s2")) == ["bad", "bad", "good"]
-    # Also when the last one leaves that has not refused it.
+    # Also when the last server leaves that has not refused it.
     world.answers("s1", INVALID)
     world.answers("s2", OK, takes_ms=10_000)
     world.ask_some(0, "bad too", "other")
@@ -134,7 +134,7 @@ def test_a_request_that_all_servers_refuse_is_a_dead_letter() -> None:
     assert world.states()[LANE, "bad too"] == "dead"
 
 
-def test_what_may_have_been_sent_before_a_crash_has_a_number() -> None:
+def test_requests_in_flight_at_a_crash_are_numbered_repetitions() -> None:
     world = World()
     world.serve("s", takes_ms=1_000)
     world.ask_some(2)
@@ -146,7 +146,7 @@ def test_what_may_have_been_sent_before_a_crash_has_a_number() -> None:
     assert states(world) == {"delivered": 3}
 
 
-def test_a_suspended_server_gets_nothing_until_it_is_resumed() -> None:
+def test_a_suspended_server_gets_no_requests() -> None:
     world = served_by("s1", "s2")
     world.suspended_now.add("s1")
     world.hear()
@@ -160,7 +160,7 @@ def test_a_suspended_server_gets_nothing_until_it_is_resumed() -> None:
     assert world.too_much == []
 
 
-def test_with_a_server_the_other_subscriptions_of_its_endpoint_are_suspended() -> None:
+def test_all_subscriptions_of_a_server_s_endpoint_are_suspended() -> None:
     world = served_by("s", retry=retry(suspend_after_s=3_600.0))
     world.subscribe("other", endpoint="s")
     world.answers("s", REFUSED)
@@ -170,7 +170,7 @@ def test_with_a_server_the_other_subscriptions_of_its_endpoint_are_suspended() -
     assert set(world.suspended_said) == {"s", "other"}
 
 
-def test_when_the_clock_is_put_back_what_was_tried_is_due() -> None:
+def test_tried_requests_are_due_after_the_clock_is_set_back() -> None:
     world = served_by("s")
     world.answers("s", lambda _: BROKEN if len(world.arrivals) == 1 else OK)
     world.ask("r")
@@ -180,7 +180,7 @@ def test_when_the_clock_is_put_back_what_was_tried_is_due() -> None:
     assert world.arrived("s") == ["r", "r"]
 
 
-def test_a_fault_for_each_request_that_will_have_no_answer() -> None:
+def test_a_fault_for_each_request_without_an_answer() -> None:
     world = served_by("s", retry=PATIENT)
     answers = {"bad": INVALID, "silent": BROKEN}
     world.answers("s", lambda ids: answers.get(ids[0], OK))
@@ -197,8 +197,8 @@ def test_a_fault_for_each_request_that_will_have_no_answer() -> None:
     assert "<wsa:RelatesTo>urn:late</wsa:RelatesTo>" in world.faults[-1][1]
 
 
-def test_a_fault_for_a_pull_point_of_this_broker_is_stored_there() -> None:
-    """Not through the gateway, which would want credentials."""
+def test_faults_for_pull_points_of_this_broker_are_stored() -> None:
+    """The gateway would require credentials."""
     world = served_by("s")
     world.answers("s", INVALID)
     world.ask("bad", reply_to="http://gateway/wsn/pullpoints/p1", reply_point="p1")
@@ -211,7 +211,7 @@ def test_a_fault_for_a_pull_point_of_this_broker_is_stored_there() -> None:
     assert world.states() == {(LANE, "bad"): "dead"}
 
 
-def test_of_many_faults_only_some_are_under_way_at_a_time() -> None:
+def test_faults_in_flight_are_bounded() -> None:
     world = World()
     world.ask_some(600, reply_to="http://user/")
     world.run(2 * DAY_MS)
@@ -219,7 +219,7 @@ def test_of_many_faults_only_some_are_under_way_at_a_time() -> None:
     assert world.most_in_flight <= 32
 
 
-def test_a_user_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_user_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     transport = FakeTransport(lambda _: REFUSED)
     users = QueueUsers(transport, cast(Any, None))
     row = Attempt("n", LANE, TopicPath("q"), "", 0, "", "expired", 1, 2, 0.0)
@@ -229,7 +229,7 @@ def test_a_user_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptureF
     assert [vars(each)["endpoint"] for each in caplog.records] == ["http://away/", "http://gone/"]
 
 
-def test_only_a_server_gets_the_address_for_the_answer() -> None:
+def test_the_reply_address_is_for_servers_only() -> None:
     reply_to = EndpointReference("http://u/?a=1&b=2", ("<who xmlns='urn:u'>me</who>",))
     request = notification(message_id="urn:1", queue=True, reply_to=reply_to)
     entry = (
@@ -241,16 +241,16 @@ def test_only_a_server_gets_the_address_for_the_answer() -> None:
     assert b"Request" not in Envelope(subscription()).request([request], 1).body
 
 
-def test_a_server_gets_a_mark_for_the_pull_point_where_an_answer_is_awaited() -> None:
-    """For each request, until its lifespan ends, and a minute: it may be pushed at the last moment."""
+def test_permission_of_a_server_to_answer_to_a_pull_point() -> None:
+    """Per request, until a minute after the end of its lifespan: the push may be made at the last moment."""
     point = EndpointReference("http://gateway/wsn/pullpoints/p1")
 
-    def asked(number: int, reply_point: str = "p1", valid_until_ms: int = 0) -> Notification:
+    def made(number: int, reply_point: str = "p1", valid_until_ms: int = 0) -> Notification:
         facts: dict[str, Any] = {"message_id": f"urn:{number}", "reply_to": point, "reply_point": reply_point}
         return notification(f"n{number}", accepted_ms=1_000, valid_until_ms=valid_until_ms, **facts)
 
     def body(server: Subscription, now_s: float = 2.0) -> bytes:
-        together = [asked(0), asked(1, valid_until_ms=5_000), asked(2, reply_point="")]
+        together = [made(0), made(1, valid_until_ms=5_000), made(2, reply_point="")]
         return Envelope(server, VAULT, lifespan_s=20.0).request(together, 1, now_s).body
 
     server = subscription(queue=1, owner="bert")
@@ -261,13 +261,13 @@ def test_a_server_gets_a_mark_for_the_pull_point_where_an_answer_is_awaited() ->
         assert mark is not None
         assert may_answer(mark, request, until_ms, VAULT.keys)
         assert not may_answer(mark, request, until_ms + 1, VAULT.keys)
-    assert marks[2] is None, "another address needs none"
-    assert b">90000." in body(server, 30.0), "what is sent again later may be answered, too"
+    assert marks[2] is None, "other addresses need no permission"
+    assert b">90000." in body(server, 30.0), "also for a later repetition"
     assert b"Answer" not in body(msgspec.structs.replace(server, owner=""))
     assert b"Answer" not in body(msgspec.structs.replace(server, queue=0))
 
 
-def test_equal_requests_are_done_once_at_the_place_of_the_first() -> None:
+def test_equal_requests_are_executed_once_in_the_first_place() -> None:
     world = World()
     world.serve("s", takes_ms=100)
     world.ask("busy", merge=b"e")
@@ -276,14 +276,16 @@ def test_equal_requests_are_done_once_at_the_place_of_the_first() -> None:
         world.ask(f"r{number}", merge=b"e" if number % 2 else b"f", reply_to=f"http://user/{number}")
     world.ask("other")
     world.run(HOUR_MS)
-    assert [len(each.notifications) for each in world.arrivals] == [1, 25, 25, 1], "not with what is being done"
+    assert [len(each.notifications) for each in world.arrivals] == [1, 25, 25, 1], (
+        "a request in execution is not merged"
+    )
     assert [request for _, request, _ in sent(world)] == ["busy", "r0", "r1", "other"]
     rows = [row.state for row in world.attempts if row.error == "merged"]
     assert rows == ["delivered"] * 48
     assert (states(world), world.faults, world.log) == ({"delivered": 52}, [], {})
 
 
-def test_equal_requests_are_as_many_as_one_push_may_hold() -> None:
+def test_merged_requests_are_bounded_by_the_size_of_a_push() -> None:
     world = World()
     world.serve("s", takes_ms=100)
     world.ask("busy", merge=b"e")
@@ -295,7 +297,7 @@ def test_equal_requests_are_as_many_as_one_push_may_hold() -> None:
     assert states(world) == {"delivered": 34}
 
 
-def test_equal_requests_are_sent_again_together_and_end_together() -> None:
+def test_merged_requests_are_repeated_and_end_together() -> None:
     world = served_by("s", retry=PATIENT)
     world.answers("s", BROKEN)
     for number in range(3):
@@ -328,7 +330,7 @@ def test_pushes_of_queues_are_bounded_in_bytes() -> None:
         world.serve(f"s{number}", takes_ms=1_000)
         world.ask(f"r{number}", payload=b"x" * 10 * 1024 * 1024)
     world.run(500)
-    assert len(world.arrivals) == 4, "half of 64 MiB, and the request that goes beyond it"
+    assert len(world.arrivals) == 4, "half of 64 MiB, plus the request that exceeds it"
     world.run(HOUR_MS)
     assert world.store.count == 0
 
@@ -344,7 +346,7 @@ def test_a_server_and_other_subscriptions_share_the_limit_of_their_endpoint() ->
     assert (world.most_at, world.store.count) == ({"http://s/": 2}, 0)
 
 
-def test_a_slot_for_a_server_that_ends_at_this_moment_is_passed_on() -> None:
+def test_the_slot_of_a_server_that_unsubscribes_is_passed_on() -> None:
     world = World(push=PushSettings(max_in_flight_per_endpoint=1))
     world.serve("a", queue="qa")
     other = world.serve("b", queue="qb")
@@ -365,23 +367,23 @@ def test_a_slot_for_a_server_that_ends_at_this_moment_is_passed_on() -> None:
     assert world.states()["queue:qa", "ra"] == "delivered"
 
 
-def test_a_turn_costs_no_more_with_a_thousand_idle_servers() -> None:
+def test_the_cost_of_a_turn_with_a_thousand_idle_servers() -> None:
     world = served_by(*(f"s{number}" for number in range(1_000)))
     world.answers("s0", BROKEN)
     world.ask("refused")
     world.run(1_000)
     world.ask("again")
-    asked, ask = 0, world.store.query
+    queries, ask = 0, world.store.query
 
     def counted(query: str, *values: object) -> list[tuple[Any, ...]]:
-        nonlocal asked
-        asked += 1
+        nonlocal queries
+        queries += 1
         return ask(query, *values)
 
     world.store.query = counted  # type: ignore[method-assign]
     world.run(1_000)
     assert world.states()[LANE, "again"] == "delivered"
-    assert asked < 60
+    assert queries < 60
     world.run(HOUR_MS)
     assert {each.subscription for each in world.arrivals if "refused" in each.notifications} == {"s0"}
 
@@ -408,8 +410,8 @@ def test_figures_of_a_queue() -> None:
     assert figures.idle + figures.sick == 3
 
 
-def test_servers_of_which_a_session_reads_while_it_begins_are_used() -> None:
-    """No change of theirs comes later: the log of what is parked may be read before that of subscriptions."""
+def test_servers_found_during_the_start_of_a_session_are_used() -> None:
+    """They change no more: the parked log may be read before the control log."""
     world = World()
     world.ask("r")
     world.restart()
@@ -445,16 +447,14 @@ def test_a_server_that_reports_later_is_busy_until_its_result() -> None:
         ("", "refused", ["s", "other"]),
         ("", "failed", ["s", "s"]),
         ("", None, ["s", "s"]),
-        ("clock put back", None, ["s", "s"]),
+        ("clock set back", None, ["s", "s"]),
         ("restart", "delivered", ["s"]),
         ("restart", None, ["s", "other"]),
         ("leaves", "delivered", ["s"]),
         ("leaves", None, ["s", "other"]),
     ],
 )
-def test_a_result_that_comes_later_or_never(
-    meanwhile: str, state: State | None, servers: list[str], capacity: int
-) -> None:
+def test_later_and_missing_results(meanwhile: str, state: State | None, servers: list[str], capacity: int) -> None:
     world = World()
     world.serve("s", capacity=capacity)
     world.answers("s", LATER)
@@ -463,7 +463,7 @@ def test_a_result_that_comes_later_or_never(
     world.answers("s", OK)
     world.serve("other")
     world.hear()
-    if meanwhile == "clock put back":
+    if meanwhile == "clock set back":
         world.set_clock(-DAY_MS)
     elif meanwhile == "restart":
         world.restart()

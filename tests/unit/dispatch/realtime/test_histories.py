@@ -1,4 +1,4 @@
-"""Random histories of real time (`tests.support.realtime_histories`), and some that they seldom contain."""
+"""Random histories of real time (`tests.support.realtime_histories`), and some rare ones."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def test_a_push_at_a_crash_is_not_overtaken_by_a_parked_delivery(state: Historie
     state.teardown()
 
 
-def test_priorities_lead_in_both_paths_and_strict_keeps_the_order(
-    state: Histories, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_priorities_in_both_paths_and_order_of_strict(state: Histories, monkeypatch: pytest.MonkeyPatch) -> None:
     arrived: dict[str, list[str]] = {name: [] for name in NAMES}
 
     def note(name: str, ids: tuple[str, ...], attempt: int, at_ms: int) -> None:
@@ -60,7 +58,7 @@ def test_priorities_lead_in_both_paths_and_strict_keeps_the_order(
     assert arrived["together"] == ["0-3", "0-2", "0-0", "0-1"]
     assert arrived["strict"] == ["0-0", "0-1", "0-2", "0-3"]
 
-    # Now the endpoints are away: what comes is parked, and found again by the redelivery.
+    # Then the endpoints refuse: messages are parked, and pushed by the redelivery.
     for name in NAMES:
         state.behave(name, "refused")
     state.accept(partition=0, count=1)
@@ -73,7 +71,7 @@ def test_priorities_lead_in_both_paths_and_strict_keeps_the_order(
         assert list(dict.fromkeys(arrived[name]))[4:9] == ["0-4", "0-7", "0-6", "0-8", "0-5"]
 
 
-def test_an_interval_is_the_same_after_a_crash(state: Histories) -> None:
+def test_an_interval_after_a_crash(state: Histories) -> None:
     state.accept(partition=0, count=1)
     state.come_to_rest(partition=0)
     assert state.known[0].position == 1
@@ -84,7 +82,7 @@ def test_an_interval_is_the_same_after_a_crash(state: Histories) -> None:
     assert [each for each in state.began["sparse", 0, 0] if each < 3] == [0]
 
 
-def test_a_stop_before_the_end_of_an_earlier_run_is_not_clean(state: Histories) -> None:
+def test_a_stop_within_the_range_of_an_earlier_run_is_unclean(state: Histories) -> None:
     for _ in range(60):
         state.accept(partition=0, count=4)
     first = state.run_number
@@ -95,7 +93,7 @@ def test_a_stop_before_the_end_of_an_earlier_run_is_not_clean(state: Histories) 
     state.step(partition=0, times=1)
     known = state.known[0]
     assert 0 < known.position < 240
-    assert (known.clean, known.since) == (False, first), "the first run may have rows behind it"
+    assert (known.clean, known.since) == (False, first), "the first run may have rows behind the position"
     state.crash(landing=1, driver=False)
     state.come_to_rest(partition=0)
     state.tasks[0].messages.append(WorkerUpdate(state.run_number, 0, 0, 0, stop=True))
@@ -105,8 +103,8 @@ def test_a_stop_before_the_end_of_an_earlier_run_is_not_clean(state: Histories) 
     state.teardown()
 
 
-def test_a_task_rests_no_longer_than_until_its_rows_are_due(state: Histories) -> None:
-    """What has ended more than a tenth of a second before a crash has its row."""
+def test_a_task_rests_until_its_rows_are_due(state: Histories) -> None:
+    """A delivery that ended more than a tenth of a second before a crash has its row."""
     state.accept(partition=0, count=1)
     state.come_to_rest(partition=0)
     running = state.tasks[0]
@@ -129,7 +127,7 @@ def test_a_task_rests_no_longer_than_until_its_rows_are_due(state: Histories) ->
     state.teardown()
 
 
-def test_a_worker_found_dead_late_has_lost_nothing(state: Histories) -> None:
+def test_nothing_is_lost_by_a_late_detection_of_a_dead_worker(state: Histories) -> None:
     for partition in PARTITIONS:
         state.accept(partition=partition, count=2)
         state.step(partition=partition, times=1)
@@ -154,7 +152,7 @@ def test_a_steady_flow_leaves_the_redelivery_after_a_failure(state: Histories) -
     state.answer(partition=0, which=0)
     state.behave(name="plain", how="ok")
     for _ in range(200):
-        # There is always one that the redelivery has not tried when the driver speaks.
+        # At each update of the driver a delivery waits that the redelivery has not tried.
         state.accept(partition=0, count=1)
         for _ in NAMES:
             state.step(partition=0, times=1)
@@ -170,7 +168,7 @@ def test_a_steady_flow_leaves_the_redelivery_after_a_failure(state: Histories) -
 
 
 def test_the_bytes_of_a_task_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And goes on when the oldest are through."""
+    """Reading continues after the oldest are settled."""
     monkeypatch.setattr(partition_task, "_SMALL", 0)
     monkeypatch.setattr(task, "_MOST_BYTES", 400)
     state = Histories()
@@ -179,7 +177,7 @@ def test_the_bytes_of_a_task_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         state.accept(partition=0, count=4)
     size = len(state.accepted[0][0])
     state.step(partition=0, times=3)
-    assert len(state.tasks[0].rows) == 20 - -(-400 // size), "so many have as much, and none is through"
+    assert len(state.tasks[0].rows) == 20 - -(-400 // size), "the rows up to the limit, and none is settled"
     for _ in range(40):
         state.come_to_rest(partition=0)
         state.read(count=6)

@@ -39,7 +39,7 @@ from tests.support.listed_logs import ListedLogs
 LANES = st.frozensets(st.sampled_from([f"lane{number}" for number in range(12)]))
 
 
-def test_messages_are_read_as_written() -> None:
+def test_messages_round_trip() -> None:
     feed = WorkerUpdate(
         3, -1, 2, 17, base=b"/somewhere/x.base", step=ViewStep(17, Overlay("x")), complete=False, stop=True
     )
@@ -50,7 +50,7 @@ def test_messages_are_read_as_written() -> None:
         decode_feed(b"3", b"nonsense")
 
 
-def hear(held: HeldLanes, message: ExclusionChange) -> None:
+def apply_change(held: HeldLanes, message: ExclusionChange) -> None:
     held.change(message.held, message.freed, message.read)
 
 
@@ -72,7 +72,7 @@ def test_changes_add_up_to_the_exclusions_of_the_driver(states: list[Exclusions]
         held, known, before = HeldLanes(), Exclusions(), Exclusions()
         for now in states:
             for each in exclusion_changes(before, now):
-                hear(held, each)
+                apply_change(held, each)
                 known = Exclusions(
                     degraded=_changed(known.degraded, each.degraded, each.recovered),
                     watched=_changed(known.watched, each.watched, each.unwatched),
@@ -85,31 +85,31 @@ def test_changes_add_up_to_the_exclusions_of_the_driver(states: list[Exclusions]
             assert held.for_workers()[0] == now.held
 
 
-def test_a_lane_parked_here_is_held_until_the_driver_has_read_it() -> None:
+def test_a_lane_parked_by_a_worker_is_held_until_it_is_tried() -> None:
     held, before = HeldLanes(), Exclusions()
     held.written("a", 0, 10)
 
-    def hears(now: Exclusions) -> bool:
+    def is_held_after(now: Exclusions) -> bool:
         nonlocal before
         for message in exclusion_changes(before, now):
-            hear(held, message)
+            apply_change(held, message)
         before = now
         return "a" in held
 
-    assert hears(Exclusions(read={0: 10})), "the driver has not read it"
-    assert hears(Exclusions(frozenset({"a"}), {0: 11})), "it has, and has something to be tried"
-    assert not hears(Exclusions(frozenset(), {0: 11})), "it was tried"
+    assert is_held_after(Exclusions(read={0: 10})), "not read by the driver"
+    assert is_held_after(Exclusions(frozenset({"a"}), {0: 11})), "read, and not tried"
+    assert not is_held_after(Exclusions(frozenset(), {0: 11})), "tried"
     held.written("a", 0, 20)
-    assert hears(Exclusions(frozenset(), {0: 15}))
+    assert is_held_after(Exclusions(frozenset(), {0: 15}))
 
 
-def test_a_task_begins_when_the_driver_has_read_the_previous_one() -> None:
+def test_a_task_waits_until_the_driver_has_read_the_parked_log() -> None:
     held = HeldLanes()
-    assert held.has_read({0: 0, 1: 0}), "nothing was ever parked"
+    assert held.has_read({0: 0, 1: 0}), "nothing is parked"
     assert not held.has_read({0: 4, 1: 2})
-    hear(held, ExclusionChange(read={0: 4, 1: 1}))
+    apply_change(held, ExclusionChange(read={0: 4, 1: 1}))
     assert not held.has_read({0: 4, 1: 2})
-    hear(held, ExclusionChange(read={1: 2}))
+    apply_change(held, ExclusionChange(read={1: 2}))
     assert held.has_read({0: 4, 1: 2})
 
 
@@ -134,7 +134,7 @@ def test_sizes_of_changes_of_exclusions() -> None:
 MOST = 512 * 1024
 
 
-def test_a_message_larger_than_a_record_is_cut_and_joined() -> None:
+def test_large_messages_are_split_and_joined() -> None:
     large = Subscription("s", EndpointReference("http://e/", ("<x>" + "y" * 3_000_000 + "</x>",)))
     step = ViewStep(17, Overlay("x"), now=(large, large, large))
     feeds = [
@@ -145,7 +145,7 @@ def test_a_message_larger_than_a_record_is_cut_and_joined() -> None:
     records = list(encode_feeds(feeds, MOST))
     assert max(len(value) for _, value in records) < MOST + 100
     read = [decode_feed(*each) for each in records]
-    assert [each.back for each in read] == list(range(len(records))), "where the first one is"
+    assert [each.back for each in read] == list(range(len(records))), "the distance from the first record"
     pieces = FeedPieces()
     whole = [found for each in read if (found := pieces.whole(each)) is not None]
     assert [msgspec.structs.replace(each, back=0) for each in whole] == feeds
@@ -153,13 +153,13 @@ def test_a_message_larger_than_a_record_is_cut_and_joined() -> None:
 
 def test_pieces_of_a_failed_append_are_dropped() -> None:
     records = [decode_feed(*each) for each in encode_feeds([WorkerUpdate(3, -1, 0, 1, b"x" * 1_000)], 500)]
-    pieces, anew = FeedPieces(), WorkerUpdate(3, -1, 0, 17, b"base")
-    assert [pieces.whole(each) for each in (*records[:-1], anew)] == [None] * (len(records) - 1) + [anew]
+    pieces, following = FeedPieces(), WorkerUpdate(3, -1, 0, 17, b"base")
+    assert [pieces.whole(each) for each in (*records[:-1], following)] == [None] * (len(records) - 1) + [following]
     assert [pieces.whole(each) for each in records][-1] == WorkerUpdate(3, -1, 0, 1, b"x" * 1_000)
 
 
 def test_progress_may_take_several_records() -> None:
-    learned = WorkerProgress(
+    whole = WorkerProgress(
         3,
         1,
         99,
@@ -173,21 +173,21 @@ def test_progress_may_take_several_records() -> None:
         thinned=9,
         stopped=True,
     )
-    records = list(progress_in_records(learned))
+    records = list(progress_in_records(whole))
     assert max(len(encode_progress(each)[1]) for each in records) < 64 * 1024
     assert [each.is_newer_than(None) for each in records] == [False] * (len(records) - 1) + [True]
     assert [each.stopped for each in records] == [False] * (len(records) - 1) + [True]
     for field in ("notifications", "deliveries", "thinned"):
-        assert sum(getattr(each, field) for each in records) == getattr(learned, field)
-    assert tuple(one for each in records for one in each.signs) == learned.signs
-    assert tuple(one for each in records for one in each.matched) == learned.matched
-    assert frozenset().union(*(each.gone for each in records)) == learned.gone
-    assert frozenset().union(*(each.costly for each in records)) == learned.costly
+        assert sum(getattr(each, field) for each in records) == getattr(whole, field)
+    assert tuple(one for each in records for one in each.signs) == whole.signs
+    assert tuple(one for each in records for one in each.matched) == whole.matched
+    assert frozenset().union(*(each.gone for each in records)) == whole.gone
+    assert frozenset().union(*(each.costly for each in records)) == whole.costly
     assert list(progress_in_records(WorkerProgress(3, 1, 99, 3))) == [WorkerProgress(3, 1, 99, 3)]
 
 
 def test_damaged_progress_is_skipped_and_ends_clean_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind a clean position no rows are read at a start; the damaged record may be of a later run."""
+    """A start reads no rows behind a clean position, and the damaged record may be of a later run."""
     logs = ListedLogs(monkeypatch)
     logs.scanned(monkeypatch, messages)
     written = [
@@ -208,8 +208,8 @@ def test_damaged_progress_is_skipped_and_ends_clean_positions(monkeypatch: pytes
         listener._read((b"0", msgspec.msgpack.encode({"v": VERSION + 1, "progress": {}})), 3)
 
 
-def test_each_match_whose_position_counts_is_reported() -> None:
-    """A record may have matches and no count of notifications, and may be read when its worker has been ended."""
+def test_all_matches_with_a_valid_position_are_reported() -> None:
+    """A record may have matches without a number of notifications, and may be read after the end of its worker."""
     reports: list[PartitionReport] = []
     listener = ProgressListener(KafkaSettings(), reports.append, WorkersHere())
     listener.begin(2, 1)

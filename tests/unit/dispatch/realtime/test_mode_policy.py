@@ -1,4 +1,4 @@
-"""When the engine changes gear."""
+"""The choice between real time and batches."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import pytest
 from arborcast.dispatch.realtime.mode_policy import Load, Mode, ModePolicy
 
 
-def driven(box: ModePolicy, gear: Mode, loads: list[tuple[int, float]], begin: float = 0.0) -> list[Mode]:
-    """The gear after each look; four looks a second."""
+def driven(policy: ModePolicy, mode: Mode, loads: list[tuple[int, float]], begin: float = 0.0) -> list[Mode]:
+    """The mode after each look; four looks a second."""
     found: list[Mode] = []
     for number, (waiting, rate) in enumerate(loads):
-        gear = box.next(gear, Load(waiting, rate, begin + number / 4))
-        found.append(gear)
+        mode = policy.next(mode, Load(waiting, rate, begin + number / 4))
+        found.append(mode)
     return found
 
 
 def backlog(waiting: int, pace: float, rate: float = 0.0, looks: int = 40) -> list[tuple[int, float]]:
-    """The loads when real time does so many a second."""
+    """The loads with a real time that processes `pace` a second."""
     return [(max(0, int(waiting + (rate - pace) * number / 4)), rate) for number in range(looks)]
 
 
@@ -25,8 +25,8 @@ def backlog(waiting: int, pace: float, rate: float = 0.0, looks: int = 40) -> li
     ("limit", "loads"),
     [
         (8.0, [(300, 1_000.0)] * 40),  # a light load
-        (8.0, backlog(8_000, 1_500.0)),  # a burst that is over soon
-        (30.0, backlog(20_000, 3_000.0)),  # where batches do no more
+        (8.0, backlog(8_000, 1_500.0)),  # a short burst
+        (30.0, backlog(20_000, 3_000.0)),  # batches are not faster
         (8.0, [(0, 500.0)] * 8 + [(500 * n // 4, 500.0) for n in range(12)] + [(200, 500.0)] * 8),  # a pause
     ],
     ids=["light", "burst", "slow batches", "pause"],
@@ -36,10 +36,10 @@ def test_loads_that_stay_in_real_time(limit: float, loads: list[tuple[int, float
 
 
 def test_a_larger_burst_stays_in_real_time_once_its_pace_is_measured() -> None:
-    box = ModePolicy(8.0)
+    policy = ModePolicy(8.0)
     assert "batch" in driven(ModePolicy(8.0), "realtime", backlog(15_000, 3_000.0)[1:]), "before"
-    driven(box, "realtime", [*backlog(8_000, 3_000.0, looks=10), (0, 0.0)])
-    assert set(driven(box, "realtime", backlog(15_000, 3_000.0), begin=2.75)) == {"realtime"}
+    driven(policy, "realtime", [*backlog(8_000, 3_000.0, looks=10), (0, 0.0)])
+    assert set(driven(policy, "realtime", backlog(15_000, 3_000.0), begin=2.75)) == {"realtime"}
 
 
 def test_a_backlog_of_two_looks_is_for_batches() -> None:
@@ -52,38 +52,38 @@ def test_a_backlog_of_two_looks_is_for_batches() -> None:
 
 
 def test_a_rate_above_the_pace_is_for_batches_after_seconds() -> None:
-    gears = driven(ModePolicy(8.0), "realtime", backlog(0, 1_000.0, rate=3_000.0))
-    assert 12 <= gears.index("batch") <= 30
+    modes = driven(ModePolicy(8.0), "realtime", backlog(0, 1_000.0, rate=3_000.0))
+    assert 12 <= modes.index("batch") <= 30
 
 
 def test_back_to_real_time_after_three_seconds() -> None:
-    box = ModePolicy(8.0)
-    assert driven(box, "realtime", [(30_000, 0.0)] * 2)[-1] == "batch"
-    gears = driven(box, "batch", [(0, 100.0)] * 40, begin=0.5)
-    assert gears.index("realtime") == 11, "three seconds after it was shifted, at a quarter"
+    policy = ModePolicy(8.0)
+    assert driven(policy, "realtime", [(30_000, 0.0)] * 2)[-1] == "batch"
+    modes = driven(policy, "batch", [(0, 100.0)] * 40, begin=0.5)
+    assert modes.index("realtime") == 11, "three seconds after the change, in looks of 250 ms"
 
 
 def test_a_rate_too_high_for_real_time_stays_in_batches() -> None:
-    box = ModePolicy(8.0)
-    assert "batch" in driven(box, "realtime", backlog(5_000, 1_000.0, rate=2_000.0))
-    assert set(driven(box, "batch", [(300, 1_900.0)] * 400, begin=10.0)) == {"batch"}
-    assert driven(box, "batch", [(0, 800.0)] * 4, begin=120.0)[-1] == "realtime"
+    policy = ModePolicy(8.0)
+    assert "batch" in driven(policy, "realtime", backlog(5_000, 1_000.0, rate=2_000.0))
+    assert set(driven(policy, "batch", [(300, 1_900.0)] * 400, begin=10.0)) == {"batch"}
+    assert driven(policy, "batch", [(0, 800.0)] * 4, begin=120.0)[-1] == "realtime"
 
 
 def test_repeated_changes_take_longer_each_time() -> None:
-    """A load that grows as soon as it is in real time: each stay with batches is twice as long, up to a minute."""
-    gear: Mode = "realtime"
-    box, at = ModePolicy(8.0), 0.0
+    """A load that grows in each real time: each stay in batches is twice as long, up to a minute."""
+    mode: Mode = "realtime"
+    policy, at = ModePolicy(8.0), 0.0
     stays: list[float] = []
     since = 0.0
     while len(stays) < 6:
         at += 0.25
-        load = Load(30_000, 700.0, at) if gear == "realtime" else Load(0, 200.0, at)
-        now = box.next(gear, load)
-        if now != gear:
+        load = Load(30_000, 700.0, at) if mode == "realtime" else Load(0, 200.0, at)
+        now = policy.next(mode, load)
+        if now != mode:
             if now == "realtime":
                 stays.append(at - since)
-            gear, since = now, at
+            mode, since = now, at
     assert stays == sorted(stays)
     assert stays[-1] >= 4 * stays[0]
     assert max(stays) <= 61

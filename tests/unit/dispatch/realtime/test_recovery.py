@@ -1,4 +1,4 @@
-"""Where a start is by `progress`, what it recalls, and what a run writes there."""
+"""The start state from the log `progress`, the recalled deliveries, and the progress written by a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ APPENDED_MS = {0: 1_000, 1: 2_000, 2: 3_000}
 
 
 class Stopped:
-    """A job that was stopped, with these ends of partitions and this progress of its workers."""
+    """A stopped job with these ends of partitions and this progress of its workers."""
 
     def __init__(
         self, patch: pytest.MonkeyPatch, home: Path, ends: Mapping[int, int], known: list[WorkerProgress]
@@ -38,9 +38,9 @@ class Stopped:
         self.ends = ends
         self.begins = dict.fromkeys(ends, 0)
         self.known = {each.partition: each for each in known}
-        self.said: list[WorkerProgress] = []
+        self.written: list[WorkerProgress] = []
         self.newest = EARLIER_RUN + 2
-        self.asked_parked = False
+        self.parked_read = False
         self.recalled: list[tuple[int, Mapping[int, int], int]] = []
         self.settings = job_settings(home, KafkaSettings())
         log = SimpleNamespace(beginnings=lambda: self.begins, ends=lambda: self.ends)
@@ -48,7 +48,7 @@ class Stopped:
         patch.setattr(recovery, "appended_ms", lambda kafka, positions: {each: APPENDED_MS[each] for each in positions})
         patch.setattr(recovery, "settled_since", self._recall)
         progress = SimpleNamespace(
-            write=self._tell, settle=lambda timeout_s: None, close=lambda: None, is_late=lambda: False
+            write=self._write, settle=lambda timeout_s: None, close=lambda: None, is_late=lambda: False
         )
         patch.setattr(recovery, "ProgressLog", lambda kafka: progress)
         patch.setattr(recovery, "newest_batch", lambda kafka, timeout_s: self.newest)
@@ -60,20 +60,20 @@ class Stopped:
         self.parts = cast(Any, parked), cast(Any, self.listener)
         self.recovery = Recovery(self.settings, *self.parts)
 
-    def _tell(self, progress: WorkerProgress) -> None:
-        self.said.append(progress)
+    def _write(self, progress: WorkerProgress) -> None:
+        self.written.append(progress)
         self.known[progress.partition] = progress
 
     def _recall(
         self, kafka: KafkaSettings, first: int, behind_ms: Mapping[int, int], partitions: int, timeout_s: float
     ) -> SettledRows:
-        assert self.asked_parked, "a delivery that is finished between the two would be in neither"
+        assert self.parked_read, "otherwise a delivery that ends between the two is missed"
         self.recalled.append((first, behind_ms, partitions))
         newest = {("s", TopicPath("a")): (0, 510), ("s", TopicPath("b")): (0, 499)}
         return SettledRows(frozenset({("s", "n")}), newest, frozenset({"answered 410"}))
 
     def _parked_behind(self, positions: Mapping[int, int]) -> list[tuple[str, str, Place]]:
-        self.asked_parked = True
+        self.parked_read = True
         return [("s", f"parked in {number}", Place(RUN, number, at)) for number, at in positions.items()]
 
 
@@ -109,16 +109,16 @@ def test_after_a_crash_partitions_with_a_begun_run_are_recalled(stop: Stop) -> N
     assert stopped.recalled == [(RUN, {0: 1_000}, 3)]
     assert [each.gone for each in stopped.reported] == [{"answered 410"}]
     assert begin.recovered.settled == {("s", "n")}
-    assert begin.recovered.newest == {("s", TopicPath("a")): (0, 510)}, "the others are not taken again"
+    assert begin.recovered.newest == {("s", TopicPath("a")): (0, 510)}, "the other messages are not read again"
     assert begin.recovered.unwritten == {("s", "parked in 0")}
 
 
 @pytest.mark.parametrize(("task", "batches"), [(-1, True), (0, False)])
-def test_a_start_continues_in_the_mode_that_was_cut_off(stop: Stop, task: int, batches: bool) -> None:
+def test_a_start_continues_in_the_interrupted_mode(stop: Stop, task: int, batches: bool) -> None:
     stopped = stop({0: 520}, [WorkerProgress(RUN, 0, 500, RUN, task=task)])
     begin = stopped.recovery.start_state()
     assert begin.batches == batches
-    assert not begin.advanced({0: 510}, {0: 520}, RUN).batches, "a shift goes where it is asked to"
+    assert not begin.advanced({0: 510}, {0: 520}, RUN).batches, "a change of mode is kept"
 
 
 def test_after_partitions_were_added_all_are_recalled(stop: Stop) -> None:
@@ -132,10 +132,10 @@ def test_the_progress_of_a_run_at_its_start_and_clean_end(stop: Stop) -> None:
     stopped = stop({0: 5, 1: 30}, [WorkerProgress(EARLIER_RUN, 0, 5, EARLIER_RUN, clean=True)])
     begin = stopped.recovery.start_state()
     stopped.recovery.write_start(RUN, begin)
-    assert stopped.said == [WorkerProgress(RUN, 0, 5, RUN, task=-1), WorkerProgress(RUN, 1, 0, RUN, task=-1)]
-    stopped.said.clear()
+    assert stopped.written == [WorkerProgress(RUN, 0, 5, RUN, task=-1), WorkerProgress(RUN, 1, 0, RUN, task=-1)]
+    stopped.written.clear()
     stopped.recovery.write_clean(RUN, begin, {0: 5, 1: 30})
-    assert stopped.said == [
+    assert stopped.written == [
         WorkerProgress(RUN, 0, 5, RUN, clean=True, task=-1),
         WorkerProgress(RUN, 1, 30, RUN, clean=True, task=-1),
     ]
@@ -146,20 +146,20 @@ def test_the_progress_of_a_run_behind_an_unclean_one(stop: Stop) -> None:
     stopped = stop({0: 5, 1: 40}, known)
     begin = stopped.recovery.start_state()
     stopped.recovery.write_start(RUN, begin)
-    assert [each.since for each in stopped.said] == [RUN, EARLIER_RUN], "nothing was behind the first position"
-    stopped.said.clear()
+    assert [each.since for each in stopped.written] == [RUN, EARLIER_RUN], "nothing is behind the first position"
+    stopped.written.clear()
     stopped.recovery.write_positions(RUN, begin, {1: 35})
     stopped.recovery.write_clean(RUN, begin, {0: 5, 1: 35})
-    assert stopped.said == [
+    assert stopped.written == [
         WorkerProgress(RUN, 1, 35, EARLIER_RUN, task=-1),
         WorkerProgress(RUN, 0, 5, RUN, clean=True, task=-1),
     ]
-    stopped.said.clear()
+    stopped.written.clear()
     stopped.recovery.write_positions(RUN, begin, {1: 40})
-    assert stopped.said == [WorkerProgress(RUN, 1, 40, RUN, task=-1)]
+    assert stopped.written == [WorkerProgress(RUN, 1, 40, RUN, task=-1)]
 
 
-def test_numbers_of_a_run_are_above_all_in_the_logs(stop: Stop) -> None:
+def test_run_numbers_increase(stop: Stop) -> None:
     assert [next_run(newest) for newest in (-1, 0, 17, RUN, RUN + 5)] == [
         0,
         RUN_NUMBERS,
@@ -169,7 +169,7 @@ def test_numbers_of_a_run_are_above_all_in_the_logs(stop: Stop) -> None:
     ]
     stopped = stop({0: 5}, [WorkerProgress(RUN, 0, 5, RUN, clean=True)])
     assert stopped.recovery.start_state().newest == RUN
-    stopped.known.clear()  # as if the log `progress` were lost
+    stopped.known.clear()  # the log `progress` is lost
     assert stopped.recovery.start_state() == StartState({0: 0}, NOTHING, EARLIER_RUN + 3)
     stopped.known[0] = WorkerProgress(EARLIER_RUN, 0, 5, EARLIER_RUN)
     stopped.listener.damaged = True  # the record of the newest run
@@ -183,10 +183,10 @@ def test_a_first_start_follows_the_settings(stop: Stop) -> None:
     first = Recovery(latest, *stopped.parts)
     assert first.start_state().positions == {0: 5, 1: 30}
     stopped.listener.damaged = True
-    assert first.start_state().positions == {0: 0, 1: 0}, "the positions were in damaged records"
+    assert first.start_state().positions == {0: 0, 1: 0}, "the positions are in damaged records"
     stopped.listener.damaged = False
     stopped.known[0] = WorkerProgress(RUN, 0, 2, RUN, clean=True)
-    assert first.start_state().positions == {0: 2, 1: 0}, "a partition that was added is read from its beginning"
+    assert first.start_state().positions == {0: 2, 1: 0}, "an added partition is read from its beginning"
 
 
 def test_a_position_outside_of_the_log(stop: Stop) -> None:

@@ -1,4 +1,4 @@
-"""A task of the real-time gear: the driver's messages, rows read ahead, the view of a notification."""
+"""A real-time task: the driver's messages, rows read ahead, the view of a notification."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.redelivery_world import World
 
 
 class Engine:
-    """What a task needs; its only subscription is `s`."""
+    """The parts that a task needs; the only subscription is `s`."""
 
     def __init__(self) -> None:
         self.world = World()
@@ -59,7 +59,7 @@ class Engine:
     def settle(self, timeout_s: float) -> None: ...
 
 
-def test_a_lane_stays_held_while_the_driver_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lane_stays_held_during_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
     monkeypatch.setattr(partition_task, "time", SimpleNamespace(monotonic=engine.monotonic))
     running = Running(cast(Any, engine), RealtimeJob(settings=SETTINGS, number=1, began_s=engine.monotonic()), 0, 0)
@@ -74,7 +74,7 @@ def test_a_lane_stays_held_while_the_driver_begins_again(monkeypatch: pytest.Mon
         WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(held=frozenset({"s"}), read={0: 0}), complete=False)
     )
     running.step()
-    assert engine.pushed == 0, "what is parked was not tried"
+    assert engine.pushed == 0, "the parked deliveries were not tried"
     with monkeypatch.context() as patch:
         examined: list[float] = []
 
@@ -87,19 +87,19 @@ def test_a_lane_stays_held_while_the_driver_begins_again(monkeypatch: pytest.Mon
             running.step()
         engine.world.now_ms += 1_000
         running.step()
-    assert len(examined) == 1, "not at each turn: a thousand lanes may have deferred messages"
+    assert len(examined) == 1, "not in each step: a thousand lanes may have deferred messages"
 
     running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(freed=frozenset({"s"}))))
     running.step()
     assert engine.pushed == 1
 
 
-def test_unchanged_endpoints_cost_nothing_with_each_update() -> None:
+def test_unchanged_sets_of_endpoints_are_not_compared() -> None:
     class Unread(frozenset[str]):
-        """Tens of thousands, with up to forty updates a second."""
+        """Tens of thousands of endpoints, with up to forty updates a second."""
 
         def __sub__(self, other: object) -> Any:
-            raise AssertionError("each of them is read")
+            raise AssertionError("the set is iterated")
 
     engine, endpoints = Engine(), Unread({"http://e/"})
     running = Running(cast(Any, engine), RealtimeJob(settings=SETTINGS, number=1, began_s=engine.monotonic()), 0, 0)
@@ -108,7 +108,7 @@ def test_unchanged_endpoints_cost_nothing_with_each_update() -> None:
     assert running.task.intake.exclusions.held == {"s"}
 
 
-def test_a_task_reports_that_it_has_stopped_when_all_is_settled() -> None:
+def test_a_task_reports_its_stop_after_all_is_settled() -> None:
     written: list[WorkerProgress] = []
     log = SimpleNamespace(write=written.append, is_late=lambda: False, settle=lambda timeout_s: None)
     outcomes = SimpleNamespace(report=PartitionReport(), take_report=PartitionReport, forget=lambda: None)
@@ -131,8 +131,8 @@ def test_a_task_reports_that_it_has_stopped_when_all_is_settled() -> None:
     assert sum(each.stopped for each in written) == 1
 
 
-def test_an_idle_task_allows_pushes_to_a_host_that_did_not_answer() -> None:
-    """Otherwise the next message, hours later, is parked, and a timely one is dropped."""
+def test_an_idle_task_forgets_unreachable_hosts() -> None:
+    """Otherwise the next message, hours later, would be parked, and a timely one dropped."""
     outcomes = BatchOutcomes(cast(Any, SimpleNamespace(record=lambda row: None)), PUSH, RETRY)
     subscribed = subscription("s", url="http://host/s")
     outcomes._unreachable = {subscribed.consumer.address}
@@ -150,11 +150,11 @@ T = TypeVar("T")
 
 
 class Full(Exception):
-    """There is no room."""
+    """No room."""
 
 
 class Room(threading.Condition):
-    """Does not wait."""
+    """Does not block."""
 
     def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
         if not (found := predicate()):
@@ -171,7 +171,7 @@ def batches(size: int) -> Iterator[pa.RecordBatch]:
 @pytest.mark.parametrize(
     ("size", "count"),
     [(10, worker._AHEAD), (1024 * 1024, 16), (worker._AHEAD_BYTES + 1, 1)],
-    ids=["small", "large", "larger than there is room"],
+    ids=["small", "large", "above the limit"],
 )
 def test_rows_are_read_ahead_by_number_and_by_bytes(size: int, count: int) -> None:
     rows = _Rows(batches(size), lambda: None)
@@ -194,15 +194,15 @@ def test_rows_are_read_ahead_by_number_and_by_bytes(size: int, count: int) -> No
         (10, 4, 4, True),
         (10, 10, 9, False),
         (10, 0, 0, True),
-        (10, 0, -1, False),  # there is no view yet
-        (UNSTAMPED, 0, 6, False),  # without a stamp: the end of the log
+        (10, 0, -1, False),  # no view yet
+        (UNSTAMPED, 0, 6, False),  # no stamp: the end of the log
         (UNSTAMPED, 0, 7, True),
     ],
 )
 def test_a_notification_waits_for_its_view(control: int, unchanged: int, view: int, covered: bool) -> None:
-    """For the last change that may concern it."""
+    """Until the view has the last change that may concern it."""
     ends: list[int] = []
     position = TaskView(lambda: ends.append(7) or 7, None)  # type: ignore[func-returns-value]
     position.control = view
     assert position.covers(notification(control=control, unchanged=unchanged), 0, 0) == covered
-    assert bool(ends) == (control == UNSTAMPED), "no other needs the end of the log"
+    assert bool(ends) == (control == UNSTAMPED), "only messages without a stamp need the end of the log"

@@ -1,4 +1,4 @@
-"""Workers that the driver misses, and their end before the next run, for any clocks and durations."""
+"""Missing workers, and their end before the next run, for any clocks and durations."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ from arborcast.dispatch.realtime.workers import WorkersElsewhere, WorkersHere
 from arborcast.topic_model.routing import Overlay, ViewStep
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 
-# On a grid, so that what happens at about the same time is found.
+# On a grid, for coinciding times.
 MOMENTS = st.sampled_from([0.0, 0.0, 0.0, 0.25, 0.5, 1.0, 3.0, 15.0])
 
 
 class Elsewhere:
-    """The driver's side, with a clock of its own."""
+    """The driver's side, with its own clock."""
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.said: list[WorkerUpdate] = []
+        self.sent: list[WorkerUpdate] = []
         self.waited: list[float] = []
         own_time = OwnTime(2.0, lambda: self.now)
         self.failed = False
-        self.workers = WorkersElsewhere(self.said.append, self.wait, lambda: self.failed, lambda: self.now, own_time)
+        self.workers = WorkersElsewhere(self.sent.append, self.wait, lambda: self.failed, lambda: self.now, own_time)
 
     def wait(self, seconds: float) -> None:
         self.waited.append(seconds)
         self.now += seconds
 
-    def hear(self, task: int, *, alive: bool = False, stopped: bool = False) -> None:
+    def report(self, task: int, *, alive: bool = False, stopped: bool = False) -> None:
         self.workers.reported(WorkerProgress(10, -1, -1, 10, task=task, alive=alive, stopped=stopped))
 
-    def live(self, seconds: float) -> None:
+    def pass_time(self, seconds: float) -> None:
         for _ in range(int(seconds)):
             self.now += 1
             self.workers.missing()
 
 
-def test_a_worker_here_that_dies_before_its_first_report_is_missing() -> None:
-    """Its process is unknown, and Spark notices the death with the next row, perhaps in hours."""
+def test_a_local_worker_without_a_first_report_is_missing() -> None:
+    """Its process id is unknown; Spark detects the death with the next row, perhaps hours later."""
     now = 100.0
     workers = WorkersHere(OwnTime(2.0, lambda: now))
     workers.begin(2)
@@ -75,50 +75,50 @@ def test_a_worker_here_that_dies_before_its_first_report_is_missing() -> None:
 def test_silent_workers_and_failed_tasks_are_missing() -> None:
     driver = Elsewhere()
     driver.workers.begin(2)
-    driver.live(60)
-    assert not driver.workers.missing(), "a Python has to be started first"
-    driver.hear(0, alive=True)
-    driver.hear(1, alive=True)
-    driver.live(LEASE_S - 1)
-    driver.hear(0, alive=True)
-    driver.live(2)
+    driver.pass_time(60)
+    assert not driver.workers.missing(), "time to start Python"
+    driver.report(0, alive=True)
+    driver.report(1, alive=True)
+    driver.pass_time(LEASE_S - 1)
+    driver.report(0, alive=True)
+    driver.pass_time(2)
     assert "task 1 has not reported" in driver.workers.missing()
-    driver.hear(1, alive=True)
+    driver.report(1, alive=True)
     assert not driver.workers.missing()
     driver.failed = True
     assert "has died" in driver.workers.missing()
 
     driver = Elsewhere()
     driver.workers.begin(1)
-    driver.hear(0)
+    driver.report(0)
     driver.now += 3_600
-    assert not driver.workers.missing(), "the driver was suspended itself"
+    assert not driver.workers.missing(), "the driver was suspended"
 
 
 def test_a_run_waits_for_workers_that_have_not_stopped() -> None:
     driver = Elsewhere()
     driver.workers.end(-1)
     driver.workers.wait_ended()
-    assert not driver.said + driver.waited, "there was never a run"
+    assert not driver.sent + driver.waited, "no run before"
     driver.workers.end(7)
     driver.workers.end(7)
     driver.workers.wait_ended()
-    assert [(each.run, each.stop) for each in driver.said] == [(8, True)]
+    assert [(each.run, each.stop) for each in driver.sent] == [(8, True)]
     assert sum(driver.waited) == pytest.approx(LEASE_S)
 
     driver.workers.begin(2)
-    driver.hear(0, stopped=True)
+    driver.report(0, stopped=True)
     driver.workers.end(9)
-    assert len(driver.said) == 2
+    assert len(driver.sent) == 2
     driver.workers.wait_ended()
 
     driver.workers.begin(2)
-    driver.hear(0, stopped=True)
-    driver.hear(1, stopped=True)
+    driver.report(0, stopped=True)
+    driver.report(1, stopped=True)
     before = driver.now
     driver.workers.end(11)
     driver.workers.wait_ended()
-    assert (len(driver.said), driver.now) == (2, before), "all have stopped"
+    assert (len(driver.sent), driver.now) == (2, before), "all have stopped"
 
 
 @given(
@@ -128,11 +128,11 @@ def test_a_run_waits_for_workers_that_have_not_stopped() -> None:
     lands=st.integers(0, 40).map(lambda quarters: quarters / 4),
     answered=MOMENTS,
 )
-def test_no_worker_is_left_when_the_next_run_begins(
+def test_all_leases_end_before_the_next_run_begins(
     offset: float, first: float, takes: list[tuple[float, float]], lands: float, answered: float
 ) -> None:
-    """A worker asks again and again, each time so long until the broker answers, and until the answer is there; the
-    driver's message is in the log at some moment, and it hears of that later."""
+    """A worker requests the end of the log repeatedly, with any times until the broker answers and until the answer is
+    read. The driver's message is appended at any time, and acknowledged later."""
     now = first
     remaining = iter(takes)
     counts_since: list[float] = []
@@ -160,16 +160,16 @@ def test_no_worker_is_left_when_the_next_run_begins(
 
     driver = Elsewhere()
 
-    def say(message: WorkerUpdate) -> None:
+    def send(message: WorkerUpdate) -> None:
         driver.now = lands + answered
 
-    driver.workers = WorkersElsewhere(say, driver.wait, lambda: False, lambda: driver.now)
+    driver.workers = WorkersElsewhere(send, driver.wait, lambda: False, lambda: driver.now)
     driver.workers.end(3)
     driver.workers.wait_ended()
     assert all(since + HOLD_S < since + LEASE_S <= driver.now + 1e-6 for since in counts_since)
 
 
-def test_pushes_wait_for_the_lease_and_only_while_there_is_one() -> None:
+def test_pushes_wait_for_an_ended_lease() -> None:
     fence.wait()
     with fence.own() as extend:
 
@@ -190,7 +190,7 @@ def test_pushes_wait_for_the_lease_and_only_while_there_is_one() -> None:
 
 
 class View:
-    """A routing view whose base can be another one."""
+    """A routing view with a replaceable base."""
 
     def __init__(self) -> None:
         self.base: Any = SimpleNamespace(name=b"broadcast", number=0)
@@ -198,8 +198,10 @@ class View:
         self.begun = False
         self.past = 0
 
-    def advance(self, timeout_s: float, anew: bool, end: int | None = None, *, stopped: Callable[[], bool]) -> Advance:
-        begins, self.begun = anew or not self.begun, True
+    def advance(
+        self, timeout_s: float, restart: bool, end: int | None = None, *, stopped: Callable[[], bool]
+    ) -> Advance:
+        begins, self.begun = restart or not self.begun, True
         return Advance(cast(Any, self.base) if begins else None, (), self.control)
 
     def is_short(self, past: int) -> bool:
@@ -212,7 +214,7 @@ class View:
 def feeder_of(
     view: View, monkeypatch: pytest.MonkeyPatch, one_base: bool = False
 ) -> tuple[WorkerUpdates, list[WorkerUpdate]]:
-    """One that is not started, and what it writes."""
+    """A feeder without its thread, and its messages."""
     written = list[WorkerUpdate]()
     feeder = WorkerUpdates(KafkaSettings(), cast(Any, view), Exclusions, 10, one_base)
 
@@ -226,9 +228,7 @@ def feeder_of(
 
 
 @pytest.mark.parametrize("one_base", [True, False])
-def test_a_new_base_where_workers_cannot_have_it_needs_a_new_run(
-    one_base: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_base_that_workers_cannot_read_needs_a_new_run(one_base: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     view = View()
     feeder, written = feeder_of(view, monkeypatch, one_base)
     feeder._write()
@@ -242,39 +242,39 @@ def test_a_new_base_where_workers_cannot_have_it_needs_a_new_run(
     assert [each.control for each in written] == ([7, 8] if one_base else [7, 8, 9])
     view.control = 10
     feeder._write()
-    assert len(written) == (2 if one_base else 4), "workers that push by an old base are told no new position"
+    assert len(written) == (2 if one_base else 4), "workers with an old base receive no new position"
 
 
-def test_a_snapshot_is_written_when_it_is_small_and_after_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_snapshots_are_written_after_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "_STEPS", 5)
     monkeypatch.setattr(driver, "_MOST_STEPS", 15)
     view = View()
     feeder, written = feeder_of(view, monkeypatch)
 
-    def said(times: int) -> list[int]:
-        """The positions at which all was said anew."""
+    def sent(times: int) -> list[int]:
+        """The positions of the snapshots."""
         first = len(written)
         for _ in range(times):
             view.control += 1
             feeder._write()
         return [each.control for each in written[first:] if each.base]
 
-    assert said(6) == [8]
-    assert said(6) == [14], "after so many steps"
+    assert sent(6) == [8]
+    assert sent(6) == [14], "after _STEPS"
     view.past = 1_000_000
-    assert said(10) == []
-    assert said(4) == [30], "no longer than this"
-    assert said(5) == []
+    assert sent(10) == []
+    assert sent(4) == [30], "after _MOST_STEPS at the latest"
+    assert sent(5) == []
     view.past = 0
-    assert said(1) == [39]
+    assert sent(1) == [39]
 
 
-def test_a_snapshot_is_written_after_as_many_bytes_of_differences(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_is_written_when_the_differences_are_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "_STEPS", 5)
     endpoints = [f"http://host-{number}.example/receiver" for number in range(1_000)]
     trials = itertools.cycle(endpoints)
 
-    def told() -> Exclusions:
+    def exclusions() -> Exclusions:
         return Exclusions(degraded=frozenset(endpoints), on_trial=frozenset({next(trials)}))
 
     sizes = list[int]()
@@ -283,35 +283,35 @@ def test_a_snapshot_is_written_after_as_many_bytes_of_differences(monkeypatch: p
         sizes.append(sum(len(value or b"") for _, value in records))
         return Appending(lambda: len(sizes) - 1)
 
-    feeder = WorkerUpdates(KafkaSettings(), cast(Any, View()), told, 10)
+    feeder = WorkerUpdates(KafkaSettings(), cast(Any, View()), exclusions, 10)
     monkeypatch.setattr(feeder._feed, "_log", SimpleNamespace(begin=begin))
     for _ in range(600):
         feeder._write()
     first, *following = sizes
     assert first > 30_000
-    assert sum(size > first // 2 for size in following) == 1, "as the differences have taken as much"
+    assert sum(size > first // 2 for size in following) == 1, "one snapshot when the differences are as large"
     assert min(following) < 1_000
 
 
 def test_unacknowledged_updates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next records are encoded once Kafka has those before."""
+    """Further records are encoded after Kafka has acknowledged earlier ones."""
     large = Subscription("s", EndpointReference("http://e/", ("y" * 3_000_000,)))
     view = View()
     steps = [ViewStep(7, Overlay("x"), now=(large, large, large))] * 10
     monkeypatch.setattr(view, "advance", lambda *_, **__: Advance(cast(Any, view.base), steps, 7))
-    under_way, most, offsets = 0, 0, itertools.count()
+    pending, most, offsets = 0, 0, itertools.count()
 
     def begin(records: list[tuple[bytes, bytes | None]]) -> Appending:
-        nonlocal under_way, most
+        nonlocal pending, most
         size = sum(len(value or b"") for _, value in records)
         assert max(len(value or b"") for _, value in records) < KafkaSettings().max_record_bytes
-        under_way += size
-        most = max(most, under_way)
+        pending += size
+        most = max(most, pending)
         last = [next(offsets) for _ in records][-1]
 
         def wait() -> int:
-            nonlocal under_way
-            under_way -= size
+            nonlocal pending
+            pending -= size
             return last
 
         return Appending(wait)
@@ -320,4 +320,4 @@ def test_unacknowledged_updates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(feeder._feed, "_log", SimpleNamespace(begin=begin))
     feeder._write()
     assert most <= 8 * 1024 * 1024
-    assert feeder._feed.began == 0, "where a worker that comes later begins"
+    assert feeder._feed.began == 0, "the begin for later workers"

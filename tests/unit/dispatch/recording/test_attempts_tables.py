@@ -1,4 +1,4 @@
-"""The tables of attempts, of the deliveries that ended with them, and of notifications."""
+"""The tables of attempts, of ended deliveries, and of notifications."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def test_an_attempt_is_a_row_with_every_column() -> None:
     made = attempt("n", "s", "parked", 333, duration_ms=1.5, batch=9, next_ms=NOON_MS + 1_000, **failed)
     (row,) = rows(made).to_pylist()
 
-    who = {"notification": "n", "subscription": "s", "topic": "a/b", "endpoint": "http://s/", "push": "n-s-1"}
+    names = {"notification": "n", "subscription": "s", "topic": "a/b", "endpoint": "http://s/", "push": "n-s-1"}
     times = {"day": date(2026, 1, 2), "accepted_at": NOON, "started_at": after(333), "next_at": after(1_000)}
     counts = {"number": 1, "messages": 1, "request_bytes": 0, "response_bytes": 0, "batch": 9, "duration_ms": 1.5}
-    assert row == {**who, **failed, **times, **counts, "state": "parked", "reused": False}
+    assert row == {**names, **failed, **times, **counts, "state": "parked", "reused": False}
 
 
 def test_a_delivery_is_a_row_with_its_latencies() -> None:
     (row,) = delivery_rows(rows(attempt("n", "s", "delivered", 200, duration_ms=30.5, batch=1))).to_pylist()
 
-    who = {"notification": "n", "subscription": "s", "topic": "a/b", "endpoint": "http://s/"}
+    names = {"notification": "n", "subscription": "s", "topic": "a/b", "endpoint": "http://s/"}
     times = {"day": date(2026, 1, 2), "accepted_at": NOON, "ended_at": after(230.5)}
     latencies = {"waited_ms": 200.0, "push_ms": 30.5, "latency_ms": 230.5}
-    assert row == {**who, **times, **latencies, "state": "delivered", "error": "", "attempts": 1, "batch": 1}
-    # The gateway's clock is ahead: no wait is negative.
+    assert row == {**names, **times, **latencies, "state": "delivered", "error": "", "attempts": 1, "batch": 1}
+    # The gateway's clock is ahead: waits are not negative.
     (row,) = delivery_rows(rows(attempt("n", "s", "delivered", -100))).to_pylist()
     assert (row["waited_ms"], row["latency_ms"]) == (0.0, 10.0)
 
@@ -64,16 +64,16 @@ def test_a_notification_is_a_row_with_every_column() -> None:
 
     (row,) = notification_rows([archived(7)], recorded_ms=NOON_MS + 1_000).to_pylist()
     times = {"day": date(2026, 1, 2), "accepted_at": NOON, "logged_at": after(2), "recorded_at": after(1_000)}
-    what = {"notification": "n7", "topic": "a/b", "partition": 3, "offset": 7, "payload": b"<x/>", "payload_bytes": 4}
+    fields = {"notification": "n7", "topic": "a/b", "partition": 3, "offset": 7, "payload": b"<x/>", "payload_bytes": 4}
     absent = {"message_id": "", "only": "", "producer": b"", "traceparent": "", "control": -1, "erased": None}
-    assert row == {**times, **what, **absent, **facts, "path": "G/a H/b"}
+    assert row == {**times, **fields, **absent, **facts, "path": "G/a H/b"}
     (row,) = notification_rows([archived(7)], 0, lambda notification: f"e-{notification.id}").to_pylist()
     assert (row["payload"], row["producer"], row["payload_bytes"], row["erased"]) == (b"", b"", 4, "e-n7")
     found = notification_rows([archived(1), archived(2, b"junk"), archived(3)], 0)
     assert found.column("notification").to_pylist() == ["n1", "n3"]
 
 
-def test_every_column_is_described_and_a_table_with_others_is_refused(tmp_path: Path) -> None:
+def test_columns_are_described_and_incompatible_tables_refused(tmp_path: Path) -> None:
     for spec in TABLES:
         stored = spec.ensure(str(tmp_path / spec.name)).schema().fields
         assert [field.name for field in stored] == [column.name for column in spec.columns]
@@ -100,13 +100,13 @@ def places(tmp_path: Path) -> Places:
 
 
 def records(count: int, first: int, partition: int = 0) -> list[Logged]:
-    """As many records, each with one attempt, whose number is the record's offset."""
+    """Records with one attempt each, named by their offsets."""
     made = (attempt(f"n{number}", "s", "delivered") for number in range(first, first + count))
     return logged([value for each in made for value in attempts.encode([each])], first, partition)
 
 
 def contents(places: Places) -> list[tuple[list[str], dict[int, int]]]:
-    """The notifications in each of the two tables, and how far it has read the log."""
+    """The notifications in each of the two tables, and its positions in the log."""
     specs = ATTEMPTS, DELIVERIES
     return [
         ([name for (name,) in read(place, "notification")], DeltaTableWriter(spec, str(place)).positions("attempts"))
@@ -114,19 +114,19 @@ def contents(places: Places) -> list[tuple[list[str], dict[int, int]]]:
     ]
 
 
-def test_records_are_written_once_however_they_come_again(places: Places) -> None:
+def test_repeated_records_are_written_once(places: Places) -> None:
     tables = attempts_tables(*places)
     write(tables, records(3, 0))
     write(tables, records(2, 3))
     restarted = attempts_tables(*places)
-    # Records that are there, some that are there beside some that are not, and another partition with its own offsets.
+    # Only old records, old and new ones together, and another partition with its own offsets.
     write(restarted, records(4, 1))
     write(restarted, [*records(3, 3), *records(2, 6, partition=2)])
     write(attempts_tables(*places), records(2, 6, partition=2))
     assert contents(places) == [([f"n{number}" for number in range(8)], {0: 6, 1: 0, 2: 8})] * 2
 
 
-def test_records_without_rows_are_read_once_too(places: Places) -> None:
+def test_records_without_rows_advance_the_positions(places: Places) -> None:
     write(attempts_tables(*places), logged([attempts.NOTHING]))
     assert contents(places) == [([], {0: 1})] * 2
 
@@ -146,7 +146,7 @@ def test_a_crash_between_the_tables_loses_and_repeats_no_rows(places: Places, mo
     write(restarted, [*records(4, 1), *records(1, 5, partition=1)])
 
     assert contents(places) == [([f"n{number}" for number in range(6)], {0: 5, 1: 6})] * 2
-    assert counted == [1], "what the table had already was counted then"
+    assert counted == [1], "earlier rows were counted before the crash"
 
 
 def delivered(name: str, batch: int, after_ms: int = 0, **more: object) -> Attempt:
@@ -157,7 +157,7 @@ def ended(location: Path) -> list[str]:
     return [" ".join(map(str, row)) for row in read(location, "notification", "subscription", "state", "attempts")]
 
 
-def test_only_ended_deliveries_are_rows_each_by_its_last_attempt(tmp_path: Path) -> None:
+def test_ended_deliveries_are_rows_with_their_last_attempt(tmp_path: Path) -> None:
     EndedDeliveries(str(tmp_path)).append(
         rows(
             delivered("waits", 1, state="parked"),
@@ -171,22 +171,22 @@ def test_only_ended_deliveries_are_rows_each_by_its_last_attempt(tmp_path: Path)
     assert ended(tmp_path) == ["sent-again s delivered 2", "tried-again s delivered 2"]
 
 
-def test_a_batch_that_spark_repeats_after_a_crash_makes_no_second_row(tmp_path: Path) -> None:
+def test_a_repeated_batch_adds_no_second_row(tmp_path: Path) -> None:
     EndedDeliveries(str(tmp_path)).append(rows(delivered("n1", 6), delivered("n2", 7)), {})
-    # Batch 7 was cut short: what it had pushed comes again, in a later batch of the record query.
+    # Batch 7 was interrupted: its pushes are in the log again, in a later batch of the record query.
     again = rows(delivered("n2", 7), delivered("n2", 7, to="t"), delivered("n3", 7), delivered("n4", 8))
     EndedDeliveries(str(tmp_path)).append(again, {})
     assert ended(tmp_path) == [f"{each} delivered 1" for each in ("n1 s", "n2 s", "n2 t", "n3 s", "n4 s")]
 
 
-def test_a_dead_letter_that_was_sent_again_is_one_delivery(tmp_path: Path) -> None:
+def test_a_redriven_dead_letter_is_one_delivery(tmp_path: Path) -> None:
     table = EndedDeliveries(str(tmp_path))
     table.append(rows(delivered("n1", 1, state="dead", number=5), delivered("o'n2", 1, state="dead")), {})
     table.append(rows(delivered("n1", -1, number=6), delivered("n3", -1, state="expired", number=0)), {})
     assert ended(tmp_path) == ["n1 s delivered 6", "n3 s expired 0", "o'n2 s dead 1"]
 
 
-def test_an_old_id_beside_new_ones_opens_no_files_between(tmp_path: Path) -> None:
+def test_merges_read_only_files_in_the_range_of_their_ids(tmp_path: Path) -> None:
     table = EndedDeliveries(str(tmp_path))
     days = ["0190a", "0195b", "019ac"]
     for number, day in enumerate(days):
@@ -202,7 +202,7 @@ def files_of(location: Path) -> list[tuple[str, str]]:
     return list(zip(files["path"].to_pylist(), files["min.notification"].to_pylist(), strict=True))
 
 
-def test_compaction_meanwhile_does_not_stop_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merge_is_repeated_after_a_concurrent_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = EndedDeliveries(str(tmp_path))
     for number in range(3):
         table.append(rows(delivered(f"n{number}", number, state="dead", number=5)), {})
@@ -210,14 +210,14 @@ def test_compaction_meanwhile_does_not_stop_a_merge(tmp_path: Path, monkeypatch:
     merge = DeltaTable.merge
 
     def raced(delta: DeltaTable, *given: Any, **named: Any) -> Any:
-        """Upkeep joins files after the merge has looked at the table, and before it commits."""
+        """Upkeep joins files between the merge's read and its commit."""
         nonlocal times
         merger = merge(delta, *given, **named)
         if times:
             times -= 1
             upkeep = DeltaTable(str(tmp_path))
             upkeep.optimize.compact()
-            # The next time there has to be something to join again.
+            # Files to join for the next conflict.
             write_deltalake(upkeep, delivery_rows(rows(delivered(f"x{times}", 0))), mode="append")
         return merger
 
@@ -227,7 +227,7 @@ def test_compaction_meanwhile_does_not_stop_a_merge(tmp_path: Path, monkeypatch:
     times = 99
     with pytest.raises(CommitFailedError):
         table.append(again, {"reached": 1})
-    assert "n1 s dead 5" in ended(tmp_path), "a race that is lost for good changes nothing"
+    assert "n1 s dead 5" in ended(tmp_path), "no change after repeated conflicts"
 
     times = 2
     table.append(again, {"reached": 1})
@@ -235,19 +235,19 @@ def test_compaction_meanwhile_does_not_stop_a_merge(tmp_path: Path, monkeypatch:
     assert table.table.progress("reached") == 1
 
 
-def test_a_new_checkpoint_makes_no_second_rows(tmp_path: Path) -> None:
+def test_a_new_checkpoint_adds_no_second_rows(tmp_path: Path) -> None:
     hour_ms = 3_600_000
     table = EndedDeliveries(str(tmp_path))
     table.append(rows(delivered("n1", 6), delivered("n2", 7, state="dead")), {})
 
-    # What it comes to first, and later ones: all that was accepted before it began may be in the table.
+    # The first batch, and later ones: all notifications accepted before its begin may be in the table.
     table.append(rows(delivered("n1", RUN_NUMBERS, hour_ms), delivered("n3", RUN_NUMBERS, hour_ms)), {})
     later, second = {"accepted_ms": NOON_MS + 2 * hour_ms}, RUN_NUMBERS + 1
     again = [delivered("n2", second, hour_ms, number=2), delivered("n3", second, hour_ms)]
     EndedDeliveries(str(tmp_path)).append(rows(*again, delivered("n4", second, 2 * hour_ms, **later)), {})
     assert ended(tmp_path) == ["n1 s delivered 1", "n2 s delivered 2", "n3 s delivered 1", "n4 s delivered 1"]
 
-    asked: list[object] = []
-    table._states = lambda keys: asked.extend(keys) or {}  # type: ignore[method-assign,func-returns-value]
+    looked_up: list[object] = []
+    table._states = lambda keys: looked_up.extend(keys) or {}  # type: ignore[method-assign,func-returns-value]
     table.append(rows(delivered("n5", RUN_NUMBERS + 2, 2 * hour_ms, **later)), {})
-    assert not asked, "what was accepted since is looked up as little as ever"
+    assert not looked_up, "later notifications are not looked up"

@@ -1,4 +1,4 @@
-"""Tables that a newer version has made, after a rollback; merged tables; and how long each table is kept."""
+"""Tables of a newer version after a rollback, merged tables, and the retention of each table."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ pytestmark = pytest.mark.slow
 
 
 def name_of(spec: TableSpec) -> str:
-    """The column by which a row can be told: the key where the table has one."""
+    """The column that identifies a row: the key if the table has one."""
     return spec.key or next(column.name for column in spec.columns if column.type == "string")
 
 
 def write(spec: TableSpec, location: str, name: str, batch: int) -> None:
-    """As this version does: states are merged, events appended, the snapshot of routes replaced."""
+    """With the operation of this version: states are merged, events appended, the snapshot of routes replaced."""
     table, row = DeltaTableWriter(spec, location), neutral(spec, **{name_of(spec): name})
     if spec.key:
         changes = RowChanges(spec)
@@ -60,30 +60,30 @@ def write(spec: TableSpec, location: str, name: str, batch: int) -> None:
 def test_a_table_of_a_newer_version_is_written_after_a_rollback(tmp_path: Path, name: str) -> None:
     (spec,) = (each for each in TABLES if each.name == name)
     location, key = str(tmp_path), name_of(spec)
-    mood = Column("mood", "string", "Something of the future.", optional=True)
-    level = Column("level", "long", "Something else of it.")
+    mood = Column("mood", "string", "A column of a newer version.", optional=True)
+    level = Column("level", "long", "Another column of it.")
     newer = dataclasses.replace(spec, columns=(*spec.columns[:-1], mood, spec.columns[-1], level))
     for number in range(8):
         row = neutral(newer, **{key: f"newer {number}"}, mood="good", level=7)
         DeltaTableWriter(newer, location).append(newer.arrow([row]), "w", number)
 
-    write(spec, location, "ours", batch=8)
+    write(spec, location, "this version", batch=8)
     Upkeep(spec, location).step()
 
-    expected: list[tuple[str, str | None, int]] = [("ours", None, 0)]
+    expected: list[tuple[str, str | None, int]] = [("this version", None, 0)]
     if spec is not ROUTES:
         expected = [*((f"newer {number}", "good", 7) for number in range(8)), *expected]
     assert read(location, key, "mood", "level") == expected
     assert len(DeltaTable(location).file_uris()) == 1, "small files are joined"
-    # The newer version comes back.
-    row = neutral(newer, **{key: "with us"}, mood="better", level=8)
+    # The upgrade is repeated.
+    row = neutral(newer, **{key: "upgraded"}, mood="better", level=8)
     DeltaTableWriter(newer, location).append(newer.arrow([row]), "w", 9)
-    assert read(location, key, "mood", "level") == [*expected, ("with us", "better", 8)]
+    assert read(location, key, "mood", "level") == [*expected, ("upgraded", "better", 8)]
 
 
 @pytest.mark.parametrize("spec", [SUBSCRIPTIONS, DEAD_LETTERS], ids=lambda spec: spec.name)
-def test_rows_of_a_merged_table_are_found_by_their_texts(tmp_path: Path, spec: TableSpec) -> None:
-    """Before files are joined, and after: pyarrow reads only with help what delta-rs writes then."""
+def test_filters_by_text_on_merged_tables(tmp_path: Path, spec: TableSpec) -> None:
+    """Before and after files are joined: pyarrow cannot read the string views of delta-rs by itself."""
     location = spec.location(TableSettings(), tmp_path)
     table = DeltaTableWriter(spec, location)
     for number in range(10):
@@ -108,7 +108,7 @@ def test_rows_of_a_merged_table_are_found_by_their_texts(tmp_path: Path, spec: T
 
 def test_an_ended_delivery_is_overwritten_in_a_newer_table(tmp_path: Path) -> None:
     location = DELIVERIES.location(TableSettings(), tmp_path)
-    mood = Column("mood", "string", "Something of the future.")
+    mood = Column("mood", "string", "A column of a newer version.")
     newer = dataclasses.replace(DELIVERIES, columns=(*DELIVERIES.columns, mood))
     newer.ensure(location)
     record(tmp_path, attempt("n", "s", "dead", batch=1))
@@ -118,7 +118,7 @@ def test_an_ended_delivery_is_overwritten_in_a_newer_table(tmp_path: Path) -> No
     assert read(location, "state", "attempts") == [("delivered", 2)]
 
 
-def test_each_table_has_a_retention_of_its_own(tmp_path: Path) -> None:
+def test_retention_of_each_table(tmp_path: Path) -> None:
     days = ((NOTIFICATIONS, 1), (ATTEMPTS, 2), (DELIVERIES, 2), (ENDPOINT_HEALTH, 5))
     settings = TableSettings(notifications_days=1, deliveries_days=2, history_days=5)
     now = datetime.now(UTC)

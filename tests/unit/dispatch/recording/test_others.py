@@ -42,7 +42,7 @@ def history(location: Path) -> list[tuple[Any, ...]]:
     return [row[1:] for row in read(location, "at", "endpoint", "breaker", "sick", "failures")]
 
 
-def test_health_has_a_row_for_each_change_also_after_a_restart(tmp_path: Path) -> None:
+def test_health_history_has_a_row_for_each_change(tmp_path: Path) -> None:
     known: dict[str, Health] = {"http://bad/": SICK, "http://fair/": Health(failures=1)}
     clock = Clock(1.0)
     recorded = HealthHistory(str(tmp_path), lambda: known, clock=clock)
@@ -67,17 +67,17 @@ def test_health_has_a_row_for_each_change_also_after_a_restart(tmp_path: Path) -
 
     restarted = HealthHistory(str(tmp_path), lambda: known, clock=clock)
     restarted.step()
-    assert history(tmp_path) == expected, "it is compared with the table"
+    assert history(tmp_path) == expected, "compared with the table"
     HealthHistory(str(tmp_path), dict, clock=clock).step()
     assert history(tmp_path)[-1] == ("http://bad/", "closed", False, 0)
-    # The clock is put back by an hour: changes are recorded.
+    # The clock is set back by an hour: changes are still recorded.
     clock.after(-3_600)
     known.clear()
     restarted.step()
     assert len(history(tmp_path)) == len(expected) + 2
 
 
-def test_a_start_takes_one_row_of_each_endpoint_into_memory(tmp_path: Path) -> None:
+def test_a_start_keeps_one_row_per_endpoint_in_memory(tmp_path: Path) -> None:
     rows = [
         endpoint_health._row("http://flaps/", endpoint_health._State("open", sick), SICK, second * 1_000)
         for second, sick in enumerate([True, False] * 5_000)
@@ -92,33 +92,33 @@ def test_a_start_takes_one_row_of_each_endpoint_into_memory(tmp_path: Path) -> N
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(history(tmp_path)) == 10_000, "nothing has changed"
+    assert len(history(tmp_path)) == 10_000, "no change"
     assert peak < 1_000_000
 
 
-def test_routes_are_written_when_something_changed_and_only_so_many(tmp_path: Path) -> None:
+def test_routes_are_written_after_a_change_and_bounded_in_number(tmp_path: Path) -> None:
     paused = subscription("s", url="http://e/", paused=True)
     routes: list[tuple[Route, State]] = [(Route(TopicPath(name), "//.", paused), "suspended") for name in "abc"]
-    version, asked = [1], []
+    version, limits = [1], []
 
-    def ask(limit: int) -> list[tuple[Route, State]]:
-        asked.append(limit)
+    def routes_up_to(limit: int) -> list[tuple[Route, State]]:
+        limits.append(limit)
         return routes[:limit]
 
     def rows() -> list[tuple[Any, ...]]:
         return read(tmp_path, "topic", "expression", "state")
 
-    table = RoutesSnapshot(str(tmp_path), 2, lambda: version[0], ask)
+    table = RoutesSnapshot(str(tmp_path), 2, lambda: version[0], routes_up_to)
     table.step()
     table.step()
-    RoutesSnapshot(str(tmp_path), 2, lambda: version[0], ask).step()
-    assert asked == [2]
+    RoutesSnapshot(str(tmp_path), 2, lambda: version[0], routes_up_to).step()
+    assert limits == [2]
     assert rows() == [("a", "//.", "suspended"), ("b", "//.", "suspended")]
     del routes[0]
     version[0] = 2
     table.step()
     assert rows() == [("b", "//.", "suspended"), ("c", "//.", "suspended")]
-    # A renewal changes nothing here.
+    # A new version without changes, as after a renewal, is not written.
     written = DeltaTable(str(tmp_path)).version()
     for version[0] in (3, 4):
         table.step()
@@ -134,7 +134,7 @@ def health_row(day: int, endpoint: str) -> dict[str, object]:
     return neutral(ENDPOINT_HEALTH, day=at.date(), at=at, endpoint=endpoint)
 
 
-def test_upkeep_joins_files_and_takes_old_days_out(tmp_path: Path) -> None:
+def test_upkeep_joins_files_and_removes_old_days(tmp_path: Path) -> None:
     table = DeltaTableWriter(ENDPOINT_HEALTH, str(tmp_path))
     for number in range(10):
         rows = ENDPOINT_HEALTH.arrow([health_row(day, f"e{number}") for day in (0, 30)])
@@ -147,13 +147,13 @@ def test_upkeep_joins_files_and_takes_old_days_out(tmp_path: Path) -> None:
     kept = DeltaTable(str(tmp_path))
     assert read(tmp_path, "endpoint", "day") == [(f"e{number}", date(2026, 1, 31)) for number in range(10)]
     assert len(kept.file_uris()) == 1
-    assert len([*tmp_path.glob("day=*/*.parquet")]) == 1, "what is not used any more is deleted"
+    assert len([*tmp_path.glob("day=*/*.parquet")]) == 1, "unused files are deleted"
 
     version = kept.version()
     upkeep.step()
-    assert DeltaTable(str(tmp_path)).version() == version, "nothing to do is no commit"
+    assert DeltaTable(str(tmp_path)).version() == version, "no commit without changes"
 
-    # The writer goes on with the table as it is now.
+    # The writer continues with the changed table.
     assert not table.append(ENDPOINT_HEALTH.arrow([health_row(30, "again")]), "w", 9)
     assert table.append(ENDPOINT_HEALTH.arrow([health_row(30, "new")]), "w", 10)
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 11
@@ -175,7 +175,7 @@ def test_a_damaged_file_of_one_day_does_not_stop_the_upkeep_of_others(tmp_path: 
 
 
 class FlakyWork(Work):
-    """Fails two times; `enough` is set at the third."""
+    """Fails twice; `enough` is set at the third step."""
 
     name = "work"
 
@@ -195,7 +195,7 @@ class FlakyWork(Work):
         self.closed = True
 
 
-def test_recorder_goes_on_after_a_failure_and_ends_with_the_gate(
+def test_a_recorder_continues_after_failures_until_the_gate(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("arborcast.dispatch.recording.recording._PAUSE_S", 0.01)
@@ -237,7 +237,7 @@ class Counting(GatheringFollower):
         return cast(LogCursor, SimpleNamespace(read=self.read, positions={}))
 
     def _restart(self) -> None:
-        raise AssertionError("the log is the same")
+        raise AssertionError("the log was not recreated")
 
     def _gathered(self) -> Sequence[Sequence[pa.Table]]:
         return [[pa.table({"row": [each]}) for each in range(self.rows)]]
@@ -257,7 +257,7 @@ def test_a_log_without_new_records_is_read_seldom(interval_s: float, pause_s: fl
     assert follower.reads == 2
 
 
-def test_while_records_come_or_wait_it_is_read_each_time() -> None:
+def test_a_log_with_new_or_gathered_records_is_read_each_time() -> None:
     follower = Counting(5.0)
     for second in range(5):
         follower.look(second, records=second < 2)
@@ -275,7 +275,7 @@ def test_a_record_after_a_pause_is_written_within_the_interval() -> None:
     assert follower.written == 1
 
 
-def test_an_hour_of_a_clock_ahead_does_not_end_the_holds_of_now(tmp_path: Path) -> None:
+def test_a_clock_ahead_does_not_end_the_receiver_s_time(tmp_path: Path) -> None:
     table, week_ms = SloTable(KafkaSettings(), str(tmp_path), 1.0, lambda _: "ann"), 7 * 24 * 3_600_000
     for number, each in enumerate(
         (

@@ -1,4 +1,4 @@
-"""Logs of the unit kind: records in memory, real Delta tables."""
+"""Tables of states: records in memory, real Delta tables."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.support.table_rows import read
 
 
 class Log(ListedLogs):
-    """The log that all tables here are of."""
+    """The log of the tables in this file."""
 
     def add(self, key: bytes, value: bytes | None) -> None:
         self.write("parked", key, value, 1_000)
@@ -118,16 +118,16 @@ def test_topics_and_subscriptions_of_the_log(tmp_path: Path, log: Log) -> None:
     assert read(tmp_path / "topics", "topic") == [(a,)]
     assert read(tmp_path / "subscriptions", "subscription", "state", "reason") == ended
 
-    # A log that was created again makes the tables new.
+    # A recreated log replaces the tables.
     log.records.clear()
     log.control(topic("c"))
     again = control_tables(tmp_path)
-    assert again.step(), "there is more to do at once"
+    assert again.step(), "more work"
     again.step()
     assert read(tmp_path / "topics", "topic") == [("c",)]
 
 
-def test_a_suspension_is_a_column_of_its_own(tmp_path: Path, log: Log) -> None:
+def test_the_column_of_suspensions(tmp_path: Path, log: Log) -> None:
     def states(folder: Path) -> list[tuple[Any, ...]]:
         return read(folder / "subscriptions", "subscription", "state", "suspended_at")
 
@@ -139,17 +139,19 @@ def test_a_suspension_is_a_column_of_its_own(tmp_path: Path, log: Log) -> None:
     suspended = [(name, "active", at) for name in ("over", "renewed", "resumed")]
     assert states(tmp_path) == [("never", "active", None), *suspended]
 
-    # The record of a subscription's whole state has nothing of its suspension, and takes none back.
+    # The record of a subscription does not contain its suspension, and does not end it.
     log.control(subscription("renewed", paused=True), Tombstone(records.suspension_key("resumed")))
     log.control(SubscriptionEnded("over", "expired", 8_000), Tombstone(records.subscription_key("over")))
     tables.step()
     expected = [("never", "active", None), ("over", "ended", None), ("renewed", "paused", at)]
     assert states(tmp_path) == [*expected, ("resumed", "active", None)]
     control_tables(tmp_path / "other").step()
-    assert states(tmp_path / "other") == states(tmp_path), "read in one stretch"
+    assert states(tmp_path / "other") == states(tmp_path), "read in one step"
 
 
-def test_a_restart_reads_on_where_the_tables_are(tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_continues_at_the_positions_of_the_tables(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def versions() -> list[int]:
         return [DeltaTable(str(tmp_path / name)).version() for name in ("topics", "subscriptions")]
 
@@ -160,14 +162,14 @@ def test_a_restart_reads_on_where_the_tables_are(tmp_path: Path, log: Log, monke
         with pytest.raises(OSError, match="no room"):
             tables.step()
     tables.step()
-    assert read(tmp_path / "topics", "topic") == [("a",)], "after a failure it begins at the position of the table"
+    assert read(tmp_path / "topics", "topic") == [("a",)], "continues at the position of the table"
     before = versions()
     tables.step()
     control_tables(tmp_path).step()
-    assert versions() == before, "nothing new is no commit"
+    assert versions() == before, "no commit without changes"
     assert log.began_at[-1] == {0: 2}
 
-    # Only one of the tables has a change: the other one's position has it read again, which changes nothing.
+    # Only one table changes: from the other one's position the record is read again, without an effect.
     log.control(topic("b"))
     tables.step()
     control_tables(tmp_path).step()
@@ -186,12 +188,12 @@ def test_retries_are_the_waiting_deliveries(tmp_path: Path, log: Log) -> None:
 
     log.tried(first, Tries(1, 1, 8_000))
     log.finished(second)
-    # A batch that Spark repeats parks again what was tried since.
+    # A repeated batch parks a delivery again that was tried since.
     log.waits(0)
     tables.step()
     assert read(tmp_path, "notification", "tries") == [("n0", 1)]
 
-    # A stretch of the log that is read again changes nothing.
+    # Records that are read again change nothing.
     fold = RetriesFold()
     changes = RowChanges(fold.spec)
     once = read(tmp_path, "delivery", "tries", "due_at")
@@ -203,7 +205,7 @@ def test_retries_are_the_waiting_deliveries(tmp_path: Path, log: Log) -> None:
 @pytest.mark.parametrize(
     ("tries", "after", "due_s"),
     [
-        # The end of a try that was taken for later; an attempt that was requested.
+        # A push with a later result ends; an attempt is requested.
         (Tries(1, 0, 600_000, 1, "p-1"), Tries(1, 1, 9_000, 7_000), 9),
         (Tries(1, 1, 9_000, 1_000), Tries(1, 1, 9_000, 1_000).requested(3_000), 3),
     ],
@@ -232,17 +234,17 @@ def test_dead_letters_hold_the_whole_message_until_they_are_removed(tmp_path: Pa
     expected = ("s\t4.0.1", "dead", "server-error", 500, 5, b"<x/>")
     assert read(tmp_path, "delivery", "state", "error", "status", "attempts", "payload") == [expected]
 
-    # A step reads some megabytes, however many large messages there are.
+    # A step reads a bounded number of bytes.
     large = letter(bytes(4 * 1024 * 1024))
     for number in range(4, 10):
         log.add(b"s\t4.0.%d" % number, large)
-    assert tables.step(), "more can be read at once"
+    assert tables.step(), "more work"
     assert len(read(tmp_path, "delivery")) == 1 + 4
     assert not tables.step()
     assert len(read(tmp_path, "delivery")) == 1 + 6
 
 
-def test_messages_that_were_given_up_are_rows_and_events_once(
+def test_incomplete_messages_are_rows_and_events_once(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[OperatorEvent] = []
@@ -252,7 +254,7 @@ def test_messages_that_were_given_up_are_rows_and_events_once(
         StoredPart("anna", path, "me:1", 0, False, b"<half", 1_000),
         GivenUp("anna", path, "me:1", 0, 0, "time", 1_000, 31_000, "0", "1-", 5),
         GivenUp("", path, "me:2", 7, 9, "content", 1_000, 2_000, "0-4", "", 500, "too many elements"),
-        # Put together at the moment in which another gave it up.
+        # Assembled by one gateway while another gave it up.
         GivenUp("", path, "me:3", 10, 10, "time", 1_000, 2_000, "0", "1-", 5),
         Assembled("", path, "me:3", 10, 11),
     ):
@@ -292,7 +294,7 @@ def test_changes_by_operators_are_rows_and_outlive_their_log(tmp_path: Path, log
     add(operations.begun(by, "topics save", changes, 7), "done")
     add(operations.begun(by, "restore", ()), "9 records")
     restart()
-    add(operations.begun(by, "topics add", changes[:1]))  # its process ended
+    add(operations.begun(by, "topics add", changes[:1]))  # no result: its process ended
     restart()
     expected = [
         ("topics save", f"t{number}", str(number), str(number + 1), 0 if number else 7, "done") for number in range(40)

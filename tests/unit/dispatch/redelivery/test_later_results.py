@@ -1,4 +1,4 @@
-"""Receivers that accept a push and report its result later: results, and their absence, in the redelivery."""
+"""Receivers that accept a push and report its result later, or never, in the redelivery."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pushed(world: World) -> list[str]:
     return [" ".join(each.notifications) for each in world.arrivals]
 
 
-def test_a_delivery_waits_for_its_result_and_is_over_with_it() -> None:
+def test_a_delivery_ends_with_its_result() -> None:
     world = world_of()
     world.park("s", "n")
     world.run(5_000)
@@ -42,7 +42,7 @@ def test_a_delivery_waits_for_its_result_and_is_over_with_it() -> None:
     (arrival,) = world.arrivals
     assert world.attempts[0].push == arrival.promise.push
     assert world.attempts[0].next_ms == arrival.promise.until_ms + RESULT_TRANSIT_MS
-    assert world.lanes.for_workers()[0] == frozenset(), "it had its first attempt, and holds nothing"
+    assert world.lanes.for_workers()[0] == frozenset(), "a tried delivery holds no lane"
 
     world.report(arrival, "delivered", "printed")
     world.run(0)
@@ -51,7 +51,7 @@ def test_a_delivery_waits_for_its_result_and_is_over_with_it() -> None:
     assert (world.log, world.redelivery.lanes, world.redelivery.outcomes.delivered) == ({}, 0, 1)
 
 
-def test_a_missing_result_is_a_failure_and_one_that_is_too_late_is_ignored() -> None:
+def test_missing_results_are_failures_and_late_ones_are_ignored() -> None:
     world = world_of()
     world.park("s", "n")
     world.run(CALLBACK_MS + RESULT_TRANSIT_MS - 1)
@@ -63,11 +63,11 @@ def test_a_missing_result_is_a_failure_and_one_that_is_too_late_is_ignored() -> 
     world.run(3 * CALLBACK_MS)
     assert rows(world)[-2:] == [("parked", "later", 3), ("dead", "no-result", 3)]
     assert len(world.arrivals) == 3
-    assert (world.health.get("http://s/").breaker, world.told[:-1]) == ("closed", []), "its endpoint answers"
+    assert (world.health.get("http://s/").breaker, world.told[:-1]) == ("closed", []), "the endpoint answers"
 
 
 @pytest.mark.parametrize(("state", "ended"), [("delivered", "delivered"), ("failed", "parked"), ("refused", "dead")])
-def test_a_result_may_come_before_the_record_of_the_delivery(state: State, ended: str) -> None:
+def test_a_result_before_the_record_of_the_delivery(state: State, ended: str) -> None:
     world = world_of()
     promise = Promise("s", "of-a-worker-7", world.now_ms, world.now_ms + CALLBACK_MS)
     world.redelivery.reported(Result(promise, state, world.now_ms))
@@ -77,7 +77,7 @@ def test_a_result_may_come_before_the_record_of_the_delivery(state: State, ended
     assert world.states() == {("s", "n"): ended}
 
 
-def test_a_repeated_batch_waits_for_the_result_of_the_push_that_it_made_last() -> None:
+def test_a_repeated_batch_waits_for_the_result_of_its_last_push() -> None:
     world = world_of()
     first, second = (Tries(1, 0, world.now_ms + CALLBACK_MS, world.now_ms, push) for push in ("before", "after"))
     world.repark(world.park("s", "n", first), second)
@@ -86,7 +86,7 @@ def test_a_repeated_batch_waits_for_the_result_of_the_push_that_it_made_last() -
     assert world.states() == {("s", "n"): "delivered"}
 
 
-def test_a_result_before_the_answer_that_promises_it() -> None:
+def test_a_result_before_the_202() -> None:
     world = world_of()
     world.answers("s", LATER, takes_ms=2_000)
     world.park("s", "n")
@@ -98,7 +98,7 @@ def test_a_result_before_the_answer_that_promises_it() -> None:
     assert rows(world) == [LATER_ROW, DELIVERED_ROW]
 
 
-def test_several_messages_in_one_push_have_one_result_and_are_tried_alone_after_a_refusal() -> None:
+def test_messages_of_a_refused_push_are_tried_one_by_one() -> None:
     world = world_of(form="notify")
     world.park_some("s", 3)
     world.run(100)
@@ -112,7 +112,7 @@ def test_several_messages_in_one_push_have_one_result_and_are_tried_alone_after_
     assert world.states() == {("s", "n0"): "delivered", ("s", "n1"): "dead", ("s", "n2"): "delivered"}
 
 
-def test_when_the_clock_is_put_back_results_and_answers_are_awaited_for_their_time() -> None:
+def test_waits_for_results_after_the_clock_is_set_back() -> None:
     world = world_of()
     world.subscribe("slow")
     world.park("s", "later")
@@ -130,7 +130,7 @@ def test_when_the_clock_is_put_back_results_and_answers_are_awaited_for_their_ti
         assert pushed(world) == expected
 
 
-def test_results_count_for_a_suspended_subscription_and_not_for_one_that_is_over() -> None:
+def test_results_for_suspended_and_ended_subscriptions() -> None:
     world = world_of()
     world.park_some("s", 2)
     world.run(100)
@@ -145,27 +145,27 @@ def test_results_count_for_a_suspended_subscription_and_not_for_one_that_is_over
     assert (world.states()["s", "n1"], world.redelivery.lanes) == ("cancelled", 0)
 
 
-def test_without_the_promise_in_the_push_its_202_is_the_result() -> None:
+def test_without_a_callback_address_202_is_the_result() -> None:
     world = one(LATER, push=PushSettings(callback_s=0))
     world.park("s", "n")
     world.run(100)
     assert rows(world) == [DELIVERED_ROW]
 
 
-# Pushes that a worker parks because they are still under way
+# Pushes in flight that a worker parks
 
 
-def under_way(world: World, valid_ms: int = 0) -> Promise:
-    """A worker parks the message that it still pushes."""
+def park_in_flight(world: World, valid_ms: int = 0) -> Promise:
+    """A worker parks a message whose push is in flight."""
     push, now_ms = f"{UNANSWERED_PUSH}p-1", world.now_ms
     tries = Tries(1, 0, now_ms + 16_000, now_ms, push)
     world.park("s", "n", tries, valid_until_ms=now_ms + valid_ms if valid_ms else 0)
     return Promise("s", push, now_ms - 2_000, now_ms)
 
 
-def test_a_push_under_way_in_a_worker_holds_its_lane_until_its_result() -> None:
+def test_a_push_in_flight_in_a_worker_holds_its_lane() -> None:
     world = world_of(OK)
-    promise = under_way(world)
+    promise = park_in_flight(world)
     world.park("s", "behind")
     world.run(10_000)
     assert pushed(world) == []
@@ -177,9 +177,9 @@ def test_a_push_under_way_in_a_worker_holds_its_lane_until_its_result() -> None:
     assert world.lanes.for_workers()[0] == frozenset()
 
 
-def test_without_its_worker_it_is_pushed_again_and_nothing_is_counted_against_it() -> None:
+def test_a_push_without_a_result_is_repeated_and_not_counted() -> None:
     world = world_of(OK, maximum_attempts=1)
-    under_way(world)
+    park_in_flight(world)
     world.park("s", "behind")
     world.run(15_999)
     assert pushed(world) == []
@@ -188,39 +188,39 @@ def test_without_its_worker_it_is_pushed_again_and_nothing_is_counted_against_it
     assert rows(world) == [("delivered", "", 2)]
 
 
-def test_without_its_worker_it_is_not_pushed_after_its_validity() -> None:
+def test_a_push_is_not_repeated_after_its_validity() -> None:
     world = world_of(OK)
-    under_way(world, valid_ms=5_000)
+    park_in_flight(world, valid_ms=5_000)
     world.run(20_000)
     assert (pushed(world), [state for state, _, _ in rows(world)]) == ([], ["expired"])
-    # Over a link it does not travel with those before it either.
+    # Over a link it is not pushed together with earlier ones, either.
     world = World()
     world.link("s")
     world.park("s", "before", Tries(1, 1, world.now_ms + 1_000, world.now_ms))
-    under_way(world, valid_ms=5_000)
+    park_in_flight(world, valid_ms=5_000)
     world.run(25_000)
     assert pushed(world) == ["before"]
     assert world.states() == {("s", "before"): "delivered", ("s", "n"): "expired"}
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_process_that_begins_pushes_again_what_has_no_result(known: bool) -> None:
-    """The process before it had read the result, or its worker has written it since; no worker has a push under way."""
+@pytest.mark.parametrize("has_result", [True, False])
+def test_a_start_repeats_pushes_without_a_result(has_result: bool) -> None:
+    """The result was read before the start, or there is none; no worker has a push in flight."""
     world = world_of(OK)
-    promise = under_way(world)
+    promise = park_in_flight(world)
     world.park("s", "behind")
-    if known:
+    if has_result:
         world.redelivery.reported(Result(promise, "delivered", world.now_ms))
     else:
         world.run(10)
         assert pushed(world) == []
     world.redelivery.workers_ended()
-    world.run(20_000 if known else 100)  # without a result at once, 16 s before its time
-    assert sorted(pushed(world)) == (["behind"] if known else ["behind", "n"])
-    assert rows(world) == [("delivered", "", 1 if known else 2)]
+    world.run(20_000 if has_result else 100)  # without a result: at once, 16 s early
+    assert sorted(pushed(world)) == (["behind"] if has_result else ["behind", "n"])
+    assert rows(world) == [("delivered", "", 1 if has_result else 2)]
 
 
-def test_results_without_deliveries_are_removed_although_the_clock_was_put_back() -> None:
+def test_old_results_are_removed_after_the_clock_was_set_back() -> None:
     with closing(ParkedStore(None)) as store:
         reports = AwaitedResults(store)
         for hour in (10, 1, 2):

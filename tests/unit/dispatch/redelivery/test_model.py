@@ -43,7 +43,7 @@ ANSWERS = {
 }
 TAKES_MS = {"slow": 5_000, "hanging": 15_000}
 
-# The longest time without a push to an endpoint with waiting messages: a push that hangs, the waits for a probe and of
+# The longest time without a push to an endpoint with waiting messages: a hanging push, the waits for a probe and for
 # a message, and a small error of the clock.
 LONGEST_PAUSE_MS = 15_000 + 20_000 + 20_000 + TOLERANCE_MS
 FIRST_WAIT_MS = 2_000
@@ -56,7 +56,7 @@ PRIORITIES = st.lists(st.sampled_from((-100, 0, 0, 5)), min_size=5, max_size=5)
 
 NAMES = ("plain", "together", "strict", "stubborn", "mate", "legacy", "timely")
 
-# So many may wait of a subscription, in histories in which that is limited.
+# The limit of waiting messages of a subscription, in histories with "limit".
 LIMIT = 6
 
 
@@ -75,7 +75,7 @@ class Histories(RuleBasedStateMachine):
                 breaker_failures=2,
                 suspend_after_s=30.0,
                 longest_probe_s=20.0,
-                longest_wait_s=20.0,  # of those that are tried without end
+                longest_wait_s=20.0,  # for an unlimited number of attempts
                 parked_messages=LIMIT if "limit" in happens else 0,
             ),
             push=PushSettings(
@@ -257,10 +257,10 @@ class Histories(RuleBasedStateMachine):
             assert waiting.isdisjoint(over)
         assert self.world.store.count == len(waiting)
         for name, _ in waiting:
-            assert name in self.world.redelivery._lanes, "it would never be looked at"
+            assert name in self.world.redelivery._lanes, "no lane"
 
     @invariant()
-    def what_is_dead_is_kept(self) -> None:
+    def dead_letters_are_kept(self) -> None:
         ended = {
             (row.subscription, row.notification)
             for row in self.world.attempts
@@ -272,7 +272,7 @@ class Histories(RuleBasedStateMachine):
             assert len(kept) == len(ended)
 
     @invariant()
-    def what_has_ended_stays_so(self) -> None:
+    def ended_deliveries_stay_ended(self) -> None:
         if self.crashed:
             return  # repeated if only its row was written
         over: set[tuple[str, str]] = set()
@@ -282,7 +282,7 @@ class Histories(RuleBasedStateMachine):
                 over.add((row.subscription, row.notification))
 
     @invariant()
-    def tries_are_numbered_on(self) -> None:
+    def attempts_are_numbered_in_sequence(self) -> None:
         if self.crashed:
             return  # an attempt with a row alone is repeated with the same number
         last: dict[str, int] = {}
@@ -295,7 +295,7 @@ class Histories(RuleBasedStateMachine):
         assert all(row.messages == 1 for row in self.world.attempts if row.state == "dead" and row.status == 400)
 
     @invariant()
-    def attempts_are_as_many_as_allowed(self) -> None:
+    def attempts_are_bounded(self) -> None:
         if self.crashed:
             return  # a push in flight counts, though its outcome is unknown
         for row in self.world.attempts:
@@ -308,7 +308,7 @@ class Histories(RuleBasedStateMachine):
             assert counted <= ATTEMPTS
 
     @invariant()
-    def each_failure_counts_but_that_of_a_probe_without_an_answer(self) -> None:
+    def failures_count_except_unanswered_probes(self) -> None:
         if self.crashed:
             return
         for notification, tries in self._tries().items():
@@ -326,7 +326,7 @@ class Histories(RuleBasedStateMachine):
         self.checked = len(self.world.arrivals)
 
     @invariant()
-    def no_more_waits_than_may(self) -> None:
+    def waiting_messages_are_bounded(self) -> None:
         dropped = [row for row in self.world.attempts if row.state == "dropped"]
         assert "limit" in self.happens or not dropped
         assert {(row.error, row.number) for row in dropped} <= {("resources", 0)}
@@ -334,15 +334,15 @@ class Histories(RuleBasedStateMachine):
         if not self.crashed:
             # The oldest are dropped first, except those in flight.
             for name in NAMES:
-                gone = {row.notification for row in dropped if row.subscription == name}
-                assert len(self.world.arrived(name)) == len([e for e in self.world.arrived(name) if e not in gone])
+                removed = {row.notification for row in dropped if row.subscription == name}
+                assert len(self.world.arrived(name)) == len([e for e in self.world.arrived(name) if e not in removed])
 
     def _end_of(self, notification: str) -> int:
         end_ms = self.accepted[notification] + LIFESPAN_MS
         return min(end_ms, self.valid.get(notification, end_ms))
 
     def _ends_by_validity(self, notification: str) -> bool:
-        """Whether its validity ends it: then it leaves no dead letter."""
+        """Whether its validity ends before its lifespan: no dead letter."""
         return self.valid.get(notification, 1 << 62) <= self.accepted[notification] + LIFESPAN_MS
 
     def _due(self, notification: str, attempt: int) -> int:
@@ -350,7 +350,7 @@ class Histories(RuleBasedStateMachine):
             true_ms, clock_ms = self.tried[notification]
             return clock_ms + FIRST_WAIT_MS if true_ms > self.set_ms else 0
         rows = self.world.attempts[self.rows_when_set :]
-        # The last row of an attempt counts: the later result, if one was announced.
+        # The last row of an attempt counts: the later result, if announced.
         times_ms = {
             row.number: row.next_ms for row in rows if row.notification == notification and row.number < attempt
         }
@@ -384,7 +384,7 @@ class Histories(RuleBasedStateMachine):
             assert [order[each] for each in seen] == sorted(order[each] for each in seen)
 
     @invariant()
-    def lanes_with_something_untried_are_held(self) -> None:
+    def lanes_with_untried_messages_are_held(self) -> None:
         held = self.world.lanes.for_workers()[0]
         for name in NAMES:
             if self.world.store.has_untried(name) or self.world.under_way(name, attempt=1):
@@ -408,7 +408,7 @@ class Histories(RuleBasedStateMachine):
         self.world.suspended_now.clear()
         self.world.redelivery.suspensions_written()
         self.world.hear()
-        # Longer than hanging pushes, waits, probes and Retry-After together, and shorter than lifespans.
+        # Longer than hanging pushes, waits, probes and Retry-After together; shorter than lifespans.
         self.world.run(120_000)
         self.nothing_is_lost()
         left = [decode_key(key) for key in self.world.log]
@@ -490,11 +490,11 @@ class Histories(RuleBasedStateMachine):
         ]
 
     def _stopped(self, subscription: Subscription) -> bool:
-        """Whether no attempts are made for it."""
+        """Whether it gets no attempts."""
         return subscription.paused or subscription.id in self.world.suspended_now | self.world.suspended_said.keys()
 
     def _nothing_is_too_old(self) -> None:
-        """Lifespans end whatever a delivery waits for; during a push, once that has ended."""
+        """Lifespans end in any wait; during a push, when it has ended."""
         if self.world.true_ms - self.set_ms < TOLERANCE_MS:
             return  # the clock was put back a little, and has to reach the time again
         for lane in self.world.redelivery._lanes.values():

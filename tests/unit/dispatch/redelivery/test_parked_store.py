@@ -63,39 +63,39 @@ def park_all(store: ParkedStore, *deliveries: tuple[int, Tries], **facts: Any) -
         park(store, delivery(offset), tries, **facts)
 
 
-def test_untried_deliveries_come_in_the_order_of_parking(store: ParkedStore) -> None:
+def test_order_of_untried_deliveries(store: ParkedStore) -> None:
     park(store, delivery(5, batch=7, partition=1))
     assert offsets(store.first("s")) == [5]
-    # Its push may be under way, and then comes a crash: what another partition holds comes behind it.
+    # Its push may be in flight at a crash: deliveries of other partitions come behind it.
     park(store, delivery(8, batch=3))
     park(store, delivery(9, batch=7, partition=1))
-    park(store, delivery(6, batch=3))  # but it is in order in its own
+    park(store, delivery(6, batch=3))  # in order within its partition
     park(store, delivery(4, batch=7, partition=2))
     assert offsets(store.untried("s", 9)) == [5, 6, 8, 9, 4]
 
 
-def test_untried_deliveries_of_a_higher_priority_come_first(store: ParkedStore) -> None:
+def test_priority_of_untried_deliveries(store: ParkedStore) -> None:
     for offset, priority in ((1, 0), (2, 5), (3, -5), (4, 5), (5, 0), (6, 100)):
         park(store, delivery(offset), priority=priority)
     park(store, delivery(7, lane="other"), priority=100)
     assert offsets(store.untried("s", 9)) == [6, 2, 4, 1, 5, 3]
     assert offsets(store.untried("s", 2)) == [6, 2]
-    # What is parked later and belongs before an equal does not come before what may be under way elsewhere.
+    # A delivery parked later is not put before one of equal priority and another partition, which may be in flight.
     park(store, delivery(8, partition=1), priority=5)
     park(store, delivery(0), priority=5)
     assert offsets(store.untried("s", 9)) == [6, 0, 2, 4, 8, 1, 5, 3]
 
 
-def test_the_first_of_a_strict_lane_is_a_tried_one_then_the_first_in_order(store: ParkedStore) -> None:
+def test_the_first_of_a_strict_lane(store: ParkedStore) -> None:
     def first() -> list[int]:
         return offsets(store.first("s"))
 
     assert first() == []
     park(store, delivery(3), priority=5)
     park(store, TWO)
-    assert first() == [2], "whatever the priority"
+    assert first() == [2], "independent of the priority"
     assert store.tried(TWO, Tries(1, 1, 5))
-    park(store, ONE)  # a repeated batch, in another order than before
+    park(store, ONE)  # a repeated batch in another order
     assert first() == [2]
     store.remove(TWO)
     assert first() == [1]
@@ -103,8 +103,8 @@ def test_the_first_of_a_strict_lane_is_a_tried_one_then_the_first_in_order(store
     assert first() == [4]
 
 
-def test_over_a_link_many_are_pushed_together_and_in_order(store: ParkedStore) -> None:
-    """What was tried and failed is together again, and nothing behind it travels with it."""
+def test_deliveries_over_a_link_are_pushed_together_in_order(store: ParkedStore) -> None:
+    """Failed deliveries are repeated together, without later ones."""
     plain = subscription(policy=DeliveryPolicy("strict"))
     link = msgspec.structs.replace(plain, form="peer", peer=Peer("G/a", "G/b"))
     for offset in range(1, 4):
@@ -121,7 +121,7 @@ def test_over_a_link_many_are_pushed_together_and_in_order(store: ParkedStore) -
     assert choice.of(lane, link, 3_000, probing=False) == []
 
 
-def test_the_newest_batch_is_read_beside_a_writer(tmp_path: Path) -> None:
+def test_the_newest_batch_is_read_during_a_write(tmp_path: Path) -> None:
     file = tmp_path / "parked #1.sqlite"
     with pytest.raises(InfrastructureError):
         newest_batch(file)
@@ -137,12 +137,12 @@ def test_the_newest_batch_is_read_beside_a_writer(tmp_path: Path) -> None:
         assert newest_batch(file) == 9
 
 
-def test_a_delivery_parked_twice_waits_once_and_its_tries_are_kept(store: ParkedStore) -> None:
+def test_a_delivery_parked_twice_keeps_its_tries(store: ParkedStore) -> None:
     park(store, ONE)
     store.tried(ONE, Tries(2, 1, 50))
 
     assert park(store, ONE) is None
-    store.apply(ONE.tried_key(), parked.encode(Tried(Tries(1, 1, 10))), next(OFFSETS))  # an older one
+    store.apply(ONE.tried_key(), parked.encode(Tried(Tries(1, 1, 10))), next(OFFSETS))  # an older record
     (waiting,) = store.due("s", 50, 10)
     assert (waiting.tries, store.count) == (Tries(2, 1, 50), 1)
 
@@ -152,7 +152,7 @@ def test_tried_deliveries_when_they_are_due(store: ParkedStore) -> None:
     park_all(store, *((offset, Tries(number, number, due)) for offset, number, due in numbers))
     park(store, delivery(5))
     three, four = delivery(3), delivery(4)
-    assert offsets(store.due("s", 40, 10)) == [4, 3, 1], "the longest due first"
+    assert offsets(store.due("s", 40, 10)) == [4, 3, 1], "the earliest due time first"
     assert offsets(store.due("s", 40, 1, {four})) == [3]
     assert store.next_due_ms("s") == 5
     assert store.next_due_ms("s", {ONE, three, four}) == 99
@@ -165,8 +165,8 @@ def test_tried_deliveries_when_they_are_due(store: ParkedStore) -> None:
     assert (least(30), least(99), least(30, four, three), least(-1)) == (4, 2, 1, None)
 
 
-def test_what_was_tried_later_than_now_is_due_behind_the_others(store: ParkedStore) -> None:
-    """The clock was put back."""
+def test_deliveries_tried_in_the_future_are_due_last(store: ParkedStore) -> None:
+    """The clock was set back."""
     later = Tries(1, 1, 110_000, 100_000 + TOLERANCE_MS)
     tries = (Tries(2, 2, 900_000, 600_000), Tries(3, 3, 800_000, 500_000), Tries(4, 4, 10, 5), later)
     park_all(store, *enumerate(tries, 1))
@@ -180,7 +180,7 @@ def test_what_was_tried_later_than_now_is_due_behind_the_others(store: ParkedSto
     assert offsets([each for each in least if each]) == [3, 2, 1]
 
 
-def test_the_oldest_in_time(store: ParkedStore) -> None:
+def test_end_of_the_oldest_lifespan(store: ParkedStore) -> None:
     park(store, ONE, accepted_ms=300)
     park(store, TWO, Tries(1, 1, 5), accepted_ms=100)
     park(store, delivery(3), accepted_ms=200)
@@ -190,7 +190,7 @@ def test_the_oldest_in_time(store: ParkedStore) -> None:
     assert offsets(store.accepted_before("s", 200, 1, {TWO})) == [3]
 
 
-def test_the_first_whose_validity_ends(store: ParkedStore) -> None:
+def test_end_of_the_earliest_validity(store: ParkedStore) -> None:
     park(store, ONE, accepted_ms=300, valid_until_ms=900)
     park(store, TWO, Tries(1, 1, 5), accepted_ms=200, valid_until_ms=800)
     park(store, delivery(3), accepted_ms=250)
@@ -199,33 +199,33 @@ def test_the_first_whose_validity_ends(store: ParkedStore) -> None:
     assert list(map(offsets, found)) == [[], [2, 1], [1]]
     assert [store.expires_ms("s", 1_000, out) for out in ((), {TWO}, {ONE, TWO})] == [800, 900, 1_250]
     assert store.expires_ms("s", 500) == 700
-    # An accepted delivery does not expire while its result is awaited.
+    # An accepted delivery does not expire before the time of its result.
     assert store.tried(ONE, Tries(1, 1, 2_000, 400, "push"))
     assert offsets(store.valid_until("s", 900, 10)) == [2]
     assert store.tried(ONE, Tries(2, 2, 2_000, 500))
     assert offsets(store.valid_until("s", 900, 10)) == [2, 1]
 
 
-def test_what_is_finished_waits_no_more(store: ParkedStore) -> None:
+def test_finished_deliveries_are_removed(store: ParkedStore) -> None:
     park(store, ONE)
     assert store.tried(ONE, Tries(1, 1, 5))
     store.apply(ONE.tried_key(), None, next(OFFSETS))
     assert store.count == 1
 
     store.apply(ONE.key(), None, next(OFFSETS))
-    store.apply(ONE.key(), None, next(OFFSETS))  # again, as after a restart
+    store.apply(ONE.key(), None, next(OFFSETS))  # repeated, as after a restart
 
     assert (store.count, list(store.lanes()), store.has_untried("s")) == (0, [], False)
     assert not store.tried(ONE, Tries(2, 2, 9))
 
     park(store, TWO)
     store.finish(TWO)
-    assert park(store, TWO) is None, "a record from before its null"
+    assert park(store, TWO) is None, "a record before its tombstone"
     store.apply(TWO.key(), None, next(OFFSETS))
     assert park(store, TWO) == "s"
 
 
-def test_a_restart_finds_what_was_committed(tmp_path: Path) -> None:
+def test_a_restart_has_the_committed_state(tmp_path: Path) -> None:
     file = tmp_path / "new" / "parked.db"
     first = ParkedStore(file, "log")
     park(first, ONE)
@@ -246,7 +246,7 @@ def test_a_restart_finds_what_was_committed(tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_file_that_cannot_be_used_is_reported_with_its_name(tmp_path: Path) -> None:
+def test_unusable_files_are_named(tmp_path: Path) -> None:
     ParkedStore(tmp_path / "one.db", "one").close()
     (tmp_path / "torn.db").write_bytes(b"torn" * 5_000)
     for name, found in (("one.db", "one.db, is that of another log"), ("torn.db", r"torn\.db")):
@@ -293,7 +293,7 @@ class Recorded:
         (lambda store: list(Backlog(store).refused_by_all("s", "r")), "refused"),
     ],
 )
-def test_every_query_uses_its_index(store: ParkedStore, read: Callable[[ParkedStore], object], indexes: str) -> None:
+def test_each_query_uses_its_index(store: ParkedStore, read: Callable[[ParkedStore], object], indexes: str) -> None:
     park(store, ONE)
     recorded = store._db = cast(Any, Recorded(store._db))
     read(store)
@@ -304,21 +304,21 @@ def test_every_query_uses_its_index(store: ParkedStore, read: Callable[[ParkedSt
 MB = 1024 * 1024
 
 
-def test_of_large_messages_few_are_read_at_a_time(store: ParkedStore) -> None:
+def test_reads_are_bounded_in_bytes(store: ParkedStore) -> None:
     park_all(store, *((offset, UNTRIED) for offset in range(10)), payload=b"x" * MB)
     for offset in (0, 1):
         park(store, delivery(offset, "huge"), payload=b"x" * 6 * MB)
 
     assert offsets(store.untried("s", 500)) == offsets(store.first("s", 500)) == [0, 1, 2]
-    assert offsets(store.untried("huge", 500)) == [0], "one, however large"
+    assert offsets(store.untried("huge", 500)) == [0], "at least one"
     for offset in (0, 1):
         assert store.tried(delivery(offset), Tries(1, 1, 5 + offset))
     assert offsets(store.due("s", 10, 1, {delivery(0)})) == [1]
 
 
-def test_a_record_that_cannot_be_read_is_left_out_and_one_of_a_newer_version_is_not(store: ParkedStore) -> None:
+def test_damaged_records_are_skipped_and_newer_ones_refused(store: ParkedStore) -> None:
     park(store, ONE)
-    assert store.apply(b"none of ours", None, 10) is None
+    assert store.apply(b"no delivery", None, 10) is None
     assert store.apply(TWO.key(), b"\xc1", 11) is None
     assert store.apply(ONE.key(), b"\xc1", 12) is None
     newer = msgspec.msgpack.encode({"v": parked.VERSION + 1, "record": {}})
@@ -327,7 +327,7 @@ def test_a_record_that_cannot_be_read_is_left_out_and_one_of_a_newer_version_is_
     assert offsets(store.untried("s", 9)) == [1]
 
 
-def test_the_file_shrinks_when_much_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_shrinks_after_many_removals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parked_store, "_FREE_PAGES", 800)
     monkeypatch.setattr(parked_store, "_FREED_PAGES", 100)
     file = tmp_path / "parked.sqlite"
@@ -343,7 +343,7 @@ def test_the_file_shrinks_when_much_is_finished(tmp_path: Path, monkeypatch: pyt
 
 
 class Ended(Journal):
-    """A journal that counts what has ended, and lets go of it."""
+    """A journal that counts states and keeps nothing."""
 
     def __init__(self) -> None:
         self.states: Counter[str] = Counter()
@@ -355,11 +355,11 @@ class Ended(Journal):
         self.record(row)
 
     def finished(self, delivery: Delivery, tried: bool) -> None:
-        """The log is going to say so."""
+        """Not recorded."""
 
 
 @pytest.mark.parametrize("how", ["cancelled", "expired", "dropped"])
-def test_ending_much_takes_no_more_memory_than_ending_one(how: str, tmp_path: Path) -> None:
+def test_memory_to_end_many_deliveries_is_bounded(how: str, tmp_path: Path) -> None:
     count, journal = 40, Ended()
     with closing(ParkedStore(tmp_path / "parked.sqlite")) as store:
         park_all(store, *((offset, UNTRIED) for offset in range(count)), payload=b"x" * MB)
@@ -384,7 +384,7 @@ def test_ending_much_takes_no_more_memory_than_ending_one(how: str, tmp_path: Pa
     assert peak < 20 * MB
 
 
-def test_a_later_record_of_the_same_tries_is_the_request_of_an_attempt(store: ParkedStore) -> None:
+def test_a_later_record_of_equal_tries_requests_an_attempt(store: ParkedStore) -> None:
     park(store, ONE, Tries(2, 1, 9_000, 5_000))
 
     def write(tries: Tries) -> set[str]:
@@ -392,18 +392,18 @@ def test_a_later_record_of_the_same_tries_is_the_request_of_an_attempt(store: Pa
         requested, store.requested = store.requested, set()
         return requested
 
-    assert write(Tries(2, 1, 9_000, 5_000)) == set(), "the record of the redelivery itself"
-    assert write(Tries(1, 1, 6_000, 6_000)) == set(), "of an attempt before"
+    assert write(Tries(2, 1, 9_000, 5_000)) == set(), "the redelivery's own record"
+    assert write(Tries(1, 1, 6_000, 6_000)) == set(), "of an earlier attempt"
     assert write(Tries(2, 1, 7_000, 6_000, "p")) == set(), "a push"
     assert write(Tries(2, 1, 9_000, 5_000).requested(6_000)) == {"s"}
     assert (store.next_due_ms("s"), store.has(ONE)) == (6_000, True)
-    assert write(Tries(2, 1, 8_000, 8_000)) == {"s"}, "of a clock that is ahead"
-    assert store.next_due_ms("s") == 6_000, "it is due no later"
+    assert write(Tries(2, 1, 8_000, 8_000)) == {"s"}, "of a clock ahead"
+    assert store.next_due_ms("s") == 6_000, "not due later"
     store.tried(ONE, Tries(3, 2, 20_000, 8_000, "p"))
-    assert write(Tries(3, 2, 9_000, 9_000)) == set(), "its receiver is to report the result"
+    assert write(Tries(3, 2, 9_000, 9_000)) == set(), "a later result is awaited"
     store.remove(ONE)
     assert write(Tries(3, 2, 9_000, 9_000)) == set()
-    # An untried delivery stays so.
+    # An untried delivery stays untried.
     park(store, TWO)
     store.apply(TWO.tried_key(), parked.encode(Tried(UNTRIED.requested(6_000))), next(OFFSETS))
     assert store.requested == {"s"}

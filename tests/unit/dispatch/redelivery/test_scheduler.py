@@ -1,4 +1,4 @@
-"""Order, waits and limits of what waits, and links to other engines."""
+"""Order, waits and limits of waiting messages, and links to other engines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def together(world: World) -> list[str]:
     ("push", "payloads", "expected"),
     [
         (PushSettings(max_notify_messages=3, max_notify_bytes=8), ["<x/>"] * 5, ["n0 n1", "n2 n3", "n4"]),
-        (PushSettings(), [f'<x xml:id="{each}"/>' for each in "abca"], ["n0 n1 n2", "n3"]),  # the same id twice
+        (PushSettings(), [f'<x xml:id="{each}"/>' for each in "abca"], ["n0 n1 n2", "n3"]),  # equal xml:ids
     ],
 )
 def test_waiting_messages_in_one_push(push: PushSettings, payloads: list[str], expected: list[str]) -> None:
@@ -33,7 +33,7 @@ def test_waiting_messages_in_one_push(push: PushSettings, payloads: list[str], e
     assert together(world) == expected
 
 
-def test_a_message_that_fails_is_tried_again_by_itself_and_the_others_do_not_wait() -> None:
+def test_a_failed_message_does_not_delay_the_others() -> None:
     world = one()
     world.answers("s", lambda ids: BROKEN if "bad" in ids else OK)
     for name in ("a", "bad", "b", "c"):
@@ -49,7 +49,7 @@ def test_a_message_that_fails_is_tried_again_by_itself_and_the_others_do_not_wai
     assert [event.kind for event in world.told] == ["dead-letters-growing"]
 
 
-def test_a_retry_is_not_delayed_by_a_first_attempt_that_takes_long() -> None:
+def test_a_slow_first_attempt_does_not_delay_retries() -> None:
     world = one()
     world.answers("s", OK, takes_ms=10_000)
     world.park("s", "new")
@@ -58,7 +58,7 @@ def test_a_retry_is_not_delayed_by_a_first_attempt_that_takes_long() -> None:
     assert world.arrived("s") == ["new", "tried"]
 
 
-def test_limits_of_an_endpoint_leave_room_for_others_and_all_get_their_turn() -> None:
+def test_the_limit_of_an_endpoint_leaves_room_for_others() -> None:
     world = World(push=PushSettings(max_in_flight=10, max_in_flight_per_host=8, max_in_flight_per_endpoint=4))
     for number in range(30):
         world.subscribe(f"slow{number}", endpoint="slow")
@@ -74,7 +74,7 @@ def test_limits_of_an_endpoint_leave_room_for_others_and_all_get_their_turn() ->
     assert set(world.states().values()) == {"delivered"}
 
 
-def test_of_more_than_may_wait_the_oldest_that_were_never_tried_are_dropped() -> None:
+def test_the_oldest_untried_messages_above_the_limit_are_dropped() -> None:
     world = World(retry=RetrySettings(jitter=0.0, parked_messages=3))
     policies = {"s": {}, "strict": {"reliability": "strict"}, "order": {"order": "strict"}}
     for name, policy in policies.items():
@@ -101,7 +101,7 @@ def test_of_more_than_may_wait_the_oldest_that_were_never_tried_are_dropped() ->
     assert (world.arrived("order"), world.log) == (["n2", "n3", "n4"], {})
 
 
-def test_the_bytes_that_may_wait_are_limited_as_well() -> None:
+def test_waiting_messages_are_bounded_in_bytes() -> None:
     world = one(retry=RetrySettings(jitter=0.0, parked_bytes=3_000))
     world.fall("s")
     for number in range(9):
@@ -112,7 +112,7 @@ def test_the_bytes_that_may_wait_are_limited_as_well() -> None:
 
 
 def test_messages_refused_together_over_a_link_are_tried_one_by_one() -> None:
-    """The one that is to blame is given up; the others arrive in order, and are not repeated with it."""
+    """The refused one becomes a dead letter; the others arrive once and in order."""
     world = World()
     world.link("link")
     world.answers("link", lambda ids: PushResult(400) if "n1" in ids else OK)
@@ -123,7 +123,7 @@ def test_messages_refused_together_over_a_link_are_tried_one_by_one() -> None:
     assert together(world) == ["n0 n1 n2 n3", "n0", "n1", "n2", "n3"]
 
 
-def test_what_failed_over_a_link_is_tried_again_together_when_the_first_is_due() -> None:
+def test_failed_messages_of_a_link_are_repeated_together() -> None:
     world = World()
     world.link("link")
     world.park("link", "n0", Tries(5, 5, START_MS + 600_000, START_MS))

@@ -26,7 +26,7 @@ from tests.support.redelivery_world import HOUR_MS, World
 
 
 def record(offset: int, size: int = 1) -> Any:
-    """A parked delivery as it is read from the log."""
+    """A record of the parked log."""
     value = parked.encode(Parked(notification(payload=b"x" * size, accepted_ms=1), Tries()))
     return SimpleNamespace(key=Delivery("s", Place(1, 0, offset)).key(), value=value, offset=offset)
 
@@ -52,9 +52,7 @@ def parts(make_transport: Any, subscriptions: Any = None) -> SessionParts:
 
 
 @pytest.mark.parametrize("failing", ["transport", "session"])
-def test_parts_that_are_open_when_a_session_cannot_begin_are_closed(
-    failing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_start_closes_the_open_parts(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
 
     def opened(name: str) -> SimpleNamespace:
@@ -76,11 +74,11 @@ def test_parts_that_are_open_when_a_session_cannot_begin_are_closed(
     assert sorted(closed) == expected
 
 
-@pytest.mark.parametrize(("hours", "waits"), [(11, 1), (13, 0), (-1, 0)], ids=["used", "old", "the clock was put back"])
-def test_a_file_that_was_not_used_for_half_a_day_is_read_again(
+@pytest.mark.parametrize(("hours", "waits"), [(11, 1), (13, 0), (-1, 0)], ids=["used", "old", "clock set back"])
+def test_a_file_unused_for_half_a_day_is_rebuilt(
     hours: int, waits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records that say that something is finished may be gone from the log by then."""
+    """The log may have removed tombstones by then."""
     file, at = tmp_path / "parked.sqlite", 1_700_000_000_000
     monkeypatch.setattr(session, "time_ms", lambda: at + hours * HOUR_MS)
     with closing(ParkedStore(file, "log")) as store:
@@ -95,7 +93,7 @@ def test_a_file_that_was_not_used_for_half_a_day_is_read_again(
 
 
 class Records:
-    """A log of records of 4 MB, one in each answer."""
+    """A log of records of 4 MB, one per poll."""
 
     def __init__(self, records: int) -> None:
         self._left, self.positions = records, {0: 0}
@@ -114,7 +112,7 @@ class Records:
         return {0: [record(offset, 4_000_000)]}
 
 
-def test_a_fold_of_large_messages_is_committed_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world, sizes = World(), []
     with closing(ParkedStore(tmp_path / "parked.sqlite", "log")) as store:
         commit = store.commit
@@ -131,7 +129,7 @@ def test_a_fold_of_large_messages_is_committed_by_their_bytes(tmp_path: Path, mo
     assert max(sizes) < 40_000_000
 
 
-def test_a_result_is_read_again_after_a_full_disk_and_a_damaged_one_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_after_a_full_disk_and_damaged_results(monkeypatch: pytest.MonkeyPatch) -> None:
     class Results(Records):
         def poll(self, timeout_s: float) -> dict[int, Sequence[Any]]:
             self.positions[0] = self._left

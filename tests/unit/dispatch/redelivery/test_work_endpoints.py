@@ -1,4 +1,4 @@
-"""Breakers, probes and limits of endpoints in the redelivery, and attempts that operators request."""
+"""Breakers, probes and limits of endpoints in the redelivery, and attempts requested by operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from arborcast.dispatch.settings import PushSettings
 from tests.support.redelivery_world import BROKEN, HOUR_MS, OK, REFUSED, START_MS, World, one, retry
 
 
-def test_an_unreachable_endpoint_is_only_probed_and_that_does_not_count() -> None:
+def test_probes_of_an_unreachable_endpoint_do_not_count() -> None:
     world = one(REFUSED)
     world.park_some("s", 50)
     world.run(HOUR_MS)
@@ -30,7 +30,7 @@ def test_an_unreachable_endpoint_is_only_probed_and_that_does_not_count() -> Non
     assert [event.kind for event in world.told[2:]] == ["breaker-closed", "subscription-recovered"]
 
 
-def test_lanes_of_an_endpoint_take_turns_in_probing_it() -> None:
+def test_lanes_of_an_endpoint_probe_it_in_turn() -> None:
     world = World()
     for name in ("a", "b", "c"):
         world.subscribe(name, endpoint="shared")
@@ -39,7 +39,7 @@ def test_lanes_of_an_endpoint_take_turns_in_probing_it() -> None:
     world.run(HOUR_MS)
     probes = Counter(arrival.subscription for arrival in world.arrivals[6:])
     assert max(probes.values()) - min(probes[name] for name in "abc") <= 1
-    # One that ends with its probe under way leaves the next one to the others.
+    # A lane that ends during its probe leaves the next probe to the others.
     world.answers("a", REFUSED, takes_ms=500)
     while not world.in_flight:
         world.run(100)
@@ -52,7 +52,7 @@ def test_lanes_of_an_endpoint_take_turns_in_probing_it() -> None:
     assert states == {"delivered": 6, "cancelled": 3}
 
 
-def test_retry_after_is_obeyed_by_the_whole_endpoint() -> None:
+def test_retry_after_applies_to_the_endpoint() -> None:
     world = one(PushResult(503, retry_after_s=600.0))
     world.park_some("s", 2)
     world.run(599_000)
@@ -76,10 +76,10 @@ def test_probes_of_many_unreachable_endpoints_delay_no_other_lane() -> None:
     world.run(1_000)
     assert world.arrived("well") == [f"n{number}" for number in range(20)]
     world.run(300_000)
-    assert len({each.subscription for each in world.arrivals[probed:]}) == 31, "each is probed"
+    assert len({each.subscription for each in world.arrivals[probed:]}) == 31, "all are probed"
 
 
-def test_an_answer_is_quick_within_half_of_what_a_batch_waits() -> None:
+def test_answers_are_quick_within_half_of_batch_wait_s() -> None:
     world = World(retry=retry(batch_wait_s=2.0))
     for name, duration_s in (("quick", 1.0), ("slow", 1.001)):
         world.subscribe(name)
@@ -104,7 +104,7 @@ def test_a_probe_is_the_one_message_with_the_fewest_tries() -> None:
     assert world.too_much == []
 
 
-def test_failures_of_pushes_that_began_before_the_breaker_opened_are_no_probes() -> None:
+def test_failures_of_earlier_pushes_are_no_probes() -> None:
     world = one(REFUSED)
     world.answers("s", REFUSED, takes_ms=1_000)
     for number in range(16):
@@ -120,13 +120,13 @@ def test_a_requested_attempt_is_made_at_once_and_counts() -> None:
     world.run(1_000)
     world.request_attempt(delivery)
     world.run(1_000)
-    assert world.arrived("s") == ["n", "other", "n"], "an hour before its time"
+    assert world.arrived("s") == ["n", "other", "n"], "an hour early"
     waiting = [world.store.get(each) for each in (delivery, other)]
     assert [each and each.tries.number for each in waiting] == [2, 1]
 
 
 @pytest.mark.parametrize("answers", [[REFUSED, OK], [OK]], ids=["tried", "untried"])
-def test_a_requested_attempt_probes_an_endpoint_whose_breaker_is_open(answers: list[PushResult]) -> None:
+def test_a_requested_attempt_probes_behind_an_open_breaker(answers: list[PushResult]) -> None:
     world = one(retry=retry(first_probe_s=3_600.0))
     world.fall("s")
     since_ms = world.health.get("http://s/").failing_since_ms
@@ -139,7 +139,7 @@ def test_a_requested_attempt_probes_an_endpoint_whose_breaker_is_open(answers: l
         world.run(1_000)
         assert world.arrived("s") == ["n"] * number
         health = world.health.get("http://s/")
-        # After a failure it fails for as long as before.
+        # A failed probe keeps the beginning of the failure.
         expected = ("open", since_ms) if answer is REFUSED else ("closed", 0)
         assert (health.breaker, health.failing_since_ms) == expected
-    assert (world.states(), world.log) == ({("s", "n"): "delivered"}, {}), "the request leaves the log as well"
+    assert (world.states(), world.log) == ({("s", "n"): "delivered"}, {}), "the request is removed from the log"

@@ -1,4 +1,4 @@
-"""Subscriptions that change while something waits for them, and what their subscribers and operators get of it."""
+"""Subscriptions that change while messages wait, and the events for subscribers and operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, OK, REFUSED,
 THREE = XPathFilter(XPATH_1, "/x/@n = 3", {})
 
 
-def test_410_ends_the_subscription_and_cancels_what_waits() -> None:
+def test_410_ends_the_subscription_and_cancels_its_messages() -> None:
     world = one(PushResult(410))
     world.park_some("s", 600)
     world.run(1_000)
@@ -30,7 +30,7 @@ def test_410_ends_the_subscription_and_cancels_what_waits() -> None:
     assert (len(world.states()), world.log, world.buried, world.redelivery.lanes) == (600, {}, [], 0)
 
 
-def test_only_changed_subscriptions_are_looked_up_however_many_wait() -> None:
+def test_only_changed_subscriptions_are_looked_up() -> None:
     world = World()
     for number in range(100):
         world.subscribe(f"s{number}")
@@ -40,14 +40,14 @@ def test_only_changed_subscriptions_are_looked_up_however_many_wait() -> None:
     world.hear()
     world.asked = 0
     for number in range(100):
-        world.subscribe(f"stranger{number}")  # nothing waits for these
+        world.subscribe(f"stranger{number}")  # without waiting messages
     world.change("s7", paused=False)
     assert world.asked == 1
     world.run(1_000)
     assert [arrival.subscription for arrival in world.arrivals] == ["s7"]
 
 
-def test_a_subscription_that_moves_leaves_the_endpoint_that_it_had() -> None:
+def test_a_subscription_moves_to_another_endpoint() -> None:
     world = one(REFUSED)
     world.park("s", "a")
     world.run(10_000)
@@ -59,8 +59,8 @@ def test_a_subscription_that_moves_leaves_the_endpoint_that_it_had() -> None:
     assert (world.redelivery.lanes, world.redelivery.next_turn_ms(), world.health.everything()) == (0, None, {})
 
 
-def test_a_subscription_is_over_when_the_log_says_so() -> None:
-    """By the clock alone one that is being renewed at this moment, or within its grace, would lose its deliveries."""
+def test_a_subscription_ends_with_its_record() -> None:
+    """By the clock alone a subscription in renewal, or in its grace period, would lose its deliveries."""
     world = one(BROKEN)
     world.change("s", terminates_ms=START_MS + 1_000)
     world.park("s", "a")
@@ -73,7 +73,7 @@ def test_a_subscription_is_over_when_the_log_says_so() -> None:
     assert (world.states(), len(world.arrivals)) == ({("s", "a"): "cancelled"}, tried)
 
 
-def test_an_endpoint_that_fails_for_long_suspends_its_subscriptions() -> None:
+def test_a_failing_endpoint_suspends_its_subscriptions() -> None:
     world = World(retry=retry(suspend_after_s=1_200.0))
     for name in ("a", "b"):
         world.subscribe(name, endpoint="shared")
@@ -87,7 +87,7 @@ def test_an_endpoint_that_fails_for_long_suspends_its_subscriptions() -> None:
     world.run(2 * HOUR_MS)
     assert len(world.arrivals) == seen
 
-    # Resumed while still away: it has the whole time again. Then it is back.
+    # Resumed while unreachable: suspend_after_s begins again. Then the endpoint recovers.
     world.resume("a")
     world.run(600_000)
     assert len(world.arrivals) > seen
@@ -97,7 +97,7 @@ def test_an_endpoint_that_fails_for_long_suspends_its_subscriptions() -> None:
     assert world.states() == {("a", "a1"): "delivered", ("b", "b1"): "parked"}
 
 
-def test_a_resumed_subscription_is_tried_at_once_though_others_have_just_failed() -> None:
+def test_a_resumed_subscription_is_tried_at_once() -> None:
     world = World(retry=retry(suspend_after_s=600.0))
     world.subscribe("a", endpoint="shared")
     world.answers("a", REFUSED)
@@ -117,7 +117,7 @@ def test_a_resumed_subscription_is_tried_at_once_though_others_have_just_failed(
     assert world.states()["a", "a1"] == "delivered"
 
 
-def test_a_subscription_that_was_resumed_while_the_job_was_down_has_the_whole_time_again() -> None:
+def test_a_resume_while_the_job_is_down_restarts_suspend_after_s() -> None:
     world = one(REFUSED, retry=retry(suspend_after_s=1_200.0, lifespan_s=7 * 86_400.0))
     world.park("s", "n")
     world.run(1_320_000)
@@ -139,7 +139,7 @@ def test_one_message_that_always_fails_suspends_no_subscription() -> None:
     assert (world.states(), world.suspended_said) == ({("s", "n"): "dead"}, {})
 
 
-def test_conditions_of_what_was_parked_unjudged_are_checked_before_it_is_pushed() -> None:
+def test_conditions_of_unjudged_messages_are_checked() -> None:
     world = one()
     world.change("s", content=(THREE,))
     world.suspended_now.add("s")
@@ -160,22 +160,22 @@ def test_conditions_of_what_was_parked_unjudged_are_checked_before_it_is_pushed(
 def test_a_condition_that_costs_too_much_is_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     world = one(push=PushSettings(owner_conditions_ms=1))
     world.change("s", content=(XPathFilter(XPATH_1, " or ".join(["//x/@n = 3"] * 20), {}),))
-    asked: list[str] = []
+    evaluated: list[str] = []
     passes = Subject.passes
 
     def counted(self: Subject, each: Subscription) -> bool:
-        asked.append(each.id)
+        evaluated.append(each.id)
         return passes(self, each)
 
     monkeypatch.setattr(Subject, "passes", counted)
     world.park("s", "large", payload=b"<x n='3'>" + b"<y/>" * 20_000 + b"</x>", unjudged=True)
     world.park("s", "small", payload=b"<x n='3'/>", unjudged=True)
     world.run(1_000)
-    assert (world.arrived("s"), asked) == (["small"], ["s"])
+    assert (world.arrived("s"), evaluated) == (["small"], ["s"])
     assert world.states()["s", "large"] == "cancelled"
 
 
-def test_a_message_without_an_envelope_is_given_up_and_the_others_go_on() -> None:
+def test_an_invalid_envelope_does_not_stop_others() -> None:
     world = one()
     consumer = msgspec.structs.replace(world.subscriptions["s"].consumer, reference_parameters=("<torn",))
     world.change("s", addressing=True, consumer=consumer)
@@ -187,9 +187,9 @@ def test_a_message_without_an_envelope_is_given_up_and_the_others_go_on() -> Non
     assert world.buried[0].error == "envelope"
 
 
-def test_a_message_whose_secret_cannot_be_opened_for_now_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_waits_while_its_secret_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
     def locked(*_: object) -> NoReturn:
-        raise SecretError("the key is not there")
+        raise SecretError("no key")
 
     world = one()
     world.park("s", "n")
@@ -201,7 +201,7 @@ def test_a_message_whose_secret_cannot_be_opened_for_now_waits(monkeypatch: pyte
     assert world.states() == {("s", "n"): "delivered"}
 
 
-def test_events_for_operators_name_the_endpoint_the_subscription_and_the_reason() -> None:
+def test_fields_of_operator_events() -> None:
     world = one(REFUSED)
     world.park("s", "n")
     world.fall("s")
@@ -220,7 +220,7 @@ def test_events_for_operators_name_the_endpoint_the_subscription_and_the_reason(
     assert world.told[0].at_ms == START_MS
 
 
-def test_a_dead_event_causes_no_event_and_answers_are_kept_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_event_causes_no_event_and_answers_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Envelope, "redact", lambda _, answer: answer.replace(b"hemligt", b"..."))
     world = one(PushResult(400, response=b"not hemligt"))
     world.park("s", "n", topic=f"{SYSTEM}/dead-letters")
@@ -229,7 +229,7 @@ def test_a_dead_event_causes_no_event_and_answers_are_kept_without_secrets(monke
     assert [row.response for row in world.attempts] == [letter.response for letter in world.buried] == [b"not ..."]
 
 
-def test_a_delivery_that_an_erasure_has_ended_leaves_no_dead_letter() -> None:
+def test_an_erased_delivery_leaves_no_dead_letter() -> None:
     world = one(REFUSED)
     world.answers("s", REFUSED, takes_ms=1_000)
     delivery = world.park("s", "n")
@@ -241,16 +241,16 @@ def test_a_delivery_that_an_erasure_has_ended_leaves_no_dead_letter() -> None:
     assert (world.buried, world.attempts) == ([], [])
 
 
-def test_a_lane_whose_deliveries_another_process_has_ended_holds_nothing() -> None:
+def test_a_lane_is_free_after_another_process_ends_it() -> None:
     world = World(retry=retry(first_wait_s=3_600.0))
     world.subscribe("s", order="strict")
     world.answers("s", BROKEN)
     deliveries = [world.park("s", "n1"), world.park("s", "n2")]
     world.run(1_000)
-    assert "s" in world.lanes, "the second waits for the first"
+    assert "s" in world.lanes, "the second delivery waits for the first"
     for number, each in enumerate(deliveries):
         world.store.apply(each.key(), None, 98 + number)
     while world.store.ended_elsewhere:
         world.redelivery.ended_elsewhere(world.store.ended_elsewhere.pop())
     world.run(1_000)
-    assert ("s" in world.lanes, world.redelivery.lanes) == (False, 0), "an hour before its next try"
+    assert ("s" in world.lanes, world.redelivery.lanes) == (False, 0), "an hour before the next attempt"

@@ -24,7 +24,7 @@ def test_settings_reach_spark() -> None:
         local_dir=Path("/data/spark"),
     )
     expected = {
-        "spark.master": "local[3,4]",  # with retries of tasks
+        "spark.master": "local[3,4]",  # with task retries
         "spark.network.timeout": "120s",
         "spark.sql.streaming.pollingDelay": "70ms",
         "spark.driver.memory": "700m",
@@ -33,7 +33,7 @@ def test_settings_reach_spark() -> None:
         "spark.local.dir": "/data/spark",
     }
     assert {name: values.get(name) for name in expected} == expected
-    assert "spark.master" not in properties(DispatchSettings()), "it is that of the command line"
+    assert "spark.master" not in properties(DispatchSettings()), "spark-submit sets it"
 
 
 @pytest.mark.parametrize("master", CLUSTERS)
@@ -49,12 +49,12 @@ def test_on_a_cluster_spark_authenticates_and_encrypts(master: str) -> None:
     assert "spark.driver.bindAddress" not in values
     assert "spark.authenticate.secret" not in properties(DispatchSettings(), master=master)
     values = properties(DispatchSettings(spark_authenticate=False), master=master)
-    assert not [key for key in values if "authenticate" in key or "crypto" in key], "left to the network"
+    assert not [key for key in values if "authenticate" in key or "crypto" in key], "no encryption by Spark"
 
 
 @pytest.mark.parametrize("authenticate", [True, False])
 @pytest.mark.parametrize("master", ["local", "local[2]", None])
-def test_in_local_mode_spark_is_on_loopback_with_a_secret_of_its_own(master: str | None, authenticate: bool) -> None:
+def test_in_local_mode_spark_is_on_loopback_with_its_own_secret(master: str | None, authenticate: bool) -> None:
     settings = DispatchSettings(spark_authenticate=authenticate, spark_secret="geheim")  # noqa: S106
     values = properties(settings, master=master)
 
@@ -67,10 +67,10 @@ def test_in_local_mode_spark_is_on_loopback_with_a_secret_of_its_own(master: str
 def test_the_python_daemon_of_an_executor_finds_the_code() -> None:
     values = properties(DispatchSettings(), master="spark://host:7077", code=Path("/out/arborcast.zip"))
     assert values["spark.submit.pyFiles"] == "/out/arborcast.zip"
-    assert values["spark.executorEnv.PYTHONPATH"] == "arborcast.zip", "relative: the executor fetches it to where it is"
+    assert values["spark.executorEnv.PYTHONPATH"] == "arborcast.zip", "relative to the executor's folder"
 
 
-def test_the_file_of_properties_is_for_java_and_its_owner(tmp_path: Path) -> None:
+def test_format_and_mode_of_the_properties_file(tmp_path: Path) -> None:
     file = tmp_path / "spark.properties"
     file.touch(mode=0o644)
     write_properties(file, {"b": "two words", "a": "C:\\temp"})
@@ -95,7 +95,7 @@ def test_an_archive_of_classes_is_used_or_written() -> None:
     assert "Archive" not in neither["spark.driver.extraJavaOptions"]
 
 
-def test_credentials_for_kafka_cannot_break_out_of_their_quotes() -> None:
+def test_credentials_for_kafka_are_escaped() -> None:
     options = connection_options(
         KafkaSettings(
             security_protocol="SASL_SSL",
@@ -112,12 +112,12 @@ def test_credentials_for_kafka_cannot_break_out_of_their_quotes() -> None:
     assert options["kafka.security.protocol"] == "SASL_SSL"
 
 
-def test_times_of_a_plain_connection_to_kafka() -> None:
+def test_time_outs_of_a_plain_connection_to_kafka() -> None:
     options = connection_options(KafkaSettings(bootstrap_servers="a:1,b:2", request_timeout_s=10))
     assert options["kafka.bootstrap.servers"] == "a:1,b:2"
     assert not any("sasl" in key or "ssl" in key for key in options)
     once_ms = int(options["kafka.default.api.timeout.ms"])
     assert once_ms <= 5000
-    assert int(options["kafka.request.timeout.ms"]) <= once_ms, "Kafka's clients refuse it otherwise"
+    assert int(options["kafka.request.timeout.ms"]) <= once_ms, "required by Kafka's clients"
     assert int(options["fetchOffset.numRetries"]) * once_ms >= 60_000
     assert connection_options(KafkaSettings(request_timeout_s=2))["kafka.default.api.timeout.ms"] == "2000"

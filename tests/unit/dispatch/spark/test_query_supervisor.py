@@ -14,7 +14,7 @@ from arborcast.dispatch.spark import query_supervisor
 from arborcast.dispatch.spark.query_supervisor import QuerySupervisor, StopGate, StopRequested
 
 
-def test_a_closed_gate_waits_for_its_batch_and_begins_no_other() -> None:
+def test_a_closed_gate_waits_for_its_batch_and_begins_none() -> None:
     gate = StopGate()
     inside, leave = threading.Event(), threading.Event()
 
@@ -43,7 +43,7 @@ def test_a_failed_batch_leaves_the_gate() -> None:
 
 
 class FakeQuery:
-    """A query that ends when the test ends it."""
+    """A query that is ended by the test."""
 
     isActive = True
     status = {"message": "Waiting for data to arrive"}  # noqa: RUF012
@@ -57,8 +57,8 @@ class FakeQuery:
         if self._error:
             raise self._error
 
-    def die(self) -> None:
-        self._error = RuntimeError("Kafka was away")
+    def fail(self) -> None:
+        self._error = RuntimeError("Kafka was unavailable")
         self._ended.set()
 
     def stop(self) -> None:
@@ -66,7 +66,7 @@ class FakeQuery:
 
 
 class Supervised:
-    """A supervisor of such queries; `error` is that of each start."""
+    """A supervisor of fake queries; each start raises `error`."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.gate = StopGate()
@@ -100,7 +100,7 @@ class Supervised:
 def test_a_query_is_started_again_until_the_gate_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_supervisor, "BACKOFF", Backoff(0.01, 0.01))
     supervised = Supervised()
-    supervised.running().die()
+    supervised.running().fail()
     supervised.running()
     supervised.stop()
     assert (len(supervised.queries), supervised.supervisor.failures) == (2, 1)
@@ -124,16 +124,16 @@ def test_the_supervisor_gives_up_with_the_cause_and_closes_the_gate(
 
 def test_a_planned_restart_is_no_failure() -> None:
     supervised = Supervised()
-    for dies in (False, True):
+    for fails in (False, True):
         query = supervised.running()
         with supervised.supervisor.planned_restart():
-            if dies:
-                query.die()
+            if fails:
+                query.fail()
     query = supervised.running()
     assert (len(supervised.queries), supervised.supervisor.failures) == (3, 0)
     with pytest.raises(InfrastructureError), supervised.supervisor.planned_restart():
         raise InfrastructureError("a worker does not end")
-    query.die()
+    query.fail()
     supervised.running()
     supervised.stop()
-    assert supervised.supervisor.failures == 1, "behind a planned restart that has failed"
+    assert supervised.supervisor.failures == 1, "after a failed planned restart"

@@ -1,4 +1,4 @@
-"""Real tables: damaged as a power cut damages them, and looked up by key."""
+"""Delta tables: repair after a power failure, and lookups by key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def commit(folder: Path, version: int) -> Path:
 
 
 def written(folder: Path, *numbers: int) -> DeltaTableWriter:
-    """A table with a commit for each of the numbers, which is the position that goes with it, too."""
+    """A table with a commit for each number, which is also its position."""
     table = DeltaTableWriter(ATTEMPTS, str(folder))
     for number in numbers:
         rows = rows_of(attempts.encode([attempt(f"n{number}", "s", "delivered")]))
@@ -40,7 +40,7 @@ def ids(folder: Path) -> list[str]:
 
 
 def data_file(folder: Path, version: int) -> Path:
-    """The file that a commit has added."""
+    """The data file of a commit."""
     actions = [json.loads(line) for line in commit(folder, version).read_text().splitlines()]
     (added,) = [action["add"]["path"] for action in actions if "add" in action]
     return folder / str(added)
@@ -59,11 +59,11 @@ def zeros(path: Path) -> None:
     path.write_bytes(b"\0" * path.stat().st_size)
 
 
-def gone(path: Path) -> None:
+def missing(path: Path) -> None:
     path.unlink()
 
 
-def test_a_commit_during_the_repair_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_during_the_repair_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = written(tmp_path, 0, 1)
     is_commit = repair._is_commit
 
@@ -77,7 +77,7 @@ def test_a_commit_during_the_repair_stays(tmp_path: Path, monkeypatch: pytest.Mo
     assert ids(tmp_path) == ["n0", "n1", "n9"]
 
 
-def test_whole_tables_are_left_alone(tmp_path: Path) -> None:
+def test_intact_tables_are_not_changed(tmp_path: Path) -> None:
     written(tmp_path, 1, 2, 3)
     before = sorted(tmp_path.rglob("*"))
     for location in (tmp_path, tmp_path / "none", "s3://bucket/attempts"):
@@ -92,21 +92,21 @@ def test_whole_tables_are_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [half, empty, zeros])
-def test_a_torn_commit_is_taken_out_with_those_after_it(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_torn_commit_is_removed_with_later_commits(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     written(tmp_path, 1, 2, 3, 4)
     damage(commit(tmp_path, 3))
 
     assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 2}
     assert ids(tmp_path) == ["n1", "n2"]
-    assert len(list(tmp_path.glob("_damaged/*/*.json"))) == 2, "they are kept"
-    # It goes on from there.
+    assert len(list(tmp_path.glob("_damaged/*/*.json"))) == 2, "a copy is kept"
+    # Writes continue from there.
     written(tmp_path, 3, 4)
     assert ids(tmp_path) == ["n1", "n2", "n3", "n4"]
     assert not repair_table(ATTEMPTS, str(tmp_path))
 
 
-@pytest.mark.parametrize("damage", [half, empty, zeros, gone])
-def test_a_damaged_data_file_takes_the_table_back_before_it(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("damage", [half, empty, zeros, missing])
+def test_a_damaged_data_file_reverts_its_commit(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     written(tmp_path, 1, 2, 3, 4)
     damage(data_file(tmp_path, 3))
 
@@ -114,7 +114,7 @@ def test_a_damaged_data_file_takes_the_table_back_before_it(tmp_path: Path, dama
     assert ids(tmp_path) == ["n1", "n2"]
 
 
-def test_files_that_were_joined_serve_when_the_joined_one_is_damaged(tmp_path: Path) -> None:
+def test_a_damaged_joined_file_is_replaced_by_its_sources(tmp_path: Path) -> None:
     written(tmp_path, 1, 2, 3, 4)
     DeltaTable(str(tmp_path)).optimize.compact()
     table = written(tmp_path, 5)
@@ -125,8 +125,8 @@ def test_files_that_were_joined_serve_when_the_joined_one_is_damaged(tmp_path: P
     assert table.location == str(tmp_path)
 
 
-@pytest.mark.parametrize("damage", [half, empty, zeros, gone])
-def test_a_torn_checkpoint_of_the_log_costs_nothing(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("damage", [half, empty, zeros, missing])
+def test_a_torn_checkpoint_loses_no_rows(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     written(tmp_path, 1, 2)
     DeltaTable(str(tmp_path)).create_checkpoint()
     written(tmp_path, 3)
@@ -138,12 +138,12 @@ def test_a_torn_checkpoint_of_the_log_costs_nothing(tmp_path: Path, damage: Call
     assert ids(tmp_path) == ["n1", "n2", "n3"]
 
 
-def test_old_damage_costs_the_rows_of_its_file_and_no_others(tmp_path: Path) -> None:
+def test_old_damage_loses_only_the_rows_of_its_file(tmp_path: Path) -> None:
     written(tmp_path, 1, 2)
     damaged = data_file(tmp_path, 1)
     DeltaTable(str(tmp_path)).create_checkpoint()
     written(tmp_path, 3)
-    for version in range(3):  # those before a checkpoint are not needed
+    for version in range(3):  # not needed after a checkpoint
         commit(tmp_path, version).unlink()
     assert not repair_table(ATTEMPTS, str(tmp_path))
     assert ids(tmp_path) == ["n1", "n2", "n3"]
@@ -153,7 +153,7 @@ def test_old_damage_costs_the_rows_of_its_file_and_no_others(tmp_path: Path) -> 
     assert ids(tmp_path) == ["n2", "n3"]
 
 
-def test_a_table_that_cannot_be_taken_back_begins_empty(tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_reverted_begins_empty(tmp_path: Path) -> None:
     written(tmp_path / "attempts", 1, 2)
     empty(commit(tmp_path / "attempts", 0))
     assert DeltaTableWriter(ATTEMPTS, str(tmp_path / "attempts")).positions("attempts") == {}
@@ -161,7 +161,7 @@ def test_a_table_that_cannot_be_taken_back_begins_empty(tmp_path: Path) -> None:
     (kept,) = tmp_path.glob("attempts.damaged-*")
     assert len(list(kept.rglob("*.parquet"))) == 2
 
-    # A table of states does so for a damaged file, too: its log has them all.
+    # A table of states does so for a damaged file, too: its log contains all states.
     topics = tmp_path / "topics"
     table = DeltaTableWriter(TOPICS, str(topics))
     table.replace(TOPICS.arrow([]), {"control-0": 1})
@@ -193,7 +193,7 @@ def test_rows_are_those_that_pyarrow_finds(table: DeltaTable) -> None:
         expected = ATTEMPTS.read(table, where=ds.field(column).isin(values)).to_pylist() if values else []
         found = rows_with(table, column, values)
         assert sorted(found, key=lambda row: row["push"]) == sorted(expected, key=lambda row: row["push"])
-    assert list(attempt_rows(ROWS)) == rows_of(attempts.encode(ROWS)).to_pylist(), "rows of the log are alike"
+    assert list(attempt_rows(ROWS)) == rows_of(attempts.encode(ROWS)).to_pylist(), "equal to the rows of the log"
 
 
 def test_the_newest_row_and_a_damaged_file(table: DeltaTable) -> None:

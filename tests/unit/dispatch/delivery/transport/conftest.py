@@ -21,7 +21,7 @@ class Transports:
         self.opened: list[Transport] = []
 
     def __call__(self, policy: AddressPolicy = THIS_MACHINE, **settings: Any) -> Transport:
-        # Fields by name.
+        # `settings` has fields by name.
         self.opened.append(make_transport(PushSettings(transport=self._kind, **settings), policy))  # type: ignore[arg-type]
         return self.opened[-1]
 

@@ -1,4 +1,4 @@
-"""What every transport promises, against a real server; the same tests for each."""
+"""The contract of all transports, against a real server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SETTINGS = PushSettings(
 
 
 def beside_mqtt(settings: PushSettings, policy: AddressPolicy) -> Transport:
-    """HTTP as it is where pushes also go to an MQTT broker."""
+    """HTTP beside the MQTT bridge."""
     return WithMqtt(CurlTransport(settings, policy), settings, policy, MqttSettings(url="mqtt://127.0.0.1:9"))
 
 
@@ -78,7 +78,7 @@ def transport(make: Callable[..., Transport]) -> Transport:
 
 @pytest.fixture
 def hurried(make: Callable[..., Transport]) -> Transport:
-    """Gives up soon, but not before a receiver on a busy machine has had its turn."""
+    """Short time-outs, long enough for a receiver on a busy machine."""
     return make(total_timeout_s=3.0)
 
 
@@ -97,7 +97,7 @@ def test_body_and_headers_arrive_unchanged(transport: Transport, receiver: Recei
     assert "expect" not in request.headers
 
 
-def test_a_push_that_is_over_is_let_go(transport: Transport, receiver: Receiver) -> None:
+def test_the_body_of_an_ended_push_is_released(transport: Transport, receiver: Receiver) -> None:
     body = bytes(range(256)) * 40
     held = sys.getrefcount(body)
 
@@ -114,17 +114,17 @@ def test_any_status_is_an_answer_not_a_failure(transport: Transport, receiver: R
 
 def test_facts_of_an_answer(transport: Transport, receiver: Receiver) -> None:
     huge, plain = push(transport, receiver.url("/huge/500")), push(transport, receiver.url("/none"))
-    assert (huge.response, huge.response_bytes) == (b"x" * 20, 500), "its beginning is kept"
+    assert (huge.response, huge.response_bytes) == (b"x" * 20, 500), "truncated"
     assert (plain.retry_after_s, plain.later) == (0, False)
     assert push(transport, receiver.url("/retry-after/30")).retry_after_s == 30
     assert push(transport, receiver.url("/later")).later
     date = email.utils.formatdate(time.time() + 86_400, usegmt=True)
-    # What comes first is how long a slow machine may take from writing the date to reading it.
+    # The lower bound allows for a slow machine between writing the date and reading it.
     assert 80_000 < push(transport, receiver.url(f"/retry-after/{quote(date)}")).retry_after_s <= 86_400
 
 
 @pytest.mark.parametrize("digits", ["86400", "9" * 19, "9" * 23, "9" * 400])
-def test_a_retry_after_without_end(transport: Transport, receiver: Receiver, digits: str) -> None:
+def test_large_values_of_retry_after(transport: Transport, receiver: Receiver, digits: str) -> None:
     result = push(transport, receiver.url(f"/retry-after/{digits}"))
     assert result.retry_after_s == min(int(digits), LONGEST_RETRY_AFTER_S)
     settings = RetrySettings()
@@ -132,11 +132,11 @@ def test_a_retry_after_without_end(transport: Transport, receiver: Receiver, dig
     assert waited_ms == settings.longest_retry_after_s * 1000
 
 
-def test_an_iri_is_pushed_to_by_its_uri(transport: Transport, receiver: Receiver) -> None:
+def test_iris_are_sent_as_uris(transport: Transport, receiver: Receiver) -> None:
     for _ in range(2):
         assert push(transport, receiver.url("/é?ü=%20")).status == 202
     assert len(receiver.received("/%C3%A9?%C3%BC=%20")) == 2
-    assert push(transport, "http://bücher.invalid/").failure in ("dns", "timeout"), "a name, which is looked up"
+    assert push(transport, "http://bücher.invalid/").failure in ("dns", "timeout"), "the name is looked up"
 
 
 def test_refused_connection(transport: Transport) -> None:
@@ -144,7 +144,7 @@ def test_refused_connection(transport: Transport) -> None:
         result = push(transport, url)
     assert (result.status, result.failure) == (0, "connect")
     assert result.detail
-    assert not result.detail.startswith("Failed to connect to"), "an attempt names the address already"
+    assert not result.detail.startswith("Failed to connect to"), "the attempt has the address"
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/", "file:///etc/passwd", "no url", "", "http://", "http://[::1/"])
@@ -156,7 +156,7 @@ def test_other_schemes_and_broken_urls_are_refused(transport: Transport, url: st
 @pytest.mark.parametrize(
     ("path", "failure"), [("/drop", "disconnected"), ("/reset", "disconnected"), ("/garbage", "protocol")]
 )
-def test_no_answer_of_http(transport: Transport, receiver: Receiver, path: str, failure: str) -> None:
+def test_invalid_http_responses(transport: Transport, receiver: Receiver, path: str, failure: str) -> None:
     result = push(transport, receiver.url(path))
     assert (result.status, result.failure) == (0, failure)
 
@@ -168,10 +168,10 @@ def test_connection_is_reused(transport: Transport, receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize("kind", [CurlTransport, FuturesTransport])
-def test_after_a_kept_connection_hangs_no_other_kept_one_is_used(
+def test_idle_connections_are_not_reused_after_one_hangs(
     receiver: Receiver, kind: Callable[[PushSettings, AddressPolicy], Transport]
 ) -> None:
-    """The network between may have lost all of them, and each would cost the time of a push."""
+    """The network may have lost all of them, and each would cost the time-out of a push."""
     transport = kind(dataclasses.replace(SETTINGS, total_timeout_s=3.0), THIS_MACHINE)
     with Receiver() as other, contextlib.closing(transport):
         push_many(transport, [receiver.url("/slow/0.5")] * 4 + [other.url("/slow/0.5")] * 2)
@@ -186,8 +186,8 @@ def test_after_a_kept_connection_hangs_no_other_kept_one_is_used(
         assert push(transport, other.url("/in")).reused
 
 
-def test_connections_without_acknowledgements_end_after_the_time_of_a_push(receiver: Receiver) -> None:
-    """So that the pushes over a connection of HTTP/2 do not fail one after the other: a time-out does not end it."""
+def test_tcp_user_timeout_is_the_time_out_of_a_push(receiver: Receiver) -> None:
+    """A time-out does not end a connection of HTTP/2, and its pushes would fail one after the other."""
     with contextlib.closing(CurlTransport(SETTINGS, THIS_MACHINE)) as transport:
         push(transport, receiver.url("/in"))
         (descriptor,) = transport._sockets._receivers
@@ -196,30 +196,30 @@ def test_connections_without_acknowledgements_end_after_the_time_of_a_push(recei
 
 
 class SendsMore(ScriptedServer):
-    """Refuses each request with 500, and sends `more` after the first answer, when it is let; b"" ends the connection
-    there, of TLS with an alert."""
+    """Refuses each request with 500. After `send_more` it also sends `more` behind the first answer; b"" closes the
+    connection there, TLS with an alert."""
 
     def __init__(self, tls: ssl.SSLContext | None, more: bytes) -> None:
         super().__init__(self._act, tls=tls)
         self._more = more
-        self._let, self._sent = threading.Event(), threading.Event()
+        self._released, self._sent = threading.Event(), threading.Event()
 
     def send_more(self) -> None:
-        """Returns when the client's end of the connection has all of it."""
-        self._let.set()
+        """Returns after the client has acknowledged all bytes."""
+        self._released.set()
         assert self._sent.wait(60)
 
     def _act(self, connection: socket.socket) -> None:
         while request_on(connection):
             connection.sendall(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")
-            if self._let.wait() and not self._sent.is_set():
+            if self._released.wait() and not self._sent.is_set():
                 self._send(connection)
 
     def _send(self, connection: socket.socket) -> None:
         if self._more:
             connection.sendall(self._more)
         elif isinstance(connection, ssl.SSLSocket):
-            connection.settimeout(0)  # the alert is sent, its answer not waited for
+            connection.settimeout(0)  # does not wait for the peer's alert
             with contextlib.suppress(ssl.SSLWantReadError):
                 connection.unwrap()
             connection.settimeout(None)
@@ -234,7 +234,7 @@ SECOND = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_a_second_answer_ends_the_reuse_of_connections(
+def test_a_surplus_answer_ends_the_reuse_of_connections(
     make: Callable[..., Transport], certificates: Certificates, tls: bool
 ) -> None:
     transport = make(tls_ca_file=certificates.authority)
@@ -247,8 +247,8 @@ def test_a_second_answer_ends_the_reuse_of_connections(
 
 
 class AnswersLate(ScriptedServer):
-    """Answers with the body of each request; on the first connection, after one answer too many, with each request
-    only to the one before. So a client that makes no pause sees nothing to read between two pushes."""
+    """Answers with the body of each request. On the first connection a surplus answer shifts all answers by one, so
+    a client without a pause finds nothing to read between two pushes."""
 
     def __init__(self) -> None:
         super().__init__(self._act)
@@ -261,7 +261,7 @@ class AnswersLate(ScriptedServer):
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer))
 
 
-def test_answers_one_too_late_end_with_the_connection(
+def test_shifted_answers_end_with_their_connection(
     make: Callable[..., Transport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contract, "KEPT_AT_MOST_S", 1)
@@ -270,7 +270,7 @@ def test_answers_one_too_late_end_with_the_connection(
         assert push(transport, receiver.url, b"first#").response == b"surplus"
         while receiver.connections == 1:
             number += 1
-            assert number < 1_000, "the connection is used for ever"
+            assert number < 1_000, "the connection is never closed"
             answer = push(transport, receiver.url, b"%d#" % number).response
             time.sleep(0.05)
         assert number > 1
@@ -279,7 +279,7 @@ def test_answers_one_too_late_end_with_the_connection(
 
 
 @pytest.mark.parametrize(("tls", "more"), [(False, b""), (True, b""), (False, SECOND.replace(b"200 OK", b"408 Late"))])
-def test_a_receiver_that_ends_an_idle_connection_keeps_the_next_one(
+def test_the_end_of_an_idle_connection_is_no_surplus_answer(
     make: Callable[..., Transport], certificates: Certificates, tls: bool, more: bytes
 ) -> None:
     transport = make(tls_ca_file=certificates.authority)
@@ -291,32 +291,30 @@ def test_a_receiver_that_ends_an_idle_connection_keeps_the_next_one(
         assert receiver.connections == 2
 
 
-def test_which_unread_bytes_are_more_than_the_end_of_a_connection() -> None:
+def test_unread_bytes_of_surplus_answers_and_of_ends() -> None:
     for answer in (SECOND, b"x", b"\x17\x03\x03\x00\x40"):
         assert is_excess(answer)
     for end in (b"", b"HTTP/1.0 408 Request Time-out\r\n", b"\x15\x03\x03\x00\x40", b"\x17\x03\x03\x00\x13"):
         assert not is_excess(end)
 
 
-def test_stale_connection_is_no_failure(transport: Transport) -> None:
+def test_a_stale_connection_is_replaced(transport: Transport) -> None:
     receiver = Receiver()
-    for _ in range(2):  # at the same port, but the kept connection is dead
+    for _ in range(2):  # the same port; the kept connection is dead
         with receiver:
             assert push(transport, receiver.url("/")).status == 202
 
 
-def test_kept_connection_that_dies_under_the_request_is_tried_once_more(
-    transport: Transport, receiver: Receiver
-) -> None:
+def test_a_push_is_repeated_once_if_a_kept_connection_dies(transport: Transport, receiver: Receiver) -> None:
     assert push(transport, receiver.url("/before")).status == 202
-    # The first try goes over the kept connection, the second over a new one; then it is the receiver's failure.
+    # The first try uses the kept connection, the second a new one; then the push fails.
     assert push(transport, receiver.url("/drop")).failure == "disconnected"
     assert len(receiver.received("/drop")) >= 2
 
 
 @each_way_to_wait
 def test_pushes_side_by_side_end_at_their_deadline(hurried: Transport, receiver: Receiver) -> None:
-    """Also one whose answer drips: each byte comes in time."""
+    """Also one whose answer drips: no single read times out."""
     order: list[str] = []
     ends: dict[int, PushResult] = {}
 
@@ -333,7 +331,7 @@ def test_pushes_side_by_side_end_at_their_deadline(hurried: Transport, receiver:
     finish(hurried)
     assert order == ["quick"] * 5 + ["timeout"] * 22
     arrived = {int(request.body) for path in set(paths) for request in receiver.received(path)}
-    assert arrived == set(range(22)), "none waited until another had ended: all had the same deadline"
+    assert arrived == set(range(22)), "the pushes have the same deadline"
     assert (ends[0].status, ends[20].status) == (0, 200)
     assert ends[21].status in (0, 200)
 
@@ -363,12 +361,12 @@ def test_proxies_of_the_environment_are_not_used(
 
 
 @each_way_to_wait
-def test_drive_with_nothing_under_way_returns_at_once(transport: Transport) -> None:
-    transport.drive(1e6)  # or the test would not end
+def test_drive_without_pushes_returns_at_once(transport: Transport) -> None:
+    transport.drive(1e6)
 
 
 @each_way_to_wait
-def test_close_abandons_what_is_under_way(transport: Transport, receiver: Receiver) -> None:
+def test_close_abandons_pushes_in_flight(transport: Transport, receiver: Receiver) -> None:
     results: list[PushResult] = []
     transport.submit(PushRequest(receiver.url("/hang"), (), b""), results.append)
     transport.drive(0.05)
@@ -377,18 +375,18 @@ def test_close_abandons_what_is_under_way(transport: Transport, receiver: Receiv
 
 
 @each_way_to_wait
-def test_a_transport_with_nothing_to_do_rests_until_it_is_woken(transport: Transport) -> None:
+def test_rest_without_pushes_lasts_until_wake(transport: Transport) -> None:
     began = time.monotonic()
     threading.Timer(0.2, transport.wake).start()
     transport.rest(60.0)
-    assert 0.1 < time.monotonic() - began < 50, "it has rested, and was woken"
+    assert 0.1 < time.monotonic() - began < 50, "rest ends with wake"
     transport.wake()
-    transport.rest(60.0)  # woken before it rests
+    transport.rest(60.0)  # wake before rest
     transport.rest(0.0)
 
 
 @each_way_to_wait
-def test_one_with_a_push_under_way_is_woken_too_and_goes_on(transport: Transport, receiver: Receiver) -> None:
+def test_wake_does_not_disturb_a_push_in_flight(transport: Transport, receiver: Receiver) -> None:
     results: list[PushResult] = []
     transport.submit(PushRequest(receiver.url("/slow/1.0"), (), b"<x/>"), results.append)
     transport.wake()

@@ -1,4 +1,4 @@
-"""Datagrams beside other pushes: what leaves, and what does not."""
+"""Datagrams beside other pushes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pushed(url: str, body: bytes = b"body", policy: AddressPolicy = THIS_MACHINE
     others.in_flight = 0
     transport, results = WithDatagrams(others, policy), list[PushResult]()
     transport.submit(PushRequest(url, SIGNED if more.get("signed", True) else (), body), results.append)
-    assert (transport.in_flight, results) == (1, []), "the callback runs in drive, as with all"
+    assert (transport.in_flight, results) == (1, []), "callbacks run in drive"
     transport.rest(60)
     assert transport.in_flight == 0
     others.submit.assert_not_called()
@@ -43,7 +43,7 @@ def pushed(url: str, body: bytes = b"body", policy: AddressPolicy = THIS_MACHINE
     return result
 
 
-def test_it_is_sent_and_nobody_says_more_than_that(bound: socket.socket) -> None:
+def test_a_sent_datagram_is_delivered_without_confirmation(bound: socket.socket) -> None:
     host, port, *_ = bound.getsockname()
     result = pushed(datagram_url(host, port))
     assert decode_datagram(bound.recv(9_000)) == (dict(SIGNED[:3]), b"body")
@@ -63,18 +63,18 @@ def test_it_is_sent_and_nobody_says_more_than_that(bound: socket.socket) -> None
         ("udp://127.0.0.1:99999", b"", True, "out of range"),
     ],
 )
-def test_what_cannot_leave_is_a_failed_result(url: str, body: bytes, signed: bool, why: str) -> None:
+def test_datagrams_that_cannot_be_sent_fail(url: str, body: bytes, signed: bool, why: str) -> None:
     result = pushed(url, body, signed=signed)
     assert (result.sent, result.failure) == (False, "address")
     assert why in result.detail
 
 
-def test_where_https_is_asked_for_nothing_leaves_unencrypted() -> None:
+def test_https_only_forbids_datagrams() -> None:
     result = pushed("udp://127.0.0.1:9", policy=AddressPolicy(OutboundSettings(scope="loopback", https_only=True)))
     assert (result.failure, "https_only" in result.detail) == ("address", True)
 
 
-def test_what_the_system_does_not_take_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_socket_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise BlockingIOError("no room")
 
@@ -82,7 +82,7 @@ def test_what_the_system_does_not_take_is_a_failure(monkeypatch: pytest.MonkeyPa
     assert pushed("udp://127.0.0.1:9").failure == "connect"
 
 
-def test_all_else_is_for_the_other_transport() -> None:
+def test_other_urls_use_the_other_transport() -> None:
     others = create_autospec(Transport)
     others.in_flight = 3
     transport = WithDatagrams(others, THIS_MACHINE)

@@ -1,4 +1,4 @@
-"""Sockets that libcurl works on: given back, kept from children, and no more of them than were asked for."""
+"""Sockets of libcurl: closed, not inherited by child processes, bounded in number."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_pushes() -> None:
         transport = CurlTransport(settings, THIS_MACHINE)
         for _ in range(3):
             assert [result.status for result in push(transport, receiver.url("/"), AT_ONCE)] == [202] * AT_ONCE
-        assert inherited() == children, "a child process would hold our connections open"
-        # Both ends of each connection are in this process; libcurl has a few descriptors of its own.
+        assert inherited() == children, "a child process would keep the connections open"
+        # Both ends of each connection are in this process; libcurl has a few further descriptors.
         wait_until(lambda: len(sockets()) <= len(before) + 2 * 5 + 4, f"idle connections are bounded: {sockets()}")
         assert receiver.connections <= 3 * AT_ONCE
         transport.close()

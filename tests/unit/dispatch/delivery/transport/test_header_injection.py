@@ -1,4 +1,4 @@
-"""Whatever stands in what we keep, over either transport: a receiver gets the headers that we mean, and one request."""
+"""Stored values with line breaks add no header and no request, with either transport."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.receiver import Receiver
 from tests.support.sealed import VAULT, protected
 from tests.support.transports import push
 
-# What makes a header of its own of the rest, for some reader or other, and what does not come through as it is.
+# Line breaks for some parser, and characters that are changed on the way.
 BREAKS = {
     "CRLF": "\r\n",
     "LF": "\n",
@@ -72,10 +72,10 @@ def test_no_stored_text_begins_a_header(
     try:
         request = Envelope(signed, VAULT).request(stored, 1, 1_800_000_000.0)
     except (ArborcastError, ValueError):
-        return  # it did not even become a request
+        return  # refused before there is a request
     result = push(make(total_timeout_s=10), request.url, request.body, request.headers)
     if field in ("path", "host"):
-        assert result.failure == "address", "what no URL can hold is not called"
+        assert result.failure == "address", "invalid URLs are refused"
         assert receiver.connections == connections
         return
     assert result.status == 202, result

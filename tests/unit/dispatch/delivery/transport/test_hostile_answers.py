@@ -1,4 +1,4 @@
-"""Answers that are meant to cost us memory or time, against both transports: bombs, floods and drips."""
+"""Answers that exhaust memory or time, with both transports: bombs, floods and slow drips."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ Villains = Callable[[Script], Villain]
 
 
 def pushed(make: Make, villain: Villain, limit_s: float = 60.0) -> PushResult:
-    """The result of a push that may take so long, by default as long as a busy machine needs."""
+    """The result of a push with this time-out, by default long enough for a busy machine."""
     limits = {"connect_timeout_s": min(limit_s, 20.0), "total_timeout_s": limit_s}
     return push(make(**limits, max_response_bytes=1_000, keep_response_bytes=100), villain.url)
 
 
 def flood(connection: socket.socket, start: bytes, piece: bytes, limit: int = 200_000_000) -> None:
-    """Send the piece again and again as long as it is taken, to the limit in bytes."""
+    """Repeat the piece until the connection ends, up to the limit in bytes."""
     connection.sendall(start)
     sent = 0
     with contextlib.suppress(OSError):
@@ -62,22 +62,22 @@ def flood(connection: socket.socket, start: bytes, piece: bytes, limit: int = 20
             sent += len(piece)
 
 
-def test_a_body_that_ends_too_early_is_no_answer(make: Make, villain: Villains) -> None:
+def test_a_truncated_body_is_a_failure(make: Make, villain: Villains) -> None:
     half = OK + b"Content-Length: 9\r\n\r\nhalf"
     result = pushed(make, villain(lambda connection: connection.sendall(half)))
     assert (result.status, result.failure) == (200, "disconnected")
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, gzip"])
-def test_a_compressed_answer_is_not_unpacked_and_was_not_asked_for(make: Make, villain: Villains, coding: str) -> None:
+def test_compressed_answers_are_neither_accepted_nor_unpacked(make: Make, villain: Villains, coding: str) -> None:
     bomb = gzip.compress(bytes(1_000_000), 9)[:900]  # these unpack to nearly a megabyte
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nContent-Length: {len(bomb)}\r\n\r\n".encode()
     bomber = villain(lambda connection: connection.sendall(head + bomb))
     result = pushed(make, bomber)
     assert (result.status, result.failure) == (200, "")
-    assert (result.response, result.response_bytes) == (bomb[:100], len(bomb)), "the bytes as they came"
-    asked = bomber.requests[0].lower()
-    assert b"accept-encoding" not in asked or b"accept-encoding: identity" in asked
+    assert (result.response, result.response_bytes) == (bomb[:100], len(bomb)), "the compressed bytes"
+    request = bomber.requests[0].lower()
+    assert b"accept-encoding" not in request or b"accept-encoding: identity" in request
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_compressed_answer_is_not_unpacked_and_was_not_asked_for(make: Make, v
     [
         (OK + b"X-Bomb: ", b"a" * 65536),
         (OK, b"X-Bomb: yes\r\n" * 5_000),
-        # Each within what one line may have, and fewer than a hundred; together too much.
+        # Each line is within the limit of a line, and there are fewer than a hundred; the sum is too large.
         (OK + LONG_HEADERS + b"Content-Length: 0\r\n\r\n", b""),
     ],
     ids=["one header", "many headers", "a few long headers"],
@@ -100,7 +100,7 @@ def test_headers_are_bounded(make: Make, villain: Villains, start: bytes, piece:
     [(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 500), (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"0" * 65536)],
     ids=["interim answers", "a chunk size"],
 )
-def test_answers_that_do_not_end_before_a_body(make: Make, villain: Villains, start: bytes, piece: bytes) -> None:
+def test_endless_answers_before_a_body(make: Make, villain: Villains, start: bytes, piece: bytes) -> None:
     result = pushed(make, villain(lambda c: flood(c, start, piece)), limit_s=1.0)
     assert result.failure in ("protocol", "disconnected", "timeout"), result
 
@@ -108,18 +108,18 @@ def test_answers_that_do_not_end_before_a_body(make: Make, villain: Villains, st
 @pytest.mark.parametrize(
     ("head", "piece"), [(b"\r\n", b"x" * 65536), (b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 5_000)]
 )
-def test_a_body_without_end(make: Make, villain: Villains, head: bytes, piece: bytes) -> None:
+def test_an_endless_body(make: Make, villain: Villains, head: bytes, piece: bytes) -> None:
     result = pushed(make, villain(lambda c: flood(c, OK + head, piece)))
     assert (result.status, result.failure, len(result.response)) == (200, "", 100)
     assert result.response_bytes < 1_000_000
 
 
-def test_a_promised_gigabyte_is_not_waited_for(make: Make, villain: Villains) -> None:
+def test_a_content_length_of_a_gigabyte_is_not_awaited(make: Make, villain: Villains) -> None:
     def script(connection: socket.socket) -> None:
         connection.sendall(OK + b"Content-Length: 1000000000\r\n\r\nxx")
-        connection.recv(1)  # until we go
+        connection.recv(1)  # until the client closes
 
-    # Where the head of the answer did not come in time, because the machine stalled, there is more time.
+    # More time if the head of the answer was late because the machine stalled.
     results = (pushed(make, villain(script), limit_s) for limit_s in (1.0, 4.0, 30.0))
     result = next((each for each in results if each.status), None)
     assert result is not None
@@ -127,8 +127,8 @@ def test_a_promised_gigabyte_is_not_waited_for(make: Make, villain: Villains) ->
 
 
 @pytest.mark.parametrize("start", [b"", OK + b"X: ", OK + b"Content-Length: 500\r\n\r\n"])
-def test_a_byte_now_and_then_ends_at_the_deadline(make: Make, villain: Villains, start: bytes) -> None:
-    """Dripped into the status line, a header, the body: each byte comes in time for any time-out per read."""
+def test_dripping_answers_end_at_the_deadline(make: Make, villain: Villains, start: bytes) -> None:
+    """Bytes drip into the status line, a header, or the body: no time-out per read ends this."""
 
     def drip(connection: socket.socket) -> None:
         connection.sendall(start)
@@ -144,7 +144,7 @@ def test_a_byte_now_and_then_ends_at_the_deadline(make: Make, villain: Villains,
 def test_no_redirect_is_followed(make: Make, villain: Villains, status: int) -> None:
     for place in ("http://127.0.0.1:1/", "file:///etc/passwd", "//127.0.0.1/", "/elsewhere"):
         answer = f"HTTP/1.1 {status} Gone\r\nLocation: {place}\r\nContent-Length: 0\r\n\r\n".encode()
-        # mypy infers no lambda with a default.
+        # mypy infers no type of a lambda with a default.
         redirecting = villain(lambda connection, answer=answer: connection.sendall(answer))  # type: ignore[misc]
         result = pushed(make, redirecting)
         assert (result.status, result.failure, len(redirecting.requests)) == (status, "", 1), place

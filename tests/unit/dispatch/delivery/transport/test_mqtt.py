@@ -1,4 +1,4 @@
-"""Pushes to a real MQTT broker, and to sockets that behave as brokers do that are slow, old, or gone."""
+"""Pushes to a real MQTT broker, and to sockets that behave as slow, old or stopped brokers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make() -> Iterator[Make]:
     opened: list[WithMqtt] = []
 
     def build(url: str, pushes: PushSettings = PUSH, policy: AddressPolicy = THIS_MACHINE, **more: str) -> WithMqtt:
-        settings = MqttSettings(url=url, **more)  # type: ignore[arg-type]  # all of these are texts
+        settings = MqttSettings(url=url, **more)  # type: ignore[arg-type]  # all are strings
         opened.append(WithMqtt(CurlTransport(pushes, policy), pushes, policy, settings))
         return opened[-1]
 
@@ -68,12 +68,12 @@ def test_the_puback_is_the_result_and_headers_are_properties(mosquitto: Mosquitt
 
 
 @pytest.mark.parametrize("until_ms", [1, 253_402_300_799_999])
-def test_an_end_of_validity_in_the_past_or_in_millennia(mosquitto: Mosquitto, make: Make, until_ms: int) -> None:
+def test_ends_of_validity_in_the_past_and_in_the_far_future(mosquitto: Mosquitto, make: Make, until_ms: int) -> None:
     expires = (EXPIRES_HEADER, str(until_ms))
     assert pushed(make(mosquitto.url), f"{mosquitto.url}/a", b"x", expires).status == 200
 
 
-def test_a_property_that_is_too_long_is_a_failed_result(mosquitto: Mosquitto, make: Make) -> None:
+def test_a_property_that_is_too_long_is_a_failure(mosquitto: Mosquitto, make: Make) -> None:
     transport = make(mosquitto.url)
     assert pushed(transport, f"{mosquitto.url}/a", b"x", ("Arborcast-Topic", "x" * 70_000)).failure == "address"
     assert pushed(transport, f"{mosquitto.url}/a").status == 200
@@ -86,7 +86,7 @@ def test_a_message_of_four_megabytes(mosquitto: Mosquitto, make: Make) -> None:
     assert len(received.payload) == 4_000_000
 
 
-def test_what_the_broker_refuses_has_the_status_of_its_reason(
+def test_reason_codes_of_the_broker_become_statuses(
     mosquitto_install: MosquittoInstall, tmp_path: Path, make: Make
 ) -> None:
     acl = tmp_path / "acl"
@@ -99,7 +99,7 @@ def test_what_the_broker_refuses_has_the_status_of_its_reason(
         assert pushed(transport, f"{broker.url}/allowed/a").status == 200
 
 
-def test_a_message_beyond_the_maximum_of_the_broker_is_refused_here_and_the_others_go_on(
+def test_a_message_above_the_maximum_packet_size_is_not_sent(
     mosquitto_install: MosquittoInstall, tmp_path: Path, make: Make
 ) -> None:
     with running_mosquitto(mosquitto_install, tmp_path / "m", "max_packet_size 3000\n") as broker:
@@ -112,7 +112,7 @@ def test_a_message_beyond_the_maximum_of_the_broker_is_refused_here_and_the_othe
     assert text.count("New client connected") == 1, text
 
 
-def test_a_broker_that_retains_nothing_keeps_the_connection_for_the_others(
+def test_retained_messages_without_retain_available(
     mosquitto_install: MosquittoInstall, tmp_path: Path, make: Make
 ) -> None:
     with running_mosquitto(mosquitto_install, tmp_path / "m", "retain_available false\n") as broker:
@@ -125,9 +125,7 @@ def test_a_broker_that_retains_nothing_keeps_the_connection_for_the_others(
     assert text.count("New client connected") == 1, text
 
 
-def test_many_at_a_time_stay_within_the_receive_maximum_and_in_order(
-    mosquitto_install: MosquittoInstall, tmp_path: Path, make: Make
-) -> None:
+def test_receive_maximum_and_order(mosquitto_install: MosquittoInstall, tmp_path: Path, make: Make) -> None:
     with running_mosquitto(mosquitto_install, tmp_path / "m", "max_inflight_messages 3\n") as broker:
         transport, results = make(broker.url), list[PushResult]()
         with broker.subscriber("a") as subscriber:
@@ -149,7 +147,7 @@ def test_user_and_password(mosquitto_install: MosquittoInstall, tmp_path: Path, 
         assert pushed(make(broker.url, user="anna", password="right"), f"{broker.url}/a").status == 200  # noqa: S106
 
 
-def test_a_broker_that_is_away_and_comes_back(mosquitto: Mosquitto, make: Make) -> None:
+def test_reconnect_after_a_restart_of_the_broker(mosquitto: Mosquitto, make: Make) -> None:
     transport = make(mosquitto.url)
     mosquitto.kill()
     away = pushed(transport, f"{mosquitto.url}/a")
@@ -162,11 +160,11 @@ def test_a_broker_that_is_away_and_comes_back(mosquitto: Mosquitto, make: Make) 
     link = transport._link
     assert link is not None
     wait_until(lambda: link.events, "the loss is noticed")
-    assert pushed(transport, f"{mosquitto.url}/a").status == 200, "that is no failure of the broker that is there now"
+    assert pushed(transport, f"{mosquitto.url}/a").status == 200, "the loss is no failure of the new connection"
 
 
 class Broker(ScriptedServer):
-    """Answers CONNECT with these bytes, and nothing else."""
+    """Answers CONNECT with these bytes, and then nothing."""
 
     def __init__(self, connack: bytes) -> None:
         super().__init__(self._act, "mqtt")
@@ -189,7 +187,7 @@ def test_a_broker_with_an_earlier_version_only(make: Make) -> None:
 
 
 @pytest.mark.parametrize("connack", [b"\x20\x03\x00\x00\x00", b""], ids=["without PUBACK", "without CONNACK"])
-def test_a_late_answer_ends_the_connection_and_all_pushes_on_it(make: Make, connack: bytes) -> None:
+def test_a_time_out_closes_the_connection_with_all_its_pushes(make: Make, connack: bytes) -> None:
     with Broker(connack) as slow:
         transport, results = make(slow.url, PushSettings(total_timeout_s=1.0)), list[PushResult]()
         for _ in range(3):
@@ -199,7 +197,7 @@ def test_a_late_answer_ends_the_connection_and_all_pushes_on_it(make: Make, conn
         wait_until(lambda: slow.ended == slow.connections == 1, "the connection is closed")
 
 
-def test_other_brokers_are_not_connected_to(make: Make) -> None:
+def test_other_brokers_are_refused(make: Make) -> None:
     with Broker(b"") as own, Broker(b"") as other:
         result = pushed(make(own.url), f"{other.url}/a")
         assert (result.failure, "only to the broker of mqtt.url" in result.detail) == ("connect", True)
@@ -214,7 +212,7 @@ def test_other_brokers_are_not_connected_to(make: Make) -> None:
         (OutboundSettings(), "outbound.scope is public"),
     ],
 )
-def test_the_outbound_policy_holds(make: Make, outbound: OutboundSettings, why: str) -> None:
+def test_the_outbound_policy_applies(make: Make, outbound: OutboundSettings, why: str) -> None:
     with Broker(b"") as broker:
         result = pushed(make(broker.url, policy=AddressPolicy(outbound)), f"{broker.url}/a")
         assert (result.status, result.failure) == (0, "address")
@@ -222,7 +220,7 @@ def test_the_outbound_policy_holds(make: Make, outbound: OutboundSettings, why: 
         assert broker.connections == 0
 
 
-def test_a_name_is_judged_by_its_addresses(make: Make) -> None:
+def test_the_addresses_of_a_name_are_checked(make: Make) -> None:
     with Broker(b"") as broker:
         url = broker.url.replace("127.0.0.1", "localhost.")
         policy = AddressPolicy(OutboundSettings(scope="loopback", deny="127.0.0.0/8,::1/128"))
@@ -232,7 +230,7 @@ def test_a_name_is_judged_by_its_addresses(make: Make) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "a%23", "a/%2B", "%24SYS/a", "%FF", "a%00"])
-def test_what_cannot_be_an_mqtt_topic_is_a_failed_result(make: Make, path: str) -> None:
+def test_invalid_mqtt_topics_are_failures(make: Make, path: str) -> None:
     with Broker(b"") as broker:
         assert pushed(make(broker.url), f"{broker.url}/{path}").failure == "address"
         assert broker.connections == 0
@@ -258,7 +256,7 @@ def test_over_tls_certificate_and_name_are_verified(
         assert (result.failure, "mismatch" in result.detail) == ("tls", True), result.detail
 
 
-def test_beside_it_pushes_over_http_are_as_ever(mosquitto: Mosquitto, make: Make, receiver: Receiver) -> None:
+def test_mqtt_and_http_pushes_are_independent(mosquitto: Mosquitto, make: Make, receiver: Receiver) -> None:
     transport, order = make(mosquitto.url, PushSettings(total_timeout_s=3.0)), list[str]()
     transport.submit(PushRequest(receiver.url("/hang"), (), b""), lambda result: order.append(result.failure))
     transport.submit(PushRequest(f"{mosquitto.url}/a", (), b""), lambda result: order.append(str(result.status)))
@@ -269,7 +267,7 @@ def test_beside_it_pushes_over_http_are_as_ever(mosquitto: Mosquitto, make: Make
         assert pushed(transport, url).failure == "connect"
 
 
-def test_an_end_leaves_nothing_behind(make: Make) -> None:
+def test_close_closes_the_connection(make: Make) -> None:
     with Broker(b"\x20\x03\x00\x00\x00") as broker:
         transport, results = make(broker.url), list[PushResult]()
         transport.submit(PushRequest(f"{broker.url}/a", (), b""), results.append)

@@ -1,8 +1,7 @@
-"""Nobody gets us to call an address that may not be reached: a table of addresses and tricks, against both transports
-and the client of all other calls.
+"""SSRF: forbidden addresses and tricks are refused by both transports, and by the client of all other calls.
 
-Most of it runs on an island (`tests.support.island`), where every address of the world leads to a trap: so "not called"
-means that nothing was connected to, not that nobody happened to listen.
+Most tests run on an island (`tests.support.island`), where all addresses lead to a trap: "not called" is no
+connection, whatever listens.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ pytestmark = pytest.mark.slow
 
 PUBLIC = ["93.184.216.34", "1.1.1.1", "223.255.255.254", "172.32.0.1", "100.128.0.1", "2606:4700::1", "2a00:1450::5"]
 
-# Every address is tried as it stands in a URL, and as what a name leads to.
+# Each address is tried literally in a URL, and as the result of name resolution.
 FORBIDDEN = {
     "loopback": ["127.0.0.1", "127.0.0.2", "127.1.2.3", "127.255.255.254", "::1", "::ffff:127.0.0.1", "::ffff:7f00:1"],
-    "unspecified": ["0.0.0.0", "0.1.2.3", "::", "::ffff:0.0.0.0"],  # noqa: S104  # never to be connected to
+    "unspecified": ["0.0.0.0", "0.1.2.3", "::", "::ffff:0.0.0.0"],  # noqa: S104  # never connected to
     "private": [
         *("10.0.0.1", "10.255.255.255", "172.16.0.1", "172.31.255.254", "192.168.0.1", "192.168.255.254"),
         *("fc00::1", "fd12:3456:789a::1", "fec0::1", "::ffff:10.0.0.1", "::ffff:c0a8:1"),
@@ -52,7 +51,7 @@ FORBIDDEN = {
     "reserved": ["192.0.0.1", "240.0.0.1", "255.255.255.254", "2001:10::1", "5f00::1", "100::1", "4000::1", "e000::1"],
 }
 
-# What only a URL can say, by the rule that refuses it. `{p}` is the trap's port.
+# URLs whose text is refused, by rule. `{p}` is the port of the trap.
 TRICKS = {
     "spelling": [
         *("http://93.184.216.34\\@127.0.0.1:{p}/", "http://93.184.216.34 @127.0.0.1:{p}/"),
@@ -91,7 +90,7 @@ TRICKS = {
     ],
 }
 
-needs_island = pytest.mark.skipif(not island.possible(), reason="no namespaces here: unshare, ip and mount are needed")
+needs_island = pytest.mark.skipif(not island.possible(), reason="no namespaces: unshare, ip and mount are required")
 each = pytest.mark.parametrize("transport", ["curl", "futures", "calls"])
 
 
@@ -108,7 +107,7 @@ def named(address: str) -> str:
 
 
 def _in_hex(address: str) -> str:
-    """An IPv6 address with dots at its end, without them: labels of a name cannot hold dots."""
+    """An IPv6 address with its dotted end in hexadecimal: labels of a name contain no dots."""
     head, _, dotted = address.rpartition(":")
     one, two, three, four = (int(part) for part in dotted.split("."))
     return f"{head}:{one << 8 | two:x}:{three << 8 | four:x}"
@@ -144,8 +143,8 @@ def test_public_addresses_are_called(transport: str) -> None:
 
 @needs_island
 @each
-def test_without_a_look_at_the_text_the_check_at_the_connection_is_enough(transport: str) -> None:
-    """Parsers of URLs differ; no reading of a trick leads to a forbidden connection."""
+def test_the_check_at_connect_suffices_without_the_url_check(transport: str) -> None:
+    """URL parsers differ; no parse of a trick leads to a forbidden connection."""
     urls = [*tricks(), *(literal(address) for addresses in FORBIDDEN.values() for address in addresses)]
 
     findings = island.explore(urls, transport, skip_url_check=True)
@@ -157,8 +156,8 @@ def test_without_a_look_at_the_text_the_check_at_the_connection_is_enough(transp
 
 @needs_island
 @each
-def test_a_name_that_leads_elsewhere_each_time_gains_nothing(transport: str) -> None:
-    """Rebinding: the first answer is public, the next is loopback, and neither may be kept."""
+def test_dns_rebinding(transport: str) -> None:
+    """The first answer is public, the next one is loopback; neither may be cached."""
     url = f"http://flip-93-184-216-34.test:{island.PORT}/"
 
     findings = island.explore([url] * 8, transport, new_transports=True)
@@ -169,7 +168,7 @@ def test_a_name_that_leads_elsewhere_each_time_gains_nothing(transport: str) -> 
 
 @needs_island
 @each
-def test_of_several_addresses_only_those_that_may_be_are_called(transport: str) -> None:
+def test_of_several_addresses_only_allowed_ones_are_called(transport: str) -> None:
     (found,) = island.explore([f"http://mixed-93-184-216-34.test:{island.PORT}/"], transport)
 
     assert (found.status, found.called) == (202, ("93.184.216.34",))
@@ -189,7 +188,7 @@ SETTINGS: list[tuple[dict[str, str | bool], dict[str, str]]] = [
     ({"ports": "443,9000-9999"}, {"93.184.216.34": "port"}),
     ({"https_only": True}, {"93.184.216.34": "https-only"}),
 ]
-"""Outbound settings, and addresses with the rule that refuses them."""
+"""Outbound settings; addresses with the rule that refuses them."""
 
 
 @needs_island
@@ -204,8 +203,8 @@ def test_what_the_settings_allow(transport: str) -> None:
             assert f"(outbound rule: {rule})" in found.detail or not rule, (given, found)
 
 
-def test_this_machine_is_out_of_reach_by_default(make: Callable[..., Transport]) -> None:
-    """What the island proves in full, where there are no namespaces too."""
+def test_loopback_is_refused_by_default(make: Callable[..., Transport]) -> None:
+    """Also on systems without namespaces, where the island does not run."""
     with Receiver() as receiver:
         result = push(make(AddressPolicy()), receiver.url("/inside"))
 
@@ -227,7 +226,7 @@ def test_own_services_are_no_endpoints(make: Callable[..., Transport]) -> None:
         assert kafka.requests == []
 
 
-def test_through_a_proxy_the_text_is_judged_and_the_proxy_exempt(make: Callable[..., Transport]) -> None:
+def test_urls_are_checked_by_text_and_the_proxy_is_exempt(make: Callable[..., Transport]) -> None:
     with Receiver() as proxy:
         transport = make(AddressPolicy(), proxy=proxy.url("").rstrip("/"))
 
@@ -237,14 +236,14 @@ def test_through_a_proxy_the_text_is_judged_and_the_proxy_exempt(make: Callable[
         assert [request.path for request in proxy.requests] == ["http://receiver.invalid/through"]
 
 
-def test_a_kept_connection_is_not_asked_about_again(
+def test_a_kept_connection_is_not_checked_again(
     make: Callable[..., Transport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    checked: list[str] = []
     check = AddressPolicy.check_address
 
     def noted(self: AddressPolicy, address: str, port: int) -> Refusal | None:
-        asked.append(address)
+        checked.append(address)
         return check(self, address, port)
 
     monkeypatch.setattr(AddressPolicy, "check_address", noted)
@@ -252,4 +251,4 @@ def test_a_kept_connection_is_not_asked_about_again(
         transport = make(THIS_MACHINE)
         assert [push(transport, receiver.url("/")).status for _ in range(5)] == [202] * 5
 
-    assert asked == ["127.0.0.1"]
+    assert checked == ["127.0.0.1"]

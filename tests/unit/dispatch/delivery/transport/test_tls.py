@@ -1,4 +1,4 @@
-"""Pushes over TLS and through a proxy, with an authority of our own; the same tests for each transport."""
+"""Pushes over TLS and through a proxy, with a private authority, for each transport."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STATUS_202 = b"\x08\x03202"  # literal without indexing; name 8 of the static t
 
 
 class Http2Server:
-    """A context manager; one connection after another, each until its client closes it."""
+    """A context manager; serves one connection at a time, until its client closes it."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
         tls.set_alpn_protocols(["h2", "http/1.1"])
@@ -72,7 +72,7 @@ class Http2Server:
             # An HTTP/1.1 client sends its small request in one or two pieces.
             received = b""
             while b"<x/>" not in received:
-                received += connection.recv(65536) or _gone()
+                received += connection.recv(65536) or _closed()
             self.requests += 1
             connection.sendall(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
             return
@@ -96,11 +96,11 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 def _exactly(connection: ssl.SSLSocket, size: int) -> bytes:
     data = b""
     while len(data) < size:
-        data += connection.recv(size - len(data)) or _gone()
+        data += connection.recv(size - len(data)) or _closed()
     return data
 
 
-def _gone() -> bytes:
+def _closed() -> bytes:
     raise EOFError
 
 
@@ -109,26 +109,28 @@ Make = Callable[..., Transport]
 
 @pytest.fixture
 def hurried(make: Make) -> Make:
-    """Gives up soon."""
+    """Short time-outs."""
     return partial(make, connect_timeout_s=2.0, total_timeout_s=4.0, max_in_flight=4)
 
 
 @pytest.fixture
-def ours(hurried: Make, certificates: Certificates) -> Make:
-    """Trusts our authority."""
+def trusting(hurried: Make, certificates: Certificates) -> Make:
+    """Trusts the private authority."""
     return partial(hurried, tls_ca_file=certificates.authority)
 
 
 @pytest.fixture
 def both(certificates: Certificates, tmp_path: Path) -> str:
-    """A file with the certificate of a client and its key."""
+    """A file with the certificate of a client, and its key."""
     file = tmp_path / "client-and-key.pem"
     file.write_text(Path(certificates.certificate("client")).read_text() + Path(certificates.key("client")).read_text())
     return str(file)
 
 
-def test_a_receiver_with_a_certificate_of_our_authority(ours: Make, hurried: Make, certificates: Certificates) -> None:
-    transport = ours()
+def test_a_receiver_with_a_certificate_of_the_authority(
+    trusting: Make, hurried: Make, certificates: Certificates
+) -> None:
+    transport = trusting()
     with Receiver(tls=certificates.server()) as receiver:
         results = [push(transport, receiver.url("/tls")) for _ in range(3)]
         found = [(result.status, result.failure, result.reused) for result in results]
@@ -138,52 +140,54 @@ def test_a_receiver_with_a_certificate_of_our_authority(ours: Make, hurried: Mak
 
 
 @pytest.mark.parametrize("name", ["stranger", "elsewhere"])
-def test_a_receiver_with_a_wrong_certificate(ours: Make, certificates: Certificates, name: str) -> None:
+def test_a_receiver_with_a_wrong_certificate(trusting: Make, certificates: Certificates, name: str) -> None:
     with Receiver(tls=certificates.server(name)) as receiver:
-        result = push(ours(), receiver.url())
+        result = push(trusting(), receiver.url())
         assert (result.status, result.failure) == (0, "tls")
         assert result.detail
         assert not receiver.requests
 
 
-def test_a_receiver_with_outdated_tls_only(ours: Make, certificates: Certificates) -> None:
+def test_a_receiver_with_outdated_tls_only(trusting: Make, certificates: Certificates) -> None:
     context = certificates.server()
-    context.set_ciphers("ALL:@SECLEVEL=0")  # else OpenSSL refuses it on the receiver's side already
+    context.set_ciphers("ALL:@SECLEVEL=0")  # otherwise OpenSSL refuses it in the receiver
     for bound in ("minimum_version", "maximum_version"):
         with pytest.warns(DeprecationWarning, match="TLSv1_1"):
             setattr(context, bound, ssl.TLSVersion.TLSv1_1)
     with Receiver(tls=context) as receiver:
-        assert push(ours(), receiver.url()).failure == "tls"
+        assert push(trusting(), receiver.url()).failure == "tls"
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_a_receiver_that_requests_a_certificate(
-    ours: Make, certificates: Certificates, version: ssl.TLSVersion, both: str
+    trusting: Make, certificates: Certificates, version: ssl.TLSVersion, both: str
 ) -> None:
     context = certificates.server(ask_client=True)
     context.maximum_version = version
     certificate, key = certificates.certificate("client"), certificates.key("client")
     with Receiver(tls=context) as receiver:
-        two_files = ours(tls_client_certificate=certificate, tls_client_key=key)
+        two_files = trusting(tls_client_certificate=certificate, tls_client_key=key)
         assert push(two_files, receiver.url("/two")).status == 202
-        assert push(ours(tls_client_certificate=both), receiver.url("/one")).status == 202
-        # A receiver may break off before its reason arrives; what matters is that nothing was delivered.
-        assert push(ours(), receiver.url("/none")).failure in ("tls", "disconnected")
+        assert push(trusting(tls_client_certificate=both), receiver.url("/one")).status == 202
+        # A receiver may close before its alert arrives; nothing is delivered in either case.
+        assert push(trusting(), receiver.url("/none")).failure in ("tls", "disconnected")
         assert [request.path for request in receiver.requests] == ["/two", "/one"]
 
 
-def test_a_push_shows_its_own_certificate_and_the_next_one_does_not(
-    ours: Make, certificates: Certificates, both: str
+def test_connections_are_not_shared_between_client_certificates(
+    trusting: Make, certificates: Certificates, both: str
 ) -> None:
-    """Connections are kept: one that was made with a subscription's certificate must not serve another's push."""
-    transport = ours()
+    """A kept connection with a subscription's certificate must not be reused for another's push."""
+    transport = trusting()
     with Receiver(tls=certificates.server(ask_client=True)) as receiver:
         results = [push(transport, receiver.url(), certificate=each) for each in ("", both, both, "")]
     assert [result.status for result in results] == [0, 202, 202, 0]
     assert [result.reused for result in results[1:3]] == [False, True]
 
 
-def test_certificates_lie_in_a_folder_of_any_name(hurried: Make, certificates: Certificates, tmp_path: Path) -> None:
+def test_certificates_in_a_folder_with_a_non_ascii_name(
+    hurried: Make, certificates: Certificates, tmp_path: Path
+) -> None:
     folder = tmp_path / "Zo\u00eb's \u2603"
     folder.mkdir()
     files = [folder / name for name in ("ca.pem", "client.pem", "client.key")]
@@ -196,7 +200,7 @@ def test_certificates_lie_in_a_folder_of_any_name(hurried: Make, certificates: C
 
 
 def test_the_proxy_of_the_settings_is_used(hurried: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("no_proxy", "*")  # of the environment: does not lead around it
+    monkeypatch.setenv("no_proxy", "*")  # ignored
     with Receiver() as proxy:
         assert push(hurried(proxy=proxy.url("")), "http://receiver.invalid/behind").status == 202
         (request,) = proxy.requests
@@ -205,7 +209,7 @@ def test_the_proxy_of_the_settings_is_used(hurried: Make, monkeypatch: pytest.Mo
         assert push(hurried(proxy=away.rstrip("/")), "http://receiver.invalid/").failure == "connect"
 
 
-def test_http_2_where_it_is_offered(certificates: Certificates) -> None:
+def test_http_2_by_alpn(certificates: Certificates) -> None:
     with Http2Server(certificates.server()) as server:
         for http2, pushes in ((True, 2), (False, 1)):
             settings = PushSettings(tls_ca_file=certificates.authority, http2=http2)
@@ -223,6 +227,6 @@ def test_http_2_where_it_is_offered(certificates: Certificates) -> None:
         ({"proxy": "localhost:3128"}, "http:// or https://"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(settings: dict[str, str], why: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         PushSettings(**settings)  # type: ignore[arg-type]

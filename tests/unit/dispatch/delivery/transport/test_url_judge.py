@@ -1,4 +1,4 @@
-"""The cached decisions on URLs are those of the policy, and one is enough for the paths of an origin."""
+"""Cached decisions on URLs equal those of the policy; one decision covers all paths of an origin."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def test_every_combination() -> None:
         assert judge.refusal(url) == POLICY.check_url(url), url
 
 
-def test_the_policy_is_asked_once_for_ten_thousand_paths_of_an_origin(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+def test_one_check_for_ten_thousand_paths_of_an_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
 
     def check_url(policy: AddressPolicy, url: str) -> Refusal | None:
-        asked.append(url)
+        checked.append(url)
         return None
 
     monkeypatch.setattr(AddressPolicy, "check_url", check_url)
@@ -57,4 +57,4 @@ def test_the_policy_is_asked_once_for_ten_thousand_paths_of_an_origin(monkeypatc
     for number in range(10_000):
         judge.refusal(f"https://receiver.example:8443/subscriber/{number}?x=y")
 
-    assert asked == ["https://receiver.example:8443"]
+    assert checked == ["https://receiver.example:8443"]

@@ -26,7 +26,7 @@ def compared(*records: bytes, end: int | None = None, since_ms: int = T0, limit:
     return balance(ledger, since_ms, T0 + HOUR_MS, {0: OffsetRange(0, last if end is None else end)}, limit)
 
 
-def test_lapsed_messages_are_expired_and_looked_for_in_no_dead_letter() -> None:
+def test_lapsed_messages_are_expired_without_a_dead_letter() -> None:
     ledger, lapsed = Ledger(), msgspec.structs.replace(row("n2", "s1", "expired"), lapsed=True)
     records = rows(row("n1", "s1", "expired"), lapsed)
     ledger.add(records)
@@ -47,7 +47,7 @@ def test_notices_replays_and_triggers_are_counted_apart() -> None:
     assert (report.triggered, report.as_json()["published"]) == (2, 3)
 
 
-def test_the_named_notification_is_the_one_that_lacks_a_delivery() -> None:
+def test_the_notification_without_a_delivery_is_named() -> None:
     old = [f"old{each}" for each in range(300)]  # before the interval
     found = compared(
         evaluation(dict.fromkeys(old, 1), accepted_ms=T0 - 1),
@@ -66,9 +66,9 @@ ONE, TWO, LATER = evaluation({"n1": 1}), evaluation({"n1": 2}), evaluation({"n2"
 ONE_AFTER, TWO_AFTER = evaluation({"n1": 1}, control=20), evaluation({"n1": 2}, control=20)
 S1, S2, BOTH = rows(row("n1", "s1")), rows(row("n1", "s2")), rows(row("n1", "s1"), row("n1", "s2"))
 DEAD = rows(row("n1", "s1", "dead"))
-# It has a new time of acceptance, hence its whole lifespan.
+# A redrive has a new time of acceptance, hence the whole lifespan.
 REDRIVEN = rows(row("n1", "s1", "parked", -1, error="redriven", accepted_ms=T0 + HOUR_MS // 2))
-# A trigger has published it again after a crash: it was delivered before, and is left out where it stands again.
+# A trigger published it again after a crash: it was delivered, and its second position needs no delivery.
 CAUSED, CAUSED_AGAIN = evaluation({"n1": 2}, caused=True), evaluation({"n1": 2}, first=5, caused=True)
 
 
@@ -80,21 +80,21 @@ CAUSED, CAUSED_AGAIN = evaluation({"n1": 2}, caused=True), evaluation({"n1": 2},
         ([TWO, S1], [("unfinished", 2, 1)], 0, Tally(delivered=1)),  # its batch is the newest
         ([ONE, BOTH], [("surplus", 1, 2)], 0, Tally(delivered=2)),
         ([BOTH], [("unmatched", 0, 2)], 0, Tally()),
-        # An end stays one when the batch says later that it had parked the delivery.
+        # A delivery that has ended stays so if the batch later records it as parked.
         ([ONE, rows(row("n1", "s1", "delivered", -1)), rows(row("n1", "s1", "parked"))], [], 0, Tally(delivered=1)),
         ([ONE, DEAD, REDRIVEN], [], 0, Tally(pending=1)),
         ([ONE, DEAD, REDRIVEN, rows(row("n1", "s1", "delivered", -1))], [], 0, Tally(delivered=1)),
         ([ONE, DEAD, REDRIVEN, rows(row("n1", "s1", "dead", -1))], [], 0, Tally(dead=1)),
         ([ONE, rows(row("n1", "s1", "dead"), row("n1", "s1", "dead", -1, error="purged"))], [], 0, Tally(dead=1)),
-        # A batch that was cut off is evaluated again.
+        # An interrupted batch is evaluated again.
         ([TWO, S1, TWO, S2], [], 0, Tally(delivered=2)),
         ([ONE, S1, ONE, S1], [], 1, Tally(delivered=1)),
         ([TWO, S1, TWO, S1], [("unfinished", 2, 1)], 1, Tally(delivered=1)),
-        ([ONE, S1, TWO_AFTER, S2], [], 0, Tally(delivered=2)),  # a subscription that came in between must have it
+        ([ONE, S1, TWO_AFTER, S2], [], 0, Tally(delivered=2)),  # a subscription was added in between
         ([ONE, S1, TWO_AFTER], [("unfinished", 2, 1)], 0, Tally(delivered=1)),
-        ([TWO, BOTH, ONE_AFTER], [], 0, Tally(delivered=2)),  # one that ended in between may have had it
+        ([TWO, BOTH, ONE_AFTER], [], 0, Tally(delivered=2)),  # a subscription ended in between
         ([TWO, ONE_AFTER, S1], [], 0, Tally(delivered=1)),
-        # A current message stands in the log again, for a new subscriber that was reached by both.
+        # A current message is in the log twice, and reaches a new subscriber twice.
         ([TWO, BOTH, evaluation({"n1": 1}, batch=1, first=1), rows(row("n1", "s2", batch=1))], [], 1, None),
         ([CAUSED, CAUSED_AGAIN, BOTH], [], 0, Tally(delivered=2)),
         ([CAUSED, CAUSED_AGAIN, BOTH, BOTH], [], 2, Tally(delivered=2)),
@@ -112,12 +112,12 @@ def test_imbalances_are_named(
     assert expected or report.matches == report.totals.matches or totals is None
 
 
-def test_deliveries_without_an_evaluation_are_those_of_the_interval() -> None:
+def test_deliveries_without_an_evaluation_within_the_interval() -> None:
     times = {"n1": T0 - 1, "n2": T0, "n3": T0 + HOUR_MS - 1, "n4": T0 + HOUR_MS}
     report = compared(rows(*(row(name, "s1", accepted_ms=at) for name, at in times.items()))).report
     assert sorted(each.accepted_ms for each in report.problems) == [T0, T0 + HOUR_MS - 1]
     assert report.unbalanced == 2
-    # Redrives of letters from before the interval do not count.
+    # Redrives of letters from before the interval are ignored.
     redriven = rows(row("n1", "s1", "parked", -1, error="redriven")), rows(row("n1", "s1", "delivered", -1))
     assert (compared(*redriven).report.balanced, compared(*redriven).report.notifications) == (True, 0)
 
@@ -131,7 +131,7 @@ def test_the_log_is_examined_within_the_interval_in_each_partition() -> None:
     for limit in (2, 3, 100):
         found = balance(ledger, T0, T0 + HOUR_MS, stretches, limit)
         assert (found.gaps, found.gap_count) == (gaps[:limit], 4)
-        assert found.report.waiting == 0 + 1 + 2, "those behind the last one evaluated wait for their batch"
+        assert found.report.waiting == 0 + 1 + 2, "records behind the last evaluated one are waiting"
     unseen = compared(end=5)
     assert (unseen.report.waiting, unseen.gap_count) == (5, 0)
 
@@ -148,11 +148,11 @@ def test_all_problems_are_counted_and_some_are_named() -> None:
         assert (report.unbalanced, len(report.problems)) == (50, 3)
 
 
-def test_against_counting_by_hand() -> None:
-    """Thousands of deliveries, in any order of subscriptions, with columns drawn together in between."""
+def test_random_histories_against_a_simple_count() -> None:
+    """Thousands of deliveries in any order, with intermediate merges of columns."""
     chance = random.Random(5)
     states: list[State] = ["delivered", "parked", "dead", "expired", "cancelled", "dropped"]
-    wanted: dict[tuple[str, str], State] = {}
+    expected: dict[tuple[str, str], State] = {}
     ledger, written = Ledger(), 0
     for batch in range(20):
         counts = {f"n{batch}.{each}": chance.randrange(4) for each in range(30)}
@@ -160,25 +160,25 @@ def test_against_counting_by_hand() -> None:
         ends = {
             (name, f"s{number}"): chance.choice(states) for name, count in counts.items() for number in range(count)
         }
-        wanted |= ends
+        expected |= ends
         if ends:
             ledger.add(rows(*(row(*key, state, batch) for key, state in ends.items())))
-        waiting = [key for key, state in wanted.items() if state == "parked"]
+        waiting = [key for key, state in expected.items() if state == "parked"]
         again = chance.sample(waiting, min(8, len(waiting)))
         for key in again:
-            wanted[key] = chance.choice(states[:4])
-            ledger.add(rows(row(*key, wanted[key], -1)))
+            expected[key] = chance.choice(states[:4])
+            ledger.add(rows(row(*key, expected[key], -1)))
         written += len(ends) + len(again)
         if batch % 5 == 0:
             ledger.deliveries()
 
     def tally(name: str = "") -> Tally:
-        found = Counter(state for (_, to), state in wanted.items() if name in ("", to))
+        found = Counter(state for (_, to), state in expected.items() if name in ("", to))
         return Tally(**{"pending" if state == "parked" else state: found[state] for state in states})
 
     report = balance(ledger, T0, T0 + HOUR_MS, {0: OffsetRange(0, 600)}).report
     assert report.balanced
     assert (report.notifications, report.waiting, report.duplicates, report.rows) == (600, 0, 0, written)
-    assert report.matches == report.totals.matches == len(wanted)
+    assert report.matches == report.totals.matches == len(expected)
     assert report.totals == tally()
     assert report.subscriptions == {name: tally(name) for name in ("s0", "s1", "s2")}

@@ -1,5 +1,4 @@
-"""The order of pushes as the audit derives it from rows: against logs written by hand, and against a comparison of each
-pair of deliveries."""
+"""The order of pushes, derived from rows: checked with short histories, and with a comparison of all pairs."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from tests.support.written_attempts import T0, evaluation, row, rows
 def pushed(
     notification: str, push: str, started_ms: int = 0, state: State = "delivered", subscription: str = "s", **more: Any
 ) -> Attempt:
-    """A row of one push."""
+    """A row of a push."""
     more = {"number": 1, "topic": TopicPath("a/b"), "started_ms": T0 + started_ms, "push": push, **more}
     return msgspec.structs.replace(row(notification, subscription, state), **more)
 
@@ -32,7 +31,7 @@ def pushed(
 def checked(
     evaluations: Sequence[bytes], *written: Attempt, orders: Mapping[str, int] | None = None, apart_ms: int = 10
 ) -> Report:
-    """The report on these rows, each a record of its own, written one after the other."""
+    """The report on these rows, each in its own record."""
     ledger = Ledger()
     for value in (*evaluations, *(rows(each) for each in written)):
         ledger.add(value)
@@ -52,7 +51,7 @@ def late(report: Report) -> list[str]:
 
 
 def pushes(text: str) -> list[Attempt]:
-    """Pushes one after the other: a notification, the push (`-`: none), the number of the attempt, its state."""
+    """Pushes in sequence: notification, push (`-`: none), number of the attempt, state."""
     made = []
     for at, each in enumerate(text.split(", "), 1):
         name, push, number, state = [*each.split(), *("1", "delivered")[len(each.split()) - 2 :]]
@@ -71,7 +70,7 @@ URGENT = [evaluation({"n1": 1}), evaluation({"n2": 1}, first=1, priority=5), eva
     ("written", "found"),
     [
         ("n2 w-1, n3 w-2, n1 w-3", ["out-of-order n1"]),
-        # Messages of one push; retries, repetitions, redrives and what was not pushed are no first attempts.
+        # Messages of one push. Retries, repetitions, redrives and rows without a push are no first attempts.
         ("n3 w-1, n2 w-1, n1 w-1", []),
         ("n1 w-1 1 parked, n2 w-2, n1 w-3 2", []),
         ("n1 w-1, n2 w-2, n1 w-3", []),
@@ -93,8 +92,8 @@ def test_an_overtaken_first_attempt_is_named(written: str, found: list[str]) -> 
     [
         ("n1 w-1 1 parked, n1 w-2 2, n2 w-3", []),
         ("n1 w-1 1 parked, n2 w-2, n1 w-3 2", ["out-of-turn n1"]),
-        ("n1 w-1, n2 w-2, n1 w-3 2", []),  # it had ended, and was repeated
-        ("n1 w-1 1 parked, n2 w-2", []),  # no row shows that it is pushed again
+        ("n1 w-1, n2 w-2, n1 w-3 2", []),  # a repetition after its end
+        ("n1 w-1 1 parked, n2 w-2", []),  # n1 has no further push
     ],
 )
 def test_strict_order_is_by_the_ends_of_deliveries(written: str, found: list[str]) -> None:
@@ -105,9 +104,7 @@ def test_strict_order_is_by_the_ends_of_deliveries(written: str, found: list[str
     ("state", "number", "found"),
     [("expired", 0, []), ("expired", 1, ["out-of-turn n1"]), ("dead", 0, ["out-of-turn n1"])],
 )
-def test_the_validity_of_an_untried_delivery_may_end_long_before_its_row(
-    state: State, number: int, found: list[str]
-) -> None:
+def test_the_row_of_an_expired_untried_delivery_may_be_late(state: State, number: int, found: list[str]) -> None:
     report = checked(
         THREE,
         pushed("n2", "w-1", 1),
@@ -120,7 +117,7 @@ def test_the_validity_of_an_untried_delivery_may_end_long_before_its_row(
 
 
 def test_a_possible_repetition_after_a_crash_is_undecided() -> None:
-    # The worker has written nothing more: that it had pushed n1 before n2 may be lost with it.
+    # The rows of the killed worker are lost: it may have pushed n1 before n2.
     report = checked(THREE, *pushes("n2 w-2, n1 x-1, n3 x-2"))
     assert (report.disordered, report.undecided, report.balanced) == (0, 1, True)
     assert "repetitions of attempts whose rows were lost" in report.notes[0]
@@ -137,13 +134,13 @@ def test_each_topic_priority_and_subscription_has_its_own_order() -> None:
     two = {"s": 0, "t": 0}
     assert not checked(THREE, pushed("n2", "w-1"), pushed("n1", "w-2", subscription="t"), orders=two).disordered
     assert not checked(THREE, *turned, orders={"s": UNORDERED}).first_attempts
-    # Records without a priority prove the order of strict subscriptions only.
+    # Records without a priority show the order of strict subscriptions only.
     old = [evaluation({"n1": 1, "n2": 1}, priority=None)]
     report = checked(old, *turned)
     assert (report.first_attempts, report.disordered) == (0, 0)
     assert "2 notifications were evaluated by an earlier version" in report.notes[0]
     assert checked(old, *turned, orders={"s": STRICT}).disordered == 1
-    # Subscriptions that the control log no longer has are counted; notifications outside of the interval are not.
+    # Subscriptions that are no longer in the control log count; notifications outside the interval do not.
     report = checked(THREE, *turned, orders={})
     assert report.disordered == 1
     assert "1 subscriptions are not in the control log any more" in report.notes[0]
@@ -158,10 +155,10 @@ def test_a_push_long_after_its_recorded_end_is_a_repetition() -> None:
         return late(checked(THREE, *written, apart_ms=6_000))
 
     assert found(pushed("n1", "w-1", 1), on, later) == ["repeated n1"]
-    assert not found(pushed("n1", "w-1", 1), later), "a crash right behind it"
+    assert not found(pushed("n1", "w-1", 1), later), "a repetition after a crash"
     assert not found(pushed("n1", "w-1", 1), on, pushed("n1", "x-1", 50_000))
     assert not found(pushed("n1", "w-1", 1, "parked"), on, later)
-    assert not found(pushed("n1", "w-1", 60_000), on, later), "its clock was put back"
+    assert not found(pushed("n1", "w-1", 60_000), on, later), "the clock was set back"
     redriven = pushed("n1", "", 60_000, "parked", number=0, error="redriven")
     assert not found(pushed("n1", "w-1", 1, "dead"), on, redriven, later)
 
@@ -201,7 +198,7 @@ def test_against_a_comparison_of_all_pairs(seed: int) -> None:
     assert report.first_attempts == 180
 
 
-def test_the_order_of_a_subscription_is_that_of_its_policy() -> None:
+def test_order_of_policies() -> None:
     for policy, order in (
         (DeliveryPolicy(), 0),
         (DeliveryPolicy(reliability="strict"), STRICT),

@@ -91,7 +91,7 @@ def evidence(
 
 
 def of(*records: ControlRecord | tuple[int, ControlRecord], rows: Sequence[AttemptRow] = (), **more: Any) -> Evidence:
-    """The evidence of a delivery to one subscription, of these records."""
+    """The evidence of a delivery to one subscription with these records."""
     return evidence(history(*(records or (subscription(),))), *rows, **more)
 
 
@@ -104,7 +104,7 @@ def row(number: int, state: State, error: str = "", detail: str = "", at: int = 
     return attempt("s", number, state, at, error=error, detail=detail, **{"next_ms": 3_600_000 * number, **more})
 
 
-def test_a_result_that_is_reported_later_is_beside_its_try() -> None:
+def test_later_results_follow_their_attempts() -> None:
     taken = "later", "HTTP 202: its receiver reports the result later"
     facts: dict[str, Any] = {"push": "", "batch": -1}
     rows = [
@@ -131,13 +131,13 @@ def test_a_result_that_is_reported_later_is_beside_its_try() -> None:
     ("logged_ms", "matched_ms", "pushed_ms", "shown_ms"),
     [
         (2, 10, 20, [0, 2, 10]),
-        # Written down while the first pushes were under way; by another clock.
+        # Recorded by another clock while the first pushes were in flight.
         (2, 370, 364, [0, 2, 364]),
         (400, 370, 364, [0, 364, 364]),
         (-5, 10, -3, [0, 0, 0]),
     ],
 )
-def test_steps_are_in_the_order_of_cause_and_of_time(
+def test_steps_are_in_causal_order_with_monotonic_times(
     logged_ms: int, matched_ms: int, pushed_ms: int, shown_ms: list[int]
 ) -> None:
     rows = [attempt("s", 1, "delivered", ACCEPTED + pushed_ms, batch=7), attempt("t", 1, "delivered", 200_000, batch=7)]
@@ -158,7 +158,7 @@ def condition(text: str) -> tuple[XPathFilter]:
 
 
 def forgotten(created: int, ended: int) -> Evidence:
-    """Only the table has the subscription."""
+    """The subscription is in the table only."""
     times = {"created_at": utc(created), "ended_at": utc(ended)}
     subscribed = {**times, "reason": "unsubscribed", "expression": "a//.", "endpoint": "http://s/"}
     return evidence(history(), forgotten={"s": subscribed})
@@ -187,8 +187,8 @@ AT_MOST = subscription("s", policy=DeliveryPolicy(interval_ms=1_500))
 TRIGGER_ENDED = [(ACCEPTED + 500, each) for each in (TriggerEnded("s", "removed", 9_000), Tombstone("trigger:s"))]
 
 
-# By outcome: by the last row and the obstacle of a parked delivery; without a row by the subscription,
-# by the progress of the dispatch, and by what was left out for an interval, a link or a trigger.
+# By outcome: from the last row and the obstacle of a parked delivery; without a row from the subscription, the progress
+# of the dispatch, and omissions for an interval, a link or a trigger.
 WHY: dict[str, list[tuple[Evidence, str]]] = {
     "waiting": [
         (of(rows=[row(1, "parked", "connect", "refused")]), "next attempt at 1970-01-01 01:00:00 UTC: refused"),
@@ -298,8 +298,8 @@ def test_stories_without_the_notification() -> None:
     assert (story.found, story.topic) == (True, "a/b")
     found = [(each.subscription, each.endpoint, each.outcome) for each in story.deliveries]
     assert found == [("s", "http://s/", "delivered")]
-    forgot = only(forgotten(1, 2), "s")
-    assert (forgot.expression, forgot.endpoint) == ("a//.", "http://s/")
+    from_table = only(forgotten(1, 2), "s")
+    assert (from_table.expression, from_table.endpoint) == ("a//.", "http://s/")
     assert explain(of(taken=Taken(matched=False, done=False))).steps[-1].what == "waits for the dispatch"
     assert explain(of(taken=Taken(matched=True, done=False))).steps[-1].what == "taken by the dispatch"
     taken = explain(of(rows=[row(1, "parked", batch=7), row(2, "delivered", batch=-1)])).steps[-1]
@@ -313,15 +313,15 @@ def test_current_message_is_for_one_subscription_alone() -> None:
     assert outcomes == {"new": "pending", "old": "skipped"}
 
 
-def test_ids_have_the_time_at_which_they_were_made() -> None:
+def test_ids_contain_their_time() -> None:
     assert made_at("018bcfe5687b7000b000000000000000") == 0x018BCFE5687B
     strange = "n1", "018bcfe5687b4000b000000000000000", "zzzzzzzzzzzz7000b000000000000000"
     assert list(map(made_at, strange)) == [0, 0, 0]
 
 
-def test_a_batch_matched_by_the_records_that_it_had_read() -> None:
-    """Between the batch's look at the control log and its first push others came, went and were paused: by time alone
-    they would have had it, or not."""
+def test_a_batch_matches_by_the_control_records_it_has_read() -> None:
+    """Between the batch's read of the control log and its first push subscriptions were added and ended: the times
+    alone would give other recipients."""
     control = ControlHistory()
     control.add(TopicRecord(TopicPath("a/b")), 1_000, 0)
     control.add(subscription("there"), 1_000, 1)
@@ -336,7 +336,7 @@ def test_a_batch_matched_by_the_records_that_it_had_read() -> None:
     assert story.steps[-1].at == utc(ACCEPTED + 8)
     late = only(evidence(control, first_push, evaluated=matched), "late")
     assert late.why == "the subscription was made later, at 1970-01-01 00:01:40 UTC"
-    # With the batch after that it is the other way round.
+    # The next batch has the opposite recipients.
     next_batch = MatchedBy(ACCEPTED + 8, batch=8, control=4, subscriptions=1)
     after = explain(evidence(control, evaluated=next_batch))
     assert [(each.subscription, each.outcome) for each in after.deliveries] == [("late", "pending")]
@@ -383,7 +383,7 @@ def test_a_stamped_message_is_for_the_subscriptions_of_its_acceptance() -> None:
     assert only(found, "over").outcome == "no match"
 
 
-def test_a_trigger_s_notification_and_its_cause_name_each_other() -> None:
+def test_links_between_a_triggered_notification_and_its_cause() -> None:
     control = history(trigger("t"), trigger("u", Trigger("as-it-is", TopicPath("copies"))))
     rows = [
         attempt(each, 1, "delivered", ACCEPTED + 5, detail=f"published as id-{each}", batch=7) for each in ("t", "u")
@@ -420,7 +420,7 @@ EXPIRED = StoredMessage(b"<m/>", "n", "s", ACCEPTED, valid_until_ms=1_001)
 
 
 def log(*records: PullRecord, point: str = "p") -> list[ConsumerRecord]:
-    """The records at the offsets from 0 and the times from 1,000 on."""
+    """The records, with offsets from 0 and times from 1,000."""
     made = (encode(point, each) for each in records)
     return [cast(Any, Listed(*each, offset, 1_000 + offset)) for offset, each in enumerate(made)]
 
@@ -444,14 +444,14 @@ def log(*records: PullRecord, point: str = "p") -> list[ConsumerRecord]:
         ((EXPIRED, Claimed("c", 0, 0, 9), Settled("c")), Step(utc(1_002), "expired there")),
     ],
 )
-def test_the_claims_of_its_pull_point_show_its_fetch(records: tuple[PullRecord, ...], step: Step) -> None:
+def test_the_fetch_of_a_message_from_claims_of_its_pull_point(records: tuple[PullRecord, ...], step: Step) -> None:
     assert in_pull_points(log(*records), "n", until_ms=60_000) == {"s": step}
     others = log(OTHER, Claimed("c", 0, 9, 9), Settled("c"), point="other")
     damaged: Any = Listed(b"p", b"\xc1", 9, 1_000)
     assert in_pull_points([*log(MINE), damaged, *others], "n", until_ms=60_000) == {"s": WAITS}
 
 
-def test_the_rest_of_the_log_is_not_read_without_an_open_step() -> None:
+def test_the_log_is_read_no_further_than_needed() -> None:
     def records() -> Iterator[ConsumerRecord]:
         yield from log(*stored, *[OTHER] * 5)
         raise AssertionError("read to the end")
@@ -462,7 +462,7 @@ def test_the_rest_of_the_log_is_not_read_without_an_open_step() -> None:
     assert in_pull_points(records(), "n", until_ms=1_002) == {"s": Step(utc(1_002), "fetched")}
 
 
-def test_the_story_has_the_time_of_the_fetch() -> None:
+def test_the_fetch_is_a_step_of_the_story() -> None:
     fetched = Step(utc(200_000), "fetched")
     for step in (fetched, WAITS):
         story = only(of(subscription(pull_point="p"), rows=[row(1, "delivered")], pulled={"s": step}))

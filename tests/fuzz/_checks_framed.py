@@ -73,7 +73,7 @@ def _read(pieces: list[bytes]) -> tuple[list[Frame], bool]:
 
 
 def check_frames(data: bytes) -> None:
-    """Whole and byte by byte it is the same, and a session answers all of it in frames, without a defect."""
+    """The frames do not depend on the pieces, and a session answers them all with frames, without a defect."""
     found = _read([data])
     if found != _read([data[number : number + 1] for number in range(len(data))]):
         raise AssertionError("the frames depend on the pieces")

@@ -1,4 +1,9 @@
-"""Debian programs for tests, unpacked into the cache if they are not installed."""
+"""Debian programs for tests, unpacked into the cache if they are not installed.
+
+No root, no system service, nothing installed: `apt-get download` and `dpkg -x` into the cache directory. The second run
+uses it without a network. If the download fails, the tests that need the program are skipped with a line in the summary
+of the run (or fail with CI=true).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""A network namespace in which all addresses are this machine, to record the addresses that a transport reaches."""
+"""A network namespace in which all addresses are this machine, to record the addresses that a transport reaches.
+
+`explore(...)` runs this module in new user, mount and network namespaces. There, all of IPv4 and IPv6 is routed to
+loopback, a trap listens on port 8000 of all addresses and records the called ones, and a name server answers for
+`.test`:
+
+    v4-10-0-0-1.test             that address                  v6-fe80--1.test     that one (`:` written as `-`)
+    flip-93-184-216-34.test      that address and 127.0.0.1 in turn, to be kept for 0 seconds
+    mixed-93-184-216-34.test     127.0.0.1 and that address, both in one answer
+    anything else                does not exist
+"""
 
 from __future__ import annotations
 

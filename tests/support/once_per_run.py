@@ -1,4 +1,7 @@
-"""One broker and one slapd for a whole run, shared by all processes of pytest-xdist."""
+"""One broker and one slapd for a whole run, shared by all processes of pytest-xdist.
+
+The first process that needs a server starts and stops it; the others find its state in a file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,22 @@
-"""Real HTTP subscribers for tests and benchmarks: a server that records its requests, with many kinds of faults."""
+"""Real HTTP subscribers for tests and benchmarks: a server that records its requests, with many kinds of faults.
+
+The behaviour of a path is its first step, or the value set with `behave()` for the whole path:
+
+    /status/503          that status, empty body           /slow/0.2     202 after this many seconds
+    /hang                never an answer                   /drip/0.05    200, then a byte of body at this interval
+    /close               closes in the middle of its answer's head       /cut         or its body
+    /drop                closes without a byte of answer   /reset        the same with a TCP reset
+    /huge/1000000        200 with this many bytes of body  /redirect     307 to /redirected
+    /garbage             a response that is not HTTP       /stale        202, then closes the connection unannounced
+    /retry-after/30      503 with that Retry-After         /half         500 and 202 in turn
+    /later        202 with Arborcast-Result: later: the test sends the result to the push's Arborcast-Callback
+    /picky/400/word      that status when the word is in the body, else 202
+    anything else: 202, empty body
+
+In a test: `with Receiver() as receiver: ... receiver.url("/a")`. As a process: `python -m tests.support.receiver`
+prints its URL; `GET /_stats` answers JSON counts of requests. With --marks, `GET /_marks` answers
+the values of all attributes `mark` in the bodies, and `/_stats` their number.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of all tests; each kind of outside need has its own module in tests/support."""
+"""Fixtures of all tests; tests/support has a module for each external program."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from tests.support.receiver import Receiver
 _ROOT = Path(__file__).parents[1]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # Of a shell that has put us into the background. What tests start, and send Ctrl-C to, would ignore it as well.
+    # Ignored in background processes of a shell; child processes of tests, to which SIGINT is sent, would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    # Of nohup. We go on when the terminal ends; what tests start, and send this to, does not inherit a handler.
+    # Ignored under nohup. A handler keeps the run alive when the terminal closes and not inherited by child processes.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 pytest_plugins = [
     f"tests.support.{name}" for name in ("broker", "spark", "slapd", "mosquitto", "chromium", "console_engine")
 ]
 
-# A call of CliRunner would make all commands from the signatures of their functions: three quarters of its time.
+# CliRunner would build all commands from the signatures of their functions in each call: three quarters of its time.
 mock.patch("typer.testing._get_command", cache(typer.main.get_command)).start()
 
-# However busy the machine is, no test fails for it: neither an example nor the making of one has a deadline.
+# No deadline for examples or their generation: no test fails on a busy machine.
 for _name, _examples in (("quick", 15), ("usual", 50), ("long", 2_000)):
     hypothesis.settings.register_profile(
         _name, max_examples=_examples, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
 hypothesis.settings.load_profile("usual")  # another: pytest --hypothesis-profile=long
 
-# With several processes, what takes longest begins first, so that all end together.
+# With several processes, the longest tests begin first, so that all processes end together.
 _FIRST = ("spark", "stack", "kafka", "ldap")
 
 
@@ -80,14 +80,14 @@ def _turn(item: pytest.Item) -> tuple[int, int]:
     turn = next((turn for turn, name in enumerate(_FIRST) if item.get_closest_marker(name)), len(_FIRST))
     if "shared_jobs" not in getattr(item, "fixturenames", ()):
         return turn, 2
-    # A shared job is started once where no other one runs in between.
+    # A shared job is started once when no other job runs in between.
     return turn, int(item.callspec.params.get("gear") == "batch") if hasattr(item, "callspec") else 0
 
 
 class _ByWhatIsShared(LoadScopeScheduling):  # type: ignore[misc]  # it ships no type information
-    """Tests of one file run in one process, as they share fixtures, those of a lane in one, too.
+    """Tests of one file run in one process, since they share fixtures; tests of a lane in one, too.
 
-    pytest-xdist's own groups (`loadgroup`) change ids of tests in a way that pytest 9 does not know any more.
+    pytest-xdist's own groups (`loadgroup`) change test ids in a way that pytest 9 does not support.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -103,7 +103,7 @@ def _lane(nodeid: str) -> str:
 def _lanes() -> dict[str, str]:
     """The lane of each file whose tests use an embedded engine or a Spark session: a session takes a gigabyte of memory
     and a quarter of a minute to start. Tests that share an engine are in one, tests that share a job in another, and a
-    third of the files with jobs of their own. Tests that kill a broker share one, too."""
+    third of the files with a private job. Tests that kill a broker share a lane, too."""
     lanes, own = {}, 0
     for file in sorted((_ROOT / "tests" / "integration").rglob("test_*.py")):
         name, text = file.relative_to(_ROOT).as_posix(), file.read_text(encoding="utf-8")
@@ -121,7 +121,7 @@ def _lanes() -> dict[str, str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Stop the shared engine behind the last test of its lane: idle, it takes a sixth of a processor."""
+    """Stop the shared engine after the last test of its lane: an idle engine takes a sixth of a processor."""
     if _WORKER and nextitem is not None and _lane(item.nodeid) == "engine" != _lane(nextitem.nodeid):
         from tests.support.console_engine import ConsoleEngine  # not before pytest can rewrite its assertions
 
@@ -129,13 +129,13 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Who hands out the tests."""
+    """The scheduler for pytest-xdist."""
     return _ByWhatIsShared(config, log)
 
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test depends on what the developer has exported; the caches may stay where they are."""
+    """Tests do not depend on the developer's environment variables, except for the cache directories."""
     for name in list(os.environ):
         if name.startswith("ARBORCAST_") and name not in ("ARBORCAST_CACHE", "ARBORCAST_JAVA"):
             monkeypatch.delenv(name)
@@ -154,14 +154,14 @@ def _clean_logging() -> Iterator[None]:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """A subscriber of the test's own."""
+    """An HTTP subscriber for one test."""
     with Receiver() as started:
         yield started
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine on an event loop of its own."""
+    """Run a coroutine test in a new event loop."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters

@@ -2,7 +2,7 @@
 
     python -m tests.mutation dispatch/delivery/verdict.py -- tests/unit/dispatch/delivery/test_retry.py
 
-Tests are collected once. Each fault replaces the code of a function in a process that is forked for it, where the tests
+Tests are collected once. Each fault replaces the code of a function in a process forked for it, where the tests
 that run this function are run until one fails. A fault is another comparison, operator or constant, a condition that is
 always or never true, a result of None, or a missing statement. MOST limits the faults of a module to a sample.
 """
@@ -51,7 +51,7 @@ _Key = tuple[str, str, int]  # file, qualified name and first line of a function
 
 
 class _Faults(ast.NodeTransformer):
-    """Counts the faults that a module may have, and makes the one with the number `wanted`."""
+    """Counts the possible faults of a module, and makes the one with the number `wanted`."""
 
     def __init__(self, wanted: int = -1) -> None:
         self.wanted, self.lines, self._functions = wanted, list[int](), 0
@@ -94,7 +94,7 @@ class _Faults(ast.NodeTransformer):
 
 
 class _Run:
-    """Takes the place of pytest's run of the collected tests."""
+    """Replaces pytest's run of the collected tests."""
 
     def __init__(self, modules: list[str], most: int) -> None:
         self.modules, self.most = {os.path.realpath(each): each for each in modules}, most

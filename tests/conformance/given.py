@@ -52,7 +52,7 @@ def send(url: str, body: str, version: str = "1.1", header: str = "") -> request
 
 
 def variables(broker: str) -> Variables:
-    """Those that are there without asking; every case has a consumer of its own."""
+    """The constants, and a consumer for one case."""
     return {**CONSTANTS, "broker": broker, "consumer": f"http://127.0.0.1:9/consumer/{next(_numbers)}"}
 
 
@@ -69,7 +69,7 @@ def _pull_point(known: Variables) -> str:
 
 
 def _waiting_message(known: Variables) -> str:
-    """Something waits in the pull point: its text."""
+    """A message in the pull point; returns its text."""
     text = str(next(_numbers))
     answer = send(
         known["pull_point"],
@@ -92,14 +92,14 @@ def _subscription(known: Variables) -> str:
 
 
 def _ended(known: Variables) -> str:
-    """The subscription is over."""
+    """An ended subscription."""
     answer = send(known["subscription"], "<wsnt:Unsubscribe/>")
     assert answer.status_code == 200, answer.text
     return known["subscription"]
 
 
 def _current_message(known: Variables) -> str:
-    """Something is the current message of t:kept: its text."""
+    """A current message of t:kept; returns its text."""
     text = str(next(_numbers))
     answer = send(
         known["broker"],

@@ -1,4 +1,4 @@
-"""Pushes are valid by the schemas, as every answer is."""
+"""Pushes are valid by the OASIS schemas, as all answers are."""
 
 from __future__ import annotations
 

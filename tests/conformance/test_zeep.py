@@ -1,4 +1,4 @@
-"""zeep, which takes everything from our WSDL: it must load, and every operation must work through it."""
+"""zeep with nothing but the gateway's WSDL: it must load, and every operation must work through it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def gateway(kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory) -> I
         yield run
 
 
-class OurSession(requests.Session):
-    """Refuses whatever is not at our gateway: a WSDL may not send its readers anywhere else."""
+class GatewaySession(requests.Session):
+    """Refuses requests to other servers: the WSDL must not refer to any."""
 
     def __init__(self, base: str) -> None:
         super().__init__()
@@ -43,16 +43,16 @@ class OurSession(requests.Session):
 
 
 def client(run: GatewayRun, address: str) -> Any:
-    return zeep.Client(f"{address}?wsdl", transport=zeep.Transport(session=OurSession(run.base)))
+    return zeep.Client(f"{address}?wsdl", transport=zeep.Transport(session=GatewaySession(run.base)))
 
 
 def port(run: GatewayRun, address: str, service: str, port_type: str, soap: str) -> Any:
-    """A proxy for the operations of a port type, at the address that the WSDL names."""
+    """A proxy for the operations of a port type, at the address in the WSDL."""
     return client(run, address).bind(service, f"{port_type}Soap{soap}")
 
 
 def expression(text: str) -> etree._Element:
-    """zeep cannot put text into a TopicExpressionType, so its users hand over elements."""
+    """zeep cannot put text into a TopicExpressionType, so its users pass elements."""
     element = etree.Element(f"{{{PREFIXES['wsnt']}}}TopicExpression", {"Dialect": FULL}, nsmap={"t": "urn:t"})
     element.text = text
     return element
@@ -104,7 +104,7 @@ def test_properties_of_the_broker(gateway: GatewayRun, soap: str) -> None:
         ("registrations/x", "PublisherRegistrationManager"),
     ],
 )
-def test_the_wsdl_of_every_address_loads_and_leads_back_to_it(gateway: GatewayRun, path: str, service: str) -> None:
+def test_the_wsdl_of_every_address_loads_and_names_it(gateway: GatewayRun, path: str, service: str) -> None:
     address = f"{gateway.base}/wsn/{path}"
     found = client(gateway, address).wsdl.services
     assert list(found) == [service]
@@ -128,8 +128,8 @@ def test_the_old_envelope(gateway: GatewayRun) -> None:
     assert old.service.WsnProcess(legacy.unsubscribe("zeep:old", url)) == "faild"
 
 
-class CountingSession(OurSession):
-    """Knows how often a WSDL was asked for."""
+class CountingSession(GatewaySession):
+    """Counts the requests for a WSDL."""
 
     def __init__(self, base: str) -> None:
         super().__init__(base)
@@ -141,12 +141,12 @@ class CountingSession(OurSession):
         return super().request(method, url, *args, **kwargs)
 
 
-def test_one_import_makes_a_whole_client(gateway: GatewayRun, soap: str) -> None:
+def test_one_import_suffices_for_a_whole_client(gateway: GatewayRun, soap: str) -> None:
     session = CountingSession(gateway.base)
     whole = zeep.Client(f"{gateway.broker}?wsdl", transport=zeep.Transport(session=session))
 
     def at(reference: Any, port_type: str) -> Any:
-        """What zeep has for a service whose address is only known when it runs."""
+        """A zeep service at an address that is known only at run time."""
         return whole.create_service(f"{{urn:arborcast:wsdl}}{port_type}Soap{soap}", reference.Address._value_1)
 
     assert "Subscribe" in dir(whole.service), "the default port of zeep"

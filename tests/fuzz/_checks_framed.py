@@ -1,4 +1,4 @@
-"""What must hold for bytes that come to the framed edge, and for messages and subscriptions of ZeroMQ: they are
+"""Checks of bytes for the framed edge, and of messages and subscriptions of ZeroMQ: they are
 answered, refused, or end the connection."""
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class _Link:
         self.sent += data
 
     async def until_writable(self) -> None:
-        """It always is."""
+        """Always writable."""
 
     def read(self, more: bool, why: str) -> None:
-        """Everything is there."""
+        """Never paused."""
 
     def known(self) -> None:
-        """It makes no difference: frames are short."""
+        """Ignored: frames are short."""
 
     def close(self) -> None:
         self.open = False
@@ -73,10 +73,10 @@ def _read(pieces: list[bytes]) -> tuple[list[Frame], bool]:
 
 
 def check_frames(data: bytes) -> None:
-    """Whole and byte by byte it is the same, and a session answers all of it in frames, without a defect."""
+    """The frames do not depend on the pieces, and a session answers them all with frames, without a defect."""
     found = _read([data])
     if found != _read([data[number : number + 1] for number in range(len(data))]):
-        raise AssertionError("it depends on how the bytes are cut up")
+        raise AssertionError("the frames depend on the pieces")
     loop().run_until_complete(_converse(found[0]))
 
 
@@ -110,8 +110,8 @@ _ZMQ_SEEDS = (
 
 
 def check_zeromq(data: bytes) -> None:
-    """A message is refused, or becomes a PUBLISH that the gateway answers; subscriptions of some peers take nothing
-    from another one."""
+    """A message is refused, or becomes a PUBLISH that the gateway answers; unsubscriptions of some peers end no
+    subscription of another one."""
     parts = data.split(_PART)
     try:
         body, flags = read_publication(parts)
@@ -127,7 +127,7 @@ def check_zeromq(data: bytes) -> None:
 
 
 def _check_prefixes(parts: list[bytes]) -> None:
-    """An honest peer holds the first prefix all the time."""
+    """An honest peer holds the first prefix throughout."""
     closed: set[Peer] = set()
     prefixes, honest = Prefixes(lambda peer: peer not in closed), (0, 0)
     held = parts[0][1:][:LONGEST_PREFIX]
@@ -142,11 +142,11 @@ def _check_prefixes(parts: list[bytes]) -> None:
             except MessageError:
                 assert len(prefix) > LONGEST_PREFIX or len(prefixes) >= MOST_PREFIXES // 2
         elif prefixes.end(prefix, peer) and prefix == held:
-            raise AssertionError("a stranger has taken it back")
+            raise AssertionError("ended by another peer")
         if number % 8 == 7:
             closed.add(peer)
         if held in prefixes.sweep():
-            raise AssertionError("it has ended, and its peer is there")
+            raise AssertionError("ended with its peer connected")
 
 
 _FRAME_SNIPPETS = (

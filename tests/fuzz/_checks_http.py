@@ -1,7 +1,7 @@
-"""What must hold for whatever bytes come on a connection, wherever the network cuts them into packets.
+"""Checks of any bytes on a connection, with any division into packets.
 
-Behind the gateway's protocol is an application that notes what it is asked and answers at once: what requests say is
-the business of the target `gateway`.
+Behind the gateway's protocol is an application that records requests and answers at once: the content of requests is
+checked by the target `gateway`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _HTTP_SNIPPETS = (
 
 
 def _sent(packets: Sequence[bytes]) -> tuple[list[Asked], bytes]:
-    """What the application was asked, and all that was answered."""
+    """The application's requests, and all bytes of the answers."""
     app = Noting()
     connection = BareConnection(app, _LIMITS)
     for packet in packets:
@@ -81,7 +81,7 @@ def _sent(packets: Sequence[bytes]) -> tuple[list[Asked], bytes]:
 
 
 def _statuses(answers: bytes) -> list[int]:
-    """Of the answers, which must follow each other without a gap."""
+    """The statuses of the answers, which must follow each other without a gap."""
     found: list[int] = []
     while answers:
         head, end, rest = answers.partition(b"\r\n\r\n")
@@ -91,7 +91,7 @@ def _statuses(answers: bytes) -> list[int]:
         if status != 100:
             lines = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
             length = int(lines[b"content-length"])
-            # To a HEAD nothing is sent behind it.
+            # The answer to a HEAD has no body.
             answers = rest[length:] if rest[:2] == b"ok" or status != 200 else rest
             found.append(status)
             assert not answers or lines.get(b"connection") != b"close", "something follows the last answer"
@@ -101,32 +101,32 @@ def _statuses(answers: bytes) -> list[int]:
 
 
 def _cut(data: bytes) -> list[bytes]:
-    """The same bytes in other packets; any input always in the same ones."""
+    """The same bytes in other packets; the same ones for equal input."""
     chance = random.Random(zlib.crc32(data))
     places = sorted(chance.sample(range(1, len(data)), min(len(data) - 1, chance.choice((1, 1, 2, 5)))))
     return [data[start:end] for start, end in zip((0, *places), (*places, len(data)), strict=True)]
 
 
 def _carried_out(packets: Sequence[bytes]) -> list[Asked]:
-    """What the application was asked as a whole: each answered in its turn, and then at most one refusal."""
+    """The complete requests of the application: each answered in order, then at most one refusal."""
     asked, answers = _sent(packets)
     statuses = _statuses(answers)
     assert statuses[: len(asked)] == [200] * len(asked), "a request without its answer"
-    # None where an answer that was still to be given said that it is the last.
+    # None after an answer with `Connection: close`.
     assert statuses[len(asked) :] in ([], [400], [405], [429], [431]), statuses
     return asked
 
 
 def check_http(data: bytes) -> None:
-    """Each request is asked once and answered in its turn, and packets make no difference."""
+    """Each request is handled once and answered in order, independent of the packets."""
     asked = _carried_out([data])
-    # What is too large is noticed sooner or later, depending on how it comes.
+    # A too large header is detected earlier or later, depending on the packets.
     if 1 < len(data) <= _LIMITS.max_header_bytes:
         assert _carried_out(_cut(data)) == asked
 
 
 def check_every_cut(data: bytes) -> None:
-    """The same, in two packets for every place behind the first request, and byte by byte."""
+    """As `check_http`, in two packets for every position after the first request, and byte by byte."""
     asked = _carried_out([data])
     cuts = [[data[:at], data[at:]] for at in range(len(_PLAIN) if data.startswith(_PLAIN) else 1, len(data))]
     for packets in (*cuts, [data[at : at + 1] for at in range(len(data))]):

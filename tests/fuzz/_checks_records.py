@@ -1,4 +1,4 @@
-"""What must hold for what the logs hold, and for what is pushed from it."""
+"""Checks of records of the logs, and of pushes made from them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _pushed_decoder = msgspec.json.Decoder(_Pushed)
 
 
 def check_peers(data: bytes) -> None:
-    """What another engine sends is refused, or becomes notifications that any receiver can read."""
+    """Messages of another engine are refused, or become notifications that any receiver can read."""
     try:
         push = peers.decode_push(data)
     except InfrastructureError:
@@ -90,7 +90,7 @@ def peer_seeds() -> tuple[bytes, ...]:
 
 
 def check_datagram(data: bytes) -> None:
-    """Whatever comes to the port is refused with a ValueError, or is what it was made from."""
+    """Any datagram is refused with a ValueError, or equals its decoded and encoded form."""
     try:
         signed, body = peers.decode_datagram(data)
     except ValueError:
@@ -100,13 +100,13 @@ def check_datagram(data: bytes) -> None:
 
 
 def datagram_seeds() -> tuple[bytes, ...]:
-    """Datagrams as engines make them, but for their signatures."""
+    """Datagrams as engines make them, without their signatures."""
     signed = {ID_HEADER: "msg_1", TIMESTAMP_HEADER: "1700000000", SIGNATURE_HEADER: "v1,eA== v1,eQ=="}
     return tuple(peers.encode_datagram(signed, each) for each in peer_seeds())
 
 
 def check_envelope(data: bytes) -> None:
-    """Any subscription and payload that we would have stored gives XML that holds them, and headers of one line."""
+    """Any storable subscription and payload make XML that contains them, and headers of one line."""
     try:
         pushed = _pushed_decoder.decode(data)
         etree.fromstring(pushed.payload.encode())
@@ -114,13 +114,13 @@ def check_envelope(data: bytes) -> None:
         for fragment in pushed.subscription.consumer.reference_parameters:
             etree.fromstring(fragment.encode())
     except (msgspec.DecodeError, etree.XMLSyntaxError, ArborcastError, UnicodeError, ValueError):
-        return  # nothing that the gateway would have stored
+        return  # not stored by the gateway
     if topic is None or "<!" in pushed.payload or "<?" in pushed.payload or not pushed.names:
         return
     subscription = pushed.subscription
     texts = [subscription.id, subscription.consumer.address, subscription.address, *pushed.names]
     if any(not _is_xml_text(text) for text in texts):
-        return  # ids are ours, and addresses were judged
+        return  # ids are the gateway's, and addresses were checked
     if pushed.secret:
         key = pushed.secret.encode().ljust(24, b"x")[:64]
         sealed = SigningSecret(KEYS.seal(key, subscription.sealing_context()))
@@ -173,7 +173,7 @@ def envelope_seeds() -> tuple[bytes, ...]:
 
 
 def check_control(data: bytes) -> None:
-    """A control record is read or refused; what was read is written back to the same, and can be applied."""
+    """A control record is read or refused; a read one is written back to the same, and can be applied."""
     key, _, value = data.partition(b"\n")
     try:
         record = control.decode(key, value or None)

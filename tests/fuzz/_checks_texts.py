@@ -1,4 +1,4 @@
-"""What must hold for any text: expressions, conditions, LDIF, and what is shown as a secret."""
+"""Checks of any text: expressions, conditions, LDIF, and text in place of a secret."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _tree() -> TopicTree:
 
 @cache
 def _table() -> RoutingTable:
-    """Topics that alternatives with many steps may meet: names that repeat, in two namespaces."""
+    """Topics that alternatives with many steps may match: names that repeat, in two namespaces."""
     table = RoutingTable()
     for root in ("a", "{urn:t}a", "{http://x/y}b"):
         for below in ("/b/a/b", "/a/a/a/b/c", "/c/{urn:u}b/c"):
@@ -52,7 +52,7 @@ def _table() -> RoutingTable:
 
 
 def check_alternatives(data: bytes) -> None:
-    """A subscription gets what its alternatives select, one by one; when it ends, nothing of it is left."""
+    """A subscription gets the topics of its alternatives; nothing of it is left after its end."""
     text = data.decode("utf-8", "replace")
     try:
         found = parse(text, FULL, _NAMESPACES)
@@ -78,7 +78,7 @@ _NEW = ("a/b", "{http://x/y}b/{urn:u}a")
 
 
 def check_expression(data: bytes) -> None:
-    """Refused with a reason, or given a normal form that reads back to itself and can be asked about any topic."""
+    """Refused with a reason, or given a normal form that reads back to itself and can be evaluated for any topic."""
     text = data.decode("utf-8", "replace")
     for dialect in (*DIALECTS, None, "urn:x"):
         for namespaces in (_NAMESPACES, {}):
@@ -114,7 +114,7 @@ _XPATH_1 = "http://www.w3.org/TR/1999/REC-xpath-19991116"
 
 
 def check_condition(data: bytes) -> None:
-    """Refused, or compiled to something that has an answer for a document, or says that it has none."""
+    """Refused, or compiled; the result for a document is a truth value or an error."""
     text = data.decode("utf-8", "replace")
     try:
         condition = compile_condition(XPathFilter(_XPATH_1, text, {"o": "urn:o"}))
@@ -129,7 +129,7 @@ def check_condition(data: bytes) -> None:
 
 
 def check_secrets(data: bytes) -> None:
-    """Whatever is shown as a secret, a ciphertext, a key file or a signature: refused, and never quoted."""
+    """Any text in place of a secret, a ciphertext, a key file or a signature: refused, and never quoted."""
     text = data.decode("utf-8", "replace")
     steps: tuple[Callable[[], object], ...] = (
         lambda: key_of(text),
@@ -156,7 +156,7 @@ def _signature_headers(text: str) -> tuple[Mapping[str, str], ...]:
 
 
 def check_ldif(data: bytes) -> None:
-    """LDIF is read or refused with the line; names in it are written back to what they were."""
+    """LDIF is read, or refused with the line; names in it are written back unchanged."""
     try:
         blocks = ldif.parse(data)
     except LdifError as error:

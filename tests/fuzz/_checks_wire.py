@@ -1,6 +1,6 @@
-"""What must hold for whatever comes over HTTP.
+"""Checks of requests over HTTP.
 
-A check returns for what was carried out or refused as it should be, and raises for everything else.
+A check returns for a request that was executed or correctly refused, and raises for everything else.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _THERE = Subscription("x", EndpointReference("https://there/"), "http://127.0.0.
 def _posted(body: bytes, path: str) -> tuple[GatewayParts, int, str]:
     parts = GatewayParts()
     parts.gateway.protector = Protector(SecretSettings(), KEYS)
-    # So that what is about a subscription or a pull point finds one.
+    # So that requests for a subscription or a pull point find one.
     parts.table.apply(SubscriptionRecord(_THERE))
     parts.pull_points.apply(PullPointRecord("x", "http://127.0.0.1:8080/wsn/pullpoints/x"))
     answer = loop().run_until_complete(parts.request("POST", path, body))
@@ -78,7 +78,7 @@ def _posted(body: bytes, path: str) -> tuple[GatewayParts, int, str]:
 
 
 def check_gateway(data: bytes) -> None:
-    """Carried out, or refused as the client's fault; then nothing is stored."""
+    """Executed, or refused as the client's fault; then nothing is stored."""
     for path in dict.fromkeys((_PATHS[0], _PATHS[len(data) % len(_PATHS)])):
         parts, status, reason = _posted(data, path)
         assert status in (200, 202, 400, 413, 500), status
@@ -99,7 +99,7 @@ _VALUES = 8
 
 def check_headers(data: bytes) -> None:
     """Values in the headers of a publication, over HTTP and in an envelope: it is stored, or refused and not stored.
-    What is stored of them is no longer than they are."""
+    Stored values are no longer than sent ones."""
     values = [*data.decode("utf-8", "replace").split("\n")[:_VALUES], *[""] * _VALUES][:_VALUES]
     names = ("Idempotency-Key", "traceparent", "Arborcast-Lifespan", "Arborcast-Valid-Until", "Arborcast-Priority")
     headers = dict(zip((*names, "Arborcast-Reliable", "Arborcast-Type", "Arborcast-Merge"), values, strict=True))
@@ -132,7 +132,7 @@ def _as_attribute(value: str) -> str:
 
 
 def check_legacy(data: bytes) -> None:
-    """The older envelope: the same."""
+    """The same for the older envelope."""
     text = data.decode("utf-8", "replace")
     parts, status, reason = _posted(legacy.wsn_process(text), "/wsnprocess")
     assert status in (200, 400, 413, 500), status
@@ -144,8 +144,8 @@ def check_legacy(data: bytes) -> None:
 
 
 def check_fragments(data: bytes) -> None:
-    """Content that comes in parts, cut anywhere, shuffled and repeated, is stored as if it had come whole, or not at
-    all; and what a part says of itself is read from any text."""
+    """Content in parts, cut anywhere, shuffled and repeated, is stored as if sent whole, or not at
+    all; and the numbers of a part are read from any text."""
     # The parser makes one line feed of two characters, and a cut may be between them.
     text = data.decode("utf-8", "replace").replace("\r", "")
     unwrap_part(text)
@@ -197,13 +197,13 @@ _ENCODING_SNIPPETS = (
 
 
 def check_encoding(data: bytes) -> None:
-    """What the parser saw is what is cut; refused is what cannot be read in one way only."""
+    """The messages are cut as they were parsed; ambiguous requests are refused."""
     charset = _CHARSETS[len(data) % len(_CHARSETS)]
     is_taken(data, b"text/xml; charset=" + charset if charset else b"text/xml")
 
 
 def check_push(data: bytes) -> None:
-    """What a listener is sent is read, or refused as the sender's fault."""
+    """A push to a listener is read, or refused as the sender's fault."""
     try:
         for message in read_push(data, b"text/xml", "n1,n2", 2):
             etree.fromstring(message.payload)

@@ -1,4 +1,4 @@
-"""What is fuzzed: a check, and inputs made from good ones: pieces cut out, put in, taken from another."""
+"""Targets of fuzzing: a check, and inputs mutated from valid ones: pieces removed, inserted, taken from another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from arborcast.core.security.keyring import KeyRing
 
 @dataclass(frozen=True)
 class Target:
-    """A check of one input, good inputs, and pieces to put into them."""
+    """A check of one input, valid inputs, and pieces to insert into them."""
 
     check: Callable[[bytes], None]
     seeds: tuple[bytes, ...]
@@ -48,7 +48,7 @@ def loop() -> asyncio.AbstractEventLoop:
 
 _CUTS = (0, 0, 1, 1, 2, 3, 10, 60)
 
-# Numbers and texts at which something usually ends.
+# Numbers and texts at usual limits.
 EDGES = (
     *(b"0", b"-1", b"1e999", b"NaN", b"9" * 30, b"\x00", b"\x7f", b"\x80", b"\xff", b"\xc0\xaf", b"\xed\xa0\x80"),
     *("\u202e".encode(), "\U0001f4a9".encode(), b"\r\n", b"\n", b"\r", b"\t", b" ", b"%00", b"\\u0000", b"A" * 5_000),
@@ -73,5 +73,5 @@ def _spoiled(draw: st.DrawFn, seeds: Sequence[bytes], snippets: Sequence[bytes])
 
 
 def inputs(seeds: Sequence[bytes], snippets: Sequence[bytes]) -> st.SearchStrategy[bytes]:
-    """Spoiled seeds, and a few bytes and texts that are none."""
+    """Mutated seeds, and a few bytes and texts without a seed."""
     return st.one_of(_spoiled(seeds, snippets), st.binary(max_size=100), st.text(max_size=60).map(str.encode))

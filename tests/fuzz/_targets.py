@@ -1,4 +1,4 @@
-"""What is fuzzed, by the names that `tests.fuzz.run` takes."""
+"""The targets of fuzzing by the names for `tests.fuzz.run`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A long run: python -m tests.fuzz.run TARGET --inputs N
 
-With `--atheris`, where that is installed (it is no dependency), libFuzzer chooses inputs by the code that they reach.
-What is found goes to tests/fuzz/found/TARGET/, where the test run picks it up; a kind of failure is kept once.
+With `--atheris`, if installed (it is no dependency), libFuzzer selects inputs by coverage.
+Failing inputs are stored in tests/fuzz/found/TARGET/, which the test run reads; one for each kind of failure.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tests.fuzz._targets import TARGETS
 
 _FOUND = Path(__file__).parent / "found"
 
-# An input that takes longer is a finding: a client could send a thousand of them. CPU time, so that a machine that is
-# busy, or was stopped, makes no findings.
+# A longer time is a finding: a client could send a thousand such inputs. CPU time, so that a busy or suspended
+# machine makes no findings.
 _HANG_S = 5.0
 
 
 class Hang(Exception):
-    """An input took too long."""
+    """An input exceeded the time limit."""
 
 
 @contextlib.contextmanager
@@ -51,7 +51,7 @@ def _watched() -> Iterator[None]:
 
 
 def checking(name: str, number: int, seed: int, kinds: dict[str, str]) -> Any:
-    """Checks so many inputs of a target. `kinds` gets what went wrong, one input for each place in the code."""
+    """Checks this number of inputs of a target. `kinds` gets the failures, one input for each place in the code."""
     target = TARGETS[name]
 
     @hypothesis.seed(seed)
@@ -81,7 +81,7 @@ def checking(name: str, number: int, seed: int, kinds: dict[str, str]) -> Any:
 
 
 def main() -> int:
-    """The exit status is 1 when something was found."""
+    """The exit status is 1 when there are findings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", choices=[*TARGETS, "all"])
     parser.add_argument("--inputs", type=int, default=100_000, metavar="N")
@@ -89,7 +89,7 @@ def main() -> int:
     parser.add_argument("--atheris", action="store_true", help="let atheris choose the inputs of one target")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     options = parser.parse_args()
-    # What is refused is logged, and a million lines would be all that is measured.
+    # Refusals are logged, and the time of a million lines would dominate.
     logging.disable(logging.CRITICAL)
     if options.atheris:
         import atheris

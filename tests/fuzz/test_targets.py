@@ -1,4 +1,4 @@
-"""A bounded run over every target, and what longer runs have found."""
+"""A bounded run over every target, and the findings of longer runs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _FOUND = Path(__file__).parent / "found"
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_good_inputs_are_taken(name: str) -> None:
+def test_valid_inputs_are_accepted(name: str) -> None:
     for seed in TARGETS[name].seeds:
         TARGETS[name].check(seed)
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_spoiled_inputs(name: str) -> None:
+def test_mutated_inputs(name: str) -> None:
     target = TARGETS[name]
 
     @given(inputs(target.seeds, target.snippets))
@@ -31,11 +31,11 @@ def test_spoiled_inputs(name: str) -> None:
     run()
 
 
-def test_requests_cut_at_every_place() -> None:
+def test_requests_cut_at_every_position() -> None:
     for seed in SEVERAL_REQUESTS:
         check_every_cut(seed)
 
 
 @pytest.mark.parametrize("file", sorted(_FOUND.glob("*/*")), ids=lambda file: f"{file.parent.name}/{file.name}")
-def test_what_was_found_once(file: Path) -> None:
+def test_earlier_findings(file: Path) -> None:
     TARGETS[file.parent.name].check(file.read_bytes())

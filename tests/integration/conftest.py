@@ -1,4 +1,4 @@
-"""What tests of the dispatch job need: settings and logs of a test's own; a job that the tests of a process share."""
+"""Fixtures for tests of the dispatch job: settings and logs of one test, and a job shared by the tests of a process."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tests.support.gateway_process import GatewayRun, gateway_run
 
 @pytest.fixture
 def settings(tmp_path: Path, kafka_settings: KafkaSettings) -> JobSettings:
-    """For a job of the test's own."""
+    """Settings for the job of one test."""
     return job_settings(tmp_path, kafka_settings)
 
 
 @pytest.fixture
 def log(kafka_settings: KafkaSettings) -> Iterator[Logs]:
-    """What such a job reads."""
+    """The logs of that job."""
     with logs(kafka_settings) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def gear(request: pytest.FixtureRequest) -> Mode:
-    """That of the job, where a module has the mark `IN_BOTH_GEARS`."""
+    """The gear of the job in modules with the mark `IN_BOTH_GEARS`."""
     chosen: Mode = getattr(request, "param", "realtime")
     return chosen
 
@@ -45,7 +45,7 @@ def _settings(kafka: KafkaSettings, folders: pytest.TempPathFactory, gear: Mode)
 
 @pytest.fixture(scope="module")
 def module_settings(kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory, gear: Mode) -> JobSettings:
-    """For a job of the module's own."""
+    """Settings for the job of one module."""
     return _settings(kafka, tmp_path_factory, gear)
 
 
@@ -59,14 +59,14 @@ def shared_jobs(
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Function, nextitem: pytest.Function | None) -> None:
-    """Stop the shared job behind the last test in a row that needs it."""
+    """Stop the shared job after the last consecutive test that needs it."""
     if "shared_jobs" in item.funcargs and (nextitem is None or "shared_jobs" not in nextitem.fixturenames):
         RunningJob.stop_last()
 
 
 @pytest.fixture(scope="module")
 def job(shared_jobs: Callable[[Mode], RunningJob], gear: Mode) -> RunningJob:
-    """The shared one: see `own`. A test may restart it. A module that needs other settings has a fixture of this
+    """The shared job: see `own`. A test may restart it. A module with other settings has a fixture of this
     name."""
     shared = shared_jobs(gear)
     shared.resume()
@@ -75,21 +75,21 @@ def job(shared_jobs: Callable[[Mode], RunningJob], gear: Mode) -> RunningJob:
 
 @pytest.fixture(scope="module")
 def job_logs(job: RunningJob) -> Iterator[Logs]:
-    """The logs of the job. A test that writes to them names everything by `own`."""
+    """The logs of the job. Tests that write to them take all names from `own`."""
     with logs(job.settings.kafka, job.numbers) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def gateway(job: RunningJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayRun]:
-    """One of the job."""
+    """A gateway of the job."""
     with gateway_run(tmp_path_factory.mktemp("gateway"), job.settings.kafka) as run:
         yield run
 
 
 @pytest.fixture
 def own(job: RunningJob, job_logs: Logs) -> Iterator[Own]:
-    """A test's own part of the job."""
+    """The part of one test in the shared job."""
     job.resume()
     mine = Own(job, job_logs)
     yield mine

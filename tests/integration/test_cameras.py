@@ -52,7 +52,7 @@ def test_a_camera_by_command_and_over_kill_9(tmp_path: Path, kafka_settings: Kaf
         camera.happens(value="false")
         gateway.start()
         listed(state="connected")
-        # The answer to the last pull went to the process that is gone; the state is requested again.
+        # The answer to the last pull went to the killed process; the state is requested again.
         wait_until(lambda: 'Value="false"' in current(gateway.broker))
         assert camera.count("CreatePullPointSubscription") == 1
 

@@ -1,4 +1,4 @@
-"""The browser of the tests: errors of a page fail the test, and it reaches nothing but this machine."""
+"""The browser of the tests: errors of a page fail the test, and it reaches only this machine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_foreign_requests_are_blocked_and_reported(visit: Visitors, address: str
     visit.expected = ("example.com", "ERR_PROXY_CONNECTION_FAILED")
 
 
-def test_a_script_that_fails_is_noticed(visit: Visitors, address: str) -> None:
+def test_an_error_of_a_script_is_reported(visit: Visitors, address: str) -> None:
     page = visit()
     with page.context.expect_event("weberror"):
         page.goto(f"{address}/wrong")

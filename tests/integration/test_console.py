@@ -43,7 +43,7 @@ PASSWORD = "what only she knows"  # noqa: S105
 def console(
     home: Path, kafka: KafkaSettings, *lines: str, host: str = "127.0.0.1", tls: Certificates | None = None
 ) -> Iterator[tuple[str, psutil.Process]]:
-    """The address of one that runs until the block ends, and its process."""
+    """The address of a console that runs until the block ends, and its process."""
     port = HeldPort()
     file = home / "arborcast.toml"
     file.write_text(
@@ -106,12 +106,12 @@ def test_topics_are_defined_and_deliveries_are_shown(
         page = browser.get("/topics?at=a/c")
         log.append([TopicRecord(TopicPath("a/c"), policy=TopicPolicy(priority=8))])
         submitted(browser, page, "/topics/put", priority="9")
-        # Not waited for: saving itself learns what was written before.
+        # Without a wait: a save reads earlier records of the log first.
         page = submitted(browser, browser.get("/topics/review"), "/topics/save")
         assert page.status_code == 409
         assert read_tree(kafka_settings).policy(TopicPath("a/c")).priority == 8
 
-        # What a question reads must not stay here.
+        # The memory of a question must be released.
         assert browser.get("/deliveries/dead").status_code == 200
         assert resident(process) < 60 * 2**20
 
@@ -126,10 +126,10 @@ def test_topics_are_defined_and_deliveries_are_shown(
         wait_until(lambda: browser.get("/subscriptions/s1").status_code == 200, "it is known", timeout_s=PATIENCE_S)
         page = submitted(browser, browser.get("/subscriptions/s1"), "/subscriptions/act", action="pause")
         assert "1 subscription paused" in page.text
-        # With the libraries of tables and audits, which are loaded once.
+        # With the modules for tables and audits, which are loaded once.
         assert resident(process) < 140 * 2**20
 
-        # Connections that send nothing shut no visitor out.
+        # Idle connections do not block other visitors.
         with ExitStack() as held:
             for _ in range(300):
                 address = ("127.0.0.1", httpx.URL(url).port or 0)
@@ -149,7 +149,7 @@ def test_a_long_list_is_a_file_and_takes_no_memory(
             dead.write_dead_letter(Delivery("s1", Place(0, 0, number)), letter)
         dead.settle(PATIENCE_S)
     with console(tmp_path, kafka_settings) as (url, process), httpx.Client(base_url=url, timeout=PATIENCE_S) as browser:
-        # With the view of the log, which is there once.
+        # With the view of the log, which is loaded once.
         assert "Showing 100 of 5,000" in browser.get("/deliveries/dead").text
         before = resident(process)
         with browser.stream("GET", "/deliveries/dead?topic=a&format=csv") as answer:
@@ -167,7 +167,7 @@ def test_a_long_list_is_a_file_and_takes_no_memory(
         )
 
 
-def test_from_the_network_people_sign_in_over_tls(
+def test_users_from_the_network_sign_in_over_tls(
     tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog
 ) -> None:
     log.append([TopicRecord(TopicPath("a/b"))])
@@ -182,7 +182,7 @@ def test_from_the_network_people_sign_in_over_tls(
         'minimum = "1.3"',
     )
     with (
-        console(tmp_path, kafka_settings, *lines, host="0.0.0.0", tls=tls) as (url, _),  # noqa: S104  # asked by way of loopback
+        console(tmp_path, kafka_settings, *lines, host="0.0.0.0", tls=tls) as (url, _),  # noqa: S104  # requests use loopback
         httpx.Client(base_url=url, verify=_trust(tls), timeout=PATIENCE_S) as browser,
     ):
         older = ssl.create_default_context(cafile=tls.authority)
@@ -197,5 +197,5 @@ def test_from_the_network_people_sign_in_over_tls(
         page = submitted(browser, page, "/sign-in", name="anna", password=PASSWORD)
         assert page.url.path == "/topics"
         assert "anna" in page.text
-        # Without a policy all users read, and none changes anything.
+        # Without a policy all users may read, and none may write.
         assert "New root topic" not in page.text

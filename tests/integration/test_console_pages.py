@@ -53,7 +53,7 @@ PAGES = f"""
 
 @pytest.fixture(scope="module")
 def answers() -> Iterator[None]:
-    """State that the console reads from an engine, without one."""
+    """State that the console reads from an engine, without an engine."""
     last = LastMessages((NewestMessage("01ab", 0, "anna", "<hot/>", kept=True),))
     with pytest.MonkeyPatch.context() as patched:
         answering(patched)
@@ -71,7 +71,7 @@ def address(answers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="module")
 def pages(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """All there are, also of an engine that is in no federation."""
+    """All pages, also those of an engine in no federation."""
     home = tmp_path_factory.mktemp("alone")
     add_key(home / "secrets.keys", "k1")
     parts = example(home)
@@ -82,7 +82,7 @@ def pages(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[li
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[tuple[ConsoleParts, str]]:
-    """One whose topics a test may change. Named before `visit`, so that its pages are closed before it."""
+    """A console whose topics a test may change. Named before `visit`, so that its pages are closed before it."""
     parts = example(tmp_path)
     with served(parts.app) as url:
         yield parts, url
@@ -92,16 +92,16 @@ def test_every_page_is_accessible_and_as_wide_as_its_window(visit: Visitors, add
     assert {screen.path for screen in SCREENS} <= {urlsplit(each).path for each in PAGES}
     page = visit()
     visit.expected = ("404",)
-    # So that there is something to review.
+    # For a review with content.
     page.goto(f"{address}/topics?at={PRESS}/alarm")
     page.fill("#priority", "77")
-    with page.expect_navigation():  # which the page begins when it has found that the console is there
+    with page.expect_navigation():  # starts once the console answers
         page.click("form[action='/topics/put'] button.main")
     pictures = os.environ.get("PICTURES")
     for number, url in enumerate(pages):
         page.set_viewport_size({"width": 1280, "height": 800})
         page.goto(url)
-        if pictures:  # make pictures
+        if pictures:  # screenshots
             name = re.sub(r"\W+", "-", url.partition("//")[2].partition("/")[2]).strip("-") or "overview"
             page.screenshot(path=Path(pictures) / f"{number:02}-{name}.png", full_page=True)
         assert faults(page) == []
@@ -122,7 +122,7 @@ def test_trees_unfold_in_place(visit: Visitors, address: str) -> None:
     page.wait_for_selector(node("building/floor1"))
     page.click(f"{node('{urn:plant}plant/line2')} > .name")
     page.wait_for_selector("#detail h1:has-text('line2')")
-    assert page.locator(node("building/floor1")).is_visible(), "what is unfolded stays"
+    assert page.locator(node("building/floor1")).is_visible(), "it stays unfolded"
     assert page.url.endswith("at=%7Burn%3Aplant%7Dplant/line2")
     page.click("#detail >> text=Rename")
     page.wait_for_selector("#newname")
@@ -238,7 +238,7 @@ def test_many_topics(visit: Visitors, tmp_path: Path) -> None:
         page.context.close()
 
 
-def test_kafka_away_and_back(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
+def test_an_outage_of_kafka(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
     parts, url = own
     page = visit()
     page.goto(f"{url}/subscriptions")
@@ -397,7 +397,7 @@ def test_a_live_page_keeps_focus_selection_and_position(moving: tuple[list[Queue
     place = "document.querySelector('[data-key=q040]').getBoundingClientRect().top"
     before = page.evaluate(place)
     assert page.evaluate("scrollY") > 0
-    # More above, and in another order.
+    # More rows above, and another order.
     queues += [
         msgspec.structs.replace(queues[0], queue=TopicPath(f"new{number}"), oldest_s=9_000.0) for number in range(5)
     ]
@@ -406,7 +406,7 @@ def test_a_live_page_keeps_focus_selection_and_position(moving: tuple[list[Queue
     page.locator(f"{ROW}:nth-child(6) >> text=q041").wait_for(state="attached")
     assert page.evaluate("document.activeElement.textContent") == "q040"
     assert page.evaluate(place) == pytest.approx(before, abs=1)
-    # What is marked is not taken away; when nothing is marked any more, the rest follows.
+    # A selected row is not removed; after the selection ends, the other rows are updated.
     page.evaluate("getSelection().selectAllChildren(document.querySelector('[data-key=q042] code'))")
     queues[:] = [queues[0]]
     for _ in range(2):
@@ -416,12 +416,12 @@ def test_a_live_page_keeps_focus_selection_and_position(moving: tuple[list[Queue
     assert page.evaluate("getSelection().toString()") == "q042"
     page.evaluate("getSelection().removeAllRanges()")
     page.locator(ROW).nth(1).wait_for(state="detached")
-    # Who had the focus of something that is gone goes on from the content.
+    # When the focused element is removed, the focus moves to the content.
     assert page.evaluate("document.activeElement.id") == "main"
 
 
 def test_errors_of_live_pages(moving: tuple[list[QueueStatus], str], visit: Visitors) -> None:
-    """Shown once; beside the last values, until an update succeeds."""
+    """Shown once, beside the last values, until an update succeeds."""
     _, url = moving
     page = visit()
     page.goto(f"{url}/queues")
@@ -491,4 +491,4 @@ def test_the_navigation_is_scrolled_to_its_current_screen(visit: Visitors, addre
         assert page.evaluate(within, "/try")
         assert not page.evaluate(within, "/")
         page.goto(address + other)
-        assert page.evaluate(within, "/"), "and no further"
+        assert page.evaluate(within, "/"), "scrolled no further than needed"

@@ -111,7 +111,7 @@ def test_topics_are_created_once_and_foreign_ones_are_refused(kafka_settings: Ka
     admin.close()
 
 
-def test_a_log_that_is_not_there_yet_is_worth_another_try(kafka_settings: KafkaSettings) -> None:
+def test_a_missing_log_is_a_retryable_error(kafka_settings: KafkaSettings) -> None:
     follower = ControlFollower(kafka_settings, lambda *_: None)
     with pytest.raises(InfrastructureError, match="does not exist yet") as caught:
         follower.read_to_end(5)
@@ -140,7 +140,7 @@ def test_a_record_that_cannot_be_read_is_named_and_not_passed(
     log.append([topic(2)])
     seen: list[ControlRecord] = []
     follower = ControlFollower(kafka_settings, lambda record, _: seen.append(record))
-    for _ in range(2):  # trying again does not skip it
+    for _ in range(2):  # a second attempt does not skip it
         with pytest.raises(InfrastructureError, match=says):
             follower.read_to_end(120)
         assert seen == [topic(1)]
@@ -149,7 +149,7 @@ def test_a_record_that_cannot_be_read_is_named_and_not_passed(
     log.close()
 
 
-def test_after_the_upgrade_it_goes_on_where_it_stopped(
+def test_after_the_upgrade_a_follower_continues_at_its_position(
     kafka_settings: KafkaSettings, log: ControlLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newer = control.VERSION + 1
@@ -189,11 +189,11 @@ def test_a_record_whose_application_fails_is_applied_again(kafka_settings: Kafka
     log.close()
 
 
-def test_a_log_that_was_created_anew_is_noticed(kafka_settings: KafkaSettings, log: ControlLog) -> None:
+def test_a_recreated_log_is_an_error(kafka_settings: KafkaSettings, log: ControlLog) -> None:
     log.append([topic(1), topic(2)])
     follower = ControlFollower(kafka_settings, lambda *_: None)
     follower.read_to_end(120)
-    follower._position = 5  # as if three more records had been there
+    follower._position = 5  # as if there had been three more records
     with pytest.raises(InfrastructureError, match=r"truncated or created again.*restart") as caught:
         follower.read_to_end(120)
     assert caught.value.retry_after is None
@@ -201,7 +201,7 @@ def test_a_log_that_was_created_anew_is_noticed(kafka_settings: KafkaSettings, l
     log.close()
 
 
-def test_no_broker_is_an_error_in_bounded_time_and_leaves_no_threads() -> None:
+def test_a_missing_broker_fails_in_time_and_leaves_no_threads() -> None:
     nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:1", request_timeout_s=1)
     log = ControlLog(nowhere)
     follower = ControlFollower(nowhere, lambda *_: None)
@@ -245,7 +245,7 @@ def test_log_and_clients_survive_a_kill_and_a_stop_of_the_broker(own_broker: Kaf
 
     last = wait_until(appended)
     assert follower.read_to_end(120) == last + 1
-    # What was refused may or may not be there; what was acknowledged is, in order.
+    # Refused records may or may not be stored; acknowledged ones are, in order.
     assert [record for record in seen if record != topic(2)] == [topic(1), topic(3)]
     own_broker.stop()
     own_broker.start()

@@ -1,4 +1,4 @@
-"""What every directory promises, run over the LDIF file and over a real OpenLDAP server."""
+"""The contract of all directories, tested with the LDIF file and with a real OpenLDAP server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _bases = itertools.count()
 
 
 class Home(Protocol):
-    """One kind of directory, and a person who edits it."""
+    """One kind of directory, and an editor of it."""
 
     def open(self) -> Directory: ...
 
@@ -139,7 +139,7 @@ def test_another_client_loads_written_topics(home: Home, directory: Directory) -
     assert listing.initialised
 
 
-def test_a_removed_topic_with_others_below_stays_as_a_node_until_they_go(directory: Directory) -> None:
+def test_a_removed_topic_with_children_stays_as_a_node(directory: Directory) -> None:
     listing = put(directory, "a", "a/b/c")
     listing = directory.write([Remove(parse_path("a"))], listing).listing
     assert set(listing.entries) == {"a/b/c"}
@@ -165,7 +165,7 @@ def test_writing_keeps_foreign_attributes_of_the_entry(home: Home, directory: Di
     assert "by hand" in text
 
 
-def test_an_edit_by_hand_since_the_listing_is_not_overwritten(home: Home, directory: Directory) -> None:
+def test_a_manual_edit_since_the_listing_is_not_overwritten(home: Home, directory: Directory) -> None:
     listing = put(directory, "a", "b")
     home.replace("topicName=a", "topicCode", "theirs")
     directory.load()
@@ -174,7 +174,7 @@ def test_an_edit_by_hand_since_the_listing_is_not_overwritten(home: Home, direct
     assert result.listing.records() == {"a": topic("a", code="theirs"), "b": topic("b", code="B")}
 
 
-def test_the_watcher_sees_everything_first_and_then_edits_by_hand(home: Home, directory: Directory) -> None:
+def test_the_watcher_gets_all_entries_then_manual_edits(home: Home, directory: Directory) -> None:
     put(directory, "a")
     watch = Watch()
     directory.watch(watch)
@@ -202,7 +202,7 @@ def test_invalid_entries_are_reported_and_the_others_are_loaded(home: Home, dire
 
 
 class Engine:
-    """A sync over this directory with a log in memory, as the gateway runs it."""
+    """A sync over this directory with a log in memory, as in the gateway."""
 
     def __init__(self, home: Home, state: Path, log: Log | None = None) -> None:
         self.log = log or Log()
@@ -225,7 +225,9 @@ def engines(home: Home, tmp_path: Path) -> Iterator[list[Engine]]:
         engine.close()
 
 
-def test_both_ways_without_ping_pong(home: Home, directory: Directory, engines: list[Engine], tmp_path: Path) -> None:
+def test_sync_in_both_directions_without_reflection(
+    home: Home, directory: Directory, engines: list[Engine], tmp_path: Path
+) -> None:
     put(directory, "a")
     engine = Engine(home, tmp_path / "state")
     engines.append(engine)
@@ -238,7 +240,7 @@ def test_both_ways_without_ping_pong(home: Home, directory: Directory, engines: 
     wait_until(lambda: set(engine.log.topics()) == {"ours/x", "theirs"})
     engine.log.append([TopicRemoved(parse_path("theirs"))])
     wait_until(lambda: set(directory.load().entries) == {"ours/x"})
-    # In the end both hold the same, and the log has one record per step: nothing went back and forth.
+    # At the end both are equal, and the log has one record per step: no change was reflected.
     assert [type(record).__name__ for record in engine.log.records] == [
         "TopicRecord",
         "TopicRecord",

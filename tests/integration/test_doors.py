@@ -1,4 +1,4 @@
-"""A message of one protocol leaves by all, with a real log and job, and tasks go to workers; for refusals see
+"""A message of one protocol is delivered over all, with a real log and job, and tasks go to workers; for refusals see
 unit/ingest/test_doors.py."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _roots = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def edges(job: RunningJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edges]:
-    """All doors of one engine; each test has topics of its own."""
+    """All protocols of one engine; each test has separate topics."""
     with edges_of(tmp_path_factory.mktemp("edges"), job.settings.kafka) as started:
         yield started
 
@@ -39,16 +39,16 @@ def root() -> str:
 
 
 class Inbox(Protocol):
-    """What came to a subscriber: topic and payload."""
+    """The messages of a subscriber: topic and payload."""
 
     def got(self) -> list[tuple[str, str]]: ...
 
 
 class Door(Protocol):
-    """One way into the broker, as its clients see it."""
+    """A protocol of the broker, as its clients use it."""
 
     def publish(self, topic: str, payload: str) -> None:
-        """Return when it is in the log."""
+        """Return when the message is in the log."""
 
     def subscribe(self, topic: str) -> Inbox:
         """To this topic and all below, from now on."""
@@ -133,7 +133,7 @@ def deep(levels: int) -> str:
 
 
 @pytest.mark.parametrize("way_in", DOORS)
-def test_a_message_of_one_protocol_leaves_by_all(edges: Edges, root: str, way_in: str) -> None:
+def test_a_message_of_one_protocol_is_delivered_over_all(edges: Edges, root: str, way_in: str) -> None:
     """In order, and nothing outside of the subscriptions."""
     topics = (f"{root}/a", f"{root}/a/b", f"{root}/c")
     with ExitStack() as stack:
@@ -154,7 +154,7 @@ def test_a_message_of_one_protocol_leaves_by_all(edges: Edges, root: str, way_in
 
 
 @pytest.mark.chaos
-def test_a_durable_subscription_loses_nothing_to_a_gateway_that_is_killed(edges: Edges, root: str) -> None:
+def test_a_durable_subscription_loses_nothing_at_a_gateway_kill(edges: Edges, root: str) -> None:
     got: list[Message] = []
     sent: list[str] = []
     factory = ConnectionFactory(edges.framed, timeout_s=120)
@@ -175,7 +175,7 @@ def test_a_durable_subscription_loses_nothing_to_a_gateway_that_is_killed(edges:
         connection.session().consumer(root, got.append, name=root)
         sent += [connection.session().producer(root).send(f"<n>{number}</n>") for number in range(100, 120)]
         wait_for(lambda: {each.id for each in got} >= set(sent), "all of them")
-    # Messages in transit at the gateway's death are delivered after their claim has expired, behind later ones.
+    # Messages in transit at the gateway's death are delivered after the expiry of their claim, behind later ones.
     later = sent[100:]
     assert list(dict.fromkeys(each.id for each in got if each.id in set(later))) == later
 

@@ -1,4 +1,4 @@
-"""The whole embedded engine, as a user runs it: commands, real Kafka, real Spark, real subscribers, kills."""
+"""The whole embedded engine, as users run it: commands, real Kafka, real Spark, real subscribers, kills."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def run_script(program: str, environment: dict[str, str], **more: Any) -> str:
-    """The output of a script that succeeds."""
+    """The output of a script, which must succeed."""
     command = ["/bin/bash", "-euo", "pipefail", "-c", program]
     done: subprocess.CompletedProcess[str] = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=450, **more
@@ -78,7 +78,7 @@ def notify(engine: Engine, topic: str, text: str, soap: str = "1.1") -> None:
 
 
 def pushed(request: Received) -> list[tuple[str, str]]:
-    """(topic, payload text) of each message in a push, read from the XML without our own parser."""
+    """(topic, payload text) of each message in a push, read with lxml alone."""
     root = etree.fromstring(request.body)
     found = []
     for each in root.iter(f"{{{WSNT}}}NotificationMessage"):
@@ -120,7 +120,7 @@ def test_the_python_of_the_readme(engine: Engine, capsys: pytest.CaptureFixture[
 
 
 def test_the_tutorial(engine: Engine, commands: str) -> None:
-    """Each block of commands as it is printed, one after the other, in one shell; the engine is up already."""
+    """Each block of commands as printed, one after the other, in one shell; the engine already runs."""
     page = (ROOT / "docs" / "tutorial.md").read_text()
     start, listen, *blocks, stop = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     assert "arborcast up --detach" in start
@@ -133,7 +133,7 @@ def test_the_tutorial(engine: Engine, commands: str) -> None:
     printed = run_script(program, engine.environment({"PATH": commands}))
     heard, _ = listening.communicate(timeout=300)
     assert "21.5" in heard
-    assert "celsius" in printed.partition("wsnt:Notify")[2], "the receiver of the page got the message after all"
+    assert "celsius" in printed.partition("wsnt:Notify")[2], "the receiver of the page got the message"
     assert "all accounted for" in printed
     listed = engine.run_here("subscriptions", "list", "--endpoint", f"http://127.0.0.1:{port.number}/inbox", "--json")
     engine.run_here("unsubscribe", json.loads(listed.stdout)["subscriptions"][0]["subscription"])
@@ -142,7 +142,7 @@ def test_the_tutorial(engine: Engine, commands: str) -> None:
 @pytest.mark.skipif(shutil.which("jq") is None, reason="a page pipes JSON through jq")
 @pytest.mark.parametrize("page", ["topics.md", "deliveries.md", "command-line.md"])
 def test_the_commands_of_a_page(engine: Engine, commands: str, receiver: Receiver, tmp_path: Path, page: str) -> None:
-    """As they are printed, with ids of a delivery that was given up."""
+    """As printed, with ids of a delivery that was given up."""
     engine.run_here("topics", "remove", "plant", "--recursive", check=False)
     address = engine.run_here("subscribe", "plant//.", "--to", receiver.url("/status/404")).stdout.strip()
     number = engine.run_here("publish", "plant/line1", "-", input="<reading/>").stdout.strip()
@@ -156,9 +156,9 @@ def test_the_commands_of_a_page(engine: Engine, commands: str, receiver: Receive
     program = "\n".join(each for each in blocks if "ldap://" not in each and "completion" not in each)
     assert program
     program = program.replace("https://orders.example/in", receiver.url("/status/404"))
-    # It is not suspended, which the command says.
+    # The subscription is not suspended; the command prints that.
     program = program.replace("arborcast subscriptions resume $S", "! arborcast subscriptions resume $S")
-    # Nor does a delivery wait.
+    # No delivery waits.
     program = program.replace("arborcast waiting probe", "! arborcast waiting probe")
     shell = engine.environment({"PATH": commands, "N": number, "S": address.rpartition("/")[2]})
     try:
@@ -191,7 +191,7 @@ def test_the_page_about_cloud_events(engine: Engine, commands: str, receiver: Re
 
 
 def test_the_page_about_event_streams(engine: Engine) -> None:
-    """Each command has the events of its condition."""
+    """Each command gets the events of its condition."""
     environment = engine.environment({"no_proxy": "127.0.0.1"})
     following = [
         subprocess.Popen(["/bin/bash", "-c", f"exec {each}"], env=environment, stdout=subprocess.PIPE, text=True)
@@ -203,7 +203,7 @@ def test_the_page_about_event_streams(engine: Engine) -> None:
         def open_streams() -> float:
             return Scrape.of(requests.get(metrics, timeout=120).text).sum("arborcast_gateway_event_streams")
 
-        wait_until(lambda: open_streams() == len(following), "all of them follow", timeout_s=300)
+        wait_until(lambda: open_streams() == len(following), "all streams are open", timeout_s=300)
         for total in (5, 15):
             payload = f"<order><total>{total}</total></order>"
             engine.run_here("publish", "shop/streams", "-", input=payload)
@@ -241,7 +241,7 @@ def test_files_of_the_engine_are_private(engine: Engine) -> None:
     assert len(processes) > len(PARTS)
     for process in processes:
         facts = Path(f"/proc/{process.pid}/status").read_text()
-        # One that has just ended says nothing of it any more.
+        # /proc has no Umask for a process that has just exited.
         assert "Umask:\t0077" in facts or "State:\tZ" in facts, facts
     assert not engine.home.joinpath("log", "gateway.log").stat().st_mode & 0o077
 
@@ -256,7 +256,7 @@ def test_a_busy_engine_is_shown_and_logs_nothing(engine: Engine, receiver: Recei
         return Scrape.of(requests.get(f"{metrics}/metrics", timeout=120).text)
 
     def logged() -> dict[str, int]:
-        # The directory's file takes over the new topic a moment later, and says so.
+        # The directory's file takes the new topic a moment later, with a line in the log.
         return {part: (engine.home / "log" / f"{part}.log").stat().st_size for part in ("dispatch", "supervisor")}
 
     before, said = readings(), logged()
@@ -272,21 +272,21 @@ def test_a_busy_engine_is_shown_and_logs_nothing(engine: Engine, receiver: Recei
         return now.sum("arborcast_gateway_accepted_total", component="gateway")
 
     def counted(now: Scrape) -> bool:
-        # The parts' figures are not of one moment: each part's, and each worker's, may be a second old.
+        # The figures of the parts, and of each worker, may differ in age by a second.
         grown = all(now.sum(name) > before.sum(name) for name in OF_PUSHES)
         return grown and min(delivered(now) - delivered(before), accepted(now) - accepted(before)) >= 1_000
 
     wait_until(lambda: counted(readings()), "all of them counted", timeout_s=300)
     after = readings()
-    assert logged() == said, "a busy engine that is well has nothing to say"
-    # Earlier messages to this engine may have been missing in the first reading: fewer than one request here has.
+    assert logged() == said, "a busy, healthy engine logs nothing"
+    # Earlier messages to this engine may be missing in the first reading: fewer than one request here has.
     assert accepted(after) - accepted(before) < 1_050
     assert after.names <= metric_names()
     assert set(after.by("arborcast_process_memory_bytes", "process")) == {
         *("kafka", "gateway", "console", "supervisor", "dispatch-jvm", "dispatch-driver", "dispatch-workers")
     }
     assert set(after.by("arborcast_part_ready", "part").values()) == {1.0}
-    # Spark's virtual machine through its driver, Kafka's by the file that it keeps.
+    # Spark's virtual machine through its driver, Kafka's by its file.
     for part in ("dispatch", "kafka"):
         used, committed, most = (
             after.sum(f"jvm_memory_{which}_bytes", component=part) for which in ("used", "committed", "max")
@@ -294,14 +294,14 @@ def test_a_busy_engine_is_shown_and_logs_nothing(engine: Engine, receiver: Recei
         assert 1_000_000 < used <= committed <= most
         assert after.sum("jvm_gc_collection_seconds_count", component=part) >= 1
         assert after.sum("jvm_classes_currently_loaded", component=part) > 1_000
-    # A batch that ends while we look is settled a moment later.
+    # A batch that ends during the reading is settled a moment later.
     wait_until(lambda: readings().sum("arborcast_dispatch_lag_records", query="push") == 0, "no lag", timeout_s=300)
     assert after.by("arborcast_dispatch_gear", "gear") in ({"realtime": 1, "batch": 0}, {"realtime": 0, "batch": 1})
 
     frame = engine.run_here("top", "--once").stdout.splitlines()
     assert "ready" in frame[0]
     assert any(line.startswith("dispatch-workers") for line in frame)
-    # Which ones there is room for depends on what else has been pushed to.
+    # Which endpoints are listed depends on other pushes.
     assert any(line.startswith("slowest endpoints") for line in frame)
     assert any(line.startswith("http://") for line in frame)
     report = tmp_path / "report.html"
@@ -316,8 +316,8 @@ def interrupt(running: subprocess.Popen[str], moment: str) -> None:
         if line.startswith(moment):
             break
     else:
-        pytest.fail(f"never said {moment!r}")
-    # As a terminal does it: to every process of the group at once.
+        pytest.fail(f"no line {moment!r}")
+    # As from a terminal: to every process of the group at once.
     os.killpg(running.pid, signal.SIGINT)
     _, errors = running.communicate(timeout=300)
     assert running.returncode == 0, errors

@@ -1,4 +1,4 @@
-"""A browser's EventSource, with a real gateway and Kafka, while the gateway is killed and started again."""
+"""A browser's EventSource, with a real gateway and Kafka, through a kill and restart of the gateway."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ FOLLOW = """address => {
 }"""
 
 
-def test_an_event_source_comes_again_by_itself(
+def test_an_event_source_reconnects_by_itself(
     kafka_settings: KafkaSettings, tmp_path: Path, visit: Visitors, elsewhere: str
 ) -> None:
-    """Messages are written as dispatch writes them."""
+    """Messages are written as the dispatch job writes them."""
     writer = LogWriter(kafka_settings, PULL_LOG)
 
     def put(stream: str, numbers: range) -> None:
@@ -49,7 +49,7 @@ def test_an_event_source_comes_again_by_itself(
         page.evaluate(FOLLOW, f"{gateway.base}/events/a//.")
         wait_until(lambda: page.evaluate("stream.readyState") == 1, "connected")
         wait_until(lambda: gateway.metric("arborcast_subscriptions") == 1, "subscribed")
-        # A browser says the id of the last event only when it connects again, so the test reads it from the log.
+        # A browser sends the id of the last event only when it reconnects, so the test reads it from the log.
         (made,) = read_table(kafka_settings).subscriptions()
         put(made.id, range(10))
         wait_until(lambda: len(page.evaluate("found")) == 10, "ten")

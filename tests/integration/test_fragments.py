@@ -1,4 +1,4 @@
-"""Messages in parts through two gateways over one Kafka are assembled once, also when one of the gateways is killed."""
+"""Messages in parts through two gateways over one Kafka are assembled once, also after a kill of one gateway."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pair(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[Pair]:
 
 
 def content(parts: int, seed: int) -> str:
-    """So much that it makes so many parts, the last of them short."""
+    """Content that makes this many parts, the last of them short."""
     chance = random.Random(seed)
     text = f"<m n='{seed}'>"
     while len(text) < PART * (parts - 1):
@@ -51,7 +51,7 @@ def content(parts: int, seed: int) -> str:
 
 
 def send(gateways: Iterator[GatewayRun], text: str) -> None:
-    """Send through the next running gateway until one has accepted it, as a publisher does."""
+    """Send through the running gateways in turn until one accepts it, as a publisher does."""
 
     def taken() -> bool:
         try:
@@ -75,10 +75,8 @@ def wait_for(kafka: KafkaSettings, topic: str, count: int) -> list[Notification]
 
 
 @pytest.mark.long
-def test_who_is_killed_while_it_completes_a_message_has_it_done_by_the_other(
-    kafka_settings: KafkaSettings, pair: Pair
-) -> None:
-    """Its publisher ends, too: a message that is complete in the log is assembled all the same."""
+def test_a_gateway_completes_the_message_of_a_killed_one(kafka_settings: KafkaSettings, pair: Pair) -> None:
+    """Its publisher ends, too: a message that is complete in the log is still assembled."""
     chance = random.Random(7)
     rounds = 4
     for number in range(rounds):
@@ -91,7 +89,7 @@ def test_who_is_killed_while_it_completes_a_message_has_it_done_by_the_other(
         time.sleep(chance.random() * 0.01)
         one.kill()
         sender.join()
-        # The last part may be in the log or not: a publisher that continues would send it again.
+        # The last part may be in the log or not: a publisher that continues sends it again.
         if not _is_logged(kafka_settings, f"me:{number}"):
             send(cycle([other]), last)
         wait_for(kafka_settings, "dying", number + 1)
@@ -115,8 +113,8 @@ def _is_logged(kafka: KafkaSettings, identification: str) -> bool:
 
 
 @pytest.mark.long
-def test_sixty_megabytes_where_settings_allow_it(tmp_path: Path, own_broker: KafkaBroker) -> None:
-    """`fragments.max_bytes` at 64 MiB: beyond it the message is refused, with the name of the setting."""
+def test_sixty_megabytes_with_a_larger_limit(tmp_path: Path, own_broker: KafkaBroker) -> None:
+    """`fragments.max_bytes` at 64 MiB: larger messages are refused with the name of the setting."""
     kafka = dataclasses.replace(settings_for(own_broker), max_record_bytes=102_000_000)
     more = "[fragments]\nmax_bytes = 67_108_864\n"
     run = GatewayRun(

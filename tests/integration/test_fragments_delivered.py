@@ -25,7 +25,7 @@ Engine = tuple[GatewayRun, GatewayRun, RunningJob]
 
 @pytest.fixture(scope="module")
 def engine(job: RunningJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """Two gateways for this module; each test has topics of its own."""
+    """Two gateways for this module; each test has separate topics."""
     more, folder = "[fragments]\ntimeout_s = 5\n", tmp_path_factory.mktemp("fragments")
     with (
         gateway_run(folder / "a", job.settings.kafka, more=more) as one,
@@ -51,7 +51,7 @@ class Got:
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_whatever_way_parts_go_each_subscriber_has_the_whole_once(engine: Engine, alone: bool) -> None:
+def test_each_subscriber_gets_the_whole_message_once(engine: Engine, alone: bool) -> None:
     one, other, _ = engine
     topic = f"parts{alone:d}"
     whole, in_parts, modern = Got(), Got(), Got()
@@ -84,7 +84,7 @@ def test_whatever_way_parts_go_each_subscriber_has_the_whole_once(engine: Engine
         pulled: list[str] = []
 
         def all_pulled() -> bool:
-            # A few at a time: the parts of a message come with different answers.
+            # A few at a time: the parts of a message are in different answers.
             fetched = new.get_messages(point, 7, wait_s=1)
             pulled.extend((it.file.read() if it.file else it.payload).decode() for it in fetched)
             for message in fetched:
@@ -96,7 +96,7 @@ def test_whatever_way_parts_go_each_subscriber_has_the_whole_once(engine: Engine
         assert sorted(pulled) == expected
 
 
-def test_a_message_of_the_standard_comes_in_parts_to_an_old_subscriber_that_asks(engine: Engine) -> None:
+def test_an_old_subscriber_gets_a_standard_message_in_parts(engine: Engine) -> None:
     one, _, _ = engine
     got = Got()
     apart: list[ReceivedMessage] = []

@@ -31,7 +31,7 @@ def payloads(kafka: KafkaSettings) -> list[str]:
 
 @contextmanager
 def publishers(url: str) -> Iterator[list[str]]:
-    """Four of them, each until its first failure; the payloads that were accepted."""
+    """Four publishers, each until its first failure; the payloads that were accepted."""
     accepted: list[str] = []
 
     def publish(number: int) -> None:
@@ -51,7 +51,7 @@ def publishers(url: str) -> Iterator[list[str]]:
 
 @pytest.mark.chaos
 def test_no_accepted_notification_is_lost_by_kill_9(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
-    """Nor a subscription, nor the end of one. After it SIGTERM, which does not wait for an idle connection."""
+    """Nor a subscription, nor the end of one. Then SIGTERM, which does not wait for an idle connection."""
     with gateway_run(tmp_path, kafka_settings, request_timeout_s=600) as gateway:
         with Client(gateway.base) as client:
             kept = client.subscribe("a//.", to="http://127.0.0.1:9/kept")
@@ -81,7 +81,7 @@ def test_no_accepted_notification_is_lost_by_kill_9(tmp_path: Path, kafka_settin
 
 
 @pytest.mark.chaos
-def test_kafka_away_is_503_until_it_is_back(tmp_path: Path, own_broker: KafkaBroker) -> None:
+def test_an_outage_of_kafka_is_503_until_its_end(tmp_path: Path, own_broker: KafkaBroker) -> None:
     settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=2)
     with (
         gateway_run(tmp_path, settings) as gateway,
@@ -121,11 +121,11 @@ def test_kafka_away_is_503_until_it_is_back(tmp_path: Path, own_broker: KafkaBro
 
 
 @pytest.mark.chaos
-def test_it_stops_within_seconds_also_while_kafka_is_away(tmp_path: Path, own_broker: KafkaBroker) -> None:
+def test_the_gateway_stops_within_seconds_also_without_kafka(tmp_path: Path, own_broker: KafkaBroker) -> None:
     settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=300)
     with gateway_run(tmp_path, settings) as gateway:
         own_broker.kill()
-        # One request that waits for the broker, in whatever way it ends.
+        # One request that waits for the broker, whatever its end.
         body = soap.envelope(soap.subscribe())
         waiting = socket.create_connection(("127.0.0.1", gateway.port))
         head = f"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -136,7 +136,7 @@ def test_it_stops_within_seconds_also_while_kafka_is_away(tmp_path: Path, own_br
 
 @pytest.mark.long
 @pytest.mark.chaos
-def test_it_waits_for_a_kafka_that_comes_later(tmp_path: Path, own_broker: KafkaBroker) -> None:
+def test_the_gateway_waits_for_a_kafka_that_starts_later(tmp_path: Path, own_broker: KafkaBroker) -> None:
     own_broker.stop()
     gateway = GatewayRun(tmp_path, dataclasses.replace(settings_for(own_broker), request_timeout_s=2))
     try:

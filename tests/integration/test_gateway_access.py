@@ -1,4 +1,4 @@
-"""The gateway process with users: settings, files and the log, all of them real."""
+"""The gateway process with users: real settings, files and logs."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def test_users_a_policy_and_a_file_that_changes(guarded: Guarded) -> None:
     run.wait_for(lambda: status(notify(message("t:a/b"))) == 202, "the first policy in force")
 
 
-def test_all_of_it_over_tls_as_its_supervisor_sees_it(guarded: Guarded) -> None:
+def test_the_gateway_over_tls_for_clients_and_its_supervisor(guarded: Guarded) -> None:
     made = guarded.post(subscribe(filters=topic_expression("t:a//.")))
-    assert f"{guarded.run.base}/wsn/subscriptions/" in made.text, "the address is of https"
+    assert f"{guarded.run.base}/wsn/subscriptions/" in made.text, "an https address"
     assert guarded.as_client(notify(message("t:a/b"))) == 202
     # Only its owner may end the subscription.
     manager = made.text.partition("/wsn/subscriptions/")[2].partition("<")[0]
@@ -140,11 +140,11 @@ def test_users_and_their_rights_at_the_framed_port(guarded: Guarded) -> None:
             session.consumer("//.", print)
 
 
-def test_overheard_digests_are_refused_by_all_and_after_restarts(guarded: Guarded) -> None:
+def test_replayed_digests_are_refused_also_after_restarts(guarded: Guarded) -> None:
     run = guarded.run
 
     def sent(overheard: bytes) -> int:
-        # A connection of its own, so that the kernel chooses the worker.
+        # A separate connection, so that the kernel chooses the worker.
         headers = {"Connection": "close"}
         return run.session.post(run.broker, overheard, timeout=60, headers=headers).status_code
 
@@ -153,7 +153,7 @@ def test_overheard_digests_are_refused_by_all_and_after_restarts(guarded: Guarde
         for number in range(10)
     ]
     assert [sent(each) for each in overheard] == [202] * 10
-    # With two workers, ten others after another all miss the one that took it once in a thousand times.
+    # With two workers, ten further requests all miss the worker that took it once in a thousand times.
     assert [sent(each) for each in overheard for _ in range(4)] == [500] * 40
     run.kill()
     run.start()

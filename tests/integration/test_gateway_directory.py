@@ -1,4 +1,4 @@
-"""The topic directory in a running gateway: a person's edit reaches the routing, our topics reach the directory."""
+"""The topic directory in a running gateway: manual edits reach the routing, the engine's topics reach the directory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ldap_environment(monkeypatch: pytest.MonkeyPatch, slapd: Slapd) -> None:
 def test_edits_in_ldap_apply_to_publications(
     tmp_path: Path, kafka_settings: KafkaSettings, fresh_slapd: Slapd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a fixed topic set, an entry added by hand opens a topic, and removing it closes the topic again."""
+    """With a fixed topic set, a manually added entry opens a topic, and its removal closes the topic again."""
     ldap_environment(monkeypatch, fresh_slapd)
     monkeypatch.setenv("ARBORCAST_TOPICS_FIXED", "true")
     with fresh_slapd.admin() as connection:
@@ -64,7 +64,7 @@ def test_edits_in_ldap_apply_to_publications(
         assert notify(gateway, "Größe").status_code == 202
         with fresh_slapd.admin() as connection:
             connection.delete(dn)
-        gateway.wait_for(lambda: topics(gateway) == 0, "the topic is gone")
+        gateway.wait_for(lambda: topics(gateway) == 0, "the topic is removed")
         assert "TopicNotSupportedFault" in notify(gateway, "Größe").text
         gateway.wait_for(lambda: all(each.result for each in edits(kafka_settings)), "the edits are recorded")
     removed, added = edits(kafka_settings)
@@ -74,9 +74,7 @@ def test_edits_in_ldap_apply_to_publications(
     assert (removed.subject, removed.before, removed.after) == ("Größe", added.after, "")
 
 
-def test_the_file_is_followed_while_running_and_survives_a_mistake(
-    tmp_path: Path, kafka_settings: KafkaSettings
-) -> None:
+def test_edits_of_the_file_apply_at_run_time_except_broken_ones(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
     with gateway_run(tmp_path, kafka_settings, directory="file") as gateway:
         assert notify(gateway, "t:a/b").status_code == 202
         file = tmp_path / "home" / "topics.ldif"
@@ -102,10 +100,10 @@ def codes_in_ldap(slapd: Slapd) -> dict[str, str]:
 
 
 @pytest.mark.ldap
-def test_topics_get_codes_from_their_places_there_and_in_ldap(
+def test_topics_get_codes_from_their_places_also_in_ldap(
     tmp_path: Path, kafka_settings: KafkaSettings, fresh_slapd: Slapd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server is away at the start, which holds nothing up, and is restarted before a person's edits."""
+    """The server is away at the gateway's start, which does not wait for it, and is restarted before manual edits."""
     ldap_environment(monkeypatch, fresh_slapd)
     monkeypatch.setenv("ARBORCAST_TOPICS_CODES", "position")
     fresh_slapd.stop()
@@ -129,7 +127,7 @@ def test_topics_get_codes_from_their_places_there_and_in_ldap(
         fresh_slapd.restart()
         assert run("find", "1.2").split() == ["all/fire"]
 
-        # Siblings go, by the command and in LDAP; a person changes something else, and takes a code away.
+        # Siblings are removed, by the command and in LDAP; a manual edit changes an attribute, and one removes a code.
         run("remove", "code:1.1")
         gateway.wait_for(lambda: "alarm" not in codes_in_ldap(fresh_slapd), "the removal in LDAP")
         all_dn = f"topicName=all,{BASE_DN}"
@@ -150,6 +148,6 @@ def test_topics_get_codes_from_their_places_there_and_in_ldap(
         gateway.wait_for(lambda: codes().get("all/last") == "1.4", "a code after a restart")
         assert before.items() <= codes().items()
 
-        # What comes back is another topic than the one that has gone.
+        # A topic added again is another topic than the removed one.
         run("add", "all/alarm")
         gateway.wait_for(lambda: codes_in_ldap(fresh_slapd).get("alarm") == "1.5", "a new code in LDAP")

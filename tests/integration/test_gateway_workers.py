@@ -1,4 +1,4 @@
-"""Several gateway processes on one port, and requests that come again: over a real broker."""
+"""Several gateway processes on one port, and repeated requests, over a real broker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.kafka
 
 
 def post(gateway: GatewayRun, message_id: str, payload: str = "<n/>") -> int:
-    """One Notify of two messages on a connection of its own."""
+    """One Notify of two messages on a new connection."""
     messages = (soap.message("a", payload), soap.message("b", payload))
     body = soap.envelope(soap.notify(*messages), header=soap.addressing("urn:a", message_id))
     return requests.post(gateway.broker, body, timeout=60).status_code
@@ -40,7 +40,7 @@ def settings(kafka: KafkaSettings) -> KafkaSettings:
 
 @pytest.fixture(scope="module")
 def framed() -> HeldPort:
-    """The framed port of the two."""
+    """The framed port of the two workers."""
     return HeldPort()
 
 
@@ -59,7 +59,7 @@ def stored(settings: KafkaSettings, payload: str) -> int:
     return sum(each.payload == payload.encode() for each in notifications_in(settings))
 
 
-def test_both_take_their_share_and_show_the_metrics_of_all(two: GatewayRun) -> None:
+def test_both_take_requests_and_serve_the_metrics_of_all(two: GatewayRun) -> None:
     def shares() -> dict[str, int]:
         lines = requests.get(f"{two.base}/metrics", timeout=60).text.splitlines()
         found = [line for line in lines if line.startswith("arborcast_gateway_notify_seconds_count")]
@@ -69,20 +69,20 @@ def test_both_take_their_share_and_show_the_metrics_of_all(two: GatewayRun) -> N
         assert post(two, f"urn:share{number}") == 202
 
     def both_shown() -> bool:
-        # In one answer: each worker knows the other's figures as of a second ago, and any of them answers.
+        # In one answer: each worker has the other's figures, up to a second old, and any of them answers.
         counts = shares().values()
         return len(counts) == 2 and min(counts) > 0 and sum(counts) == 40
 
     two.wait_for(both_shown, "shown in the metrics")
 
 
-def test_a_repetition_is_known_to_all_workers(two: GatewayRun, settings: KafkaSettings) -> None:
-    # Over forty connections it is certain enough that both workers get some.
+def test_a_repetition_is_recognized_by_all_workers(two: GatewayRun, settings: KafkaSettings) -> None:
+    # Of forty connections both workers get some with near certainty.
     assert {post(two, "urn:1", "<repeated/>") for _ in range(40)} == {202}
     assert stored(settings, "<repeated/>") == 2
 
 
-def test_they_share_the_framed_port(two: GatewayRun, framed: HeldPort) -> None:
+def test_workers_share_the_framed_port(two: GatewayRun, framed: HeldPort) -> None:
     factory = ConnectionFactory(f"framed://127.0.0.1:{framed.number}", timeout_s=120)
     with ExitStack() as connections:
         opened = [connections.enter_context(factory.connection()) for _ in range(20)]
@@ -90,7 +90,7 @@ def test_they_share_the_framed_port(two: GatewayRun, framed: HeldPort) -> None:
         assert len({published(each, 120) for each in begun}) == 400
 
 
-def test_a_second_one_does_not_share_the_port(two: GatewayRun) -> None:
+def test_a_second_gateway_does_not_share_the_port(two: GatewayRun) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(two.config)],
         capture_output=True,
@@ -104,7 +104,7 @@ def test_a_second_one_does_not_share_the_port(two: GatewayRun) -> None:
 
 
 @pytest.mark.chaos
-def test_a_worker_that_dies_is_replaced_and_others_go_on(two: GatewayRun, settings: KafkaSettings) -> None:
+def test_a_dead_worker_is_replaced_and_others_continue(two: GatewayRun, settings: KafkaSettings) -> None:
     first = workers(two)
     assert len(first) == 2
     first[0].kill()
@@ -113,7 +113,7 @@ def test_a_worker_that_dies_is_replaced_and_others_go_on(two: GatewayRun, settin
         with contextlib.suppress(ClientError), Client(two.base) as client:
             client.notify("a", f"<went-on>{number}</went-on>")
             accepted += 1
-    assert accepted == 50  # what waited for the dead worker was answered by its successor
+    assert accepted == 50  # requests queued for the dead worker were answered by its successor
     two.wait_for(lambda: len(workers(two)) == 2, "complete again")
     assert first[1] in workers(two)
     payloads = {each.payload.decode() for each in notifications_in(settings)}
@@ -125,7 +125,7 @@ def test_a_worker_that_dies_is_replaced_and_others_go_on(two: GatewayRun, settin
     gone, alive = psutil.wait_procs(left, timeout=120)
     assert (len(gone), alive) == (2, [])
 
-    # The next process knows requests of the one before.
+    # The next process has the requests of the one before.
     two.kill()
     two.start()
     assert {post(two, message_id, "<repeated/>") for message_id in ("urn:1", "urn:2")} == {202}

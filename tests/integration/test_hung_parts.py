@@ -1,4 +1,4 @@
-"""Parts of a real engine that are stopped: each is found, and the engine delivers again without a hand."""
+"""Parts of a real engine that are stopped: each is detected, and the engine delivers again without intervention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.stack, pytest.mark.chaos, pytest.mark.timeout(900)]
 
-# Short, but not so short that a machine five times slower takes a busy part for a hung one.
+# Short, but long enough that a busy part on a machine five times slower is not taken for a hung one.
 SETTINGS = """
 [stack]
 hang_timeout_s = 12
@@ -35,7 +35,7 @@ task_slots = 2
 
 PARTS = ("kafka", "gateway", "dispatch", "console")
 
-# For what takes twenty seconds to be noticed, and ten to start, on a quiet machine.
+# For detections of twenty seconds, and starts of ten, on an idle machine.
 PATIENCE_S = 400
 
 
@@ -77,7 +77,7 @@ def of_the_job(engine: Engine) -> dict[str, list[psutil.Process]]:
 
 
 def delivers(engine: Engine, receiver: Receiver, what: str) -> None:
-    """Something new is delivered, however often it has to be handed in until the gateway takes it."""
+    """A new message is delivered, with repeated publications until the gateway accepts one."""
 
     def published() -> bool:
         return engine.run("publish", "hung/a", "-", input=f"<x>{what}</x>", check=False).returncode == 0
@@ -114,7 +114,7 @@ def test_workers_that_are_stopped_are_replaced_and_nothing_else(engine: Engine, 
 
     def stopped_daemon() -> bool:
         daemon[:] = of_the_job(engine)["daemon"]
-        with contextlib.suppress(psutil.NoSuchProcess):  # one that Spark has just replaced
+        with contextlib.suppress(psutil.NoSuchProcess):  # just replaced by Spark
             stop(*daemon)
             return bool(daemon)
         return False
@@ -129,7 +129,7 @@ def test_workers_that_are_stopped_are_replaced_and_nothing_else(engine: Engine, 
         now = Scrape.of(get(metrics, timeout=60).decode())
         return {name: now.sum(f"arborcast_{name}_hung_workers_total") for name in ("gateway", "dispatch")}
 
-    # Spark itself may have ended some of the idle ones before us; of those that had a task there was at least one.
+    # Spark may have ended some of the idle workers before; at least one had a task.
     wait_until(lambda: counted()["gateway"] == 1 and counted()["dispatch"] >= 2, "counted")
     assert {name: one["restarts"] for name, one in engine.status()["parts"].items()} == dict.fromkeys(PARTS, 0)
     log = (engine.home / "log" / "dispatch.log").read_text()
@@ -147,7 +147,7 @@ def test_a_part_that_is_stopped_is_restarted(engine: Engine, receiver: Receiver,
     wait_until(
         lambda: part(engine, own)["silent_s"] > 0 or killed(stopped[0]), "its silence is noticed", timeout_s=PATIENCE_S
     )
-    # Commands that look meanwhile do not wait for them.
+    # Commands do not wait for them in the meantime.
     engine.run("top", "--once", check=False)
     asked = {check["name"]: check["level"] for check in json.loads(engine.run("doctor", "--json", check=False).stdout)}
     assert "engine" in asked, "doctor ends while a part hangs"

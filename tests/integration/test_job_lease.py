@@ -1,4 +1,4 @@
-"""Which of several dispatch jobs works on the logs, without Spark: processes that do nothing but hold the lease."""
+"""Mutual exclusion of dispatch jobs by the lease, without Spark: processes that only hold the lease."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
-# It says what happens to it, and at each push (there is one every 10 ms while the fence lets it) when that was.
+# It prints its events, and writes the time of each push (one every 10 ms while the fence permits).
 _JOB = """
 import json, os, sys, threading, time
 from pathlib import Path
@@ -33,18 +33,18 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core import fence
 from arborcast.dispatch.job.lease import JobLease
 
-def say(*words):
+def report(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
 def end(why):
-    say("end", why)
+    report("end", why)
     os._exit(75)
 
 kafka = KafkaSettings(**json.loads(sys.argv[1]))
 lease = JobLease(kafka, Path(sys.argv[2]), end)
 lease.start()
 lease.acquire(60)
-say("has it")
+report("acquired")
 pushes = Path(sys.argv[2]) / "pushes"
 
 def push():
@@ -57,12 +57,12 @@ def push():
 threading.Thread(target=push, daemon=True).start()
 sys.stdin.readline()
 lease.release()
-say("released")
+report("released")
 """
 
 
 class Job:
-    """One of them, in a data directory of its own."""
+    """One job process in a separate data directory."""
 
     def __init__(self, kafka: KafkaSettings, home: Path) -> None:
         home.mkdir(exist_ok=True)
@@ -74,26 +74,26 @@ class Job:
             text=True,
         )
 
-    def says(self) -> str:
+    def next_line(self) -> str:
         """Its next line."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def pushes(self) -> list[float]:
-        """When it has pushed; nothing before it did."""
+        """The times of its pushes; empty before the first one."""
         if not self.pushes_file.exists():
             return []
         return [float(line) for line in self.pushes_file.read_text().splitlines()]
 
     def wait_for_pushes(self, more_than: int = 0) -> None:
-        """Until it has pushed more often than that."""
+        """Wait until it has pushed more often."""
         wait_until(lambda: len(self.pushes()) > more_than, lambda: f"process {self.process.pid} does not push")
 
     def release(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        assert self.says() == "released"
+        assert self.next_line() == "released"
 
     def send(self, number: int) -> None:
         os.kill(self.process.pid, number)
@@ -125,7 +125,7 @@ def test_one_job_works_at_a_time(jobs: Jobs, kafka_settings: KafkaSettings, monk
     ensure_topics(kafka_settings)
     assert not is_held(kafka_settings)
     first = jobs.start("a")
-    assert first.says() == "has it"
+    assert first.next_line() == "acquired"
     assert is_held(kafka_settings)
     with monkeypatch.context() as behind:
         behind.setattr(time, "time", lambda clock=time.time: clock() - 3600)
@@ -133,7 +133,7 @@ def test_one_job_works_at_a_time(jobs: Jobs, kafka_settings: KafkaSettings, monk
         assert is_held(kafka_settings, patience_s=60), "with any clock of its host"
 
     second = jobs.start("b")
-    said = second.says()
+    said = second.next_line()
     assert said.startswith("end another dispatch job works on these logs")
     assert f"process {first.process.pid} on host" in said
     assert "stop it first" in said
@@ -147,42 +147,42 @@ def test_one_job_works_at_a_time(jobs: Jobs, kafka_settings: KafkaSettings, monk
         later.setattr(lease, "LEASE_S", 0)
         assert not is_held(kafka_settings, patience_s=0.1)
     third = jobs.start("a")
-    assert third.says() == "has it"
+    assert third.next_line() == "acquired"
     third.wait_for_pushes()
 
     third.release()
     assert not is_held(kafka_settings)
     fourth = jobs.start("b")
-    assert fourth.says() == "has it", "a released lease is free"
+    assert fourth.next_line() == "acquired", "a released lease is free"
 
 
 @pytest.mark.long
-def test_who_was_stopped_for_long_ends_without_another_push(jobs: Jobs) -> None:
+def test_a_job_stopped_for_long_exits_without_another_push(jobs: Jobs) -> None:
     first = jobs.start("a")
-    assert first.says() == "has it"
+    assert first.next_line() == "acquired"
     first.wait_for_pushes()
     first.send(signal.SIGSTOP)
     second = jobs.start("b")
-    assert second.says() == "has it", "after the time that a lease lasts"
+    assert second.next_line() == "acquired", "after the duration of a lease"
     first_pushes = first.pushes()
     second.wait_for_pushes()
     assert second.pushes()[0] - first_pushes[-1] > HOLD_S
 
     first.send(signal.SIGCONT)
-    said = first.says()
+    said = first.next_line()
     assert said.startswith("end this dispatch job was silent for too long")
     assert f"process {second.process.pid} on host" in said
     assert first.process.wait(60) == 75
-    # One was past the fence, perhaps, when it was stopped.
+    # One push may have passed the fence before the stop.
     assert len(first.pushes()) <= len(first_pushes) + 1
 
 
 @pytest.mark.long
-def test_pushes_wait_while_kafka_is_away_and_no_job_is_refused_for_it(own_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_pushes_wait_during_an_outage_of_kafka(own_broker: KafkaBroker, tmp_path: Path) -> None:
     with ExitStack() as stack:
         jobs = Jobs(settings_for(own_broker), tmp_path, stack)
         first = jobs.start("a")
-        assert first.says() == "has it"
+        assert first.next_line() == "acquired"
         own_broker.kill()
         time.sleep(LEASE_S)
         count = len(first.pushes())

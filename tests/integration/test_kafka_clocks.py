@@ -26,8 +26,8 @@ pytestmark = pytest.mark.kafka
 
 HOUR_MS = 3_600_000
 
-# By the writers' clocks Kafka would refuse what is more than an hour ahead, and delete at its next look what is older
-# than the log's retention.
+# With the writers' clocks Kafka would refuse records more than an hour ahead, and soon delete records older than the
+# log's retention.
 WRONG = (2 * HOUR_MS, 24 * 365 * HOUR_MS, -24 * 365 * HOUR_MS)
 
 

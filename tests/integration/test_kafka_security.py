@@ -1,6 +1,6 @@
-"""A broker that requires TLS and a password: every client connects with the settings, and not without.
+"""A broker that requires TLS and a password: every client connects with the settings, and not without them.
 
-The broker has a listener for it, beside the plain one of its supervision.
+The broker has a separate listener for it, beside the plain one of its supervision.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GuardedLayout(BrokerLayout):
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings]:
-    """The settings that let us in."""
+    """Settings that the broker accepts."""
     certificates = make_certificates(tmp_path_factory.mktemp("tls"))
     both = Path(certificates.key("server")).read_text() + Path(certificates.certificate("server")).read_text()
     (certificates.folder / "both.pem").write_text(both)
@@ -82,7 +82,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings]
         broker.kill()
 
 
-def test_our_clients_and_sparks_get_in(guarded: KafkaSettings, spark: SparkSession) -> None:
+def test_clients_of_the_engine_and_of_spark_connect(guarded: KafkaSettings, spark: SparkSession) -> None:
     name = guarded.topic("guarded")
     admin = Admin(guarded)
     assert admin.create_topics({name: (1, 1, {})}) == {name}

@@ -24,7 +24,7 @@ ANNA = Identity("anna", frozenset({"operators"}))
 
 @pytest.fixture(scope="module")
 def people(slapd: Slapd) -> Iterator[Slapd]:
-    """Anna, who is an operator; bert, who is there twice; and a group of others."""
+    """anna, an operator; bert, with two entries; and a group of other people."""
     entries = [
         (PEOPLE, ["organizationalUnit"], {"ou": "people"}),
         (f"ou=more,{PEOPLE}", ["organizationalUnit"], {"ou": "more"}),
@@ -58,16 +58,16 @@ def test_a_user_is_authenticated_however_the_name_is_spelled(people: Slapd) -> N
     ("name", "password"),
     [
         ("anna", "wrong"),
-        ("anna", ""),  # to LDAP that is an anonymous bind, which succeeds
+        ("anna", ""),  # an anonymous bind in LDAP, which succeeds
         ("nobody", "pa"),
-        ("bert", "pa"),  # which of the two?
+        ("bert", "pa"),  # ambiguous
         ("*", "pa"),
         ("an*", "pa"),
         ("anna)(cn=*", "pa"),
         ("anna\x00", "pa"),
         ("", "pa"),
-        # SASLprep writes none of these: a control character, one of private use, two directions of writing, a lone
-        # surrogate, and nothing but what is mapped to nothing.
+        # SASLprep prohibits these: a control character, one of private use, two directions of writing, a lone
+        # surrogate, and text that is mapped to nothing.
         ("anna", "p\x07a"),
         ("anna", "p\x85a"),
         ("anna", "p\ue000a"),
@@ -91,7 +91,7 @@ def test_over_tls(people: Slapd, caplog: pytest.LogCaptureFixture) -> None:
     assert "certificate" in caplog.text
 
 
-def test_a_server_that_is_away_is_no_wrong_password(people: Slapd) -> None:
+def test_an_unreachable_server_is_no_wrong_password(people: Slapd) -> None:
     away = LdapUsers(ACCESS, people.settings(url="ldap://127.0.0.1:1"))
     users = Users(away, remember_s=60, guesses=Guesses(1, 300))
     for _ in range(3):

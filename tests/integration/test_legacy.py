@@ -29,7 +29,7 @@ def post(gateway: GatewayRun, body: str) -> requests.Response:
 
 
 def text_pushed(body: bytes) -> str:
-    """What an old receiver takes out of a push."""
+    """The text that an old receiver reads from a push."""
     (operation,) = etree.fromstring(body).find("{*}Body")  # type: ignore[misc]
     assert operation.tag == "{http://org.apache.servicemix.wsn.push}notificationProcess"
     return operation.text or ""

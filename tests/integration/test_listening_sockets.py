@@ -1,4 +1,4 @@
-"""Each socket on which an engine listens has a line in docs/security.md with its protection."""
+"""Each listening socket of an engine has a line in docs/security.md with its protection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ELSEWHERE = {"administrator"}
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    """With everything on that listens."""
+    """With all optional listeners."""
     ports = {name: HeldPort() for name in (*NAMES, "metrics", "framed", "datagrams")}
     running = Engine(tmp_path / "home")
     for port in ports.values():
@@ -39,7 +39,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     key.chmod(0o600)
     file = tmp_path / "all.toml"
     file.write_text(
-        # A busy machine takes its time for Spark's start.
+        # Spark's start is slow on a busy machine.
         "[stack]\nstart_timeout_s = 400\n"
         f"[framed]\nport = {ports['framed'].number}\n"
         f'[federation]\nname = "a"\ngroup = "g"\nadministrator = "http://127.0.0.1:9"\nurl = "http://127.0.0.1:9"\n'
@@ -55,7 +55,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def names_of(settings: Settings) -> dict[int, str]:
-    """Sockets by their ports, as far as settings or the broker name these."""
+    """Sockets by their ports, where settings or the broker name these."""
     zmq = {int(getattr(settings.zmq, name).rpartition(":")[2]): f"zmq.{name}" for name in NAMES}
     return zmq | {
         settings.gateway.port: "gateway",
@@ -71,7 +71,7 @@ def names_of(settings: Settings) -> dict[int, str]:
 
 
 def name_by_answer(process: psutil.Process, port: int) -> str:
-    """What listens on a port that no setting names: Spark or py4j, if it refuses a client without its secret."""
+    """The service at an unnamed port: Spark or py4j, if it refuses a client without its secret."""
     to_py4j, to_spark = answers_to_stranger(port)
     if b"Authentication error" in to_py4j:
         return "py4j in the JVM"

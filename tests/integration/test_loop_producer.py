@@ -96,7 +96,7 @@ async def test_a_record_that_is_too_large_is_refused_and_the_largest_is_stored(k
     assert [len(each) for each in sending.stored] == [most - 1_000]
 
 
-async def test_each_record_is_stored_once_when_the_broker_stops_for_a_while(own_broker: KafkaBroker) -> None:
+async def test_each_record_is_stored_once_despite_a_stopped_broker(own_broker: KafkaBroker) -> None:
     kafka = settings_for(own_broker)
     producer = await attached(kafka)
     sending = Sending(kafka, producer)
@@ -115,7 +115,7 @@ async def test_each_record_is_stored_once_when_the_broker_stops_for_a_while(own_
     assert values(kafka, 0) == [b"%d" % number for number in range(50)]
 
 
-async def test_without_a_broker_records_fail_in_time_and_nothing_is_left_open(own_broker: KafkaBroker) -> None:
+async def test_without_a_broker_records_fail_in_time_and_sockets_close(own_broker: KafkaBroker) -> None:
     before = len(sockets())
     kafka = settings_for(own_broker)
     producer = await attached(kafka)

@@ -1,4 +1,4 @@
-"""The MQTT bridge as users run it: a gateway and a job beside a broker of others, with its own clients."""
+"""The MQTT bridge as users run it: a gateway and a job beside an MQTT broker with its own clients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ order = "strict"
 
 @contextmanager
 def bridged(folder: Path, kafka: KafkaSettings, broker: Mosquitto, rules: str = RULES) -> Iterator[GatewayRun]:
-    """A gateway with the bridge, not started yet."""
+    """A gateway with the bridge, not started."""
     (folder / "rules.toml").write_text(rules)
     more = f'[mqtt]\nurl = "{broker.url}"\nrules_file = "{folder / "rules.toml"}"\n'
     gateway = GatewayRun(folder / "gateway", kafka, more=more)
@@ -74,7 +74,7 @@ def test_messages_go_from_the_broker_through_the_engine_to_the_broker(
         assert [each.payload for each in received if each.topic == "out/plant/b/temp"] == ['{"t": "<ü>"}']
         assert len({each.properties["Arborcast-Notification-Id"] for each in received}) == 101
         assert {each.properties["Arborcast-Topic"] for each in received} == {"plant/kiln_x0020_1/temp", "plant/b/temp"}
-        # While the broker is away, what is accepted waits as for other receivers.
+        # During an outage of the broker, accepted messages wait as for other receivers.
         mosquitto.save()
         mosquitto.kill()
         for number in range(5):
@@ -82,11 +82,11 @@ def test_messages_go_from_the_broker_through_the_engine_to_the_broker(
             answer = requests.post(url, f"<c>{number}</c>", headers={"Content-Type": "text/xml"}, timeout=60)
             assert answer.status_code == 202, answer.text
         job_parked = lambda: any(row["state"] == "parked" for row in attempt_rows(job.settings, 102))  # noqa: E731
-        gateway.wait_for(job_parked, "a push has failed")
+        gateway.wait_for(job_parked, "a failed push")
         mosquitto.start()
 
         def later() -> list[str]:
-            # The broker repeats others whose acknowledgement was not saved.
+            # The broker repeats messages whose acknowledgement was not saved.
             return [each.payload for each in subscriber.received if each.topic == "out/plant/c"]
 
         wait_until(lambda: len(later()) >= 5, later)
@@ -101,7 +101,7 @@ def test_messages_go_from_the_broker_through_the_engine_to_the_broker(
 def test_kills_of_broker_gateway_and_workers_lose_nothing(
     job: RunningJob, tmp_path: Path, kafka_settings: KafkaSettings, mosquitto: Mosquitto
 ) -> None:
-    """What arrives twice was under way at a kill: it is counted by the audit, or marked by the broker."""
+    """Repetitions are of messages in flight at a kill: counted by the audit, or marked by the broker."""
     sent: list[str] = []
 
     def publish(number: int = 30) -> None:
@@ -115,7 +115,7 @@ def test_kills_of_broker_gateway_and_workers_lose_nothing(
         for _ in range(3):
             publish()
             gateway.kill()
-            publish()  # waits in the session
+            publish()  # queued in the session
             mosquitto.save()
             mosquitto.kill()
             mosquitto.start()

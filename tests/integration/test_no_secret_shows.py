@@ -20,7 +20,7 @@ from tests.support.gateway_process import GatewayRun
 
 pytestmark = pytest.mark.kafka
 
-# Random texts, which are searched for.
+# Random texts, for the search.
 PASSWORD = "hemlig-Passw0rd-Basic"  # noqa: S105
 TOKEN = "hemlig.token-Bearer"  # noqa: S105
 LDAP_PASSWORD = "hemlig-ldap-bind"  # noqa: S105
@@ -44,7 +44,7 @@ def keys_of(folder: Path) -> list[str]:
 def records_of(kafka: KafkaSettings) -> bytes:
     """Every byte of every log of this engine."""
     consumer = make_consumer(kafka, wait_ms=10)
-    everything: Any = consumer  # the engine itself never asks what logs there are
+    everything: Any = consumer  # the engine itself never lists topics
     names = [name for name in everything.topics() if name.startswith(kafka.prefix)]
     partitions = [
         TopicPartition(name, number) for name in names for number in consumer.partitions_for_topic(name) or ()
@@ -76,7 +76,7 @@ def test_no_secret_shows(gateway: GatewayRun, tmp_path: Path, kafka_settings: Ka
         with pytest.raises(FaultReceived) as refused:
             client.rotate_secret(subscription, given + "!")
         answers.append(str(refused.value).encode())
-    # What cannot be read, or not be granted, is answered and logged too.
+    # Unreadable and refused requests are answered and logged, too.
     element = f'<p:Signing xmlns:p="{POLICY}"><p:Secret>{given}</p:Secret></p:Signing>'
     address, policy = "http://127.0.0.1:9/", "<wsnt:SubscriptionPolicy>{}</wsnt:SubscriptionPolicy>".format
     for body in (

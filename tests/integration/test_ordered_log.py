@@ -59,7 +59,7 @@ def test_a_follower_begins_where_the_log_begins(kafka_settings: KafkaSettings, w
     assert seen == [(2, "c")]
 
 
-def test_a_follower_that_was_overtaken_goes_on_only_if_it_may(kafka_settings: KafkaSettings, writer: LogWriter) -> None:
+def test_an_overtaken_follower_continues_only_if_allowed(kafka_settings: KafkaSettings, writer: LogWriter) -> None:
     append(writer, "a")
     seen: list[tuple[int, str]] = []
     strict_seen: list[tuple[int, str]] = []
@@ -69,7 +69,7 @@ def test_a_follower_that_was_overtaken_goes_on_only_if_it_may(kafka_settings: Ka
     ):
         opened.read_to_end(120)
         strict.read_to_end(120)
-        # While neither looks, the log moves on and its beginning follows.
+        # While neither reads, the log and its beginning move on.
         opened.close()
         strict.close()
         append(writer, "b", "c", "d")
@@ -80,8 +80,8 @@ def test_a_follower_that_was_overtaken_goes_on_only_if_it_may(kafka_settings: Ka
             strict.read_to_end(120)
 
 
-def test_a_partition_of_which_something_is_left_is_not_forgotten_over_the_others(kafka_settings: KafkaSettings) -> None:
-    """The broker holds a question about partitions in which nothing comes: here for four minutes."""
+def test_a_fetch_of_idle_partitions_delays_no_other_partition(kafka_settings: KafkaSettings) -> None:
+    """The broker holds a fetch of partitions without new records: here for four minutes."""
     kafka = dataclasses.replace(kafka_settings, request_timeout_s=300.0)
     ensure_topics(kafka)
     assert kafka.partitions > 1

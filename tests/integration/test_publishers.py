@@ -64,7 +64,7 @@ def test_demand_and_required_registration_survive_kill_9(tmp_path: Path, kafka_s
         publisher.wait_for(lambda: len(publisher.subscriptions) == 1, "subscribed")
         assert publisher.publish("plant/line1", "<n>1</n>") == 1
 
-        # Topics, registrations, subscription, and the registration with what we have at the publisher.
+        # Topics, registrations, subscription, and the registration with its subscription at the publisher.
         gateway.wait_for(lambda: gateway.metric("arborcast_control_position") >= 6, "recorded")
         gateway.kill()
         gateway.start()

@@ -1,4 +1,4 @@
-"""Pull points of the real gateway process over real Kafka: order, restarts, kills. With several: see
+"""Pull points of a real gateway process over real Kafka: order, restarts, kills. For several gateways see
 test_several_gateways.py."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def pull(url: str, maximum: int = 0, wait: str = "PT0S") -> list[int]:
 
 
 def pull_all(url: str, expected: int, found: list[int]) -> list[int]:
-    """The messages found and those that arrive until there are so many different ones."""
+    """The messages found and further ones, until there are this many different ones."""
 
     def all_there() -> bool:
         found.extend(pull(url, wait="PT1S"))
@@ -74,7 +74,7 @@ def pull_all(url: str, expected: int, found: list[int]) -> list[int]:
 
 
 @pytest.mark.chaos
-def test_kill_9_keeps_waiting_messages_in_order_and_no_fetched(gateway: GatewayRun) -> None:
+def test_kill_9_keeps_waiting_messages_in_order(gateway: GatewayRun) -> None:
     url = create(gateway, 'pullPointQueueName="orders"')
     for start in range(0, 100, 10):
         fill(url, *range(start, start + 10))
@@ -94,14 +94,14 @@ def settled(gateway: GatewayRun) -> bool:
 
 @pytest.mark.chaos
 def test_kill_9_in_the_middle_of_fetching_loses_nothing(gateway: GatewayRun, settings: KafkaSettings) -> None:
-    """Of a full pull point the oldest are dropped before, and counted."""
+    """The oldest messages of a full pull point are dropped before, and counted."""
     url = create(gateway)
     key = url.rpartition("/")[2]
     with closing(LogWriter(settings, PULL_LOG)) as writer:
         writer.append_encoded([encode(key, StoredMessage(f"<m><n>{n}</n></m>".encode())) for n in range(2_010)])
 
     def logged() -> int:
-        """Number of dropped messages by the log, which has it once a second."""
+        """The number of dropped messages in the log, which is written once a second."""
         return sum(map(int, re.findall(r"(\d+) messages were dropped", gateway.text())))
 
     gateway.wait_for(lambda: logged() == 10, "in the log")
@@ -122,13 +122,13 @@ def test_kill_9_in_the_middle_of_fetching_loses_nothing(gateway: GatewayRun, set
     for thread in threads:
         thread.join()
     before = len(fetched)
-    assert len(set(fetched)) == before, "nothing twice in normal operation"
+    assert len(set(fetched)) == before, "repeated without a kill"
     gateway.start()
-    assert len(pull_all(url, 2_000, fetched)) <= 2_000 + 4 * 7 * 2, "only messages in flight at the kill come twice"
+    assert len(pull_all(url, 2_000, fetched)) <= 2_000 + 4 * 7 * 2, "only messages in flight at the kill are repeated"
     assert set(fetched) == set(range(10, 2_010))
 
 
-def test_hundreds_may_wait_and_the_gateway_stays_awake(gateway: GatewayRun) -> None:
+def test_hundreds_of_waiting_requests_do_not_block_the_gateway(gateway: GatewayRun) -> None:
     url = create(gateway)
     body = soap.envelope(f'<wsnt:GetMessages xmlns:p="{PULL}" p:Wait="PT60S"/>')
     refused: list[int] = []

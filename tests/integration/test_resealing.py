@@ -1,4 +1,4 @@
-"""`arborcast keys reseal` on a real control log, while a gateway goes on changing the same subscriptions."""
+"""`arborcast keys reseal` on a real control log, while a gateway changes the same subscriptions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_keys_are_changed_while_the_engine_runs(
         with pytest.raises(SecretError, match=f"{2 * COUNT} secrets are still sealed with k1"):
             keys("remove", "k1")
 
-        # It is cut off after a part, and meanwhile a subscription ends and another is given a secret.
+        # It is interrupted; then a subscription ends and another gets a new secret.
         monkeypatch.setattr("arborcast.admin.resealing._AT_ONCE", 5)
         append, calls = ControlLog.append, 0
 
@@ -64,7 +64,7 @@ def test_keys_are_changed_while_the_engine_runs(
             calls += 1
             if calls == 2:
                 raise InfrastructureError("cut off", 1.0)
-            # What was read is not what is there any more.
+            # The records that were read are outdated.
             client.unsubscribe(made[0])
             client.rotate_secret(made[1], new_secret())
             client.pause(made[2])
@@ -77,12 +77,12 @@ def test_keys_are_changed_while_the_engine_runs(
         done = keys.json("reseal")
         assert 0 < done["secrets"] < 2 * COUNT
         assert (done["stuck"], set(done["sealed"])) == ({}, {"k2"})
-        assert keys.json("reseal")["secrets"] == 0, "once more does nothing"
+        assert keys.json("reseal")["secrets"] == 0, "a second run does nothing"
 
         table = read_table(kafka_settings)
         found = {each.consumer.address.rpartition("/")[2]: each for each in table.subscriptions()}
-        assert len(found) == COUNT - 1, "what ended meanwhile has not come back"
-        assert found["2"].paused, "nor is what others changed undone"
+        assert len(found) == COUNT - 1, "the ended subscription stays ended"
+        assert found["2"].paused, "concurrent changes stay"
         keys("remove", "k1")
         ring = KeyRing(parse_keys(key_file.read_text()))
         assert ring.current == "k2"
@@ -93,7 +93,7 @@ def test_keys_are_changed_while_the_engine_runs(
             assert (opened[0] == key_of(secret)) == (name != "1")
             assert key_of(secret) in opened
 
-        # The gateway goes on with the new key alone: it opens what it replaces.
+        # The gateway continues with the new key alone: it opens the replaced ciphertexts.
         client.rotate_secret(made[3], new_secret())
         client.renew(made[4], timedelta(hours=1))
     for each in read_table(kafka_settings).subscriptions():

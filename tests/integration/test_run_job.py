@@ -28,14 +28,14 @@ JOB = Path(dispatch_stream.__file__)
 SCRIPT = Path(__file__).parents[2] / "deploy" / "run-job"
 
 
-def test_it_delivers_and_ends_in_order(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
+def test_the_pod_of_the_job_delivers_and_ends_in_order(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
     config, ready = tmp_path / "arborcast.toml", tmp_path / "tmp" / "ready"
     ready.parent.mkdir()
     ready.write_text("of the container before this one")
     config.write_text(
         f'home = "{tmp_path}"\nkafka.bootstrap_servers = "{kafka_settings.bootstrap_servers}"\n'
         f'kafka.prefix = "{kafka_settings.prefix}"\noutbound.scope = "loopback"\ndispatch.task_slots = 2\n'
-        # The file is not there: the job's pod has none.
+        # The file is missing: the job's pod has none.
         f'access.methods = "basic"\naccess.users_file = "{tmp_path}/users.toml"\n'
     )
     environment = {
@@ -75,7 +75,7 @@ def test_it_delivers_and_ends_in_order(tmp_path: Path, kafka_settings: KafkaSett
 
 @pytest.mark.long
 def test_properties_of_local_mode_are_refused_on_a_cluster(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
-    """They bind the driver to loopback, where no executor of another host would ever reach it."""
+    """They bind the driver to loopback, which executors of other hosts cannot reach."""
     config, file = tmp_path / "arborcast.toml", tmp_path / "spark.properties"
     config.write_text(
         f'home = "{tmp_path}"\nkafka.bootstrap_servers = "{kafka_settings.bootstrap_servers}"\n'
@@ -98,7 +98,7 @@ def test_properties_of_local_mode_are_refused_on_a_cluster(tmp_path: Path, kafka
 
 
 def check_ports(group: int) -> None:
-    """Spark's own ports are on loopback by default, and refuse a client without the secret."""
+    """Spark's own ports are on loopback by default, and refuse clients without the secret."""
     of_job = [each for each in psutil.process_iter() if _group(each.pid) == group]
     found = [(process.name(), host, port) for process, host, port in listening(of_job)]
     assert {host for _, host, _ in found} == {"127.0.0.1"}

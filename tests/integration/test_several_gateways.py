@@ -1,4 +1,4 @@
-"""Two gateways of one engine, as behind a load balancer: one view, and one does what must be done once."""
+"""Two gateways of one engine, as behind a load balancer: one view, and exclusive duties."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.kafka]
 
 Pair = tuple[GatewayRun, GatewayRun]
 
-# More than a record needs to travel by itself would make the test pass without any care.
+# A single record may arrive in time without the wait for the other gateway's changes.
 ROUNDS = 20
 
 
@@ -69,12 +69,12 @@ def leases(settings: KafkaSettings) -> list[LeaseRecord]:
 
 
 def at(gateway: GatewayRun, address: str, made_by: GatewayRun) -> str:
-    """The address that a load balancer would have sent to this gateway."""
+    """The URL that a load balancer would have sent to this gateway."""
     return address.replace(made_by.base, gateway.base)
 
 
 def current(gateway: GatewayRun) -> str:
-    """The current message of the topic that keeps it."""
+    """The current message of the retained topic."""
     return post(gateway.broker, f"<wsnt:GetCurrentMessage>{soap.topic('kept')}</wsnt:GetCurrentMessage>").text
 
 
@@ -89,7 +89,7 @@ def test_an_answered_change_applies_at_the_other_gateway(pair: Pair) -> None:
             assert renewed is not None
             # The renewal was written after the pause.
             again = second.subscribe("a//.", to=f"http://127.0.0.1:9/{number}", lasts=timedelta(hours=1))
-            assert again.address.rpartition("/")[2] == made.address.rpartition("/")[2], "an equal one is the same one"
+            assert again.address.rpartition("/")[2] == made.address.rpartition("/")[2], "not a second subscription"
             second.unsubscribe(there)
             with pytest.raises(ClientError):
                 first.renew(made.address, timedelta(hours=1))
@@ -127,9 +127,9 @@ def test_messages_of_a_pull_point_are_pulled_once_from_two(pair: Pair) -> None:
 
 
 @pytest.mark.chaos
-def test_duties_are_taken_over_from_one_that_was_killed(pair: Pair, settings: KafkaSettings) -> None:
-    """Expiry, the directory, and parts of messages that do not come."""
-    pair[0].wait_for(lambda: any(map(duties, pair)), "one has them")
+def test_duties_of_a_killed_gateway_are_taken_over(pair: Pair, settings: KafkaSettings) -> None:
+    """Expiry, the directory, and incomplete messages in parts."""
+    pair[0].wait_for(lambda: any(map(duties, pair)), "the duties are taken")
     holder, other = pair if duties(pair[0]) else pair[::-1]
     assert not duties(other)
     for gateway, number in zip(pair, (0, 3), strict=True):
@@ -141,7 +141,7 @@ def test_duties_are_taken_over_from_one_that_was_killed(pair: Pair, settings: Ka
         client.subscribe("a", to="http://127.0.0.1:9/", lasts=timedelta(seconds=1))
         assert other.metric("arborcast_subscriptions") == 1
         other.wait_for(lambda: duties(other), "taken over")
-        other.wait_for(lambda: other.metric("arborcast_subscriptions") == 0, "what has expired is ended")
+        other.wait_for(lambda: other.metric("arborcast_subscriptions") == 0, "expired subscriptions have ended")
         client.notify("fresh", "<x/>")
         other.wait_for(lambda: file.exists() and "fresh" in file.read_text(), "the directory is written")
     other.wait_for(lambda: other.metric("arborcast_fragments_given_up") == 1, "given up")
@@ -151,16 +151,16 @@ def test_duties_are_taken_over_from_one_that_was_killed(pair: Pair, settings: Ka
     assert (told.identification, told.had, told.missing, told.reason) == ("lost:1", "0 3", "1-2 4-", "time")
     candidates = {each.holder for each in leases(settings)}
     holder.start()
-    assert holder.metric("arborcast_fragments_open") == 0, "given up in its view of the log, too"
+    assert holder.metric("arborcast_fragments_open") == 0, "given up in its view, too"
     assert current(holder) == before
     assert not [each for each in notifications_in(settings) if each.topic == "open"]
 
     def decisions() -> list[int]:
-        """The terms that the restarted gateway has written to the lease; 0 takes none."""
+        """The terms that the restarted gateway has written to the lease; 0 claims none."""
         return [each.term for each in leases(settings) if each.holder not in candidates]
 
-    holder.wait_for(decisions, "it has read the lease")
-    assert not any(decisions()), "a restart takes no duties"
+    holder.wait_for(decisions, "the lease is read")
+    assert not any(decisions()), "a restart takes over no duties"
     assert not duties(holder)
 
 
@@ -174,29 +174,29 @@ def test_codes_from_places_are_given_once(
     def codes() -> dict[str, str]:
         found: dict[str, str] = {each.path: each.code for each in read_tree(kafka_settings).records()}
         kept = {path: found[path] for path, code in seen.items() if code}
-        assert kept == {path: code for path, code in seen.items() if code}, "none changes"
+        assert kept == {path: code for path, code in seen.items() if code}, "codes do not change"
         seen.update(found)
         return found
 
     def settled(topics: int) -> bool:
         found = codes()
-        assert len(set(found.values()) - {""}) == sum(map(bool, found.values())), "none is given twice"
+        assert len(set(found.values()) - {""}) == sum(map(bool, found.values())), "codes are unique"
         return len(found) == topics and all(found.values())
 
     with two_gateways(tmp_path, kafka_settings) as (one, other):
-        one.wait_for(lambda: duties(one), "the first has them")
+        one.wait_for(lambda: duties(one), "the first gateway has the duties")
         with FuturesClient(one.broker) as first, FuturesClient(other.broker) as second:
             for number in range(100):
                 first.notify(f"a/n{number % 7}/x{number}", "<x/>")
                 second.notify(f"a/n{number % 5}/y{number}", "<x/>")
                 if number == 50:
                     codes()
-        other.wait_for(lambda: settled(200), "all have codes")
+        other.wait_for(lambda: settled(200), "codes of all topics")
         with Client(other.broker) as client:
             client.notify("a/n1", "<x/>")
             one.kill()
             client.notify("a/n2", "<x/>")
-        other.wait_for(lambda: settled(202), "the last one has a code")
+        other.wait_for(lambda: settled(202), "a code of the last topic")
     found = codes()
     below = {found[path].rpartition(".")[0] for path in found if path.startswith("a/n1/")}
     assert below == {found["a/n1"]}, "the node had that place before it was a topic"

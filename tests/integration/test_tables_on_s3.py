@@ -1,4 +1,4 @@
-"""Tables on S3 are a matter of settings, and two writers cannot overwrite each other's commits."""
+"""Tables on S3 need only settings, and two writers cannot overwrite each other's commits."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.support.held_port import HeldPort
 from tests.support.process import LoggedProcess
 from tests.support.table_rows import attempt
 
-# What an operator would put into the environment of the job; see docs/operations.md.
+# The environment of the job; see docs/operations.md.
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 
-# One request after the other: two threads of moto's own server both find that there is no such object yet,
-# and both write it, where S3 refuses the second one.
+# One request at a time: two threads of moto's server would both find that there is no such object,
+# and both write it; S3 refuses the second one.
 _SERVER = """
 import sys
 from moto.server import DomainDispatcherApplication, create_backend_app
@@ -37,7 +37,7 @@ run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_bac
 
 @contextmanager
 def s3_server(folder: Path, bucket: str) -> Iterator[dict[str, str]]:
-    """The server with an empty bucket; what the environment has to say to reach it."""
+    """The server with an empty bucket; returns the environment variables for it."""
     port = HeldPort()
     url = f"http://127.0.0.1:{port.number}"
     server = LoggedProcess([sys.executable, "-W", "ignore", "-c", _SERVER, str(port.number)], folder / "s3.log")
@@ -68,7 +68,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield "s3://tables/arborcast"
 
 
-def test_the_path_is_all_that_changes(root: str, tmp_path: Path) -> None:
+def test_a_path_on_s3_suffices(root: str, tmp_path: Path) -> None:
     location = ATTEMPTS.location(TableSettings(path=root), tmp_path)
     ATTEMPTS.ensure(location)
 
@@ -96,5 +96,5 @@ def test_options_of_the_storage_are_in_the_settings(tmp_path: Path) -> None:
         reader = Tables(settings).attempts
         assert len(reader) == 9
         assert reader.arrow(["notification"])["notification"].to_pylist() == ["n1"] * 9
-        assert len(reader.delta().file_uris()) == 1, "small files are joined there, too"
+        assert len(reader.delta().file_uris()) == 1, "small files are compacted there, too"
         assert options["AWS_ACCESS_KEY_ID"] not in repr(reader) + repr(settings) + repr(location)

@@ -84,7 +84,7 @@ def test_an_export_can_be_imported(shell: Shell, tmp_path: Path) -> None:
     assert shell.json("list") == before
 
 
-def test_suspended_subscriptions_are_seen_and_resumed(shell: Shell, kafka_settings: KafkaSettings) -> None:
+def test_suspended_subscriptions_are_listed_and_resumed(shell: Shell, kafka_settings: KafkaSettings) -> None:
     def subscription(name: str, endpoint: str, **more: Any) -> SubscriptionRecord:
         topics = (parse_friendly("ALARM//."),)
         return SubscriptionRecord(Subscription(name, EndpointReference(endpoint), f"http://b/{name}", topics, **more))

@@ -1,4 +1,4 @@
-"""A page in a real browser tries to be a client of servers on this machine."""
+"""A page in a real browser sends requests to servers on this machine."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ BROKER = "/wsn/NotificationBroker"
 
 SUBSCRIBE = soap.envelope(soap.subscribe("https://evil.example/x"))
 
-# What a page may send anywhere without being asked whether it may.
+# Requests that a page may send to any origin without a preflight.
 POST_SIMPLE = """([address, body]) => fetch(address, {method: "POST", mode: "no-cors", body})
     .then(() => "answered", error => String(error))"""
 
-# As a page sends what is wanted of it: with a question before.
+# As a permitted page sends it: with a preflight.
 POST_CORS = """([address, body]) => fetch(address, {
         method: "POST", body, headers: {"Content-Type": "application/soap+xml", "SOAPAction": '""'}
     }).then(answer => answer.text(), error => String(error))"""
 
 
-# The browser asks for a picture of the site.
+# The browser requests an icon of the site.
 _NO_ICON = "404 (Not Found)"
 
 
 @dataclass
 class Place:
-    """Where a page is, and a gateway that is on another port."""
+    """A page, and a gateway on another port."""
 
     page: BrowserPage
     origin: str
@@ -69,7 +69,7 @@ def test_a_page_cannot_subscribe_or_publish(place: Place, visit: Visitors, host:
     assert place.parts.notifications.accepted == []
 
 
-def test_a_form_cannot_either(place: Place, visit: Visitors) -> None:
+def test_a_form_cannot_subscribe_or_publish(place: Place, visit: Visitors) -> None:
     visit.expected = ("403 (Forbidden)", _NO_ICON)
     place.page.evaluate(
         """([address, body]) => {
@@ -86,9 +86,9 @@ def test_a_form_cannot_either(place: Place, visit: Visitors) -> None:
     assert place.parts.control.records == []
 
 
-def test_a_name_that_leads_to_this_machine_reads_nothing(place: Place, visit: Visitors) -> None:
-    """Chromium finds names below localhost here, as it would a stranger's after its address was changed: the page
-    and the gateway are of one origin."""
+def test_a_page_at_a_rebound_name_reads_nothing(place: Place, visit: Visitors) -> None:
+    """Chromium resolves names below localhost to loopback, as a rebound name of an attacker: the page
+    and the gateway have the same origin."""
     visit.expected = ("evil.localhost", "403 (Forbidden)")
     answer = place.page.goto(f"http://evil.localhost:{place.gateway}/metrics")
     assert answer is not None
@@ -98,7 +98,7 @@ def test_a_name_that_leads_to_this_machine_reads_nothing(place: Place, visit: Vi
     assert place.parts.control.records == []
 
 
-def test_a_page_that_is_wanted_subscribes(visit: Visitors, elsewhere: str) -> None:
+def test_a_permitted_page_subscribes(visit: Visitors, elsewhere: str) -> None:
     parts = GatewayParts(GatewaySettings(page_origins=elsewhere))
     with served(parts) as port:
         page = visit()
@@ -108,7 +108,7 @@ def test_a_page_that_is_wanted_subscribes(visit: Visitors, elsewhere: str) -> No
     assert only_subscription(parts)
 
 
-def test_other_servers_of_ours_take_nothing_of_a_page(place: Place, visit: Visitors) -> None:
+def test_other_servers_of_the_engine_refuse_pages(place: Place, visit: Visitors) -> None:
     visit.expected = ("403 (Forbidden)",)
     got: list[ReceivedMessage] = []
     made: list[None] = []

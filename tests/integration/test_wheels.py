@@ -1,4 +1,4 @@
-"""Both distributions in environments of their own, outside a clone: the engine runs, and its client talks to it."""
+"""Both distributions in separate environments, outside a clone: the engine runs, and its client connects to it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ with Listener(came.put) as new, Listener(came.put) as old, Client(url) as client
 
 
 def environment(folder: Path, *wheels: Path) -> Path:
-    """A virtual environment with our wheels alone; where its packages lie is for others to fill."""
+    """A virtual environment with these wheels alone; the test adds the folder of their dependencies."""
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     install = ["install", "--quiet", "--no-index", "--no-deps", *map(str, wheels)]
@@ -53,7 +53,7 @@ def packages(python: Path) -> Path:
 
 
 class Installed:
-    """The command of an installed engine, run in a folder that has nothing of a clone."""
+    """The command of an installed engine, run in a folder without any file of a clone."""
 
     def __init__(self, command: Path, folder: Path) -> None:
         self._command = command
@@ -87,10 +87,10 @@ class Installed:
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     folder = tmp_path_factory.mktemp("engine")
     python = environment(folder / "venv", client_wheel(folder), engine_wheel(folder))
-    # The packages of others are those of this environment. Its own .pth files, which lead into our tree, are not read.
+    # Dependencies are those of this environment. Its .pth files, which point to the source tree, are not read.
     (packages(python) / "others.pth").write_text(sysconfig.get_path("purelib"))
     (work := folder / "work").mkdir()
-    # A machine five times slower than a quiet one.
+    # For a machine five times slower.
     (work / "arborcast.toml").write_text("[stack]\nstart_timeout_s = 400\nstop_timeout_s = 60\n")
     engine = Installed(python.with_name("arborcast"), work)
     engine.run("up", "--detach", "--gateway-port", "0", "--kafka-port", "0", "--metrics-port", "0")
@@ -98,7 +98,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     engine.run("down")
 
 
-def test_an_installed_engine_does_its_work(engine: Installed) -> None:
+def test_an_installed_engine_delivers(engine: Installed) -> None:
     assert "(commit 0123456789ab)" in engine.run("--version")
     with engine.start("listen", "hall//.", "--count", "1", "--json") as listening:
         assert listening.stderr is not None
@@ -109,7 +109,7 @@ def test_an_installed_engine_does_its_work(engine: Installed) -> None:
     assert "attempt 1: HTTP 202" in engine.run("trace", identifier)
 
 
-def test_an_installed_client_talks_to_it(engine: Installed, tmp_path: Path) -> None:
+def test_an_installed_client_publishes_and_listens(engine: Installed, tmp_path: Path) -> None:
     python = environment(tmp_path / "venv", client_wheel(tmp_path))
     link_client_needs(packages(python))
     url = json.loads(engine.run("status", "--json"))["addresses"]["gateway"]

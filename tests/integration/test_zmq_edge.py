@@ -25,17 +25,17 @@ PREFIX = "zmq-edge."
 
 @pytest.fixture(scope="module")
 def edges(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSettings) -> Iterator[Edges]:
-    """One process for this module; tests compare counts with those before."""
+    """One process for this module; tests compare counts with earlier ones."""
     with edges_of(tmp_path_factory.mktemp("edges"), dataclasses.replace(kafka, prefix=PREFIX)) as running_edges:
         yield running_edges
 
 
 def accepted(edges: Edges) -> float:
-    """By the gateway since its start."""
+    """The number of messages that the gateway has accepted since its start."""
     return edges.gateway.metric("arborcast_gateway_accepted_total")
 
 
-def test_who_asks_is_answered(edges: Edges) -> None:
+def test_requests_of_req_sockets_are_answered(edges: Edges) -> None:
     before = accepted(edges)
     with edges.socket(zmq.REQ, "asked") as first, edges.socket(zmq.REQ, "asked") as second:
         names = set()
@@ -62,7 +62,7 @@ def test_who_asks_is_answered(edges: Edges) -> None:
     assert accepted(edges) - before == 400
 
 
-def test_a_pipeline_is_held_back_and_loses_nothing(edges: Edges) -> None:
+def test_backpressure_on_a_pipeline_loses_nothing(edges: Edges) -> None:
     before, piped = accepted(edges), edges.count("pipeline", "accepted")
     with edges.socket(zmq.PUSH, "pipeline") as push:
         for number in range(8_000):
@@ -88,7 +88,7 @@ def test_messages_pushed_while_the_gateway_is_away_wait(edges: Edges) -> None:
     assert accepted(edges) == 3_030
 
 
-def test_what_is_wrong_is_counted_and_said(edges: Edges) -> None:
+def test_invalid_messages_are_counted_and_logged(edges: Edges) -> None:
     outcomes = ("accepted", "refused", "parts", "topic", "properties")
     before = {each: edges.count("pipeline", each) for each in outcomes}
 
@@ -106,8 +106,8 @@ def test_what_is_wrong_is_counted_and_said(edges: Edges) -> None:
 
 
 @pytest.mark.parametrize("size", [5_000_000, pytest.param(20_000_000, marks=pytest.mark.long)])
-def test_a_message_that_is_too_large_stops_no_other(edges: Edges, size: int) -> None:
-    """One that is little too large is refused and counted; of another nothing is read."""
+def test_too_large_messages_stop_no_other(edges: Edges, size: int) -> None:
+    """A message slightly above the limit is refused and counted; of a much larger one nothing is read."""
     before, piped, refused = accepted(edges), edges.count("pipeline", "accepted"), edges.count("pipeline", "refused")
     said = len(edges.text())
     with (
@@ -131,7 +131,7 @@ def test_a_message_that_is_too_large_stops_no_other(edges: Edges, size: int) -> 
 
 
 @pytest.mark.long
-def test_a_message_of_parts_without_end_is_refused(edges: Edges) -> None:
+def test_a_message_of_endless_parts_is_refused(edges: Edges) -> None:
     piped, parts = edges.count("pipeline", "accepted"), edges.count("pipeline", "parts")
     with edges.socket(zmq.PUSH, "pipeline") as push:
         push.send_multipart([b"a", *[b"<x/>"] * 100_000])
@@ -140,18 +140,16 @@ def test_a_message_of_parts_without_end_is_refused(edges: Edges) -> None:
     assert edges.count("pipeline", "parts") - parts == 1
 
 
-def test_a_gateway_that_comes_back_is_found_again(edges: Edges) -> None:
+def test_edges_reconnect_to_a_restarted_gateway(edges: Edges) -> None:
     assert edges.ask(b"publish", b"a", b"<x/>")[0] == b"ok"
     edges.gateway.kill()
-    wait_for(lambda: edges.ask(b"publish", b"a", b"<x/>")[0] == b"error", "it is said")
+    wait_for(lambda: edges.ask(b"publish", b"a", b"<x/>")[0] == b"error", "an error answer")
     edges.gateway.start()
-    wait_for(lambda: edges.ask(b"publish", b"a", b"<x/>")[0] == b"ok", "it goes on")
+    wait_for(lambda: edges.ask(b"publish", b"a", b"<x/>")[0] == b"ok", "an ok answer")
     assert edges.stop() == 0
 
 
-def test_with_curve_only_known_keys_come_in_and_each_has_its_rights(
-    tmp_path: Path, kafka_settings: KafkaSettings
-) -> None:
+def test_with_curve_only_known_keys_connect_with_their_rights(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
     users, policy, clients = tmp_path / "users.toml", tmp_path / "policy.toml", tmp_path / "clients.toml"
     write_users({name: User(name, hash_password(f"secret-{name}")) for name in ("anna", "edge")}, users)
     policy.write_text('[[allow]]\ndo = ["publish"]\ntopics = ["a//."]\nusers = ["anna"]\n')
@@ -184,9 +182,7 @@ def test_with_curve_only_known_keys_come_in_and_each_has_its_rights(
         assert "secret-anna" not in edges.text()
 
 
-def test_off_this_machine_keys_are_needed_and_a_taken_port_is_named(
-    tmp_path: Path, kafka_settings: KafkaSettings
-) -> None:
+def test_beyond_loopback_keys_are_needed_busy_ports_are_named(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
     for setting, text in (
         ('asked = "tcp://0.0.0.0:5558"', "curve_key_file"),
         ('asked = "tcp://127.0.0.1:x"', "zmq.asked"),

@@ -1,4 +1,4 @@
-"""One connection of the gateway's protocol without a socket: packets go in, and what is written is kept."""
+"""One connection of the gateway's protocol without a socket: packets are passed in, written bytes are stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Asked = tuple[str, str, bytes, bool]
 
 
 class Wire(asyncio.Transport):
-    """Keeps what is written, and says whether the protocol reads."""
+    """A transport that stores written bytes and has the state of reading."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,43 +30,36 @@ class Wire(asyncio.Transport):
         self.reading = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Kept until the end."""
         if not self.closed:
             self.written += data
 
     def can_write_eof(self) -> bool:
-        """As sockets can."""
         return True
 
     def write_eof(self) -> None:
-        """Nothing can follow."""
         self.closed = True
 
     def close(self) -> None:
-        """Nothing can follow."""
         self.closed = True
 
     abort = close
 
     def is_closing(self) -> bool:
-        """Whether it is closed."""
         return self.closed
 
     def pause_reading(self) -> None:
-        """As of a socket."""
         self.reading = False
 
     def resume_reading(self) -> None:
-        """As of a socket."""
         self.reading = True
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        """Nobody is at the other end."""
+        """No peer address."""
         return default
 
 
 class Noting:
-    """An application that notes what it is asked and answers `ok`, while `hold` is set only when that is over."""
+    """An application that records each request and answers `ok`; `hold` is set except while it waits."""
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
@@ -74,7 +67,6 @@ class Noting:
         self.hold: asyncio.Event | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """One request."""
         body, more, whole = b"", True, True
         while more:
             message = await receive()
@@ -92,7 +84,7 @@ class Noting:
 
 @cache
 def loop() -> asyncio.AbstractEventLoop:
-    """The one loop of all of them, which only runs in `spin`."""
+    """The one loop of all connections; it runs only in `spin`."""
     return asyncio.new_event_loop()
 
 
@@ -104,7 +96,7 @@ def _config() -> uvicorn.Config:
 
 
 def spin(turns: int = 4) -> None:
-    """Let the loop go round so many times."""
+    """Run this number of iterations of the loop."""
     for _ in range(turns):
         loop().call_soon(loop().stop)
         loop().run_forever()
@@ -125,30 +117,30 @@ class BareConnection:
         self.protocol.connection_made(self.wire)
 
     def send(self, packet: bytes, turns: int = 4) -> None:
-        """What the socket would give, if it were read from."""
+        """Receive data, as from the socket."""
         if not self.wire.closed:
-            assert self.wire.reading, "nobody reads"
+            assert self.wire.reading, "the transport is paused"
             self.protocol.data_received(packet)
             spin(turns)
 
     def settle(self) -> None:
-        """Wait until no request waits for its turn."""
+        """Wait until no request is queued."""
         while self.protocol.pipeline and not self.wire.closed:
             waits = len(self.protocol.pipeline)
             spin()
-            assert len(self.protocol.pipeline) < waits, "a request waits for ever"
+            assert len(self.protocol.pipeline) < waits, "a request stays in the queue"
         spin()
 
     @property
     def answered(self) -> bytes:
-        """All that was written."""
+        """All bytes written."""
         return bytes(self.wire.written)
 
     def lose(self) -> None:
-        """The other end hangs up; nothing of the connection may be left."""
+        """The peer disconnects; all resources of the connection must be released."""
         self.protocol.connection_lost(None)
         spin()
         assert not self._state.connections
         assert not self._state.tasks
         assert not self._idle
-        assert not self._inflight.taken, "memory is reserved that nobody has"
+        assert not self._inflight.taken, "reserved memory without a request"

@@ -1,4 +1,4 @@
-"""A Python with all packages that Arborcast needs, and without Arborcast: what the hosts of a cluster have."""
+"""A Python with all dependencies of Arborcast, but without Arborcast: as on the hosts of a cluster."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def bare_python(folder: Path) -> Path:
-    """Make one in `folder`; its executable."""
+    """Create one in `folder`; returns its executable."""
     venv.create(folder, with_pip=False, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
-    # A folder that a .pth file names is searched for packages, but not for further .pth files: that of an editable
-    # installation has no effect.
+    # Python reads no .pth files in a folder that is itself named by one: that of an editable installation has no
+    # effect.
     (packages / "packages.pth").write_text("\n".join(site.getsitepackages()) + "\n")
     return folder / "bin" / "python"

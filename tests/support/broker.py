@@ -1,4 +1,4 @@
-"""Real Kafka brokers for tests: one shared by the whole run, and one of its own for a test that kills it."""
+"""Real Kafka brokers for tests: one shared by the whole run, and one for tests that kill it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _class_archive() -> Path | None:
 
 
 def settings_for(broker: KafkaBroker) -> KafkaSettings:
-    """Settings that reach the broker, under a topic prefix of their own."""
+    """Settings for the broker, with a unique topic prefix."""
     return _unshared(broker.bootstrap_servers)
 
 
@@ -103,13 +103,13 @@ def _unshared(bootstrap_servers: str) -> KafkaSettings:
 
 
 def records_in(kafka: KafkaSettings, log: str) -> list[ConsumerRecord]:
-    """All that a log holds, in order within each partition."""
+    """All records of a log, in order within each partition."""
     with LogScan(kafka, log) as opened:
         return list(opened.read_all())
 
 
 def notifications_in(kafka: KafkaSettings, log: str = "notifications") -> list[Notification]:
-    """Those that a log holds."""
+    """The notifications of a log."""
     return [found for record in records_in(kafka, log) if (found := notification_in(record)) is not None]
 
 
@@ -132,7 +132,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings]:
 
 @pytest.fixture
 def kafka_settings(kafka: KafkaSettings) -> KafkaSettings:
-    """The shared broker under a topic prefix that no other test has."""
+    """The shared broker, with a unique topic prefix."""
     return _unshared(kafka.bootstrap_servers)
 
 
@@ -147,8 +147,8 @@ def _mortal_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBr
 
 @pytest.fixture
 def own_broker(_mortal_broker: KafkaBroker) -> KafkaBroker:
-    """A started broker that the test may stop, kill and start, while no other test uses it; `settings_for` reaches
-    it. What earlier tests have left in it has other names."""
+    """A started broker that the test may stop, kill and start, while no other test uses it; `settings_for` has
+    settings for it. Records of earlier tests have other names."""
     if _mortal_broker.pid is None:
         _mortal_broker.start()
     return _mortal_broker

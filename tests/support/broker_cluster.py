@@ -1,4 +1,4 @@
-"""A real Kafka cluster on loopback: three brokers, each of which may be killed and started again."""
+"""A real Kafka cluster on loopback: three brokers, each of which can be killed and started again."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class NodeLayout(BrokerLayout):
     voters: Sequence[int] = ()
 
     def properties(self) -> dict[str, str]:
-        """The embedded broker's with what docs/operations.md recommends for several."""
+        """The properties of the embedded broker, with those that docs/operations.md recommends for several."""
         host = processes.LOOPBACK
         voters = ",".join(f"{number}@{host}:{port}" for number, port in enumerate(self.voters, start=1))
         return super().properties() | {
-            # With Kafka's default of 9 s the loss of a broker is noticed, and its partitions led by others, after 12 s.
+            # Kafka's default is 9 s: the loss of a broker is noticed, and its partitions get other leaders, after 12 s.
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "500",
             "node.id": str(self.node),
@@ -78,18 +78,18 @@ class BrokerCluster:
             broker.wait_until_it_answers(TIMEOUT_S)
 
     def settings(self, **changes: object) -> KafkaSettings:
-        """Settings for an engine on it."""
+        """Settings for an engine on this cluster."""
         servers = ",".join(broker.bootstrap_servers for broker in self.brokers)
         values: dict[str, Any] = {"bootstrap_servers": servers, "partitions": 3, "replication": BROKERS, **changes}
         return KafkaSettings(**values)
 
     def wait_until_in_sync(self, settings: KafkaSettings, timeout: float = TIMEOUT_S) -> None:
-        """Until every partition of the engine's logs has all its replicas."""
+        """Wait until every partition of the engine's logs has all its replicas in sync."""
         names = [specification.name for specification in specifications(settings)]
         with closing(Admin(settings)) as admin:
 
             def in_sync() -> bool:
-                # A broker that has just gone, or comes, may be the one that is asked.
+                # The broker that answers may be starting or stopping.
                 with suppress(InfrastructureError):
                     states = [state for states in admin.partitions(names).values() for state in states]
                     return all(state.leader > 0 and state.in_sync == state.replicas for state in states)
@@ -103,14 +103,14 @@ class BrokerCluster:
         return int(json.loads(state.read_text())["leaderId"])
 
     def kill(self) -> None:
-        """End all of it."""
+        """Kill all brokers."""
         for broker in self.brokers:
             broker.kill()
 
 
 @contextmanager
 def running_brokers(folder: Path) -> Iterator[BrokerCluster]:
-    """A started cluster, killed in the end."""
+    """A started cluster, killed at the end."""
     cluster = BrokerCluster(folder)
     try:
         cluster.start()

@@ -1,7 +1,7 @@
-"""A camera of ours: an HTTP server that speaks ONVIF's device and event services, with the faults of real ones.
+"""A simulated camera: an HTTP server with ONVIF's device and event services, and the faults of real cameras.
 
-It knows nothing of our code: messages are read with a plain XML parser and written by hand. `tests/unit/ingest/cameras`
-has cameras in virtual time; this one is for what HTTP and XML add.
+It uses no product code: messages are read with a plain XML parser and written by hand. `tests/unit/ingest/cameras`
+has cameras in virtual time; this one is for HTTP and XML.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Subscribed:
 
 
 def envelope(body: str) -> bytes:
-    """A message of the camera."""
+    """A SOAP message of the camera."""
     return _ENVELOPE.format(body).encode()
 
 
@@ -76,7 +76,7 @@ class _Refused(Exception):
 
 @dataclass
 class Camera:
-    """A context manager. The fields are its settings and its faults; all may be changed while it runs."""
+    """A context manager. The fields are its settings and its faults; they may be changed while it runs."""
 
     user: str = ""
     password: str = ""
@@ -121,13 +121,13 @@ class Camera:
     def happens(
         self, topic: str = "tns1:VideoSource/MotionAlarm", source: str = "1", value: str = "true", name: str = "Source"
     ) -> None:
-        """An event of a property, for all subscriptions."""
+        """Send an event of a property to all subscriptions."""
         with self._changed:
             self.states[topic, source] = value
         self.sends(event(topic, source, value, name=name))
 
     def sends(self, message: str) -> None:
-        """A message to all subscriptions."""
+        """Send a message to all subscriptions."""
         with self._changed:
             live = self._live()
             for each in live.values():
@@ -141,7 +141,7 @@ class Camera:
                 assert answer.status_code in (200, 202), answer.text
 
     def forget(self) -> None:
-        """A reboot, as far as subscriptions are concerned."""
+        """Drop all subscriptions, as a reboot does."""
         with self._changed:
             self.subscriptions.clear()
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""An authority of our own and what it has signed, made with openssl, for tests of TLS."""
+"""A certificate authority and its certificates, made with openssl, for tests of TLS."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Certificates:
         return str(self.folder / f"{name}.key")
 
     def server(self, name: str = "server", *, ask_client: bool = False) -> ssl.SSLContext:
-        """What a receiver with this certificate listens with."""
+        """The TLS context of a server with this certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate(name), self.key(name))
         if ask_client:
@@ -38,7 +38,7 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """`server` is for 127.0.0.1, `elsewhere` for another host, `client` is for clients, `stranger` signed by itself."""
+    """`server` is for 127.0.0.1, `elsewhere` for another host, `client` is for clients, `stranger` is self-signed."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("openssl is not installed")

@@ -1,10 +1,10 @@
-"""A real browser for tests: one Chromium for each file of tests, a context of its own for each visitor.
+"""A real browser for tests: one Chromium for each test file, and a separate context for each visitor.
 
-`python -m tests.support.chromium` finds it, or unpacks Debian's package into the cache. Playwright's own download comes
-from a host that not every machine reaches.
+`python -m tests.support.chromium` finds it, or unpacks Debian's package into the cache. Playwright's own download needs
+a host that not every machine reaches.
 
-Not one for the whole run: while Playwright is there, its event loop counts as running in this thread, and tests of
-other files could not begin theirs.
+Not one for the whole run: while Playwright runs, its event loop counts as running in this thread, and tests of
+other files could not start theirs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.debian import DebianProgram, provision_main, required
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, Request
 
-# However slow the machine is.
+# For slow machines.
 PATIENCE_S = 120.0
 
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -40,7 +40,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 CHROMIUM = DebianProgram(
     "chromium",
-    # Without a font there is no text, and so no size of anything; Playwright's driver needs libatomic.
+    # Without a font, text has no size; Playwright's driver needs libatomic.
     ("chromium", "chromium-common", "fonts-dejavu-core", "libatomic1"),
     lambda root: [root / "usr/lib/chromium/chromium"],
     never=re.compile(r"^(libc6|.*-perl|perl.*)$"),
@@ -61,7 +61,7 @@ class ChromiumInstall:
 
 
 def find() -> ChromiumInstall | None:
-    """One that starts: the system's, else the one in the cache. No network."""
+    """A program that starts: the system's, else the one in the cache. No network."""
     executable = next((found for name in _NAMES if (found := shutil.which(name))), None)
     if executable is not None:
         return ChromiumInstall(Path(executable), debian.environment(()))
@@ -84,12 +84,12 @@ def _at(root: Path) -> ChromiumInstall:
 
 
 def require_chromium() -> ChromiumInstall:
-    """The browser's files, or skip the test aloud; where CI=true a missing one fails the run instead."""
+    """The install, or skip the test with a line in the summary; with CI=true a missing one fails the run."""
     return required(provision, "NO CHROMIUM, so no page was seen in a real browser")
 
 
 class Chromium:
-    """A browser without a window, started again when it has crashed. What is not on loopback is beyond its reach."""
+    """A headless browser, started again after a crash. It reaches only loopback."""
 
     def __init__(self, playwright: Playwright, install: ChromiumInstall) -> None:
         self._playwright = playwright
@@ -103,7 +103,7 @@ class Chromium:
                 # Containers have no namespaces for its sandbox, and little shared memory.
                 args=["--no-sandbox", "--disable-dev-shm-usage"],
                 env=dict(self._install.environment),
-                # Nobody listens there.
+                # A proxy address without a listener.
                 proxy={"server": "http://127.0.0.1:9", "bypass": ",".join(_LOOPBACK)},
             )
         return self._browser
@@ -115,14 +115,14 @@ class Chromium:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Chromium]:
-    from playwright.sync_api import sync_playwright  # all other tests go without
+    from playwright.sync_api import sync_playwright  # only for these tests
 
     install = require_chromium()
     with pytest.MonkeyPatch.context() as patch:
-        # Its driver starts in our environment, and may need the same libraries.
+        # Its driver starts in this environment, and may need the same libraries.
         for name, value in install.environment.items():
             patch.setenv(name, value)
-        patch.setenv("DEBUG", "pw:browser")  # what the browser says, and the signal that ended it
+        patch.setenv("DEBUG", "pw:browser")  # the browser's output, and the signal that ended it
         playwright = sync_playwright().start()
     browser = Chromium(playwright, install)
     try:
@@ -133,7 +133,7 @@ def chromium() -> Iterator[Chromium]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test in which the browser itself crashes, as it does once in some ten thousand, is run again."""
+    """A test in which the browser itself crashes, as in about one of ten thousand, is run again."""
     for item in items:
         if item.get_closest_marker("browser"):
             item.add_marker(pytest.mark.flaky(reruns=2, only_rerun="TargetClosedError"))
@@ -141,7 +141,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass
 class Visitors:
-    """Opens pages, each as a visitor of its own, and remembers what went wrong on them."""
+    """Opens each page in a new context, and collects its errors."""
 
     chromium: Chromium
     contexts: list[BrowserContext] = field(default_factory=list)
@@ -160,7 +160,7 @@ class Visitors:
         return context.new_page()
 
     def close(self) -> list[str]:
-        """Close all pages; what went wrong on them."""
+        """Close all pages; returns their errors."""
         for context in self.contexts:
             context.close()
         return [each for each in self.complaints if not any(part in each for part in self.expected)]
@@ -171,7 +171,7 @@ class Visitors:
             self.complaints.append(f"something was asked for beyond loopback: {request.url}")
 
     def _said(self, message: ConsoleMessage) -> None:
-        # What the policy of content refuses is said there, too.
+        # Violations of the content security policy are console messages, too.
         if message.type in ("error", "warning"):
             self.complaints.append(f"{message.type} in the browser's console: {message.text}")
 
@@ -189,7 +189,7 @@ class _Blank(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def elsewhere() -> Iterator[str]:
-    """The origin of a page without content, which is not one of ours."""
+    """The origin of a page without content, of another site."""
     with HTTPServer(("127.0.0.1", 0), _Blank) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
@@ -200,8 +200,8 @@ def elsewhere() -> Iterator[str]:
 
 @pytest.fixture
 def visit(chromium: Chromium) -> Iterator[Visitors]:
-    """Opens pages. What a page asks for beyond loopback, an error of a script, a line of error in the browser's
-    console: each fails the test."""
+    """Opens pages. A request beyond loopback, an error of a script or an error line in the browser's
+    console fails the test."""
     visitors = Visitors(chromium)
     yield visitors
     assert visitors.close() == []
@@ -213,7 +213,7 @@ def faults(page: Page) -> list[str]:
 
     page.evaluate(AXE_SCRIPT)
     found = []
-    # In the second scheme only the rules of colours: all others have the same result.
+    # In the second scheme only the rules for colours: all others have the same result.
     for scheme, rules in zip(
         SCHEMES, ({}, {"runOnly": ["color-contrast", "link-in-text-block"], "preload": False}), strict=True
     ):

@@ -1,4 +1,4 @@
-"""Runs the `arborcast` command the way a shell does."""
+"""The `arborcast` command as a shell runs it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from arborcast.core.settings import KafkaSettings
 
 
 class Shell:
-    """Runs commands under one settings file, if there is one, in this process. With `kafka` the file is written: for
+    """Runs commands under one settings file, if present, in this process. With `kafka` the file is written: for
     its logs, without an engine. `words` come before the arguments of a call."""
 
     def __init__(self, config: Path | None = None, kafka: KafkaSettings | None = None, *words: str) -> None:
@@ -34,20 +34,20 @@ class Shell:
             )
 
     def __call__(self, *arguments: str, typed: str = "") -> str:
-        """What the command prints. Raises what it raises."""
+        """The output of the command. Raises its exceptions."""
         return self.command(*self._words, *arguments, typed=typed)
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self(*arguments, "--json"))
 
     def command(self, *arguments: str, typed: str = "") -> str:
-        """The same without `words`."""
+        """The same command without `words`."""
         done = self.run(*arguments, typed=typed)
         assert done.exit_code == 0, done.output
         return done.stdout
 
     def run(self, *arguments: str, typed: str = "", **env: str) -> Result:
-        """The same whatever its exit status."""
+        """Run the command with any exit status."""
         given = [*arguments, *self._config]
         return CliRunner().invoke(app, given, input=typed, env=env, catch_exceptions=False)
 
@@ -57,7 +57,7 @@ COMMAND = str(Path(sys.executable).parent / "arborcast")
 
 @dataclass(frozen=True)
 class Engine:
-    """An embedded engine in a data directory; ports are free ones."""
+    """An embedded engine in a data directory, on free ports."""
 
     home: Path
 
@@ -74,7 +74,7 @@ class Engine:
     def run_here(
         self, *arguments: str, input: str = "", check: bool = True, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end in this process: the same entry point, without the second that a process costs."""
+        """Run a command to its end in this process: the same entry point, without the second of a process start."""
         # With a buffer: some commands write bytes.
         out, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
         with (
@@ -95,7 +95,7 @@ class Engine:
         return subprocess.CompletedProcess(arguments, status, printed, complained)
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-        """Start a command and leave it running, in a process group of its own."""
+        """Start a command in a process group and leave it running."""
         return subprocess.Popen(
             [COMMAND, *arguments],
             stdout=subprocess.PIPE,
@@ -107,36 +107,35 @@ class Engine:
         )
 
     def environment(self, more: dict[str, str] | None) -> dict[str, str]:
-        """What every command of this engine gets."""
+        """The environment of every command of this engine."""
         return {**os.environ, "ARBORCAST_HOME": str(self.home), **(more or {})}
 
     def up(self, *arguments: str) -> None:
-        """Bring it up, detached."""
+        """Start the engine, detached."""
         self.run("up", "--detach", "--gateway-port", "0", "--kafka-port", "0", *arguments)
 
     def down(self) -> None:
-        """Stop it."""
         self.run("down")
 
     def status(self) -> dict[str, Any]:
-        """What `status --json` says."""
+        """The output of `status --json`."""
         document: dict[str, Any] = json.loads(self.run_here("status", "--json", check=False).stdout)
         return document
 
     @property
     def gateway(self) -> str:
-        """Base address of the gateway."""
+        """Base URL of the gateway."""
         address: str = self.status()["addresses"]["gateway"]
         return address
 
     @property
     def broker(self) -> str:
-        """Address of its NotificationBroker."""
+        """URL of the NotificationBroker."""
         address: str = self.status()["addresses"]["notification_broker"]
         return address
 
     def processes(self) -> list[psutil.Process]:
-        """Every process that has this data directory in its command line or as its current folder."""
+        """All processes with this data directory in their command line or as their working directory."""
         found = []
         for process in psutil.process_iter():
             try:

@@ -1,4 +1,4 @@
-"""The console for tests: over a control log that is a list, or over Kafka's; asked in this process, or served."""
+"""The console for tests: over a control log that is a list, or over Kafka's; called in this process, or served."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KEYS = KeyRing({"test": b"k" * 32})
 
 @dataclasses.dataclass
 class ConsoleParts:
-    """A console over a list of control records. `changes.error` makes Kafka go away, `trouble` says so."""
+    """A console over a list of control records. With `changes.error` Kafka is away; `trouble` is the message."""
 
     control: ControlView
     changes: ControlList
@@ -47,14 +47,13 @@ class ConsoleParts:
     ready: bool = True
 
     def subscription(self, name: str) -> Subscription:
-        """One that there is."""
         found = self.control.table.get(name)
-        assert found is not None, f"there is no {name}"
+        assert found is not None, f"no subscription {name}"
         return found
 
     def put(self, *records: ControlRecord) -> None:
-        """Somebody else has written these."""
-        # Not by way of `commit`: beside a browser of Playwright's no other event loop can run.
+        """Append records of another writer."""
+        # Not through `commit`: no other event loop can run beside Playwright's browser.
         self.changes.records += records
         for record in records:
             self.control.apply(record)
@@ -89,7 +88,7 @@ def console_parts(
 
 
 def settings_in(home: Path, **overrides: Any) -> Settings:
-    """Settings as a file in an empty folder would give them; `overrides` as on the command line (`kafka__prefix`)."""
+    """Settings of a file in an empty folder; `overrides` as on the command line (`kafka__prefix`)."""
     file = home / "console-test.toml"
     home.mkdir(exist_ok=True)
     file.touch()
@@ -98,7 +97,7 @@ def settings_in(home: Path, **overrides: Any) -> Settings:
 
 
 class Browser:
-    """A browser without script: keeps cookies, follows redirects, fills in forms of the page that it has."""
+    """A browser without script: keeps cookies, follows redirects, fills in the forms of the current page."""
 
     def __init__(self, app: Any, host: str = "127.0.0.1:8090", client: str = "127.0.0.1") -> None:
         self._transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=(client, 5000))
@@ -107,37 +106,37 @@ class Browser:
         self.answer = httpx.Response(0)
 
     def goes_on_with(self, app: Any) -> None:
-        """The server was started again; what the browser knows it still does."""
+        """Continue with another server process, with the same cookies."""
         self._transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=("127.0.0.1", 5000))
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         return self._ask("GET", path, headers)
 
     def post(self, path: str, fields: Mapping[str, Any], **headers: str) -> httpx.Response:
-        """A form as it is, without a token that the page has."""
+        """POST a form without the page's token."""
         return self._ask("POST", path, headers, data=dict(fields))
 
     def submit(self, action: str, /, files: Mapping[str, Any] | None = None, **fields: Any) -> httpx.Response:
-        """The form of the current page with this action, with these fields filled in or changed."""
+        """Submit the form of the current page with this action, with these fields filled in or changed."""
         return self._ask("POST", action, {}, data={**values_of(self.page, action), **fields}, files=files)
 
     @property
     def page(self) -> html.HtmlElement:
-        # A place where a line may break is no text of its own.
+        # `wbr` is no text.
         return html.document_fromstring(self.answer.text.replace("<wbr>", ""))
 
     @property
     def text(self) -> str:
-        """What a person reads, in one line."""
+        """The visible text, in one line."""
         return " ".join(" ".join(self.page.xpath("//main//text()")).split())
 
     def rows(self, table: int = 1) -> list[str]:
-        """What a person reads in the rows of a table, counted from 1."""
+        """The visible text of a table's rows, counted from 1."""
         found = self.page.xpath(f"(//main//table)[{table}]/tbody/tr")
         return [" ".join(" ".join(each.xpath(".//text()")).split()) for each in found]
 
     def shows_hostile(self, *secrets: str) -> bool:
-        """Whether the page has markup or a change of direction that a stranger wrote, or one of these secrets."""
+        """Whether the page has injected markup, a bidirectional control character, or one of these secrets."""
         main = self.answer.text.partition("<main")[2] or self.answer.text
         return any(each in main for each in ("<img src=x", "<script>alert", "\u202e", *secrets))
 
@@ -157,7 +156,7 @@ class Browser:
 
 
 def values_of(page: html.HtmlElement, action: str) -> dict[str, Any]:
-    """What the first form with this action holds."""
+    """The values of the first form with this action."""
     forms = [form for form in page.forms if form.get("action") == action]
     assert forms, f"no form {action} in {[form.get('action') for form in page.forms]}"
     given: dict[str, Any] = {}
@@ -167,14 +166,14 @@ def values_of(page: html.HtmlElement, action: str) -> dict[str, Any]:
 
 
 def submitted(browser: httpx.Client, page: httpx.Response, action: str, /, **fields: Any) -> httpx.Response:
-    """The form of a page, sent by a browser at a real server."""
+    """A form of a page, as a browser sends it to a real server."""
     values = values_of(html.document_fromstring(page.text), action)
     return browser.post(action, data={**values, **fields}, follow_redirects=True)
 
 
 @contextlib.contextmanager
 def served(app: Any) -> Iterator[str]:
-    """The address at which the application is served to real browsers until the block ends."""
+    """The URL at which the application is served to real browsers until the block ends."""
     listener = listen(ConsoleSettings(port=0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What admin functions return, for screens that show it."""
+"""Results of admin functions, for the screens that show them."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ FEDERATED = {
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answers: Mapping[Any, Any] = ANSWERS) -> Asked:
-    """No function of `admin` is run: these are their answers. Returns the questions. An exception is raised."""
+    """Replace functions of `admin` by these answers; returns the calls. An exception is raised."""
     runs: Asked = []
 
     async def value(_self: Questions, function: Any, arguments: tuple[Any, ...], **_: Any) -> Any:

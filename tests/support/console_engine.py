@@ -1,4 +1,4 @@
-"""An engine with its console, and its topics in LDAP; and pictures of one that runs for some minutes:
+"""An engine with a console, its topics in LDAP; and screenshots after some minutes of demonstration:
 
 python -m tests.support.console_engine 10
 """
@@ -26,7 +26,7 @@ from tests.support.waiting import wait_until
 
 @dataclass(frozen=True)
 class ConsoleEngine:
-    """The engine, where its console is, and what the base of its topics in LDAP is called."""
+    """An engine, the URL of its console, and the DN of its topics in LDAP."""
 
     engine: Engine
     console: str
@@ -37,7 +37,7 @@ class ConsoleEngine:
 
     @classmethod
     def stop_last(cls) -> None:
-        """Stop the one that runs, if there is one."""
+        """Stop the running engine, if any."""
         if cls._last is not None:
             cls._last.down()
             cls._last = None
@@ -45,7 +45,7 @@ class ConsoleEngine:
 
 @pytest.fixture(scope="session")
 def console_engine(slapd: Slapd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleEngine]:
-    """One for tests of the console and of the command; each has trees of its own."""
+    """One for tests of the console and of the command; each test has its trees."""
     home = tmp_path_factory.mktemp("console-engine") / "home"
     home.mkdir()
     base = f"ou=console{os.getpid()},{SUFFIX}"
@@ -53,7 +53,7 @@ def console_engine(slapd: Slapd, tmp_path_factory: pytest.TempPathFactory) -> It
     settings.write_text(
         f'[directory]\nkind = "ldap"\nurl = "{slapd.url}"\nbase_dn = "{base}"\nbind = "simple"\n'
         f'bind_dn = "{ENGINE_DN}"\npassword = "{ENGINE_PASSWORD}"\npoll_interval_s = 0.1\n[metrics]\nsample_s = 1\n'
-        # A busy machine takes its time for Spark's start and for the end.
+        # Spark's start and stop are slow on a busy machine.
         "[stack]\nstart_timeout_s = 400\nstop_timeout_s = 60\n"
     )
     settings.chmod(0o600)
@@ -66,7 +66,7 @@ def console_engine(slapd: Slapd, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def _take_pictures(minutes: float) -> None:
-    """Of an engine that runs its demonstration for so long."""
+    """Screenshots after this many minutes of the demonstration."""
     from playwright.sync_api import sync_playwright
 
     install = require_chromium()

@@ -1,4 +1,4 @@
-"""A console with something to see, and pictures of it for the documents:
+"""A console with example data, and screenshots of it for the documents:
 
 python -m tests.support.console_example
 """
@@ -62,7 +62,7 @@ def _records() -> Iterable[ControlRecord]:
 def example(
     home: Path, more: Iterable[ControlRecord] = (), settings: Mapping[str, str] = MappingProxyType({})
 ) -> ConsoleParts:
-    """A plant, a building, and who looks at them."""
+    """A plant, a building, and their subscribers."""
     return console_parts(home, [*_records(), *more], settings=settings)
 
 

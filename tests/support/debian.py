@@ -1,8 +1,8 @@
-"""Programs of Debian's that tests need, unpacked into the cache where the machine has none.
+"""Debian programs for tests, unpacked into the cache if they are not installed.
 
-No root, no system service, nothing installed: `apt-get download` and `dpkg -x` into a directory of ours. The second run
-finds everything there and needs no network. Where neither works, the tests that need the program say so in the summary
-of the run (and fail where CI=true).
+No root, no system service, nothing installed: `apt-get download` and `dpkg -x` into the cache directory. The second run
+uses it without a network. If the download fails, the tests that need the program are skipped with a line in the summary
+of the run (or fail with CI=true).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Found = TypeVar("Found")
 
 
 class Unavailable(Exception):
-    """The program is not here and we cannot get it. The message says why and what to do."""
+    """The program is not installed and cannot be unpacked. The message has the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class DebianProgram:
-    """`packages` have it; `binaries` are the files in them whose shared libraries have to be there, too. Packages that
-    `never` matches are not unpacked, and libraries of libraries are followed `rounds` times."""
+    """`packages` contain it; `binaries` are the files whose shared libraries are needed, too. Packages that
+    `never` matches are not unpacked; dependencies of libraries are followed `rounds` times."""
 
     name: str
     packages: tuple[str, ...]
@@ -40,7 +40,7 @@ class DebianProgram:
 
     @property
     def cache(self) -> Path:
-        """Where it is unpacked: below ARBORCAST_CACHE, by default ~/.cache/arborcast."""
+        """The folder of the unpacked program: below ARBORCAST_CACHE, by default ~/.cache/arborcast."""
         root = os.environ.get("ARBORCAST_CACHE")
         return (Path(root) if root else Path.home() / ".cache" / "arborcast") / self.name
 
@@ -49,15 +49,15 @@ class DebianProgram:
         return self.cache / "root"
 
     def libraries(self, root: Path) -> tuple[Path, ...]:
-        """For LD_LIBRARY_PATH."""
+        """The value of LD_LIBRARY_PATH."""
         return tuple(sorted({found.parent for found in root.glob("**/*.so*")}))
 
     def starts(self, root: Path) -> bool:
-        """Whether it is there, with all shared libraries that the loader will look for."""
+        """Whether it is unpacked with all shared libraries that the loader needs."""
         return bool(self.binaries(root)) and self.missing(root) == set()
 
     def missing(self, root: Path) -> set[str] | None:
-        """Names of shared libraries that the loader would not find; None when something is no program at all."""
+        """Names of missing shared libraries; None when a file is no program."""
         result = subprocess.run(
             ["/usr/bin/ldd", *map(str, self.binaries(root))],
             env=environment(self.libraries(root)),
@@ -70,7 +70,7 @@ class DebianProgram:
         return set(re.findall(r"^\s*(\S+) => not found", result.stdout, re.MULTILINE))
 
     def unpack(self, say: Callable[[str], None]) -> Path:
-        """Download it and unpack it; the folder. Raises Unavailable."""
+        """Download and unpack it; returns the folder. Raises Unavailable."""
         if not (shutil.which("apt-get") and shutil.which("dpkg")):
             raise Unavailable(
                 f"{self.name} is not on the PATH and this is not Debian or Ubuntu: install it with your package tool"
@@ -110,20 +110,20 @@ class DebianProgram:
 
 
 def environment(libraries: Iterable[Path]) -> dict[str, str]:
-    """The environment to start something in; `libraries` is empty for a program of the system's own."""
+    """The environment to start the program in; `libraries` is empty for a system program."""
     path = os.pathsep.join(map(str, libraries))
     return {**os.environ, "LD_LIBRARY_PATH": path} if path else dict(os.environ)
 
 
 def refuse(reason: str) -> NoReturn:
-    """Skip the test aloud; where CI=true fail the run instead."""
+    """Skip the test with a line in the summary; fail the run with CI=true."""
     if os.environ.get("CI") == "true":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
 
 
 def required(provision: Callable[[Callable[[str], None]], Found], missed: str) -> Found:
-    """What `provision` finds; without it the test is skipped aloud, or fails where CI=true."""
+    """The result of `provision`; without it the test is skipped with a line in the summary, or fails with CI=true."""
     try:
         return provision(lambda line: None)
     except Unavailable as error:
@@ -131,7 +131,7 @@ def required(provision: Callable[[Callable[[str], None]], Found], missed: str) -
 
 
 def provision_main(name: str, whose: str, provision: Callable[[Callable[[str], None]], object]) -> int:
-    """For `make setup`: exit code 0 even without it, since nothing but tests needs one; 1 where CI=true."""
+    """For `make setup`: exit code 0 even without the program, which only tests need; 1 with CI=true."""
     try:
         provision(lambda line: print(line, flush=True))
     except Unavailable as error:
@@ -142,7 +142,7 @@ def provision_main(name: str, whose: str, provision: Callable[[Callable[[str], N
 
 
 def _apt_options(package: str, scratch: Path, say: Callable[[str], None]) -> list[str]:
-    """Options under which apt-get knows the package, with package lists of our own where the machine has none."""
+    """Options with which apt-get finds the package, with downloaded package lists if the machine has none."""
     if "Candidate: " in _run(["apt-cache", "policy", package], scratch):
         return []
     say(f"{package}: reading Debian's package lists")

@@ -27,7 +27,7 @@ WAIT_SECONDS = 120.0
 
 
 def topic(path: str, **facts: object) -> TopicRecord:
-    """A record; facts of the policy by their names too."""
+    """A topic record, with facts of the policy by name."""
     policy = {k: facts.pop(k) for k in ("retain", "priority", "routing", "publishers") if k in facts}
     return TopicRecord(parse_path(path), policy=TopicPolicy(**policy), **facts)  # type: ignore[arg-type]
 
@@ -51,7 +51,7 @@ def tree_of(*topics: TopicRecord) -> TopicTree:
 
 
 def carry_out(changes: Sequence[Change], entries: EntrySet, base: Dn) -> None:
-    """Make these changes as a directory does."""
+    """Apply these changes, as a directory does."""
     workspace = Workspace(entries, read_listing(entries, base), base)
     for change in in_writing_order(list(changes)):
         for edit in workspace.plan(change):
@@ -70,7 +70,7 @@ def _make_path(names: list[tuple[str, str]]) -> TopicPath:
 
 paths = st.lists(st.tuples(st.sampled_from(NAMESPACES), st.sampled_from(NAMES)), min_size=1, max_size=4).map(_make_path)
 
-# LDAP's Directory String: anything but the empty string. What XML cannot carry is refused by the tree's own rules.
+# LDAP's Directory String: any text but the empty string. Characters outside XML are refused by the tree's own rules.
 texts = st.text(
     st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="\ufffe\uffff"),
     min_size=1,
@@ -80,7 +80,7 @@ texts = st.text(
 
 @st.composite
 def records(draw: st.DrawFn) -> TopicRecord:
-    """Any topic record that a directory can hold, in canonical form."""
+    """Topic records that a directory can hold, in canonical form."""
     policy = TopicPolicy(
         retain=draw(st.none() | st.booleans()),
         priority=draw(st.integers(-(10**9), 10**9)),
@@ -101,7 +101,7 @@ def records(draw: st.DrawFn) -> TopicRecord:
 
 
 class Watch:
-    """Collects what a directory tells its watcher."""
+    """Collects the calls of a directory's watcher."""
 
     def __init__(self) -> None:
         self.listings: list[tuple[float, Listing]] = []
@@ -119,24 +119,24 @@ class Watch:
             self._news.notify_all()
 
     def wait(self, condition: Callable[[Listing], bool], timeout: float = WAIT_SECONDS) -> tuple[float, Listing]:
-        """(when, listing) of the newest listing once it satisfies the condition."""
+        """(time, listing) of the newest listing once it satisfies the condition."""
         with self._news:
             good = self._news.wait_for(lambda: bool(self.listings) and condition(self.listings[-1][1]), timeout)
-            assert good, f"waited {timeout} s in vain; last: {self.listings[-1:]}, errors: {self.errors[-1:]}"
+            assert good, f"no such listing within {timeout} s; last: {self.listings[-1:]}, errors: {self.errors[-1:]}"
             return self.listings[-1]
 
     def wait_paths(self, *expected: str, timeout: float = WAIT_SECONDS) -> tuple[float, Listing]:
-        """`wait` until the directory holds exactly these topics."""
+        """`wait` until the directory has exactly these topics."""
         return self.wait(lambda listing: set(listing.entries) == set(expected), timeout)
 
     def wait_error(self) -> DirectoryError:
         with self._news:
-            assert self._news.wait_for(lambda: self.errors, WAIT_SECONDS), "no error came"
+            assert self._news.wait_for(lambda: self.errors, WAIT_SECONDS), "no error was reported"
             return self.errors[-1]
 
 
 class Log:
-    """A control log in memory that feeds every record back, as a follower of the real one does."""
+    """A control log in memory whose records are read back at once, as by a follower."""
 
     def __init__(self) -> None:
         self.records: list[ControlRecord] = []

@@ -1,4 +1,4 @@
-"""The dispatch job inside the test process, on the shared Spark session, with what tests put into its logs."""
+"""The dispatch job in the test process, on the shared Spark session, with functions that write to its logs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ IN_BOTH_GEARS = pytest.mark.parametrize("gear", GEARS, indirect=True, scope="mod
 
 
 def job_settings(home: Path, kafka: KafkaSettings, gear: Mode | None = None, **push: float | str) -> JobSettings:
-    """Settings for tests: short times. Without a gear the job chooses."""
+    """Settings for tests, with short times. Without a gear the job chooses."""
     settings: dict[str, float | str] = {"connect_timeout_s": 1.0, "total_timeout_s": 2.0, **push}
     return JobSettings(
         home,
@@ -78,16 +78,16 @@ def subscription(name: str, url: str, topic: str, **more: object) -> Subscriptio
 
 
 def trigger(name: str, on: str, to: str, payload: str = "", **more: object) -> Subscription:
-    """A trigger that publishes to a topic what matched, or this payload, an element x."""
+    """A trigger that publishes the matched payload, or this one (an element x), to a topic."""
     its = Trigger(name, TopicPath(to), payload, "x" if payload else "")
     return msgspec.structs.replace(subscription(name, its.endpoint, on, **more), address="", trigger=its)
 
 
 class Logs:
-    """Writes to the control and notifications logs, as the gateway would."""
+    """Writes to the control and notifications logs, as the gateway does."""
 
     def __init__(self, kafka: KafkaSettings, numbers: Iterator[int] | None = None) -> None:
-        """`numbers` are those in the ids of its notifications."""
+        """`numbers` are the numbers in the ids of its notifications."""
         ensure_topics(kafka)
         self._kafka = kafka
         self._control = ControlLog(kafka)
@@ -106,7 +106,7 @@ class Logs:
         self.position = self._control.append(records) + 1
 
     def notify(self, topic: str, payload: bytes = b"<x/>") -> str:
-        """Append one notification, without a stamp; its id."""
+        """Append one notification without a stamp; returns its id."""
         return self.accept(topic, payload, control=UNSTAMPED)
 
     def accept(
@@ -118,9 +118,9 @@ class Logs:
         again: str = "",
         only: str = "",
     ) -> str:
-        """Append one notification that was accepted now, or then, with the control log as it is, or was; its id.
+        """Append one notification accepted now or at a time, at the end of the control log or an offset; its id.
 
-        `again` is the id of one that is sent again as the current message of its topic, to `only` this subscription.
+        `again` is the id of a notification repeated as the current message of its topic, to the subscription `only`.
         """
         notification_id = again or f"n{next(self._numbers)}"
         notification = Notification(
@@ -136,7 +136,7 @@ class Logs:
         return notification_id
 
     def notify_many(self, topics: Iterable[str]) -> list[str]:
-        """Append a notification for each topic, waiting for Kafka only once; their ids."""
+        """Append a notification for each topic, with one flush; returns their ids."""
         names, acknowledged = [], itertools.count()
         with translated("the notifications were not accepted"):
             for topic in topics:
@@ -146,11 +146,11 @@ class Logs:
                 future = self._producer.send(self._kafka.topic("notifications"), key=key, value=value)
                 future.add_callback(lambda _: next(acknowledged))
             self._producer.flush(timeout=60)
-        assert next(acknowledged) == len(names), "Kafka has not taken all of them"
+        assert next(acknowledged) == len(names), "records without acknowledgement"
         return names
 
     def raw(self, value: bytes, key: bytes = b"raw") -> None:
-        """Append any bytes to the notifications log. Raises InfrastructureError when Kafka did not acknowledge them."""
+        """Append bytes to the notifications log. Raises InfrastructureError without Kafka's acknowledgement."""
         acknowledged: list[object] = []
         try:
             with translated("the notification was not accepted"):
@@ -167,7 +167,7 @@ class Logs:
 
     def close(self) -> None:
         self._control.close()
-        with suppress(KafkaTimeoutError):  # a record that was not acknowledged, while the broker was away
+        with suppress(KafkaTimeoutError):  # an unacknowledged record of a broker outage
             self._producer.close(timeout=1)
 
 
@@ -181,9 +181,9 @@ def logs(kafka: KafkaSettings, numbers: Iterator[int] | None = None) -> Iterator
 
 
 class RunningJob:
-    """The job in a thread of this process. Tests that share one use topics and subscriptions of their own (`Own`).
+    """The job in a thread of this process. Tests that share a job use separate topics and subscriptions (`Own`).
 
-    One runs at a time, since the names of queries are unique in a Spark session: a start stops the one before."""
+    One runs at a time, since the names of queries are unique in a Spark session: a start stops the job before."""
 
     _last: RunningJob | None = None
 
@@ -199,12 +199,12 @@ class RunningJob:
 
     @property
     def modes(self) -> ModeController:
-        """Those of the job that runs."""
+        """The modes of the running job."""
         assert self._job is not None
         return self._job.modes
 
     def start(self, timeout: float = 2 * TIMEOUT_S) -> None:
-        """Return when it is ready. Raises what it has failed with."""
+        """Return when the job is ready. Raises its error."""
         RunningJob.stop_last()
         RunningJob._last = self
         ready = threading.Event()
@@ -217,7 +217,7 @@ class RunningJob:
             self.stop(timeout)
 
     def stop(self, timeout: float = 2 * TIMEOUT_S) -> None:
-        """In order. Raises what it has failed with."""
+        """Stop in order. Raises the job's error."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self.gate.close()
@@ -228,7 +228,7 @@ class RunningJob:
 
     @classmethod
     def stop_last(cls) -> None:
-        """Stop the one that runs, if there is one."""
+        """Stop the running job, if any."""
         if cls._last is not None:
             cls._last.stop()
 
@@ -253,7 +253,7 @@ class RunningJob:
 
 @contextmanager
 def running(spark: SparkSession, settings: JobSettings) -> Iterator[RunningJob]:
-    """The job, ready when the context is entered, stopped in order when it is left."""
+    """The job, ready at the entry of the context, stopped in order at its exit."""
     job = RunningJob(spark, settings)
     try:
         job.start()
@@ -263,7 +263,7 @@ def running(spark: SparkSession, settings: JobSettings) -> Iterator[RunningJob]:
 
 
 def kill_workers() -> int:
-    """Spark's Python workers: whatever they have under way is gone. How many there were."""
+    """Kill Spark's Python workers; returns their number."""
     daemons, parents = set(), {}
     for each in psutil.Process(os.getpid()).children(recursive=True):
         with suppress(psutil.Error):  # it has just ended
@@ -278,8 +278,8 @@ def kill_workers() -> int:
 
 
 class Own:
-    """What one test has of a job that several share: topics below a root of its own, subscriptions under names of its
-    own. Names go in and come out without what makes them its own."""
+    """The part of one test in a shared job: topics below a root, and subscriptions under unique names.
+    Names are passed in and returned without these prefixes."""
 
     _numbers = itertools.count(1)
 
@@ -299,7 +299,7 @@ class Own:
         return f"{self._prefix}-{subscription_id}"
 
     def subscribe(self, name: str, url: str, topic: str, **more: object) -> None:
-        """Make a subscription, or change it."""
+        """Add or change a subscription."""
         self._names.add(name)
         self._log.subscribe(subscription(self.name(name), url, self.topic(topic), **more))
 
@@ -308,11 +308,11 @@ class Own:
         self._log.end(self.name(name))
 
     def notify(self, topic: str, payload: bytes = b"<x/>") -> str:
-        """Append one notification; its id."""
+        """Append one notification; returns its id."""
         return self._log.notify(self.topic(topic), payload)
 
     def accept(self, topic: str, name: str = "", *, valid_ms: int = 0, **facts: Any) -> Notification:
-        """Append one notification as the gateway writes it when its publisher has said this of it."""
+        """Append one notification with these properties, as the gateway writes it."""
         now_ms = int(time.time() * 1000)
         facts["valid_until_ms"] = now_ms + valid_ms if valid_ms else 0
         made = Notification(
@@ -323,11 +323,11 @@ class Own:
         return made
 
     def attempts(self, expected: int, of_batches: bool = False) -> list[dict[str, Any]]:
-        """The rows of this test in the attempts table once there are so many."""
+        """This number of rows of the test in the attempts table, when it has them."""
         return attempt_rows(self.job.settings, expected, of_batches=of_batches, own=self)
 
     def mine(self, row: dict[str, Any]) -> dict[str, Any] | None:
-        """A row of a table as this test named things; None when it is of another test, or of the engine itself."""
+        """A row with the names of this test; None for a row of another test or of the engine itself."""
         own = dict(row)
         if "subscription" in row:
             queue = queue_topic(str(row["subscription"])) is not None
@@ -342,7 +342,7 @@ class Own:
         return own
 
     def close(self) -> None:
-        """End what is left, so that nobody is pushed to any more."""
+        """End the remaining subscriptions."""
         for name in sorted(self._names):
             self._log.end(self.name(name))
 
@@ -368,7 +368,7 @@ def attempt_rows(
 def wait_for_rows(
     settings: JobSettings, spec: TableSpec, enough: Callable[[list[Row]], object], own: Own | None = None
 ) -> list[Row]:
-    """The rows of a table, with `own` those of that test, once they are enough."""
+    """The rows of a table, with `own` those of that test, once they suffice."""
     location = spec.location(settings.tables, settings.home)
     rows: list[Row] = []
 

@@ -1,5 +1,5 @@
-"""The dispatch job as its own process, started by spark-submit exactly as the engine starts it; for chaos tests and
-measurements, which want to kill it or to look at its processes."""
+"""The dispatch job as a process, started by spark-submit as the engine starts it; for chaos tests and
+measurements, which kill or inspect its processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.process import LoggedProcess
 
 @dataclass(frozen=True)
 class Bundle:
-    """What `arborcast bundle` has written, and the Python of the cluster."""
+    """The output of `arborcast bundle`, and the Python of the cluster."""
 
     script: Path
     properties: Path
@@ -46,7 +46,7 @@ class DispatchProcess:
         bundle: Bundle | None = None,
         archive: bool = True,
     ) -> None:
-        """With `archive` its JVM reads its classes from the archive of this machine, if there is one."""
+        """With `archive` its JVM uses this machine's class archive, if present."""
         self.home = home
         self._ready = home / "ready.json"
         home.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ class DispatchProcess:
             write_properties(chosen_properties, values)
 
     def start(self, timeout: float = 600.0) -> DispatchProcess:
-        """Start and wait until it is ready. Raises RuntimeError with the end of its log when it is not."""
+        """Start and wait until ready. Raises RuntimeError with the end of the log otherwise."""
         self._ready.unlink(missing_ok=True)
         self._submitted.start()
         deadline = time.monotonic() + timeout
@@ -105,16 +105,16 @@ class DispatchProcess:
         return self
 
     def log(self, characters: int = 6000) -> str:
-        """The end of what it has printed."""
+        """The end of its output."""
         return self._submitted.text()[-characters:]
 
     def processes(self) -> dict[str, list[psutil.Process]]:
-        """Its processes by role: jvm, driver, daemon, worker. RuntimeError with the end of its log when it is gone."""
+        """Its processes by role: jvm, driver, daemon, worker. RuntimeError with the end of the log after its exit."""
         try:
             jvm = psutil.Process(self._submitted.pid)
             driver = psutil.Process(json.loads(self._ready.read_text(encoding="utf-8"))["pid"])
         except psutil.NoSuchProcess as error:
-            raise RuntimeError(f"the job is gone, its status is {self._submitted.ended}\n{self.log()}") from error
+            raise RuntimeError(f"the job has exited with status {self._submitted.ended}\n{self.log()}") from error
         roles: dict[str, list[psutil.Process]] = {"jvm": [jvm], "driver": [driver], "daemon": [], "worker": []}
         for child in jvm.children():
             try:
@@ -127,21 +127,21 @@ class DispatchProcess:
         return roles
 
     def terminate(self, timeout: float = 120.0) -> int:
-        """SIGTERM to spark-submit's process, as a supervisor does; the exit status."""
+        """SIGTERM to the spark-submit process, as a supervisor sends it; returns the exit status."""
         os.kill(self._submitted.pid, signal.SIGTERM)
         return self.wait(timeout)
 
     def wait(self, timeout: float = 120.0) -> int:
-        """Wait for it to end; the exit status."""
+        """Wait for its exit; returns the exit status."""
         return self._submitted.wait(timeout)
 
     def kill(self) -> None:
-        """kill -9 of everything that is left of it."""
+        """kill -9 of all remaining processes."""
         self._submitted.kill()
 
 
 def with_suppressed_kill(process: psutil.Process) -> None:
-    """kill -9; being dead already is fine."""
+    """kill -9, also of a process that has exited."""
     with suppress(psutil.NoSuchProcess):
         process.kill()
 
@@ -153,7 +153,7 @@ def running_job(
     settings: Mapping[str, str | int | float] | None = None,
     bundle: Bundle | None = None,
 ) -> Iterator[DispatchProcess]:
-    """A started job, killed in the end. With a bundle it is what that says, on the cluster that it names."""
+    """A started job, killed at the end. With a bundle: from the bundle, on its cluster."""
     job = DispatchProcess(home, kafka, settings, bundle)
     try:
         yield job.start()

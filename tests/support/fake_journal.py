@@ -1,4 +1,4 @@
-"""A journal that remembers, for unit tests of the hot path."""
+"""A journal in memory, for unit tests of the hot path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from arborcast.topic_model.records.results import Result
 
 
 class FakeJournal(Journal):
-    """What was recorded; what was parked and buried, as (subscription, notification). `late`: Kafka takes nothing."""
+    """Recorded rows; parked and buried deliveries as (subscription, notification). `late`: Kafka takes no record."""
 
     def __init__(self) -> None:
         self.rows: list[Attempt] = []

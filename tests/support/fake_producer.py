@@ -1,4 +1,4 @@
-"""A producer of kafka-python for unit tests: Kafka takes records when the test has it take them."""
+"""A fake of kafka-python's producer: records are acknowledged when the test calls for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Sent:
 
 
 class FakeProducer:
-    """Refuses the first `refusals` records. `written` is called with each record in its log and returns its offset."""
+    """Refuses the first `refusals` records. `written` is called with each stored record and returns its offset."""
 
     def __init__(
         self, partitions: int = 1, refusals: int = 0, written: Callable[[Sent], int] = lambda record: 0
@@ -53,7 +53,7 @@ class FakeProducer:
         return self.open[-1]
 
     def take(self, count: int = 1_000_000) -> None:
-        """Kafka has the first records."""
+        """Acknowledge the first records."""
         for _ in range(min(count, len(self.open))):
             record = self.open.pop(0)
             if self.refusals:
@@ -72,7 +72,7 @@ class FakeProducer:
 
 
 def connecting(*producers: Any) -> Callable[[KafkaSettings], Producer]:
-    """Connections to these producers, one after the other, then to the last; to None the broker does not answer."""
+    """Connections to these producers, one after the other, then to the last; for None the broker does not answer."""
     remaining = list(producers)
 
     def connect(_: KafkaSettings) -> Producer:

@@ -1,4 +1,4 @@
-"""A transport for unit tests: answers come when the test says so, or at once."""
+"""A transport for unit tests: pushes are answered on request, or at once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from arborcast.dispatch.delivery.transport.contract import Callback, PushRequest
 
 @dataclass
 class Pending:
-    """A push that was submitted and not answered."""
+    """A submitted push without an answer."""
 
     request: PushRequest
     callback: Callback
 
 
 class FakeTransport:
-    """Keeps every request in `sent`. Each `drive` answers the oldest push under way with what `answer` says."""
+    """Keeps every request in `sent`. Each `drive` answers the oldest push in flight by `answer`."""
 
     def __init__(self, answer: Callable[[PushRequest], PushResult] = lambda _: PushResult(202)) -> None:
         self._answer = answer

@@ -1,4 +1,4 @@
-"""Engines of a federation and their administrator, as the processes that users run."""
+"""Engines of a federation and their administrator, as processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.waiting import wait_until
 
 
 class AdministratorRun(LoggedProcess):
-    """The administrator; it can be killed and started again."""
+    """The administrator process; it can be killed and started again."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ class AdministratorRun(LoggedProcess):
 
     @property
     def topology(self) -> Topology:
-        """As it says now."""
+        """The current topology."""
         return Administrator(self.url, SharedKeys(str(self.key_file))).topology().result()
 
     def _answers(self) -> bool:
@@ -62,8 +62,8 @@ class AdministratorRun(LoggedProcess):
 
 
 class Line:
-    """A line to a port of this machine, to be cut as networks are: nobody is refused, nothing is heard. What is on its
-    way then arrives when the line is mended, even where its sender has given it up."""
+    """A TCP relay to a port of this machine, which can be cut as networks are: no reset, no data. Data in
+    transit arrives after `mend`, even if its sender has given up."""
 
     def __init__(self, to: int) -> None:
         self._to = to
@@ -74,16 +74,15 @@ class Line:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def cut(self) -> None:
-        """Nothing passes any more."""
+        """Stop to pass data."""
         self._whole.clear()
 
     def mend(self) -> None:
-        """It does again."""
+        """Pass data again."""
         self._whole.set()
 
     def close(self) -> None:
-        """For good."""
-        self._listener.shutdown(socket.SHUT_RDWR)  # who waits in accept() hears of this, and not of close()
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes a thread in accept(), which close() does not
         self._listener.close()
         self.mend()
 
@@ -92,7 +91,7 @@ class Line:
             try:
                 near, _ = self._listener.accept()
             except OSError:
-                return  # it is closed
+                return  # closed
             threading.Thread(target=self._carry, args=(near,), daemon=True).start()
 
     def _carry(self, near: socket.socket) -> None:
@@ -116,15 +115,15 @@ class Line:
             self._whole.wait()
             other.shutdown(socket.SHUT_WR)
         except OSError:
-            # One end is gone: the other is to hear of it.
+            # One side has closed: the other is to get this, too.
             for each in (one, other):
                 with suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
 
 
 class EngineRun:
-    """The gateway of one engine, and its job where there is one. `name` is GROUP/NAME. With `line` others reach it over
-    one; with `fixed` it takes no topics that it does not know; with `datagrams` it takes those."""
+    """The gateway of one engine, with or without a job. `name` is GROUP/NAME. With `line` peers connect to it through a
+    relay; with `fixed` it takes no unknown topics; with `datagrams` it takes datagrams."""
 
     def __init__(
         self,
@@ -152,7 +151,7 @@ class EngineRun:
                 f'[secrets]\nkey_file = {json.dumps(str(self.secrets))}\n[federation]\nname = "{own}"\n'
                 f'group = "{group}"\nadministrator = "{administrator.url}"\nurl = "{{}}"\n'
                 f"key_file = {json.dumps(str(administrator.key_file))}\n"
-                # Nobody else of ours uses the number for datagrams either.
+                # No other process uses the port for datagrams either.
                 f"datagram_port = {HeldPort().for_life_of(self) if datagrams else 0}\n"
             ),
         )
@@ -162,7 +161,7 @@ class EngineRun:
         self.job: DispatchProcess | None = None
 
     def start_job(self, **settings: str | int | float) -> None:
-        """A job of its own, with a small heap."""
+        """Start a job with a small heap."""
         chosen: dict[str, str | int | float] = {
             "secrets.key_file": str(self.secrets),
             "dispatch.driver_memory_mb": 512,
@@ -175,11 +174,11 @@ class EngineRun:
         self.job.start()
 
     def notifications(self) -> list[Notification]:
-        """All that its log has, in order within each partition."""
+        """All notifications of its log, in order within each partition."""
         return notifications_in(self.kafka)
 
     def kill(self) -> None:
-        """kill -9 of all of it."""
+        """kill -9 of all its processes."""
         self.gateway.kill()
         if self.job is not None:
             self.job.kill()
@@ -196,8 +195,8 @@ def federation(
     fixed: Collection[str] = (),
     datagrams: bool = False,
 ) -> Iterator[tuple[AdministratorRun, list[EngineRun]]]:
-    """An administrator and the started gateways of these engines, in the order in which they registered; with `jobs`
-    they are whole, with `lines` there is one to each, with `datagrams` all take those. Those of the names in `fixed`
+    """An administrator and the started gateways of these engines, in the order of registration; with `jobs`
+    they have jobs, with `lines` relays, with `datagrams` all take datagrams. The engines in `fixed`
     take no new topics."""
     administrator = AdministratorRun(folder)
     engines: list[EngineRun] = []
@@ -225,6 +224,6 @@ def federation(
 
 
 def carried(engine: EngineRun, link: str) -> list[str]:
-    """What a link of the engine carries; nothing where it is not there, or not open."""
+    """The expressions of an engine's open link; empty without one."""
     found = read_table(engine.kafka).get(link)
     return [] if found is None or found.terminates_ms is not None else found.selector().split("|")

@@ -1,5 +1,5 @@
-"""The `arborcast` command for shell scripts of tests, without the second that Python takes for its modules: a process
-that has loaded them forks for each call.
+"""The `arborcast` command for shell scripts of tests, without the second that imports take: a process with the modules
+loaded forks for each call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import arborcast.cli
 from tests.support.process import ROOT
 from tests.support.waiting import wait_until
 
-# Hands its descriptors, arguments and environment over; ends with the status that comes back.
+# Sends its descriptors, arguments and environment; exits with the status of the reply.
 _SCRIPT = """#!{python} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:
@@ -53,7 +53,7 @@ def forked_command(folder: Path) -> Iterator[Path]:
 
 
 def serve(address: str) -> None:
-    """Wait for calls at this Unix socket."""
+    """Accept calls at this Unix socket."""
     for package in (arborcast.cli, arborcast.admin):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)

@@ -1,4 +1,4 @@
-"""A framed edge over lists (`GatewayParts`), on an event loop in a thread of its own."""
+"""A framed edge over lists (`GatewayParts`), on an event loop in a separate thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ResultT = TypeVar("ResultT")
 
 
 class FramedEdge:
-    """What tests see of it. `parts` belong to the loop: look at them with `on_loop`."""
+    """A framed edge for tests. `parts` belong to the loop: access them with `on_loop`."""
 
     def __init__(
         self, parts: GatewayParts, settings: FramedSettings, limits: LimitSettings, inflight_bytes: int
@@ -48,11 +48,11 @@ class FramedEdge:
         return f"framed://127.0.0.1:{self.port}"
 
     def on_loop(self, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
-        """Do it on the loop's thread."""
+        """Run it on the loop's thread."""
         return asyncio.run_coroutine_threadsafe(work(), self._loop).result(120)
 
     def stop(self) -> None:
-        """Stop the server, and end the loop's thread."""
+        """Stop the server and the loop's thread."""
         self.on_loop(self.server.stop)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(120)
@@ -81,7 +81,7 @@ def framed_edge(
 
 
 class FramedClient:
-    """One connection to a framed edge, frame by frame; without `connect` it has sent nothing yet."""
+    """One connection to a framed edge, frame by frame; without `connect` no frame is sent."""
 
     def __init__(self, edge: FramedEdge, user: str = "", password: str = "", *, connect: bool = True) -> None:
         self.socket = socket.create_connection(("127.0.0.1", edge.port), 120)
@@ -116,11 +116,11 @@ class FramedClient:
         return frames.read_body(receipt, frames.ReceiptBody).id
 
     def is_alive(self) -> bool:
-        """Whether the next frame is the answer to a PING, and none was under way."""
+        """Whether the next frame is the answer to a PING, with no frame before it."""
         return self.ask(FrameKind.PING, number=99).kind == FrameKind.PONG
 
     def ends(self) -> bool:
-        """Whether it was closed with no other frame than the reason."""
+        """Whether the connection was closed with no other frame than the reason."""
         while data := self.socket.recv(65_536):
             self._frames += self._decoder.feed(data)
         return all(frame.kind in (FrameKind.CLOSE, FrameKind.ERROR) for frame in self._frames)
@@ -131,7 +131,7 @@ class FramedClient:
 
 @contextmanager
 def zmq_edge(parts: GatewayParts, user: str, password: str, folder: Path) -> Iterator[Callable[..., list[bytes]]]:
-    """A ZeroMQ edge that is this user at a framed edge; the function asks as its REQ socket."""
+    """A ZeroMQ edge with this user at a framed edge; returns a function that sends requests as its REQ socket."""
     address = f"ipc://{folder}/edge"
     settings = ZmqSettings(
         subscribe=f"{address}-s", publish="", pipeline="", asked=address, user=user, password=password

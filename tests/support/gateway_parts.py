@@ -1,4 +1,4 @@
-"""A gateway without Kafka and without sockets, for tests of what it decides: the logs are lists, the clock stands."""
+"""A gateway without Kafka and sockets, for unit tests: the logs are lists, the clock is set by the test."""
 
 from __future__ import annotations
 
@@ -48,27 +48,27 @@ START = datetime(2026, 1, 1, 0, 0, 0, tzinfo=UTC)
 
 
 def live(records: Iterable[ControlRecord]) -> set[str]:
-    """The keys that compaction would leave in the log for ever."""
+    """The keys that compaction would keep in the log."""
     last = {key_of(record): record for record in records}
     return {key for key, record in last.items() if not isinstance(record, Tombstone)}
 
 
 @dataclass
 class ControlList:
-    """Changes that are in force at once; with `error` set, none is."""
+    """Changes that apply at once; with `error` set, none applies."""
 
     folds: Sequence[Projection]
     records: list[ControlRecord] = field(default_factory=list)
     error: InfrastructureError | None = None
 
     async def catch_up(self) -> None:
-        """There is no other gateway."""
+        """Nothing to read: there is no other gateway."""
 
     async def keep_up(self) -> None:
-        """There is no other gateway."""
+        """Nothing to read: there is no other gateway."""
 
     async def commit(self, records: Sequence[ControlRecord]) -> int:
-        await asyncio.sleep(0)  # others run in between, as they do while Kafka answers
+        await asyncio.sleep(0)  # other tasks run, as during an append to Kafka
         if self.error is not None:
             raise self.error
         first = len(self.records)
@@ -102,12 +102,12 @@ class NotificationList:
         return future
 
     async def settled(self) -> None:
-        """Nothing is ever under way."""
+        """Appends are complete at once."""
 
 
 @dataclass
 class CurrentMessageList:
-    """The current messages that were appended there."""
+    """The current messages appended to the list."""
 
     log: NotificationList
 
@@ -119,7 +119,7 @@ class CurrentMessageList:
 
 
 class PullRecordList:
-    """The log of the pull points, in force at once; with `error` set, nothing can be appended."""
+    """The log of the pull points, applied at once; with `error` set, appends fail."""
 
     def __init__(self) -> None:
         self.store = PullStore(PullLimits(messages=1_000, bytes=1_000_000, resident_bytes=1_000_000))
@@ -148,7 +148,7 @@ RESULT_KEYS = KeyRing({"k": b"k" * 32})
 
 
 class PartList:
-    """The log of parts, in force at once; the clock is moved by hand. With `error` set, nothing can be appended."""
+    """The log of parts, applied at once; the test moves the clock. With `error` set, appends fail."""
 
     def __init__(self) -> None:
         self.messages = OpenMessages(1_000)
@@ -174,7 +174,7 @@ class PartList:
 
 
 class ResultList(LogWriter):
-    """The results that were appended; with `error` set, none can be."""
+    """The appended results; with `error` set, appends fail."""
 
     def __init__(self) -> None:
         super().__init__(KafkaSettings(), RESULTS_LOG)
@@ -190,7 +190,7 @@ class ResultList(LogWriter):
 
 @dataclass
 class HttpAnswer:
-    """What the application sent."""
+    """The application's answer."""
 
     status: int
     headers: dict[bytes, bytes]
@@ -220,7 +220,7 @@ class HttpAnswer:
 
     @property
     def reason(self) -> str:
-        """What the fault says to people."""
+        """The reason text of the fault."""
         return self.text("faultstring") or self.text("Text") or ""
 
 
@@ -283,21 +283,21 @@ class GatewayParts:
         self.app = GatewayApp(self.gateway, self.metrics, lambda: self.obstacle)
 
     def later(self, **span: float) -> None:
-        """Move the clock."""
+        """Advance the clock."""
         self.now += timedelta(**span)
 
     def have_topics(self, *paths: str, types: tuple[str, ...] = (), **policy: Any) -> None:
-        """Topics with this policy that were read before; the log has no record of them."""
+        """Add topics with this policy, as if read before; the log has no record of them."""
         for fold in self.control.folds:
             for path in paths:
                 fold.apply(TopicRecord(TopicPath(path), message_types=types, policy=TopicPolicy(**policy)))
 
     def post(self, body: bytes, path: str = "/wsn/NotificationBroker", **headers: str) -> HttpAnswer:
-        """One POST, alone."""
+        """One POST without concurrent requests."""
         return asyncio.run(self.request("POST", path, body, headers))
 
     def get(self, path: str) -> HttpAnswer:
-        """One GET, alone."""
+        """One GET without concurrent requests."""
         return asyncio.run(self.request("GET", path))
 
     async def request(
@@ -318,7 +318,7 @@ class GatewayParts:
 
         async def receive() -> dict[str, Any]:
             if not waiting:
-                await asyncio.Event().wait()  # the client stays
+                await asyncio.Event().wait()  # the client stays connected
             piece = waiting.pop(0)
             return {"type": "http.request", "body": piece, "more_body": bool(waiting)}
 
@@ -331,22 +331,22 @@ class GatewayParts:
         return HttpAnswer(start["status"], dict(start["headers"]), b"".join([each["body"] for each in parts]))
 
     async def hang_up_after_the_head(self, path: str, headers: dict[str, str]) -> HttpAnswer:
-        """A GET whose client leaves as soon as the answer begins."""
+        """A GET whose client disconnects as soon as the answer begins."""
         async with Visit(self, path, headers) as visit:
             await visit.until(lambda: len(visit.sent) > 1)
             return HttpAnswer(visit.sent[0]["status"], dict(visit.sent[0]["headers"]), visit.sent[1]["body"])
 
 
 def scope_of(method: str, path: str, headers: dict[str, str] | None) -> dict[str, Any]:
-    """Of a request, as ASGI has it."""
+    """The ASGI scope of a request."""
     path, _, query = path.partition("?")
     encoded = [(name.replace("_", "-").lower().encode(), text.encode()) for name, text in (headers or {}).items()]
     return {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": encoded}
 
 
 class Visit:
-    """A GET with an endless answer: the bytes sent so far, until the client leaves. With `reading` cleared it takes no
-    more of the answer."""
+    """A GET with an endless answer: the bytes sent until the client disconnects. With `reading` cleared it reads no
+    further bytes."""
 
     def __init__(self, parts: GatewayParts, path: str, headers: dict[str, str] | None = None) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -368,7 +368,7 @@ class Visit:
         return b"".join(each.get("body", b"") for each in self.sent).decode()
 
     async def until(self, there: Callable[[], bool]) -> None:
-        """Return when the condition holds, or the answer has ended."""
+        """Return when the condition holds or the answer has ended."""
         while not (there() or self._answer.done()):
             await asyncio.sleep(0.005)
 
@@ -385,7 +385,7 @@ class Visit:
 
 
 def path_of(answer: HttpAnswer) -> str:
-    """Where the subscription of a SubscribeResponse is managed."""
+    """The path of a new subscription's reference."""
     address = answer.root.findtext(".//{*}SubscriptionReference/{*}Address")
     assert address is not None
     assert address.startswith("http://127.0.0.1:8080/wsn/subscriptions/")
@@ -393,6 +393,5 @@ def path_of(answer: HttpAnswer) -> str:
 
 
 def only_subscription(parts: GatewayParts) -> Subscription:
-    """The one that there is."""
     (subscription,) = parts.table.subscriptions()
     return subscription

@@ -1,4 +1,4 @@
-"""The gateway as a process with the settings file of users. Tests of the engine start it as they do."""
+"""The gateway as a process with the settings file of users."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.support.process import LoggedProcess, Started
 class GatewayRun(LoggedProcess):
     """One gateway under one settings file; it can be killed and started again on the same port.
 
-    With `tls` it listens with the certificate `server`, and knows clients by those of the same authority; `session`
-    trusts it. `directory` is its kind, or its file. `more` are further sections of the settings file. It is a fork of a
-    process with the modules, `forked=False` starts the program: for a test of its command line or environment.
+    With `tls` it listens with the certificate `server`, and verifies clients by the same authority, which `session`
+    trusts. `directory` is its kind, or its file. `more` are further sections of the settings file. It is a fork of a
+    process with the modules; `forked=False` starts the program: for a test of its command line or environment.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class GatewayRun(LoggedProcess):
         self.port = HeldPort().for_life_of(self)
         self.base = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
         self.session = requests.Session()
-        # Else authorities that the environment names would count instead of ours.
+        # Environment variables must not replace the authorities.
         self.session.trust_env = False
         self.session.verify = tls.authority if tls else True
         self.broker = f"{self.base}/wsn/NotificationBroker"
@@ -65,7 +65,7 @@ class GatewayRun(LoggedProcess):
         super().__init__(command, folder / "gateway.log")
 
     def start(self, *, ready: bool = True) -> None:
-        """Start the process; with `ready`, wait until it takes requests."""
+        """Start the process; with `ready`, wait until it accepts requests."""
         super().start()
         if ready:
             self.wait_for(lambda: self.health("ready") == 200, "ready")
@@ -74,14 +74,14 @@ class GatewayRun(LoggedProcess):
         return ForkedGateway(self.config, self.log) if self._forked else super()._launched(log)
 
     def health(self, which: str) -> int:
-        """Status of /health/live or /health/ready, 0 when nobody answers."""
+        """Status of /health/live or /health/ready, 0 without an answer."""
         try:
             return self.session.get(f"{self.base}/health/{which}", timeout=60).status_code
         except requests.RequestException:
             return 0
 
     def metric(self, name: str) -> float:
-        """A metric without labels."""
+        """The value of a metric without labels."""
         for line in self.session.get(f"{self.base}/metrics", timeout=60).text.splitlines():
             if line.startswith(f"{name} "):
                 return float(line.rpartition(" ")[2])
@@ -107,7 +107,7 @@ def gateway_run(
     forked: bool = True,
     **gateway: object,
 ) -> Iterator[GatewayRun]:
-    """A started gateway that is gone at the end."""
+    """A started gateway, killed at the end."""
     run = GatewayRun(folder, kafka, directory=directory, fixed=fixed, tls=tls, more=more, forked=forked, **gateway)
     try:
         run.start()
@@ -117,12 +117,12 @@ def gateway_run(
 
 
 def post(url: str, body: str, version: str = "1.1") -> requests.Response:
-    """The answer to a SOAP body that is taken."""
+    """The answer to a SOAP body, which must be accepted."""
     answer = requests.post(url, data=soap.envelope(body, version), timeout=60)
     assert answer.status_code in (200, 202), answer.text
     return answer
 
 
 def address(answer: requests.Response) -> str:
-    """Of what was made."""
+    """The address in the answer."""
     return str(etree.fromstring(answer.content).findtext(".//{*}Address"))

@@ -1,4 +1,4 @@
-"""A gateway that asks who is there: its users, and the ways in which they can prove who they are."""
+"""A gateway with authentication, its users, and headers with their credentials."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ NOW = 1_700_000_000.0
 
 @dataclass
 class Clock(make.Clock):
-    """At the time of these tokens."""
+    """A clock at the time of these tokens."""
 
     now: float = NOW
 
 
 def guarded(folder: Path, clock: Callable[[], float], policy: str = POLICY) -> GatewayParts:
-    """A gateway that knows three users, one of them an operator; its files are in the folder."""
+    """A gateway with three users, one of them an operator; its files are in the folder."""
     users = [
         User("anna", hash_password("pa", log_n=4), clear="pa"),
         User("bert", hash_password("pb", log_n=4)),
         User("olga", hash_password("po", log_n=4), frozenset({"operators"})),
     ]
     write_users({user.name: user for user in users}, folder / "users.toml")
-    # The hash for unknown users is a quick one, too.
+    # The hash for unknown users is cheap, too.
     with patch("arborcast.ingest.access.users.hash_password", partial(hash_password, log_n=4)):
         source = FileUsers(folder / "users.toml")
     asked = Users(source, remember_s=60, guesses=Guesses(50, 1_000))
@@ -66,7 +66,7 @@ def guarded(folder: Path, clock: Callable[[], float], policy: str = POLICY) -> G
 
 
 def basic(name: str, password: str) -> str:
-    """The header for HTTP's own authentication."""
+    """The Authorization header of HTTP Basic authentication."""
     return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
 
 
@@ -74,7 +74,7 @@ ANNA, BERT, OLGA = basic("anna", "pa"), basic("bert", "pb"), basic("olga", "po")
 
 
 def nothing_happened(parts: GatewayParts) -> bool:
-    """Whether the gateway has neither accepted nor changed anything."""
+    """Whether the gateway has accepted and changed nothing."""
     return not parts.notifications.accepted and not parts.control.records
 
 
@@ -89,12 +89,12 @@ def token(name: str, password: str, *, nonce: str = "", created: str = "", kind:
 
 
 def at(seconds: float, now: float = NOW) -> str:
-    """A moment so many seconds from `now`, as xsd:dateTime."""
+    """The time this many seconds from `now`, as xsd:dateTime."""
     return (datetime.fromtimestamp(now, UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def digest(name: str, password: str, *, nonce: bytes = b"n1", seconds: float = 0.0, now: float = NOW) -> str:
-    """A WS-Security header with a UsernameToken's digest, made at that moment."""
+    """A WS-Security header with a UsernameToken's digest, created at that time."""
     created = at(seconds, now)
     value = hashlib.sha1(nonce + created.encode() + password.encode()).digest()  # noqa: S324  # the profile's
     encoded = base64.b64encode(value).decode()

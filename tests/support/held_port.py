@@ -1,4 +1,4 @@
-"""A port for something that a test starts, ends and starts again: nobody else gets it before, or in between."""
+"""A reserved port for a process that a test starts, ends and starts again."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import weakref
 
 
 class HeldPort:
-    """A port of this machine that others may bind by its number only.
+    """A port of this machine that other processes may bind only by its number.
 
-    A socket is bound to it that does not listen: whoever connects is refused, and who allows it (SO_REUSEADDR, as
-    servers do) may listen. A port that was merely free a moment ago is sometimes given to a test beside.
+    A bound socket that does not listen: connections are refused, and servers with SO_REUSEADDR may
+    listen. The system may give a port that was merely free to another test.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class HeldPort:
         self._close = weakref.finalize(self, self._held.close)
 
     def for_life_of(self, holder: object) -> int:
-        """Let it go with this object; its number."""
+        """Hold the port for the lifetime of this object; returns its number."""
         self._close.detach()
         weakref.finalize(holder, self._held.close)
         return self.number

@@ -1,4 +1,4 @@
-"""Parts of the hot path over a journal that remembers."""
+"""Parts of the hot path over a journal in memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def outcomes_in(
 
 
 def intake_of(outcomes: BatchOutcomes, journal: object = NO_PULL_POINTS, **parts: Any) -> Intake:
-    """An intake with lanes of its own."""
+    """An intake with new lanes."""
     judge = Judge(Conditions(), Allowance(1_000.0, 1_000.0), parts.pop("unjudged", frozenset()))
     lanes = Lanes(LaneLimits(10, 10_000), parts.pop("bounds", DEFAULT_LIMITS))
     return Intake(cast(Any, journal), lanes, outcomes, judge, parts.pop("exclusions", Exclusions()), **parts)

@@ -1,4 +1,4 @@
-"""An HTTP server whose answers a function of the test makes."""
+"""An HTTP server whose answers are made by a function of the test."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AnsweringServer(ThreadingHTTPServer):
         self._thread.start()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up is no fault."""
+        """Disconnects of clients are no errors."""
 
     def stop(self) -> None:
         self.shutdown()

@@ -1,8 +1,8 @@
-"""A machine of its own in which every address of the world is this machine: what a transport would reach, it reaches.
+"""A network namespace in which all addresses are this machine, to record the addresses that a transport reaches.
 
-`explore(...)` runs this module in fresh user, mount and network namespaces. There, all of IPv4 and IPv6 is routed to
-loopback, a trap listens on port 8000 of all of it and notes at which address it was called, and a name server answers
-for `.test`:
+`explore(...)` runs this module in new user, mount and network namespaces. There, all of IPv4 and IPv6 is routed to
+loopback, a trap listens on port 8000 of all addresses and records the called ones, and a name server answers for
+`.test`:
 
     v4-10-0-0-1.test             that address                  v6-fe80--1.test     that one (`:` written as `-`)
     flip-93-184-216-34.test      that address and 127.0.0.1 in turn, to be kept for 0 seconds
@@ -44,7 +44,7 @@ _SETTLE_S = 30.0
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one URL: the push's result, and the addresses at which the trap was called meanwhile."""
+    """The result of a push to one URL, and the addresses at which the trap was called."""
 
     status: int
     failure: str
@@ -53,7 +53,7 @@ class Finding:
 
 
 def possible() -> bool:
-    """Whether this machine lets us have namespaces, and has what is needed in them."""
+    """Whether namespaces and the programs for them are available."""
     if not all(shutil.which(tool) for tool in ("unshare", "ip", "mount")):
         return False
     probe = [*APART, "ip", "link", "set", "lo", "up"]
@@ -82,7 +82,7 @@ def explore(
 
 
 def explore_under(urls: Sequence[tuple[dict[str, str | bool], list[str]]], transport: str) -> list[list[Finding]]:
-    """`explore` for pairs of outbound settings and URLs, in one start of such a machine."""
+    """`explore` for pairs of outbound settings and URLs, in one start of the namespaces."""
     return _carried_out(
         [
             {"urls": u, "transport": transport, "outbound": outbound, "skip_url_check": False, "new_transports": False}
@@ -109,7 +109,7 @@ def _carried_out(orders: list[dict[str, Any]]) -> list[list[Finding]]:
 
 
 class Trap:
-    """Takes every connection to port 8000 of any address, and answers 202."""
+    """Accepts every connection to port 8000 of any address, and answers 202."""
 
     def __init__(self) -> None:
         self._called: list[str] = []
@@ -123,14 +123,14 @@ class Trap:
             threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
 
     def take(self) -> tuple[str, ...]:
-        """Where it was called since the last time."""
+        """The addresses called since the last call of this."""
         called, self._called = tuple(self._called), []
         return called
 
     def _serve(self, listener: socket.socket) -> None:
         while True:
             connection, _ = listener.accept()
-            # Noted before anything is read: to have been connected to is what counts.
+            # Recorded before any read: the connection counts.
             self._called.append(str(connection.getsockname()[0]))
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""Messages of the older system's clients, put together by hand as those do it."""
+"""Messages of the older system's clients, composed by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SIMPLE = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Simple"
 
 
 def wsn_process(text: str, service: str = SERVICE) -> bytes:
-    """The request with this text: `<` and `>` are escaped, ampersands that begin no reference too."""
+    """The request with this text: `<`, `>` and ampersands that begin no reference are escaped."""
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return (
         f'<?xml version="1.0" encoding="UTF-8"?><soapenv:Envelope '
@@ -52,7 +52,7 @@ def notify(topic: str, content: str, fragment: str | None = "0-0-1-0", identific
 def in_parts(
     topic: str, content: str, size: int, *, alone: bool = False, identification: str = "10481519:1"
 ) -> list[str]:
-    """The texts of the Notifies that carry this content in parts of so many characters."""
+    """The texts of the Notifies with this content in parts of this many characters."""
     pieces = [content[start : start + size] for start in range(0, len(content), size)]
     texts = []
     for number, piece in enumerate(pieces):
@@ -67,7 +67,7 @@ def create_pull_point(name: str = "") -> str:
 
 
 def plain_unsubscribe(to: str, namespace: str = WSNT) -> bytes:
-    """An Unsubscribe that names in wsa:To what it is for."""
+    """An Unsubscribe with its subscription in wsa:To."""
     action = "http://docs.oasis-open.org/wsn/bw-2/SubscriptionManager/UnsubscribeRequest"
     return (
         '<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/" xmlns:a="http://www.w3.org/2005/08/addressing">'
@@ -77,10 +77,10 @@ def plain_unsubscribe(to: str, namespace: str = WSNT) -> bytes:
 
 
 def address_in(reference: str) -> str:
-    """What the clients cut out of an answer."""
+    """The address that the clients read from an answer."""
     return reference.split("<ns2:Address>")[1].split("</ns2:Address>")[0]
 
 
 def post(address: str, text: str) -> requests.Response:
-    """Send a text the way the old clients do."""
+    """Send a text as the old clients do."""
     return requests.post(address, data=wsn_process(text), headers={"Content-Type": "text/xml"}, timeout=120)

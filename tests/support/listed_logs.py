@@ -1,4 +1,4 @@
-"""Logs of deliveries as lists, for the views of them."""
+"""Logs of deliveries as lists, for their views."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Listed:
 
 
 class ListedLogs:
-    """Logs of an engine without Kafka, for the cursors of a module. `read` counts the records that were read, and
+    """Logs of an engine without Kafka, for the cursors of a module. `read` counts the records read, and
     `began_at` has the positions at which cursors began."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, module: ModuleType = views) -> None:
@@ -54,14 +54,14 @@ class ListedLogs:
         self.write("parked", delivery.key(), None)
 
     def bury(self, delivery: Delivery, letter: DeadLetter | None) -> None:
-        """A dead letter, or that it was removed."""
+        """Write a dead letter, or its removal."""
         self.write("dead", delivery.key(), None if letter is None else dead_letters.encode(letter))
 
     def write(self, log: str, key: bytes, value: bytes | None, at_ms: int = 0) -> None:
         self.records[log].append(Listed(key, value, len(self.records[log]), at_ms))
 
     def scanned(self, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
-        """The logs for scans of these modules, too."""
+        """Replace the logs for scans of these modules, too."""
         for module in modules:
             monkeypatch.setattr(module, "LogScan", self._scan)
 
@@ -104,7 +104,7 @@ class ListedScan:
 
 
 class ListedCursor:
-    """What a `LogCursor` is to a log in Kafka."""
+    """A `LogCursor` of a listed log."""
 
     def __init__(self, logs: ListedLogs, log: str, positions: Mapping[int, int], seen: Mapping[int, int]) -> None:
         self._logs = logs

@@ -15,7 +15,7 @@ from arborcast.topic_model.topics import TopicPath
 
 @dataclass
 class Clock:
-    """A clock that stands until it is put forward."""
+    """A clock that is moved by the test."""
 
     now: float = 100.0
 
@@ -28,7 +28,7 @@ class Clock:
 
 
 def notification(name: str = "n1", topic: str = "a/b", payload: bytes = b"<x/>", **more: Any) -> Notification:
-    """An accepted notification, at the beginning of time."""
+    """An accepted notification with default values."""
     return Notification(name, TopicPath(topic), payload, more.pop("accepted_ms", 0), **more)
 
 
@@ -39,7 +39,7 @@ def subscription(name: str = "s", topic: str = "", url: str = "", **more: Any) -
 
 
 def known_to_redelivery(state: ControlState, *subscriptions: Subscription) -> Any:
-    """What a Redeliverer asks of the routing view, answered by a state with these subscriptions besides."""
+    """The part of the routing view that a Redeliverer uses, over a state with these subscriptions."""
     for each in subscriptions:
         state.apply(SubscriptionRecord(each))
     asked = ("suspensions", "subscription", "suspended", "is_pushed_to", "servers", "listen")

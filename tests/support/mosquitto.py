@@ -1,4 +1,4 @@
-"""Debian's mosquitto and its clients: a broker of others on loopback, in a folder of its own.
+"""Debian's mosquitto and its clients: an MQTT broker on loopback, with a private folder.
 
 `python -m tests.support.mosquitto` finds them, or unpacks Debian's packages into the cache.
 """
@@ -45,7 +45,7 @@ MOSQUITTO = DebianProgram(
 
 @dataclass(frozen=True)
 class MosquittoInstall:
-    """Where the programs are. `libraries` is for LD_LIBRARY_PATH, empty for system-wide ones."""
+    """The paths of the programs. `libraries` is for LD_LIBRARY_PATH, empty for system-wide ones."""
 
     broker: Path
     publish: Path
@@ -77,7 +77,7 @@ def _at(programs: Sequence[Path], libraries: tuple[Path, ...]) -> MosquittoInsta
 
 @pytest.fixture(scope="session")
 def mosquitto_install() -> MosquittoInstall:
-    """Where mosquitto is, or skip the test aloud; where CI=true a missing one fails the run instead."""
+    """The install, or skip the test with a line in the summary; with CI=true a missing one fails the run."""
     return required(provision, "NO MOSQUITTO, so nothing was tested against an MQTT broker")
 
 
@@ -92,7 +92,7 @@ class Received(NamedTuple):
 
 
 class Mosquitto(LoggedProcess):
-    """One broker, which keeps its sessions on disk. It can be killed and started again on the same port."""
+    """One broker with its sessions on disk. It can be killed and started again on the same port."""
 
     def __init__(
         self, install: MosquittoInstall, folder: Path, more: str = "", tls: Certificates | None = None
@@ -109,7 +109,7 @@ class Mosquitto(LoggedProcess):
             if tls
             else ""
         )
-        # As root it would become another user, who may not write into this folder.
+        # As root it would change to another user, without the right to write into this folder.
         user = "" if os.geteuid() else "user root\n"
         config.write_text(
             f"{user}listener {self.port} 127.0.0.1\n{secure}{anonymous}persistence true\n"
@@ -131,13 +131,13 @@ class Mosquitto(LoggedProcess):
         self.wait_for(self._answers, "mosquitto listens")
 
     def save(self) -> None:
-        """Have the broker write its sessions to disk, as a kill -9 takes what it has not written."""
+        """Make the broker write its sessions to disk, since kill -9 loses unwritten ones."""
         saved = self.text().count("Saving in-memory database")
         os.kill(self.pid, signal.SIGUSR1)
         self.wait_for(lambda: self.text().count("Saving in-memory database") > saved, "the sessions are saved")
 
     def publish(self, topic: str, *payloads: str, more: Sequence[str] = ()) -> None:
-        """Publish these with mosquitto_pub, or what `more` says; returns when the broker has acknowledged all."""
+        """Publish these with mosquitto_pub, or with the options `more`; returns when all are acknowledged."""
         form = [] if not payloads else ["-s"] if len(payloads) == 1 else ["-l"]
         command = [*self._client(self.install.publish), "-t", topic, *form, *more]
         subprocess.run(
@@ -150,7 +150,7 @@ class Mosquitto(LoggedProcess):
         )
 
     def run(self, program: str) -> None:
-        """Run a program of the shell that has the clients on its path."""
+        """Run a shell command with the clients on its path."""
         folder = str(self.install.publish.parent)
         environment = self._environment() | {"PATH": f"{folder}:{os.environ['PATH']}"}
         command = ["/bin/bash", "-euo", "pipefail", "-c", program]
@@ -158,7 +158,7 @@ class Mosquitto(LoggedProcess):
 
     @contextmanager
     def subscriber(self, topic: str, session: str = "") -> Iterator[Subscriber]:
-        """mosquitto_sub on this topic, which is in force. With a `session` the broker keeps it."""
+        """mosquitto_sub with an active subscription to this topic. With a `session` the broker keeps it."""
         running = Subscriber(self, topic, session)
         running.start()
         try:
@@ -183,7 +183,7 @@ class Mosquitto(LoggedProcess):
 
 
 class Subscriber(LoggedProcess):
-    """mosquitto_sub, with what it has received."""
+    """mosquitto_sub and its received messages."""
 
     _number = 0
 
@@ -191,7 +191,7 @@ class Subscriber(LoggedProcess):
         Subscriber._number += 1
         kept = ["-i", session, "-c", "-x", "86400"] if session else []
         command = [
-            *("stdbuf", "-oL"),  # else its output waits for a full buffer
+            *("stdbuf", "-oL"),  # otherwise it writes only full buffers
             *broker._client(broker.install.subscribe),
             "-t",
             topic,
@@ -204,7 +204,7 @@ class Subscriber(LoggedProcess):
 
     @property
     def received(self) -> list[Received]:
-        """So far, in order. A message that is only partly written is left out."""
+        """All messages so far, in order. An incomplete line is left out."""
         found = []
         for entry in self.text().split("\x1e")[1:]:
             fields = entry.split("\x1f")
@@ -220,14 +220,14 @@ class Subscriber(LoggedProcess):
         return found
 
     def wait_for_number(self, number: int) -> list[Received]:
-        """As `received`, once there are so many."""
+        """`received`, once there are this many."""
         self.wait_for(lambda: len(self.received) >= number, f"{number} messages")
         return self.received
 
 
 @pytest.fixture
 def mosquitto(mosquitto_install: MosquittoInstall, tmp_path: Path) -> Iterator[Mosquitto]:
-    """A running broker of the test's own."""
+    """A running broker for one test."""
     with running_mosquitto(mosquitto_install, tmp_path / "mosquitto") as broker:
         yield broker
 

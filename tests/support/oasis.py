@@ -1,4 +1,4 @@
-"""Holding answers against the schemas that OASIS published, out of the fetched jar; nothing touches the network."""
+"""Validation of answers by the schemas that OASIS published, from the fetched jar; without network access."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMESPACES = {
     "ws-addr.xsd": "http://www.w3.org/2005/08/addressing",
 }
 
-# No package ships the schema of WS-ResourceLifetime, so what we answer with of it is written down here.
+# No package ships the schema of WS-ResourceLifetime, so the elements of it in answers are declared here.
 _LIFETIME = f"""
 <xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema" xmlns:bf="{_NAMESPACES["bf-2.xsd"]}"
            targetNamespace="{WSRF_RL}" elementFormDefault="qualified">
@@ -64,7 +64,7 @@ class _FromJar(etree.Resolver):
 
 @cache
 def schema() -> etree.XMLSchema:
-    """All schemas in one."""
+    """All schemas in one schema."""
     imports = "".join(
         f'<xs:import namespace="{namespace}" schemaLocation="oasis:/{name}"/>'
         for name, namespace in {**_NAMESPACES, "rl-2.xsd": WSRF_RL}.items()
@@ -78,8 +78,8 @@ def schema() -> etree.XMLSchema:
 def validate(xml: bytes) -> etree._Element:
     """Check a SOAP answer: the child of its Body, or of its fault's detail, must be valid. Returns that element.
 
-    A fault without detail has nothing to check beyond its own form; then the Fault is returned. AssertionError says
-    what is invalid.
+    A fault without detail has no further content to check; then the Fault is returned. AssertionError has
+    the error.
     """
     root = etree.fromstring(xml)
     namespace = etree.QName(root).namespace
@@ -96,18 +96,18 @@ def validate(xml: bytes) -> etree._Element:
 
 def validate_element(element: etree._Element) -> etree._Element:
     """Check one element, which must be declared in one of the schemas; returns it."""
-    # Alone in a document of its own: a validator would otherwise look at the envelope around it.
+    # In a separate document: a validator would otherwise check the envelope around it.
     alone = etree.ElementTree(etree.fromstring(etree.tostring(element, with_tail=False)))
     if not schema().validate(alone):
         text = etree.tostring(element, encoding="unicode")
-        entries: Any = schema().error_log  # of which the stubs say nothing
+        entries: Any = schema().error_log  # missing in the stubs
         problems = "\n".join(f"{entry.line}: {entry.message}" for entry in entries)
         raise AssertionError(f"invalid:\n{problems}\n{text}")
     return element
 
 
 def _checked_fault(fault: etree._Element, namespace: str | None) -> etree._Element | None:
-    """The detail of a fault whose other children are those that its SOAP version knows, in their order."""
+    """The detail of a fault whose other children are those of its SOAP version, in their order."""
     names = [etree.QName(child).localname for child in fault]
     if namespace == "http://schemas.xmlsoap.org/soap/envelope/":
         assert names in (["faultcode", "faultstring"], ["faultcode", "faultstring", "detail"]), names

@@ -1,6 +1,6 @@
-"""One broker, one slapd for a whole run, however many processes of pytest-xdist share the work.
+"""One broker and one slapd for a whole run, shared by all processes of pytest-xdist.
 
-Who needs it first starts it and ends it; all others find its state in a file beside it.
+The first process that needs a server starts and stops it; the others find its state in a file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Start = Callable[[Path], tuple[State, Callable[[], None]]]
 
 @contextmanager
 def once_per_run(factory: pytest.TempPathFactory, name: str, start: Start) -> Iterator[State]:
-    """The state of the one that all processes of this run share; started by the first, ended when all are done."""
+    """The state of the server that all processes of this run share; started by the first, stopped when all are done."""
     base = factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"shared-{name}"
     users = shared / "users"
@@ -45,7 +45,7 @@ def once_per_run(factory: pytest.TempPathFactory, name: str, start: Start) -> It
     finally:
         mine.unlink()
         if stop is not None:
-            # The other processes may work for many minutes, which pytest-timeout counts for the last test of this one.
+            # The other processes may run for minutes, which pytest-timeout counts for the last test of this one.
             signal.setitimer(signal.ITIMER_REAL, 0)
             while any(psutil.pid_exists(int(user.name)) for user in users.iterdir()):
                 time.sleep(0.1)

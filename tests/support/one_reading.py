@@ -1,4 +1,4 @@
-"""Whether a request is read in one way: what the parser saw is what is cut out of its bytes."""
+"""Whether a request has one interpretation: the messages cut out of its bytes equal the parsed ones."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tests.support import soap_messages as soap
 
 
 def other_way_round(text: str) -> str:
-    """Characters that are this text to whoever takes their bytes for the other order's."""
+    """Characters with the bytes of this text in the other byte order."""
     return text.encode("utf-16-le").decode("utf-16-be")
 
 
 def hidden(topic: str) -> str:
-    """A whole message that only the other byte order shows."""
+    """A whole message that is visible only in the other byte order."""
     return other_way_round(soap.envelope(soap.notify(soap.message(topic))).decode())
 
 
 def is_taken(body: bytes, content_type: bytes) -> bool:
-    """Whether the request is taken; then all of its messages must be cut as they were parsed."""
+    """Whether the request is accepted; then all its messages must be cut as they were parsed."""
     parser = make_parser()
     try:
         request = parse(body, content_type)
@@ -43,7 +43,7 @@ def is_taken(body: bytes, content_type: bytes) -> bool:
 def _are_equal(cut: etree._Element, parsed: etree._Element) -> bool:
     try:
         return _canonical(cut) == _canonical(parsed)
-    except etree.C14NError:  # there is none with a relative namespace, not even around
+    except etree.C14NError:  # no canonical form with a relative namespace in scope
         return _facts(cut) == _facts(parsed)
 
 

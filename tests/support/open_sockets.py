@@ -1,4 +1,4 @@
-"""The sockets that this process holds, as Linux lists them, and those where others listen."""
+"""The open sockets of this process, as Linux lists them, and the listening sockets of other processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sockets() -> set[int]:
 
 
 def inherited() -> set[int]:
-    """Those of them that a child process would get."""
+    """The open sockets that a child process inherits."""
     return {descriptor for descriptor in sockets() if _is_inheritable(descriptor)}
 
 
@@ -38,12 +38,12 @@ def _is_socket(descriptor: int) -> bool:
 def _is_inheritable(descriptor: int) -> bool:
     try:
         return os.get_inheritable(descriptor)
-    except OSError:  # closed since it was listed
+    except OSError:  # closed after the listing
         return False
 
 
 def listening(processes: Iterable[psutil.Process]) -> Iterator[tuple[psutil.Process, str, int]]:
-    """Where processes take connections or datagrams of clients: host and port. Not: the far ends of their own."""
+    """Host and port of listening TCP sockets and of UDP sockets, except for the processes' own connections."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             for each in process.net_connections("inet"):
@@ -63,13 +63,13 @@ _TO_PY4J = b"c\np0\nhandle\ne\n"
 
 
 def answers_to_stranger(port: int) -> list[bytes]:
-    """What a client gets that knows the protocols of py4j and Spark, and no secret; nothing where it is cut off."""
+    """The answers to clients of the protocols of py4j and Spark without the secret; empty at a closed connection."""
     with ExitStack() as stack:
         connections = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(2)]
         for connection, sent in zip(connections, (_TO_PY4J, _TO_SPARK + b"\n"), strict=True):
             with contextlib.suppress(ConnectionError):
                 connection.sendall(sent)
-        # To one of the two it has an answer. Of the other it waits for more.
+        # One of the two answers; the other waits for further bytes.
         answered, _, _ = select.select(connections, [], [], 60)
         assert answered
         return [_answer(each, each in answered) for each in connections]

@@ -1,4 +1,4 @@
-"""The policy that tests push with: their receivers are on this machine, which nobody reaches by default."""
+"""The outbound policy of tests: their receivers are on loopback, which is refused by default."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ THIS_MACHINE = AddressPolicy(OutboundSettings(scope="loopback"))
 
 @contextmanager
 def unresponsive_port() -> Iterator[int]:
-    """A port of this machine where connecting does not end: the queue of its listener is full."""
+    """A port of this machine where connecting does not end: the accept queue of its listener is full."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(10):

@@ -1,4 +1,4 @@
-"""A process of ours under test: started in a session of its own with its output in a file, killed with its children."""
+"""A process under test: started in a new session with its output in a file, killed with its children."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Started(Protocol):
 
 
 class LoggedProcess:
-    """It can be started again after it has ended; the output is appended."""
+    """A process that can be started again after its exit; the output is appended."""
 
     def __init__(
         self, command: Sequence[str], log: Path, *, cwd: Path = ROOT, env: Mapping[str, str] | None = None
@@ -64,11 +64,11 @@ class LoggedProcess:
         return None if self._process is None else self._process.poll()
 
     def text(self) -> str:
-        """The output so far."""
+        """The output up to now."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def wait_for(self, condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
-        """Poll until the condition holds; fails with the output when the process has ended, or it does not."""
+        """Poll until the condition holds; fails with the output at the exit of the process or after the time limit."""
 
         def holds() -> object:
             found = condition()
@@ -78,16 +78,15 @@ class LoggedProcess:
         wait_until(holds, lambda: f"{what}\n{self.text()}", timeout_s)
 
     def wait(self, timeout_s: float = 120) -> int:
-        """Wait for its end; the exit status."""
+        """Wait for its exit; returns the exit status."""
         assert self._process is not None, "it was not started"
         return self._process.wait(timeout_s)
 
     def stop(self) -> int:
-        """SIGTERM; the exit status."""
+        """Send SIGTERM; returns the exit status."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
-        """kill -9."""
         return self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> int:
@@ -99,7 +98,7 @@ class LoggedProcess:
 
 
 def gone(pid: int) -> bool:
-    """Whether no such process runs."""
+    """Whether no process with this id runs."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

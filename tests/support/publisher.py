@@ -1,6 +1,6 @@
-"""A little publisher on demand: an HTTP server that grants subscriptions and remembers what it was asked.
+"""A small publisher on demand: an HTTP server that grants subscriptions and records its requests.
 
-It knows nothing of our code: messages are read with a plain XML parser and written by hand.
+It uses no product code: messages are read with a plain XML parser and written by hand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.waiting import TIMEOUT_S, wait_until
 
 @dataclass(frozen=True)
 class Asked:
-    """One request: the operation's name, where it was posted, and the whole message."""
+    """One request: the operation's name, the URL path, and the whole message."""
 
     operation: str
     path: str
@@ -39,7 +39,7 @@ class Held:
 @dataclass
 class Publisher:
     """A context manager. `refuses` are operations answered with a fault, `away` answers everything with 503, `manager`
-    is what it says about where its subscriptions are."""
+    is the address of its subscriptions in answers."""
 
     lasts_s: float = 600
     ends: str = ""
@@ -60,16 +60,16 @@ class Publisher:
 
     @property
     def url(self) -> str:
-        """Where it takes Subscribe."""
+        """The URL for Subscribe."""
         return f"http://127.0.0.1:{self._server.port}/producer"
 
     @property
     def operations(self) -> list[str]:
-        """What it was asked, in order."""
+        """The requested operations, in order."""
         return [one.operation for one in self.asked]
 
     def publish(self, topic: str, payload: str) -> int:
-        """Notify the subscribers to this topic that are not paused; how many there were."""
+        """Notify the subscribers to this topic that are not paused; returns their number."""
         held = [one for one in list(self.subscriptions.values()) if one.topic == topic and not one.paused]
         for one in held:
             message = soap.envelope(
@@ -92,7 +92,7 @@ class Publisher:
         operation = root.find("{*}Body")[0]  # type: ignore[index]
         name = etree.QName(operation).localname
         status, answer = self._carry_out(path, name, operation)
-        # Only now: whoever sees that it was asked may look at what came of it.
+        # Recorded after the operation: tests that see the request may check its effect.
         self.asked.append(Asked(name, path, root))
         return status, answer, {"Content-Type": soap.MEDIA_TYPES["1.1"]}
 

@@ -1,4 +1,4 @@
-"""Requests about pull points, and what comes of them."""
+"""Requests to pull points, and their answers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def get(maximum: object = None, attributes: str = "") -> bytes:
 
 
 def payloads(answer: HttpAnswer) -> list[str]:
-    """What a GetMessages was answered with."""
+    """The payloads in the answer to a GetMessages."""
     assert answer.status == 200, answer.reason
     return [element.text or "" for element in answer.root.iterfind(".//{urn:o}order")]
 
 
 def fill(parts: GatewayParts, path: str, *texts: str) -> None:
-    """Send a pull point these messages."""
+    """Put these messages into a pull point."""
     messages = [soap.message(payload=f'<o:order xmlns:o="urn:o">{text}</o:order>') for text in texts]
     assert parts.post(soap.envelope(soap.notify(*messages)), path).status == 202

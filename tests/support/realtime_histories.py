@@ -1,5 +1,5 @@
-"""Histories of real time: two tasks, the redelivery and the driver, with simulated time, endpoints and crashes, and any
-order of writes and reads of the logs. Kafka, Spark and sockets are simulated, all decisions are those of the engine.
+"""Histories of the real-time gear: two tasks, the redelivery and the driver, with simulated time and endpoints, crashes
+and any order of writes and reads of the logs. Kafka, Spark and sockets are simulated, all decisions are the product's.
 
 Invariants: first attempts of each subscription keep the order of each partition, for each priority; in a strict
 subscription each waits for the one before it, of any partition and priority. Over a link each partition arrives in
@@ -43,7 +43,7 @@ from tests.support.redelivery_world import OK, REFUSED, FakeEndpoint, World, ids
 
 NAMES = ("plain", "together", "strict", "link", "sparse", "timely", "timely-together")
 TIMELY = NAMES[5:]
-# What ends a worker: a crash, its death that the driver notices with the next crash, and a cut connection.
+# Events that end a worker: a crash, its death (which the driver notices with the next crash), a cut connection.
 EVENTS = ("crash", "death", "cut")
 INTERVAL_MS = 15_000
 PARTITIONS = (0, 1)
@@ -57,11 +57,11 @@ ANSWERS = {
 
 
 class Histories(RuleBasedStateMachine):
-    """One engine, seven subscriptions at endpoints of their own, two partitions."""
+    """One engine, seven subscriptions at separate endpoints, two partitions."""
 
     @initialize(happens=st.sets(st.sampled_from(EVENTS)))
     def begin(self, happens: Collection[str] = EVENTS) -> None:
-        # Not everything in every history: workers that are often dead push little.
+        # A history has a part of the events: workers that often die push little.
         self.happens = happens
         self.world = World(retry=RETRY, push=PUSH, now_ms=int(time.time() * 1000))
         self._patch = pytest.MonkeyPatch()
@@ -99,7 +99,7 @@ class Histories(RuleBasedStateMachine):
         self.told = Exclusions()
         self._start(dict.fromkeys(PARTITIONS, 0), NOTHING)
 
-    # What the parts use
+    # Used by the parts
 
     def monotonic(self) -> float:
         return self.world.now_ms / 1000
@@ -120,7 +120,7 @@ class Histories(RuleBasedStateMachine):
         pass
 
     def written(self, record: Sent) -> int:
-        """A record of a worker is in its log; returns its offset."""
+        """A record of a worker is stored in its log; returns its offset."""
         if record.topic.endswith("parked"):
             self.parked.append((record.key, record.value, self.world.write(record.key, record.value)))
             return len(self.parked) - 1
@@ -138,10 +138,10 @@ class Histories(RuleBasedStateMachine):
         ids, attempt = ids_of(request), int(headers[ATTEMPT_HEADER])
         partitions = {self.place[each][0] for each in ids}
         beside = [each for each in self.world.under_way(name, attempt=1) if self.place[each][0] in partitions]
-        assert not beside, f"{name} is pushed {ids} while the redelivery pushes {beside}"
+        assert not beside, f"{name} is pushed {ids} during a push of {beside} by the redelivery"
         self._note(headers[SUBSCRIPTION_HEADER], ids, attempt, self.world.now_ms)
 
-    # What happens
+    # Events
 
     @rule(
         partition=st.sampled_from(PARTITIONS),
@@ -187,14 +187,14 @@ class Histories(RuleBasedStateMachine):
 
     @rule(partition=st.sampled_from(PARTITIONS), times=st.integers(1, 3))
     def step(self, partition: int, times: int) -> None:
-        """A task makes some rounds."""
+        """A task runs some rounds."""
         for _ in range(times):
             self.tasks[partition].step()
 
     @precondition(lambda self: {"crash", "death"} <= {*self.happens})
     @rule(partition=st.sampled_from(PARTITIONS), landing=st.integers(0, 4))
     def die_elsewhere(self, partition: int, landing: int) -> None:
-        """A worker on another host has ended, unnoticed; some of its last records are in the logs."""
+        """A worker on another host has exited, unnoticed; some of its last records are in the logs."""
         for producer in self.tasks[partition].producers:
             producer.take(landing)
         self.tasks[partition].die()
@@ -202,13 +202,13 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: {"crash", "cut"} <= {*self.happens})
     @rule(partition=st.sampled_from(PARTITIONS))
     def cut_off(self, partition: int) -> None:
-        """A worker on another host no longer reads messages of the driver, and goes on while its lease lasts, though
+        """A worker on another host no longer reads messages of the driver, and continues while its lease lasts, though
         its run has ended. It ends with `crash`."""
         self.tasks[partition].hears = False
 
     @rule(partition=st.sampled_from(PARTITIONS), which=st.integers(0, 3))
     def answer(self, partition: int, which: int) -> None:
-        """A push of a task has its answer."""
+        """A push of a task is answered."""
         self.tasks[partition].wire.answer(which)
 
     @rule(partition=st.sampled_from(PARTITIONS), count=st.integers(1, 6))
@@ -219,7 +219,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(partition=st.sampled_from(PARTITIONS))
     def come_to_rest(self, partition: int) -> None:
-        """A task has settled all its notifications, and reported that."""
+        """A task has settled all its notifications and reported it."""
         for _ in range(4):
             self.step(partition, 1)
             self.tasks[partition].wire.drive(1)
@@ -248,7 +248,7 @@ class Histories(RuleBasedStateMachine):
     def pass_time(self, for_ms: int) -> None:
         """Time passes; the redelivery works."""
         while for_ms > 0:
-            # In small steps as long as a push of a worker may time out.
+            # In small steps of the length of a worker's push timeout.
             step_ms = min(for_ms, 500) if any(running.wire.in_flight for running in self.tasks) else for_ms
             self.world.run(step_ms)
             for_ms -= step_ms
@@ -265,7 +265,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: "crash" in self.happens)
     @rule(landing=st.integers(0, 4), driver=st.booleans())
     def crash(self, landing: int, driver: bool) -> None:
-        """The workers end, perhaps with the driver; some of their last records are in the logs."""
+        """The workers exit, perhaps with the driver; some of their last records are in the logs."""
         for producer in itertools.chain.from_iterable(running.producers for running in self.tasks):
             producer.take(landing)
         if driver:
@@ -279,8 +279,8 @@ class Histories(RuleBasedStateMachine):
         settled = frozenset((row.subscription, row.notification) for row in rows)
         for (name, partition, _), offsets in self.began.items():
             if name in TIMELY:
-                # A message that was pushed without a row may be past its validity; then those dropped for it are not
-                # repeated. Reliable ones without an end are repeated, even after one of those.
+                # A message pushed without a row may be past its validity; then the messages dropped for it are not
+                # repeated. Reliable messages without an end are repeated, even after one of those.
                 numbered = [(each, f"{partition}-{each}") for each in offsets]
                 unsure = [
                     each
@@ -299,7 +299,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def strict_ones_follow_each_other(self) -> None:
         pushed = getattr(self, "strict", [])
-        assert len(set(pushed)) == len(pushed), f"another one was pushed before one was settled: {pushed}"
+        assert len(set(pushed)) == len(pushed), f"pushed before the previous one was settled: {pushed}"
 
     @invariant()
     def the_other_engine_has_all_in_the_order_of_acceptance(self) -> None:
@@ -346,7 +346,7 @@ class Histories(RuleBasedStateMachine):
             return
         try:
             if not all(running.alive and running.hears for running in self.tasks):
-                self.crash(landing=1, driver=False)  # it is noticed in the end
+                self.crash(landing=1, driver=False)  # the end of a worker is noticed
             for name in NAMES:
                 self.behave(name, "ok")
             wanted = {(name, each) for name in NAMES for each in self.place if name != "sparse" or each in self.passes}
@@ -358,7 +358,7 @@ class Histories(RuleBasedStateMachine):
             self.strict_ones_follow_each_other()
             self.the_other_engine_has_all_in_the_order_of_acceptance()
             assert not wanted - self._over()
-            assert not self.world.log, "nothing waits any more"
+            assert not self.world.log, "messages are still parked"
             self._timely_ones_get_what_comes()
         finally:
             self._patch.undo()
@@ -373,7 +373,7 @@ class Histories(RuleBasedStateMachine):
         self.pass_time(1_500)
 
     def _timely_ones_get_what_comes(self) -> None:
-        """No waiting message of theirs could show the recovery of their endpoints."""
+        """No waiting message of timely subscriptions could reveal the recovery of their endpoints."""
         for _ in range(3):
             self.pass_time(600_000)
             self.feed()
@@ -389,8 +389,8 @@ class Histories(RuleBasedStateMachine):
         return {(row.subscription, row.notification) for row in rows if row.state in attempts.FINAL}
 
     def _answered(self, name: str, how: str, ids: tuple[str, ...]) -> PushResult:
-        """The other engine drops repetitions. It may have taken a message without an answer in time; a single message
-        that it refuses it never takes."""
+        """The other engine drops repetitions. It may have taken a message without an answer in time; it never takes
+        a single message that it refuses."""
         if name == "link" and (how in ("ok", "hanging") or (how == "wrong" and len(ids) == 1)):
             for each in ids:
                 partition, offset = self.place[each]
@@ -443,7 +443,7 @@ class Histories(RuleBasedStateMachine):
         for arrival in self.world.arrivals[self.arrivals_seen :]:
             for partition in {self.place[each][0] for each in arrival.notifications if arrival.attempt == 1}:
                 running, name = self.tasks[partition], arrival.subscription
-                # A timely message is dropped when its push takes long, and delays none.
+                # A timely message is dropped when its push takes long, and does not delay later ones.
                 beside = running.awaited(name) if name in TIMELY else running.wire.pushes(name)
                 assert not beside, f"{arrival.notifications} could overtake {beside}"
             self._note(arrival.subscription, arrival.notifications, arrival.attempt, arrival.at_ms)
@@ -457,7 +457,7 @@ class Histories(RuleBasedStateMachine):
             return
         for each in ids:
             partition, offset = self.place[each]
-            # Timely messages keep the order at any priority, as do strict ones.
+            # Timely messages keep the order at any priority, as strict ones do.
             priority = 0 if name in ("strict", "link") or self._drops(name, each) else self.priority[each]
             offsets = self.began.setdefault((name, partition, priority), [])
             repeated = (name, each) in self.attempted and not self._drops(name, each)

@@ -1,5 +1,5 @@
-"""The real-time gear with time, endpoints and what Kafka has taken made up: tasks as they are, and around them what
-they write to, push with and read from, as a history has it."""
+"""Simulated surroundings of real-time tasks: time, endpoints and Kafka's acknowledgements are decided by a
+history."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SETTINGS = JobSettings(
 
 
 class History(Protocol):
-    """Who decides what happens."""
+    """The decisions of a test."""
 
     world: World
     accepted: dict[int, list[bytes]]
@@ -55,14 +55,14 @@ class History(Protocol):
     def monotonic(self) -> float: ...
 
     def written(self, record: Sent) -> int:
-        """A record of a worker is in its log; at which offset."""
+        """A record of a worker is stored in its log; returns its offset."""
 
     def seen(self, request: PushRequest) -> None:
         """A push begins."""
 
 
 class WorkerJournal(Journal):
-    """As a SinkJournal, without pull points."""
+    """A SinkJournal without pull points."""
 
     def __init__(self, rows: AttemptsLog, dead: DeadLetterLog, parking: ParkingLog) -> None:
         super().__init__(rows, dead, parking, 10.0)
@@ -76,7 +76,7 @@ class WorkerJournal(Journal):
 
 
 class Wire:
-    """A worker's transport. Pushes are answered when the history says so."""
+    """A worker's transport. Pushes are answered when the history decides."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -93,7 +93,7 @@ class Wire:
         self._history.seen(request)
 
     def answer(self, which: int) -> None:
-        """The next that has an answer."""
+        """Answer the next push that has an answer."""
         if not self._under_way:
             return
         request, callback = self._under_way[which % len(self._under_way)]
@@ -102,7 +102,7 @@ class Wire:
         callback(self._history.world.endpoints[request.url].answer(ids_of(request)))
 
     def time_out(self) -> None:
-        """Those that began too long ago have no answer."""
+        """Fail pushes that began too long ago."""
         late = self._history.monotonic() - PUSH.total_timeout_s
         for pushed in [each for each in self._under_way if self._began[each[1]] <= late]:
             self._under_way.remove(pushed)
@@ -110,12 +110,12 @@ class Wire:
             pushed[1](PushResult(0, "timeout", "no answer", duration_s=PUSH.total_timeout_s))
 
     def pushes(self, name: str) -> list[str]:
-        """What is under way to a subscription."""
+        """The pushes in flight to a subscription."""
         mine = [each for each, _ in self._under_way if dict(each.headers)[SUBSCRIPTION_HEADER] == name]
         return [notification for each in mine for notification in ids_of(each)]
 
     def lose(self) -> None:
-        """Nobody hears of what is under way any more."""
+        """Drop the pushes in flight without results."""
         self._under_way.clear()
         self._began.clear()
 
@@ -142,7 +142,7 @@ class Log(deque[tuple[bytes, int, int]]):
 
 
 class Running:
-    """A task, its worker and what it reads."""
+    """A task, its worker and its input."""
 
     def __init__(self, history: History, job: RealtimeJob, partition: int, begin: int) -> None:
         self.producers: list[FakeProducer] = []
@@ -179,7 +179,7 @@ class Running:
         self.hears = True
 
     def awaited(self, name: str) -> list[str]:
-        """What is under way to a subscription, and its lane waits for."""
+        """The notifications in flight to a subscription that its lane waits for."""
         mine = [each for each in self.pump._awaited.values() if each.subscription.id == name]
         return [received.notification.id for each in mine for received in each.taken]
 
@@ -188,7 +188,6 @@ class Running:
             self.task.step(cast(Any, self.rows))
 
     def die(self) -> None:
-        """As with kill -9."""
         self.alive = False
         self.wire.lose()
         for producer in self.producers:

@@ -1,20 +1,20 @@
-"""Real HTTP subscribers for tests and benchmarks: a server that records what arrives and can misbehave in every way.
+"""Real HTTP subscribers for tests and benchmarks: a server that records its requests, with many kinds of faults.
 
-How a path behaves is the first step of the path, or what `behave()` says about the path as a whole:
+The behaviour of a path is its first step, or the value set with `behave()` for the whole path:
 
-    /status/503          that status, empty body           /slow/0.2     202 after so many seconds
-    /hang                never an answer                   /drip/0.05    200, then a byte of body every so often
-    /close               closes half way through its answer's head       /cut         or its body
+    /status/503          that status, empty body           /slow/0.2     202 after this many seconds
+    /hang                never an answer                   /drip/0.05    200, then a byte of body at this interval
+    /close               closes in the middle of its answer's head       /cut         or its body
     /drop                closes without a byte of answer   /reset        the same with a TCP reset
-    /huge/1000000        200 with so many bytes of body    /redirect     307 to /redirected
-    /garbage             something that is not HTTP        /stale        202, then closes the connection unannounced
+    /huge/1000000        200 with this many bytes of body  /redirect     307 to /redirected
+    /garbage             a response that is not HTTP       /stale        202, then closes the connection unannounced
     /retry-after/30      503 with that Retry-After         /half         500 and 202 in turn
-    /later        202 with Arborcast-Result: later: the test says the result at the push's Arborcast-Callback
+    /later        202 with Arborcast-Result: later: the test sends the result to the push's Arborcast-Callback
     /picky/400/word      that status when the word is in the body, else 202
     anything else: 202, empty body
 
-In a test: `with Receiver() as receiver: ... receiver.url("/a")`. From outside: `python -m tests.support.receiver`
-prints its URL; `GET /_stats` answers JSON about what came in. With --marks, `GET /_marks` answers
+In a test: `with Receiver() as receiver: ... receiver.url("/a")`. As a process: `python -m tests.support.receiver`
+prints its URL; `GET /_stats` answers JSON counts of requests. With --marks, `GET /_marks` answers
 the values of all attributes `mark` in the bodies, and `/_stats` their number.
 """
 
@@ -43,8 +43,8 @@ from tests.support.waiting import TIMEOUT_S
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request as it came in. `at` is seconds since the epoch, taken when its last byte was there; `behaviour` says
-    how it was answered."""
+    """One request as received. `at` is seconds since the epoch, taken when its last byte was there; `behaviour` is
+    the behaviour by which it was answered."""
 
     at: float
     path: str
@@ -56,7 +56,7 @@ class Received:
 
 @dataclass
 class _Journal:
-    """What the server thread writes and the tests read; `arrived` wakes those who wait."""
+    """Written by the server thread and read by the tests; `arrived` notifies waiting threads."""
 
     keep_bodies: bool = True
     marks: list[tuple[float, str, str]] | None = None
@@ -83,7 +83,7 @@ def _answer(status: int, body: bytes = b"", *headers: str) -> bytes:
 
 
 class _Connection(asyncio.Protocol):
-    """One client connection. Requests on it are answered in turn; none of our clients pipelines."""
+    """One client connection. Requests on it are answered in turn; the engine does not pipeline."""
 
     def __init__(self, journal: _Journal) -> None:
         self._journal = journal
@@ -108,7 +108,7 @@ class _Connection(asyncio.Protocol):
             timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        # Java's client offers to go on with HTTP/2 in every request, and the parser would leave the body to that.
+        # Java's client offers an upgrade to HTTP/2 in every request, and the parser would leave the body to that.
         data = data.replace(b"\r\nUpgrade: h2c\r\n", b"\r\n")
         try:
             self._parser.feed_data(data)
@@ -151,7 +151,7 @@ class _Connection(asyncio.Protocol):
         self._respond(behaviour)
 
     def _behaviour(self, body: bytes) -> str:
-        """What this request meets; empty for 202."""
+        """The behaviour for this request; empty for 202."""
         behaviour = self._journal.behaviours.get(self._path, self._path.strip("/"))
         if behaviour.startswith("picky/"):
             _, status, word = behaviour.split("/")
@@ -244,9 +244,9 @@ def _report(journal: _Journal, path: str) -> bytes:
 
 
 class Receiver:
-    """The server in a thread of its own; a context manager. Everything public may be called from any thread.
+    """The server in a separate thread; a context manager. All public members may be used from any thread.
 
-    With `on_received` requests are handed to it, in the server's thread, rather than remembered.
+    With `on_received` requests are passed to it, in the server's thread, instead of being stored.
     """
 
     def __init__(
@@ -292,11 +292,10 @@ class Receiver:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
         return self._port
 
     def url(self, path: str = "/") -> str:
-        """Address of a path."""
+        """The URL of a path."""
         return f"{'https' if self._tls else 'http'}://{self._host}:{self._port}{path}"
 
     @property
@@ -307,7 +306,7 @@ class Receiver:
 
     @property
     def connections(self) -> int:
-        """How many connections were ever opened to it."""
+        """How many connections were opened."""
         return self._journal.connections
 
     def received(self, path: str) -> list[Received]:
@@ -324,7 +323,7 @@ class Receiver:
         self._journal.behaviours[path] = behaviour
 
     def wait_for(self, count: int, path: str | None = None, timeout: float = TIMEOUT_S) -> list[Received]:
-        """The requests (to `path`) once there are `count` of them. Raises TimeoutError saying how many came."""
+        """The requests (to `path`) once there are `count` of them. TimeoutError has the number of requests."""
 
         def enough() -> bool:
             return sum(path is None or r.path == path for r in self._journal.requests) >= count
@@ -357,8 +356,8 @@ class Receiver:
         self.ports += [each.sockets[0].getsockname()[1] for each in more]
         listening.set()
         loop.run_forever()
-        # What was accepted in the last moment has no connection object yet, only a task that makes one, and that task
-        # fails, and leaves a socket behind, once the server is closed.
+        # A connection accepted just before has no connection object yet, only a task that creates one, and that task
+        # fails, and leaks a socket, once the server is closed.
         while accepting := asyncio.all_tasks(loop):
             loop.run_until_complete(asyncio.gather(*accepting))
         for each in (server, *more):
@@ -372,14 +371,14 @@ class Receiver:
 
 @contextlib.contextmanager
 def refusing_url() -> Iterator[str]:
-    """A URL that refuses connections while the context lasts: bound, so nobody else gets it, never listening."""
+    """A URL that refuses connections while the context lasts: its port is bound, and never listens."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{held.getsockname()[1]}/"
 
 
 def main() -> None:
-    """Run until the standard input ends or a signal comes."""
+    """Run until end of file on the standard input or a signal."""
     parser = argparse.ArgumentParser(description="A subscriber for measurements: answers 202 and counts.")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--marks", action="store_true", help="remember the marks in the bodies instead of requests")

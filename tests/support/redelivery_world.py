@@ -1,4 +1,4 @@
-"""A world for the redelivery: endpoints that answer as the test says, a clock that it moves, logs in lists."""
+"""A simulated world of the redelivery: endpoints with given answers, a clock that the test moves, logs in lists."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
-# More than there could be to do at one time.
+# More turns than there can be work at one time.
 _MOST_TURNS = 10_000
 
 OK = PushResult(202)
@@ -64,13 +64,13 @@ LATER = PushResult(202, later=True)
 
 
 def retry(**settings: object) -> RetrySettings:
-    """The settings of a world, in which nothing is left to chance."""
+    """The settings of a world, without random times."""
     return dataclasses.replace(RetrySettings(jitter=0.0), **settings)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A push as its receiver saw it; `at_ms` by the engine's clock, `true_ms` by none that anybody sets."""
+    """A push as received; `at_ms` by the engine's clock, `true_ms` by a clock that is never set."""
 
     at_ms: int
     true_ms: int
@@ -84,18 +84,18 @@ class Arrival:
 
 @dataclass
 class FakeEndpoint:
-    """`answer` is what it says to these notifications, after so many milliseconds."""
+    """`answer` returns the result of a push of these notifications, after `takes_ms`."""
 
     answer: Callable[[tuple[str, ...]], PushResult] = lambda _: OK
     takes_ms: int = 10
 
 
 class Crash(Exception):
-    """The process is gone, in the middle of writing down."""
+    """A crash of the process during a write."""
 
 
 class Subscriptions(dict[str, Subscription]):
-    """The subscriptions of a world, and what became of them since it was last heard of."""
+    """The subscriptions of a world, and their changes since the last read of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Subscriptions(dict[str, Subscription]):
 
 
 def ids_of(request: PushRequest) -> tuple[str, ...]:
-    """The notifications that a push carries; over a link they are in its body."""
+    """The notifications of a push; over a link they are in its body."""
     headers = dict(request.headers)
     if headers.get("Content-Type") == MEDIA_TYPE:
         return tuple(each.id for each in decode_push(request.body).notifications)
@@ -129,7 +129,7 @@ def _promise(headers: dict[str, str]) -> Promise:
 
 
 class FakeLog:
-    """A log of the world: what was written is in it once it is settled."""
+    """A log of the world: records are stored when they are settled."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -137,7 +137,7 @@ class FakeLog:
         self._settled = 0
 
     def settle(self, timeout_s: float) -> None:
-        """Raises Crash when the world ends before everything is in the log."""
+        """Raises Crash when the process crashes before all records are stored."""
         while self._unsettled:
             if self._world.writes_left == 0:
                 raise Crash
@@ -147,7 +147,7 @@ class FakeLog:
             self._settled += 1
 
     def land(self) -> None:
-        """What was sent before the crash may well get there."""
+        """Records sent before the crash may be stored."""
         for write in self._unsettled:
             write()
 
@@ -195,7 +195,7 @@ class FakeLog:
 
 @dataclass
 class World:
-    """All that a Redelivery needs, and what came of it."""
+    """All dependencies of a Redelivery, and its effects."""
 
     retry: RetrySettings = field(default_factory=retry)
     push: PushSettings = field(default_factory=PushSettings)
@@ -220,11 +220,11 @@ class World:
     asked: int = 0
     most_at: dict[str, int] = field(default_factory=dict)
     too_much: list[str] = field(default_factory=list)
-    # What users were told: where, and in which words.
+    # Notices to users: endpoint and text.
     faults: list[tuple[str, str]] = field(default_factory=list)
-    # By how much somebody has put the clock forward.
+    # The offset of the engine's clock.
     ahead_ms: int = 0
-    # When each row was decided: the true time, and what the clock showed.
+    # The true time at which each row was decided, and the clock's.
     decided: list[tuple[int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -234,7 +234,7 @@ class World:
         self.restart()
 
     def restart(self) -> None:
-        """Everything that is not in a log is lost: pushes under way, the store, the health of endpoints."""
+        """A restart loses all state outside the logs: pushes in flight, the store, the health of endpoints."""
         self._under_way: list[tuple[int, int, PushRequest, Callback]] = []
         self.store = ParkedStore(None)
         self.lanes = HeldLanes()
@@ -262,15 +262,15 @@ class World:
         self._suspended = set(self.suspended_now)
 
     def write(self, key: bytes, value: bytes) -> int:
-        """A record is in the log of parked deliveries; at which offset."""
+        """A record is stored in the log of parked deliveries; returns its offset."""
         self.log[key] = value
         self.offsets[key] = next(self._offsets)
         return self.offsets[key]
 
-    # What a test does
+    # Actions of tests
 
     def subscribe(self, name: str, endpoint: str = "", form: str = "raw", **policy: object) -> Subscription:
-        """A subscription, by itself at its endpoint unless one is named."""
+        """Add a subscription, with its own endpoint unless one is named."""
         address = f"http://{endpoint or name}/"
         subscription = Subscription(
             name,
@@ -290,7 +290,7 @@ class World:
         return self.subscriptions[name]
 
     def hear(self) -> None:
-        """The control log is read: the redelivery learns what the test has changed, as the view tells it."""
+        """The redelivery reads the changes of the control log."""
         touched, self.subscriptions.touched = self.subscriptions.touched, {}
         changed = touched.keys() | (self._suspended ^ self.suspended_now)
         self._suspended = set(self.suspended_now)
@@ -308,34 +308,34 @@ class World:
     def answers(
         self, name: str, answer: PushResult | Callable[[tuple[str, ...]], PushResult], takes_ms: int = 0
     ) -> None:
-        """From now on the endpoint of a subscription answers like this, and in this time where one is given."""
+        """From now on the endpoint of a subscription gives this answer, after this time if given."""
         endpoint = self.endpoint(name)
         endpoint.answer = (lambda _: answer) if isinstance(answer, PushResult) else answer
         endpoint.takes_ms = takes_ms or endpoint.takes_ms
 
     def change(self, name: str, **fields: object) -> None:
-        """A subscription has other values, and the redelivery has read so."""
+        """Change values of a subscription; the redelivery has read the change."""
         self.subscriptions[name] = msgspec.structs.replace(self.subscriptions[name], **fields)
         self.hear()
 
     def end(self, name: str) -> None:
-        """A subscription is over, and the redelivery has read so."""
+        """End a subscription; the redelivery has read the change."""
         del self.subscriptions[name]
         self.hear()
 
     def suspend(self) -> None:
-        """What the redelivery wanted suspended is so in the control log."""
+        """The suspensions that the redelivery requested are in the control log."""
         self.suspended_now |= self.suspended_said.keys()
         self.suspended_said.clear()
         self.redelivery.suspensions_written()
 
     def resume(self, *names: str) -> None:
-        """These are resumed."""
+        """Resume these subscriptions."""
         self.suspended_now -= set(names)
         self.hear()
 
     def fall(self, name: str) -> None:
-        """Batches find that the endpoint of a subscription is away, until its breaker opens."""
+        """Pushes of batches to the endpoint of a subscription fail until its breaker opens."""
         endpoint = self.subscriptions[name].consumer.address
         for number in range(self.retry.breaker_failures):
             self.health.note(endpoint, Sign("unreachable", f"of a batch {number}"), self.now_ms)
@@ -355,7 +355,7 @@ class World:
         reply_point: str = "",
         merge: bytes = b"",
     ) -> Delivery:
-        """A batch parks something."""
+        """A batch parks a delivery."""
         delivery = Delivery(name, Place(1, 0, next(self._places)))
         message = Notification(
             notification,
@@ -378,12 +378,12 @@ class World:
         return delivery
 
     def park_some(self, name: str, count: int, *more: str, **facts: Any) -> None:
-        """A batch parks `n0`, `n1` and so on, and then those that are named."""
+        """A batch parks `n0`, `n1` and so on, and then the named ones."""
         for notification in (*(f"n{number}" for number in range(count)), *more):
             self.park(name, notification, **facts)
 
     def serve(self, name: str, queue: str = "q", capacity: int = 1, takes_ms: int = 10) -> Subscription:
-        """A server of a queue, by itself at its endpoint."""
+        """Add a server of a queue, with its own endpoint."""
         address = f"http://{name}/"
         topic = TopicFilter("", queue, queue)
         manager = f"http://gateway/wsn/subscriptions/{name}"
@@ -397,12 +397,12 @@ class World:
         return self.park(queue_of(TopicPath(queue)).id, request, topic=queue, **said)
 
     def ask_some(self, count: int, *more: str, **said: Any) -> None:
-        """A batch parks the requests `r0`, `r1` and so on, and then those that are named."""
+        """A batch parks the requests `r0`, `r1` and so on, and then the named ones."""
         for request in (*(f"r{number}" for number in range(count)), *more):
             self.ask(request, **said)
 
     def repark(self, delivery: Delivery, tries: Tries) -> None:
-        """A batch that was cut off has pushed it again, and parks it once more."""
+        """A batch that was interrupted has pushed it again, and parks it once more."""
         record = parked.decode(self.log[delivery.key()])
         assert isinstance(record, Parked)
         value = parked.encode(Parked(record.notification, tries))
@@ -417,7 +417,7 @@ class World:
             self.redelivery.attempt_requested(self.store.requested.pop())
 
     def report(self, arrival: Arrival, state: State, text: str = "") -> None:
-        """A receiver says how a push ended, and the gateway takes it."""
+        """A receiver reports the result of a push through the gateway."""
         if self.now_ms > arrival.promise.until_ms:
             return
         result = Result(arrival.promise, state, self.now_ms, text)
@@ -426,11 +426,11 @@ class World:
 
     @property
     def true_ms(self) -> int:
-        """The time, whatever the clock shows."""
+        """The true time, independent of the clock."""
         return self.now_ms - self.ahead_ms
 
     def set_clock(self, forward_ms: int) -> None:
-        """Somebody sets the clock; pushes under way end when they would have."""
+        """Set the engine's clock; pushes in flight end at their true times."""
         self.now_ms += forward_ms
         self.ahead_ms += forward_ms
         self._under_way = [
@@ -438,7 +438,7 @@ class World:
         ]
 
     def run(self, for_ms: int) -> None:
-        """Let time pass, and everything happen that does."""
+        """Let time pass, with all events in it."""
         end_ms = self.now_ms + for_ms
         moved_ms, turns = self.now_ms, 0
         while True:
@@ -446,7 +446,7 @@ class World:
             self.most_in_flight = max(self.most_in_flight, len(self._under_way))
             times = [at_ms for at_ms, *_ in self._under_way[:1]]
             next_turn = self.redelivery.next_turn_ms()
-            # With as much under way as may be, whoever is due has to wait until something is finished.
+            # At the limit of pushes in flight, due deliveries wait until one ends.
             if next_turn is not None and len(self._under_way) < self.push.max_in_flight:
                 times.append(next_turn)
             if not times or min(times) > end_ms:
@@ -454,12 +454,12 @@ class World:
             self.now_ms = max(self.now_ms, min(times))
             turns = turns + 1 if self.now_ms == moved_ms else 0
             moved_ms = self.now_ms
-            assert turns < _MOST_TURNS, "it is busy without getting anywhere"
+            assert turns < _MOST_TURNS, "busy without progress"
             self._alive(lambda: self.drive(0.0))
         self.now_ms = end_ms
 
     def _alive(self, work: Callable[[], None]) -> None:
-        """Do something and write it down, unless the world ends in between."""
+        """Run and write it down, unless the process crashes in between."""
         try:
             work()
             self.journal.catch_up()
@@ -473,11 +473,11 @@ class World:
         self.journal.gone, self.journal.suspended = set(), {}
 
     def states(self) -> dict[tuple[str, str], str]:
-        """What the last row says of each delivery."""
+        """The state in the last row of each delivery."""
         return {(row.subscription, row.notification): row.state for row in self.attempts}
 
     def under_way(self, name: str, attempt: int) -> list[str]:
-        """The notifications that are under way to a subscription for the so-manieth time."""
+        """The notifications in flight to a subscription at this attempt."""
         pushes = [(dict(request.headers), request) for _, _, request, _ in self._under_way]
         mine = [
             request
@@ -487,7 +487,7 @@ class World:
         return [notification for each in mine for notification in ids_of(each)]
 
     def arrived(self, name: str) -> list[str]:
-        """What the receiver of a subscription has seen, in order."""
+        """The pushes that the receiver of a subscription got, in order."""
         return [each for arrival in self.arrivals if arrival.subscription == name for each in arrival.notifications]
 
     # Transport
@@ -505,7 +505,7 @@ class World:
         takes_ms = self.endpoints[request.url].takes_ms
         headers = dict(request.headers)
         ids = ids_of(request)
-        # Nothing else begins while a probe is under way.
+        # No other push begins during a probe.
         probe = self.health.get(request.url).breaker == "half-open"
 
         def answered(result: PushResult) -> None:
@@ -528,14 +528,14 @@ class World:
         )
 
     def _check(self, request: PushRequest) -> None:
-        """What must not happen to anybody, whatever the test."""
+        """Invariants of all tests."""
         subscription = self.subscriptions.get(dict(request.headers)[SUBSCRIPTION_HEADER])
         if subscription is None or subscription.paused or subscription.id in self.suspended_now:
             self.too_much.append(f"{self.now_ms}: pushed to {subscription and subscription.id}, who wants nothing")
         at = 1 + sum(each.url == request.url for _, _, each, _ in self._under_way)
         self.most_at[request.url] = max(self.most_at.get(request.url, 0), at)
         breaker = self.health.get(request.url).breaker
-        served = subscription is not None and subscription.queue  # by which equals are one request
+        served = subscription is not None and subscription.queue  # equal messages in it are one request
         if breaker == "half-open" and len(ids_of(request)) > 1 and not served:
             self.too_much.append(f"{self.now_ms}: several messages in a probe of {request.url}")
         self._check_order(subscription, request)
@@ -543,7 +543,7 @@ class World:
             self.too_much.append(f"{self.now_ms}: pushed to {request.url}, whose breaker is open")
 
     def _check_order(self, subscription: Subscription | None, request: PushRequest) -> None:
-        """Of what was never tried none is left behind that is higher than what is pushed."""
+        """No untried delivery with a higher priority than the pushed ones is left behind."""
         headers = dict(request.headers)
         if subscription is None or subscription.policy.strict or headers[ATTEMPT_HEADER] != "1":
             return
@@ -561,15 +561,15 @@ class World:
             _, _, request, callback = heapq.heappop(self._under_way)
             ids = ids_of(request)
             if request.url not in self.endpoints:
-                callback(OK)  # a user's
+                callback(OK)  # of a user's request
                 continue
             callback(self.endpoints[request.url].answer(ids))
 
     def rest(self, timeout_s: float) -> None:
-        raise AssertionError("the redelivery has its own way to wait")
+        raise AssertionError("the redelivery does not wait in the transport")
 
     def wake(self) -> None:
-        raise AssertionError("nobody wakes it")
+        raise AssertionError("unused")
 
     def close(self) -> None:
         pass

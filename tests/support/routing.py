@@ -33,13 +33,13 @@ from arborcast.topic_model.subscriptions import (
 )
 from arborcast.topic_model.topics import TopicPath
 
-# Few names, so that random patterns and random topics meet; two namespaces, one of them with a slash in it.
+# Few names, so that random patterns and random topics match; two namespaces, one of them with a slash.
 _ROOTS = ["a", "b", "{urn:t}a", "{http://x/y}b"]
 _STEPS = ["a", "b", "c", "{http://x/y}b"]
 
 
 def _canonical(root: str, steps: Sequence[str]) -> TopicPath:
-    # A step repeats no namespace that it inherits: that would be another spelling of the same topic.
+    # A step does not repeat an inherited namespace: that is not the canonical form of the topic.
     path, namespace = root, root.rpartition("}")[0]
     for step in steps:
         declared = step.rpartition("}")[0]
@@ -62,7 +62,7 @@ _alternatives = st.one_of(
 )
 normals = st.lists(_alternatives, min_size=1, max_size=3).map(lambda texts: parse_normal("|".join(texts)).normal)
 
-# Two that look at the path alone, two at what is below, one at both namespaces.
+# Two depend on the path alone, two on the topics below, one on both namespaces.
 xpath_normals = st.sampled_from(
     [
         parse_xpath(text, {"t": "urn:t", "x": "http://x/y"}).normal

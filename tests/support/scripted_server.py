@@ -11,7 +11,7 @@ from typing import Self
 
 
 class ScriptedServer:
-    """A context manager. Serves each connection in a thread of its own, and closes it when the script returns or fails
+    """A context manager. Serves each connection in a separate thread, and closes it when the script returns or fails
     with an OSError."""
 
     def __init__(

@@ -18,7 +18,7 @@ VAULT = Vault(SecretSettings(), KEYS)
 def protected(
     target: Subscription, *secrets: tuple[bytes, int | None], authorization: bytes = b"", **more: Any
 ) -> Subscription:
-    """Signed with these keys, each until a time or for ever, and with these credentials."""
+    """Signed with these keys, each until a time or without end, and with these credentials."""
     context = target.sealing_context()
     sealed = tuple(SigningSecret(KEYS.seal(key, context), until_ms) for key, until_ms in secrets)
     credentials = KEYS.seal(authorization, context) if authorization else ""

@@ -28,9 +28,9 @@ NOTIFY = START + LENGTH + b"\r\n" + BODY
 def served(
     parts: GatewayParts, *, access: LimitSettings | None = None, tls: ServerTls | None = None, **limits: float
 ) -> Iterator[int]:
-    """The port on which the application is served until the block ends; `limits` are settings of the gateway.
+    """The port of the application until the block ends; `limits` are settings of the gateway.
 
-    It waits longer for the rest of a request than tests wait for an answer, unless `limits` say otherwise.
+    Its time limit for the rest of a request is longer than the waits of tests, unless `limits` set it.
     """
     settings = dataclasses.replace(GatewaySettings(port=0, request_timeout_s=600), **cast(dict[str, Any], limits))
     listener = listen(settings)
@@ -47,14 +47,14 @@ def served(
 
 @contextlib.contextmanager
 def served_url(parts: GatewayParts) -> Iterator[str]:
-    """As `served`: the URL, by which the parts call themselves, too."""
+    """As `served`: the URL, which is also the gateway's own address."""
     with served(parts) as port:
         parts.gateway.own.base = f"http://127.0.0.1:{port}"
         yield parts.gateway.own.base
 
 
 def exchange(port: int, *pieces: bytes, until: bytes = b"\r\n\r\n", times: int = 1) -> bytes:
-    """Send raw bytes, each piece in a packet of its own, and read until `until` came so many times."""
+    """Send raw bytes, one packet for each piece, and read until `until` was received this often."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for piece in pieces:
@@ -74,7 +74,7 @@ def connected(port: int, source: str = "127.0.0.1") -> socket.socket:
 
 
 def everything(connection: socket.socket) -> bytes:
-    """The bytes that come until the other side closes the connection."""
+    """All bytes until the peer closes the connection."""
     received = b""
     while data := connection.recv(65_536):
         received += data

@@ -1,8 +1,8 @@
-"""A real OpenLDAP server for tests: unprivileged, on loopback, with TLS, in a directory of its own.
+"""A real OpenLDAP server for tests: unprivileged, on loopback, with TLS, in a private directory.
 
 `python -m tests.support.slapd` finds the program, or unpacks Debian's package into the cache.
 
-The fixture `slapd` starts one for the whole run; `fresh_slapd` hands out one that a test may kill.
+The fixture `slapd` starts one for the whole run; `fresh_slapd` starts one that a test may kill.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ SLAPD = DebianProgram(
     "slapd",
     ("slapd",),
     _binaries,
-    # Debian's slapd also carries back-ends for Perl and SQL, whose libraries are large and of no use to us.
+    # Debian's slapd also has back-ends for Perl and SQL with large libraries, which are not needed.
     never=re.compile(r"^(libc6|libperl.*|libodbc.*|.*-perl|perl.*)$"),
-    rounds=4,  # libwrap0 -> libnsl2 -> libtirpc3 is the longest chain seen
+    rounds=4,  # libwrap0 -> libnsl2 -> libtirpc3 is the longest chain
 )
 
 
 @dataclass(frozen=True)
 class SlapdInstall:
-    """Where the parts of one slapd are. `libraries` is for LD_LIBRARY_PATH, empty for a system-wide one."""
+    """The paths of one slapd's parts. `libraries` is for LD_LIBRARY_PATH, empty for a system-wide slapd."""
 
     slapd: Path
     modules: Path | None
@@ -139,7 +139,7 @@ class Slapd:
         return str(self.home / "ca.pem")
 
     def settings(self, **changes: object) -> DirectorySettings:
-        """Settings that reach it as a user with the server's usual size limits lifted for paged reads only."""
+        """Settings of a user with the server's usual size limits, lifted for paged reads only."""
         values: dict[str, object] = {
             "kind": "ldap",
             "url": self.url,
@@ -160,13 +160,13 @@ class Slapd:
         self.process.wait_for(self._answers, "slapd answers")
 
     def stop(self) -> None:
-        """Ask it to end, as an administrator would; returns when it has."""
+        """Terminate it as an administrator does; returns after its exit."""
         if self.process is not None:
             self.process.stop()
             self.process = None
 
     def kill(self) -> None:
-        """End it without a word, as a power cut would."""
+        """Kill it, as a power failure does."""
         if self.process is not None:
             self.process.kill()
             self.process = None
@@ -185,7 +185,7 @@ class Slapd:
         self.seed()
 
     def seed(self) -> None:
-        """What an administrator would prepare: the suffix, and the engine's account. Not the base."""
+        """An administrator's preparations: the suffix and the engine's account, without the base."""
         with self.admin() as connection:
             connection.add(SUFFIX, ["dcObject", "organization"], {"dc": "arborcast", "o": "tests"})
             classes = ["organizationalRole", "simpleSecurityObject"]
@@ -193,7 +193,7 @@ class Slapd:
 
     @contextmanager
     def admin(self) -> Iterator[Any]:
-        """A connection as the administrator, for edits by hand. Failed requests raise."""
+        """A connection as the administrator, for manual edits. Failed requests raise."""
         import ldap3
 
         server = ldap3.Server(self.url, get_info=ldap3.NONE)
@@ -240,7 +240,7 @@ def _configuration(install: SlapdInstall, home: Path, tls: bool) -> str:
     peer = rf"gidNumber={os.getgid()}\\+uidNumber={os.getuid()}"
     lines += [
         f"pidfile {home}/slapd.pid",
-        # Who comes over the Unix socket, or with our client certificate, is the engine.
+        # Clients of the Unix socket, or with the engine's client certificate, are the engine.
         f'authz-regexp "{peer},cn=peercred,cn=external,cn=auth" "{ENGINE_DN}"',
         f'authz-regexp "cn={CLIENT_NAME}" "{ENGINE_DN}"',
         "database mdb",
@@ -249,10 +249,10 @@ def _configuration(install: SlapdInstall, home: Path, tls: bool) -> str:
         f'rootpw "{ADMIN_PASSWORD}"',
         f"directory {home}/data",
         "maxsize 1073741824",
-        # Nobody's data: without fsync the tests are ten times as fast.
+        # Test data: without fsync the tests are ten times as fast.
         "dbnosync",
         "index objectClass,entryUUID,entryCSN eq",
-        # A server's usual limit is 500; smaller here so that tests need fewer entries to meet it.
+        # The usual limit is 500; smaller here so that tests reach it with fewer entries.
         "sizelimit 100",
         f'limits dn.exact="{ENGINE_DN}" size.soft=100 size.hard=100 size.prtotal=unlimited',
         f'access to attrs=userPassword by anonymous auth by dn.exact="{ENGINE_DN}" none',
@@ -272,22 +272,22 @@ def _free_ports() -> tuple[int, int]:
 
 
 def require_slapd() -> SlapdInstall:
-    """The server's files, or skip the test aloud; where CI=true a missing server fails the run instead."""
+    """The install, or skip the test with a line in the summary; with CI=true a missing server fails the run."""
     return required(provision, "NO SLAPD, so nothing was tested against a real LDAP server")
 
 
 @pytest.fixture(scope="session")
 def slapd_install() -> SlapdInstall:
-    """Where slapd is."""
+    """The install of slapd."""
     return require_slapd()
 
 
 @pytest.fixture(scope="session")
 def slapd(slapd_install: SlapdInstall, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slapd]:
-    """A running server that all tests share; each uses a base of its own and leaves the server up."""
+    """A running server that all tests share; each uses a separate base and leaves the server running."""
 
     def start(folder: Path) -> tuple[State, Callable[[], None]]:
-        # Not pytest's folders: a Unix socket's path may be 107 bytes long.
+        # Not in pytest's folders: the path of a Unix socket has at most 107 bytes.
         short = tempfile.TemporaryDirectory(prefix="slapd-")
         server = create(slapd_install, Path(short.name) / "s")
 
@@ -306,7 +306,7 @@ def slapd(slapd_install: SlapdInstall, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def fresh_slapd(slapd_install: SlapdInstall) -> Iterator[Slapd]:
-    """A running server of the test's own, to stop, kill and wipe."""
+    """A running server for one test, to stop, kill and wipe."""
     with tempfile.TemporaryDirectory(prefix="slapd-") as home:
         server = create(slapd_install, Path(home) / "s")
         server.start()

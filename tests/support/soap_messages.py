@@ -1,4 +1,4 @@
-"""SOAP messages as clients would write them, for tests to send."""
+"""SOAP messages of clients, for tests to send."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def envelope(body: str, soap: str = "1.1", header: str = "") -> bytes:
 
 
 def addressing(action: str, message_id: str = "urn:uuid:1", to: str = "") -> str:
-    """Header blocks of WS-Addressing, the way WCF sends them."""
+    """Header blocks of WS-Addressing, as WCF sends them."""
     return (
         f'<wsa:Action s:mustUnderstand="1">{action}</wsa:Action><wsa:MessageID>{message_id}</wsa:MessageID>'
         f'<wsa:To s:mustUnderstand="1">{to}</wsa:To>'
@@ -47,7 +47,7 @@ def content_filter(text: str, kind: str = "MessageContent", dialect: str = XPATH
 def subscribe(
     to: str = "http://127.0.0.1:9/consumer", filters: str | None = None, termination: str | None = None, more: str = ""
 ) -> str:
-    """A Subscribe. `filters` is the inside of wsnt:Filter, `more` goes behind everything else."""
+    """A Subscribe. `filters` is the content of wsnt:Filter, `more` is appended."""
     return (
         f"<wsnt:Subscribe><wsnt:ConsumerReference><wsa:Address>{to}</wsa:Address></wsnt:ConsumerReference>"
         f"{f'<wsnt:Filter>{filters}</wsnt:Filter>' if filters is not None else ''}"

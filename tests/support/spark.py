@@ -17,7 +17,7 @@ from arborcast.engine.embedded.engine import find_tools
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session, started on first use. Queries that a test starts in it, it has to stop."""
+    """A local session, started on first use. A test stops the queries that it starts in the session."""
     session = new_session(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
@@ -26,7 +26,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def new_session(folder: Path) -> SparkSession:
     """A local session with eight task slots."""
     tools = find_tools()
-    # Spark reads these when its JVM starts, once per run.
+    # Read when Spark's JVM starts, once per run.
     os.environ["JAVA_HOME"] = str(tools.java.executable.parent.parent)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -1,4 +1,4 @@
-"""A steady load on the dispatch job, and whether all of it has arrived, while parts of the engine are killed."""
+"""A steady load on the dispatch job, and checks that all of it has arrived, while parts of the engine are killed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PATHS = ("/one", "/two")
 
 
 class Load:
-    """Appends at a steady rate until told to stop. `accepted` holds what Kafka has acknowledged, in order.
+    """Appends at a steady rate until `stop`. `accepted` has the acknowledged notifications, in order.
 
-    `beside`: topics that get one of each as well, and are not counted.
+    `beside`: topics that get each message as well, and are not counted.
     """
 
     def __init__(self, log: Logs, beside: tuple[str, ...] = ()) -> None:
@@ -48,7 +48,7 @@ class Load:
                 for topic in self._beside:
                     self._log.notify(topic)
             except InfrastructureError:
-                # Not acknowledged, so nobody was promised anything.
+                # Without an acknowledgement, it may be lost.
                 continue
 
 
@@ -69,7 +69,7 @@ def counted(receiver: Receiver, path: str) -> Counter[str]:
 
 
 def wait_for_more(receiver: Receiver, timeout: float = TIMEOUT_S) -> float:
-    """Until something arrives that was not there; how long that took, in seconds."""
+    """Wait for a new arrival; returns the seconds until then."""
     started, before = time.monotonic(), len(receiver.requests)
     receiver.wait_for(before + 1, timeout=timeout)
     return time.monotonic() - started
@@ -118,7 +118,7 @@ class TopicsLoad:
             self._thread.join()
 
     def names(self, *topics: str) -> list[str]:
-        """Those of these topics, or all."""
+        """The notifications of these topics, or all."""
         return [name for name, topic, _ in self.sent if not topics or topic in topics]
 
     def passing(self, interval_ms: int, partitions: int = 0) -> set[str]:

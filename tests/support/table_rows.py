@@ -1,4 +1,4 @@
-"""Tables with rows whose answers are known."""
+"""Tables with known rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOON_MS = round(NOON.timestamp() * 1000)
 
 
 def attempt(notification: str, subscription: str, state: str, after_ms: int = 50, **more: object) -> Attempt:
-    """An attempt at a notification that was accepted at noon; its push took 10 ms."""
+    """An attempt at a notification accepted at noon; its push took 10 ms."""
     values: dict[str, object] = {
         "topic": TopicPath("a/b"),
         "endpoint": f"http://{subscription}/",
@@ -42,7 +42,7 @@ def attempt(notification: str, subscription: str, state: str, after_ms: int = 50
 
 @dataclass
 class Logged:
-    """A record as Kafka gives it."""
+    """A record of Kafka."""
 
     value: bytes | None
     partition: int
@@ -57,12 +57,12 @@ def logged(values: Iterable[bytes], first: int = 0, partition: int = 0) -> list[
 
 
 def attempts_tables(attempts: object, deliveries: object, **more: Any) -> AttemptsTables:
-    """Their writer, without a log to follow."""
+    """The writer of the tables, without a log."""
     return AttemptsTables(KafkaSettings(), str(attempts), str(deliveries), **more)
 
 
 def write(tables: AttemptsTables, records: Sequence[Logged]) -> None:
-    """Have the tables take these records, and commit."""
+    """Write these records to the tables, and commit."""
     tables.take(records)
     tables.commit({each.partition: each.offset + 1 for each in records})
 
@@ -76,7 +76,7 @@ def record(home: Path, *made: Attempt, offset: int = 0) -> None:
 
 
 def neutral(spec: TableSpec, **facts: object) -> dict[str, object]:
-    """A row of a table; columns that are not given get a value of no meaning."""
+    """A row of a table; missing columns get arbitrary values."""
     nothing = {
         "string": "",
         "long": 0,
@@ -91,7 +91,7 @@ def neutral(spec: TableSpec, **facts: object) -> dict[str, object]:
 
 
 def fill(home: Path, spec: TableSpec, rows: Sequence[Mapping[str, object]]) -> None:
-    """Write rows into a table; columns that they leave out get a value of no meaning."""
+    """Write rows into a table; missing columns get arbitrary values."""
     table = DeltaTableWriter(spec, spec.location(TableSettings(), home))
     table.append(spec.arrow([neutral(spec, **row) for row in rows]), "test", 0)
     if not rows:

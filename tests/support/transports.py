@@ -10,10 +10,10 @@ HEADERS = (("Content-Type", "text/xml"), ("X-Test", "1"))
 
 
 def finish(transport: Transport, timeout_s: float = 240.0) -> None:
-    """Drive a transport until nothing is under way."""
+    """Drive a transport until no push is in flight."""
     deadline = time.monotonic() + timeout_s
     while transport.in_flight:
-        assert time.monotonic() < deadline, f"{transport.in_flight} pushes are still under way"
+        assert time.monotonic() < deadline, f"{transport.in_flight} pushes are still in flight"
         transport.drive(0.2)
 
 
@@ -36,7 +36,7 @@ def push_many(
     headers: tuple[tuple[str, str], ...] = HEADERS,
     certificate: str = "",
 ) -> list[PushResult]:
-    """The results of pushes side by side, in the order of their ends."""
+    """The results of concurrent pushes, in the order of their ends."""
     results: list[PushResult] = []
     for url in urls:
         transport.submit(PushRequest(url, headers, body, certificate), results.append)

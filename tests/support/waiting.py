@@ -1,4 +1,4 @@
-"""The one way to wait for something in a test: poll, and fail with a message that names it."""
+"""Waits in tests: poll, and fail with a message that names the condition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 T = TypeVar("T")
 
-# As long as a machine five times slower would need; it costs nothing where the condition holds sooner.
+# Long enough for a machine five times slower; the wait ends when the condition holds.
 TIMEOUT_S = 240.0
 
 # A condition that reads a table or a log takes most of a processor if it is checked without a pause, and what it waits

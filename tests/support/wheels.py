@@ -1,4 +1,4 @@
-"""Our distributions as others get them: built of a copy of the tree, and laid where nothing else of us is seen."""
+"""The distributions as users get them: built from a copy of the tree, and installed outside of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.gateway_process import ROOT
 
 CLIENT_NEEDS = ("lxml", "msgspec", "requests-futures")
 
-# What requests-futures stands on.
+# Dependencies of requests-futures.
 _BELOW = ("requests", "urllib3", "certifi", "idna", "charset-normalizer")
 
 PACKAGES = (
@@ -35,12 +35,12 @@ _MADE = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
 
 
 def client_wheel(folder: Path) -> Path:
-    """`arborcast-client`, built in a new folder."""
+    """Build `arborcast-client` in a new folder."""
     return _built(_tree(folder / "client-tree") / "client")
 
 
 def engine_wheel(folder: Path) -> Path:
-    """`arborcast`, built in a new folder."""
+    """Build `arborcast` in a new folder."""
     return _built(_tree(folder / "engine-tree"))
 
 
@@ -53,7 +53,7 @@ def _tree(target: Path) -> Path:
 
 
 def link_client_needs(folder: Path) -> None:
-    """Have `folder` show what the client needs, out of this environment, and nothing else of it."""
+    """Link the client's dependencies of this environment, and nothing else, into `folder`."""
     for name in (*CLIENT_NEEDS, *_BELOW):
         found = distribution(name)
         for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
@@ -76,5 +76,5 @@ def _built(project: Path) -> Path:
 
 
 def without_ours() -> dict[str, str]:
-    """The variables of a process that shall not find the packages of this tree, nor another engine."""
+    """The environment of a process that must not find the packages of this tree, or another engine."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "ARBORCAST_"))}

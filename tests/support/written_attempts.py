@@ -1,4 +1,4 @@
-"""An `attempts` log written by hand: what batches and the redelivery would have said of notifications."""
+"""Records of the `attempts` log, as batches and the redelivery write them."""
 
 from __future__ import annotations
 

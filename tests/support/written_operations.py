@@ -8,7 +8,7 @@ from arborcast.topic_model.records.operations import OperationBegun, OperationEn
 
 
 class WrittenOperations(OperationsLog):
-    """Without Kafka; with `error` set, no record is taken."""
+    """The log without Kafka; with `error` set, appends fail."""
 
     def __init__(self, error: InfrastructureError | None = None) -> None:
         self.records: list[OperationBegun | OperationEnded] = []
@@ -23,6 +23,6 @@ class WrittenOperations(OperationsLog):
         """There is no connection."""
 
     def made(self) -> list[tuple[str, list[str]]]:
-        """The operations: what was changed of what."""
+        """The operations: kind and target."""
         operations = [each for each in self.records if isinstance(each, OperationBegun)]
         return [(each.what, [change.subject for change in each.changes]) for each in operations]

@@ -1,4 +1,4 @@
-"""The ZeroMQ edges as the process that users run, beside a gateway, and plain sockets that connect to them."""
+"""The ZeroMQ edges as a process beside a gateway, and plain sockets that connect to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = ("subscribe", "publish", "pipeline", "asked", "tasks", "results")
 
 
 class Edges(LoggedProcess):
-    """The process, where its sockets are, and sockets that connect to them."""
+    """The process, its addresses, and sockets that connect to them."""
 
     def __init__(self, folder: Path, kafka: KafkaSettings, more: str = "", zmq_more: str = "") -> None:
         self._ports = {name: HeldPort() for name in (*NAMES, "framed", "metrics")}
@@ -65,7 +65,7 @@ class Edges(LoggedProcess):
             return req.recv_multipart()
 
     def subscriber(self, prefix: bytes) -> zmq.Socket[bytes]:
-        """Returns when its subscription is in force."""
+        """Returns when the subscription is active."""
         sub = self.socket(zmq.SUB, "subscribe")
         sub.subscribe(prefix)
         assert self.ask(b"ready", prefix) == [b"ok", b""]

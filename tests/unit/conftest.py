@@ -1,4 +1,4 @@
-"""A gateway of the test's own, in its process: the parts of it, and where clients reach it over real HTTP."""
+"""A gateway for each test, in its process, and its URL over real HTTP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parts() -> GatewayParts:
 
 @pytest.fixture(autouse=True)
 def written_operations(monkeypatch: pytest.MonkeyPatch) -> WrittenOperations:
-    """What functions of `admin` record: unit tests have no Kafka."""
+    """The operations that functions of `admin` record: unit tests have no Kafka."""
     made = WrittenOperations()
     monkeypatch.setattr(operations, "OperationsLog", lambda _: made)
     return made

@@ -26,12 +26,12 @@ WAIT_S = 300.0
 
 @pytest.fixture
 def tree() -> str:
-    """The name of a tree that no other test has."""
+    """A unique name of a tree."""
     return f"t{uuid.uuid4().hex[:8]}"
 
 
 def entries(known: ConsoleEngine, name: str) -> list[dict[str, Any]]:
-    """What ldapsearch would show of the topics of this name."""
+    """The entries of the topics with this name, as ldapsearch shows them."""
     with known.slapd.admin() as connection:
         connection.search(SUFFIX, f"(topicName={name})", attributes=["*"])
         return [{"dn": each["dn"], **each["attributes"]} for each in connection.response]
@@ -44,7 +44,7 @@ def publish(known: ConsoleEngine, topic: str, payload: str) -> None:
 
 
 def define(page: Page, known: ConsoleEngine, name: str, priority: int) -> None:
-    """Gather a new tree with a policy."""
+    """Stage a new tree with a policy."""
     page.goto(f"{known.console}/topics")
     page.get_by_role("link", name="New root topic").first.click()
     page.get_by_label("Name", exact=True).fill(name)
@@ -56,7 +56,7 @@ def define(page: Page, known: ConsoleEngine, name: str, priority: int) -> None:
 
 
 def texts(values: object) -> list[str]:
-    """The values of an attribute; ldap3 gives the one value of some by itself."""
+    """The values of an attribute; ldap3 returns the single value of some attributes without a list."""
     return [str(each) for each in (values if isinstance(values, list) else [values])]
 
 
@@ -67,12 +67,12 @@ def save(page: Page) -> None:
 
 
 def is_saved(page: Page) -> None:
-    """Waits until the page has gone on: the directory may be faster."""
+    """Wait until the page shows the result: the directory may be faster."""
     page.wait_for_url(re.compile(r"/topics(\?|$)"))
 
 
 def test_topics_and_ldap(visit: Visitors, console_engine: ConsoleEngine, tree: str) -> None:
-    """Saved trees are entries of LDAP; edits there are on the page, and wrong ones among the problems."""
+    """Saved trees are entries of LDAP; LDAP edits are on the page, invalid ones among the problems."""
     import ldap3
 
     page = visit()
@@ -139,7 +139,7 @@ def test_a_published_message_arrives_and_no_subscription_is_left(
         "the subscription has ended with the page",
         timeout_s=WAIT_S,
     )
-    # What became of it is one click away.
+    # A link leads to the result.
     page.go_back()
     page.goto(f"{console_engine.console}/try?topic={tree}/press")
     page.get_by_role("button", name="Publish").click()
@@ -172,7 +172,7 @@ def test_charts_live(visit: Visitors, console_engine: ConsoleEngine, receiver: R
 def test_the_console_without_a_mouse(visit: Visitors, console_engine: ConsoleEngine, tree: str) -> None:
     page = visit()
     page.goto(f"{console_engine.console}/topics?do=add")
-    assert page.evaluate("document.activeElement.id") == "name", "who adds a tree begins to write"
+    assert page.evaluate("document.activeElement.id") == "name", "the first field has the focus"
     page.keyboard.type(tree)
     page.keyboard.press("Enter")
     page.get_by_text("unsaved").first.wait_for()
@@ -192,7 +192,7 @@ def test_the_console_without_a_mouse(visit: Visitors, console_engine: ConsoleEng
     tab_to(page, "Publish")
     page.keyboard.press("Enter")
     page.get_by_text("accepted", exact=True).wait_for()
-    assert page.evaluate("document.activeElement.textContent") == "Publish", "and goes on where it was"
+    assert page.evaluate("document.activeElement.textContent") == "Publish", "and the next tab stop is the same"
     page.goto(f"{console_engine.console}/engine")
     tab_to(page, "24 hours")
     page.keyboard.press("Enter")
@@ -200,11 +200,11 @@ def test_the_console_without_a_mouse(visit: Visitors, console_engine: ConsoleEng
 
 
 def tab_to(page: Page, words: str) -> None:
-    """Press the tabulator until the element of this name has the focus; the focused element is visible."""
+    """Press Tab until the element of this name has the focus; the focused element is visible."""
     for _ in range(200):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent.trim()") == words:
             outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
             assert outline != "none", f"the focus of {words} is invisible"
             return
-    raise AssertionError(f"the tabulator does not lead to {words}")
+    raise AssertionError(f"Tab does not reach {words}")

@@ -1,4 +1,4 @@
-"""What strangers have written is text on every page, whatever it looks like."""
+"""Text of attackers is text on every page, with any content."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.browser
 
 SCRIPT = "<img src=x onerror=document.title='taken'><script>document.title='taken'</script>"
 
-# Each would end an attribute, an element, a script, or the line that it is in.
+# Each would end an attribute, an element, a script, or a line.
 HOSTILE = (
     SCRIPT,
     f"\"'>{SCRIPT}",
@@ -78,7 +78,7 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield url
 
 
-def test_it_is_text_on_every_page(address: str, visit: Visitors) -> None:
+def test_hostile_names_are_text_on_every_page(address: str, visit: Visitors) -> None:
     page = visit()
     visit.expected = ("404", "400")
     page.on("dialog", lambda dialog: visit.complaints.append(f"a script speaks: {dialog.message}"))
@@ -94,10 +94,10 @@ def test_it_is_text_on_every_page(address: str, visit: Visitors) -> None:
         page.goto(f"{address}/{each}")
         assert page.title().endswith("Arborcast"), each
         assert page.locator("img[onerror], [onload], main script, a[href^='javascript:']").count() == 0, each
-    # What comes later is put into the page by script.
+    # Later updates are inserted by script.
     page.goto(f"{address}/engine")
     before = page.locator("#chart-memory").inner_html()
-    wait_until(lambda: page.locator("#chart-memory").inner_html() != before, "what is live has come", timeout_s=300)
+    wait_until(lambda: page.locator("#chart-memory").inner_html() != before, "a live update", timeout_s=300)
     assert "javascript:alert(1)" in page.locator("#engine-slowest").inner_text()
     assert page.locator("[onerror]").count() == 0
     page.goto(f"{address}/try")

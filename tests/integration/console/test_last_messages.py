@@ -1,4 +1,4 @@
-"""The last messages and attempts, of real logs."""
+"""The last messages and attempts, from real logs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def read(kafka: KafkaSettings, path: TopicPath, *, kept: bool = False) -> LastMe
     return found
 
 
-def test_the_one_that_is_kept_else_the_newest_few(kafka_settings: KafkaSettings) -> None:
+def test_the_retained_message_or_the_newest_few(kafka_settings: KafkaSettings) -> None:
     ensure_topics(kafka_settings)
     assert read(kafka_settings, A, kept=True) == LastMessages(complete=True)
     write(kafka_settings, "notifications", [made(A, number) for number in range(8)])
@@ -119,7 +119,7 @@ def test_the_newest_notifications_of_all_topics(kafka_settings: KafkaSettings) -
     write(kafka_settings, "notifications", [made(f"t{number % 7}", number) for number in range(60)])
     write(kafka_settings, "notifications", [made("t1", 99, only="s1")])
     assert [each.at_ms for each in recent(kafka_settings, 5)] == [59, 58, 57, 56, 55]
-    # All in one partition, of which the newest are looked at.
+    # All in one partition; the newest are searched.
     log = kafka_settings.topic("notifications")
     producer = make_producer(kafka_settings)
     for topic, count in (("old", 2_000), ("{urn:x}a/b", 300), ("c", 200)):
@@ -149,7 +149,7 @@ def test_the_last_attempts_of_a_subscription_and_no_others(kafka_settings: Kafka
     assert last_attempts(kafka_settings, "none").attempts == ()
 
 
-def test_a_search_of_payloads_continues_where_it_has_ended(kafka_settings: KafkaSettings) -> None:
+def test_a_search_of_payloads_continues_at_its_end(kafka_settings: KafkaSettings) -> None:
     ensure_topics(kafka_settings)
     write(kafka_settings, "notifications", (made(f"{{urn:x}}a/t{number % 7}", number) for number in range(300)))
     found: list[str] = []

@@ -1,5 +1,5 @@
-"""A notification belongs to the subscriptions that were there, active and not over when it was accepted, whatever has
-happened until it is matched."""
+"""The recipients of a notification are the subscriptions that were active at its acceptance, whatever changes before
+the match."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.kafka
 
 
 class Steps:
-    """What happens while the job is away, and who is to have what of it."""
+    """Changes and notifications while the job is stopped, and the expected recipients."""
 
     def __init__(self, log: Logs, receiver: Receiver) -> None:
         self.log = log
@@ -63,7 +63,7 @@ class Steps:
         return after
 
     def accept(self, topic: str, *outcomes: str, ago_ms: int = 30_000, again: str = "") -> str:
-        """A notification on the topic that is called as its subscription, or the same one again for it alone."""
+        """A notification on the topic named as its subscription, or a repetition for that subscription alone."""
         name = self.log.accept(topic, accepted_ms=self.now_ms - ago_ms, again=again, only=topic if again else "")
         self.expected |= {(topic, name, outcome) for outcome in outcomes}
         return name
@@ -77,7 +77,7 @@ def test_recipients_are_those_of_the_acceptance(
     with Receiver() as receiver:
         steps = Steps(log, receiver)
 
-        # Subscribed for a moment, and renewed at the last: the old time is over when the job comes to it.
+        # Subscribed for a moment, and renewed at the end: the old expiry is past when the job matches.
         renewed = steps.subscribe("renewed", terminates_ms=steps.now_ms - 20_000)
         steps.accept("renewed", "delivered", ago_ms=20_001)
         steps.change(renewed, terminates_ms=steps.now_ms - 10_000)
@@ -85,7 +85,7 @@ def test_recipients_are_those_of_the_acceptance(
         steps.accept("renewed", "delivered", ago_ms=10_001)
         steps.accept("renewed", ago_ms=10_000)
 
-        # Over, then renewed within the grace time: what came in between is not its own.
+        # Expired, then renewed within the grace time: notifications in between are not matched.
         revived = steps.subscribe("revived", terminates_ms=steps.now_ms - 20_000)
         steps.accept("revived", ago_ms=15_000)
         steps.change(revived, terminates_ms=None)
@@ -119,7 +119,7 @@ def test_recipients_are_those_of_the_acceptance(
         settings = job_settings(tmp_path, kafka_settings, gear)
         with running(spark, settings):
             rows = attempt_rows(settings, len(steps.expected))
-            # While it runs: the end comes before the batch, or after it.
+            # At run time: the end comes before the batch, or after it.
             log.subscribe(subscription("brief", receiver.url("/brief"), "brief"))
             brief = log.accept("brief")
             log.end("brief")
@@ -143,10 +143,10 @@ def test_the_oldest_unmatched_position_follows_the_batches(kafka_settings: Kafka
     log.subscribe(*(subscription(f"s{number}", "http://r/", "a") for number in range(5)))
     assert unmatched.oldest() is None, "the position of the batches is unknown"
     matched = {}
-    assert unmatched.oldest() == 0, "what has changed just now may be asked for"
+    assert unmatched.oldest() == 0, "recent changes may be needed"
     for control in (2, 4):
         log.accept("a", control=control)
-    # Nothing is newer than all changes: the seconds that are kept in any case are the later ones.
+    # Nothing is newer than all changes: the seconds of transit are in the future.
     far = Unmatched(kafka_settings, lambda: matched, transit_ms=-60_000)
     assert far.oldest() == 2
     with LogScan(kafka_settings, "notifications") as reading:
@@ -178,13 +178,13 @@ def test_changes_before_the_oldest_unmatched_one_are_dropped(
             return [] if changed is None else [each.position for each in changed.value.past.recent(0).changes]
 
         log.subscribe(*(subscription(f"s{number}", "http://r/", "a") for number in range(8)))
-        assert remembered() == [4, 5, 6, 7], "of a day only what may be asked for"
+        assert remembered() == [4, 5, 6, 7], "of a day only those that may be needed"
         unmatched.start.assert_not_called()
         log.subscribe(subscription("s8", "http://r/", "a"), subscription("s9", "http://r/", "a"))
         assert remembered() == [4, 5, 6, 7, 8, 9]
         position = 7
         log.subscribe(subscription("s10", "http://r/", "a"))
-        assert remembered() == [4, 5, 6, 7, 8, 9, 10], "the search runs: no caller waits"
+        assert remembered() == [4, 5, 6, 7, 8, 9, 10], "callers do not wait for the search"
         unmatched.start.assert_called_once()
         log.subscribe(subscription("s11", "http://r/", "a"))
         assert remembered() == [7, 8, 9, 10, 11]
@@ -206,12 +206,12 @@ def test_a_follower_in_steps_keeps_its_base(tmp_path: Path, kafka_settings: Kafk
         wait_until(lambda: view.is_short(past=20), "no new base")
         advance = view.advance(120, snapshot=True)
         assert advance.base not in (None, first)
-        assert sum(step.overlay.size for step in advance.steps) == 0, "it is all in the base"
+        assert sum(step.overlay.size for step in advance.steps) == 0, "all changes are in the base"
         assert not Path(cast(FileBase, first).file).exists()
 
 
 def matched_in_a_task(context: SparkContext, shared: SharedView) -> list[int]:
-    """How many subscriptions to `a` the view has, seen from an executor."""
+    """The number of subscriptions to `a` in the view of an executor."""
     topic = TopicPath("a")
     return context.parallelize([0], 1).map(lambda _: len(shared.open().view.match(topic))).collect()
 
@@ -225,19 +225,19 @@ def test_view_is_sent_again_when_the_overlay_has_grown(
     bases = FileBases(settings.home / "bases") if how == "file" else BroadcastBases(context)
     view = RoutingView(settings.kafka, context, bases, min_overlay=3)
     first = view.refresh(120)
-    assert view.refresh(120) == first, "nothing changed, nothing is sent"
+    assert view.refresh(120) == first, "sent without a change"
     for number in range(8):
         log.subscribe(subscription(f"s{number}", receiver.url(f"/{number}"), "a"))
         shared = view.refresh(120)
         assert matched_in_a_task(context, shared) == [number + 1]
     base = wait_until(lambda: (now := view.refresh(120).base) != first.base and now, "a new base")
     shared = view.refresh(120)
-    assert shared.base == base, "nothing changed, nothing is sent"
+    assert shared.base == base, "sent without a change"
     assert matched_in_a_task(context, shared) == [8]
     view.close()
 
 
-# Read by each Python process of a gateway at its start: the view of the process with this argument is late.
+# Run by each Python process of a gateway at its start: the view of the process with this argument is delayed.
 LATE_VIEW = """
 import sys
 import time
@@ -267,7 +267,7 @@ def test_a_new_subscription_at_another_gateway_process(
     processes: str,
     rounds: int,
 ) -> None:
-    """In real time, and though the views of the other process and of the job are behind."""
+    """In real time, with delayed views of the other process and of the job."""
     write = WorkerUpdates._write
 
     def late(driver: WorkerUpdates, end: int | None = None) -> None:

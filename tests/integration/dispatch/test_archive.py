@@ -1,4 +1,4 @@
-"""The archive between a real log and a real table: nothing is left out or repeated, whatever happens to its writer."""
+"""The archive between a real log and a real table: crashes of its writer neither lose nor repeat rows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def archived(location: Path) -> list[str]:
 
 @contextmanager
 def archive(kafka: KafkaSettings, location: Path) -> Iterator[tuple[Archive, Callable[[], None]]]:
-    """A writer, and a function that commits. The end of the context loses what is in memory, as a crash does."""
+    """A writer, and a function that commits. The exit of the context loses the state in memory, as a crash does."""
     clock = Clock(0.0)
     with closing(Archive(kafka, str(location), 5.0, clock)) as writer:
 
@@ -108,11 +108,11 @@ def test_large_messages_are_read_a_few_at_a_time(log: KafkaSettings) -> None:
         while piece := tail.read(1_000, 1_000_000):
             pieces.append(sum(len(record.value or b"") for record in piece))
     assert len(pieces) >= 3
-    # One poll more than was asked for, at most.
+    # At most one poll beyond the limit.
     assert max(pieces) < 1_000_000 + 64 * 61_000
 
 
-def test_a_log_that_was_created_again_is_read_from_its_beginning(log: KafkaSettings, table: Path) -> None:
+def test_a_recreated_log_is_read_from_its_beginning(log: KafkaSettings, table: Path) -> None:
     names = [f"n{number}" for number in range(20)]
     append(log, *names)
     with archive(log, table) as (_, commit):
@@ -126,7 +126,7 @@ def test_a_log_that_was_created_again_is_read_from_its_beginning(log: KafkaSetti
     assert archived(table) == sorted([*names, "z"])
 
 
-def test_partition_that_was_added_is_read_too(log: KafkaSettings, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_added_partition_is_read_too(log: KafkaSettings, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arborcast.core.eventlog.client._METADATA_AGE_ONE_BROKER_MS", 500)
     append(log, "a")
     with archive(log, table) as (_, commit):

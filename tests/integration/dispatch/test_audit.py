@@ -1,4 +1,4 @@
-"""The audit over logs in a real Kafka, written by the parts that write them."""
+"""The audit over logs in a real Kafka, with records from their usual writers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOPIC = TopicPath("a")
 
 
 class Batches:
-    """Writes what batches write. All notifications are in partition 0 of their log."""
+    """Writes the records of batches. All notifications are in partition 0 of their log."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         self._attempts = AttemptsLog(kafka)
@@ -95,7 +95,7 @@ def test_an_engine_is_followed_through_its_logs(kafka_settings: KafkaSettings, l
     waiting = audit(kafka_settings, since_ms)
     assert (waiting.balanced, waiting.notifications, waiting.waiting) == (True, 0, 2)
 
-    # While the audit looks on, the batch goes on and writes what came of it.
+    # During the audit, the batch continues and writes its results.
     batches.evaluate(3, 0, {n1: 3, n2: 2})
     early = audit(kafka_settings, since_ms, patience_s=0)
     assert {each.kind for each in early.problems} == {"unfinished"}
@@ -112,7 +112,7 @@ def test_an_engine_is_followed_through_its_logs(kafka_settings: KafkaSettings, l
     assert (report.first_attempts, report.disordered) == (5, 0)
     assert report.subscriptions["s1"] == Tally(delivered=1, pending=1)
 
-    # Matched as of the time of each batch, not as of now.
+    # Matched as of the time of each batch.
     log.end("s2")
     n3 = log.notify("a", b'<x big="1"/>')
     log.subscribe(subscription("s4", "http://r/4", "a"))
@@ -120,7 +120,7 @@ def test_an_engine_is_followed_through_its_logs(kafka_settings: KafkaSettings, l
     batches.row(n3, "s1")
     batches.row(n3, "s2")
     confused = audit(kafka_settings, since_ms, deep=True, patience_s=0)
-    assert problems(confused) == [("not-delivered", n3, "s3")], "two were to have it, and two have it: but not the same"
+    assert problems(confused) == [("not-delivered", n3, "s3")], "two recipients and two deliveries, but not the same"
     assert audit(kafka_settings, since_ms, int(time.time() * 1000) - 3_600_000, patience_s=0).notifications == 0
 
 
@@ -154,11 +154,11 @@ def test_messages_omitted_by_an_interval_are_not_lost(
     batches.evaluate(1, 0, {before: 0, first: 1, passed: 0, left_out: 0, lost: 0, after: 0}, thinned=1)
     batches.row(first, "s")
     report = audit(kafka_settings, now_ms, now_ms + 60_000, deep=True, patience_s=0)
-    # Of the one before the first it is not known what came before; the interval of the first ends at 199.
+    # The predecessors of `before` are unknown; the interval of `first` ends at 199.
     assert problems(report) == [("not-delivered", lost, "s"), ("not-delivered", after, "s")]
 
 
-def test_a_loss_made_on_purpose_is_found_at_every_stage(kafka_settings: KafkaSettings) -> None:
+def test_an_injected_loss_is_found_at_every_stage(kafka_settings: KafkaSettings) -> None:
     """One subscription and one notification for each stage, with one lost record; and others without records, which
     must have no finding."""
     kafka = dataclasses.replace(kafka_settings, partitions=1)
@@ -182,7 +182,7 @@ def test_a_loss_made_on_purpose_is_found_at_every_stage(kafka_settings: KafkaSet
         for name in lost:
             subscribe(name)
             accept(name)
-        # Over since, ended since, paused since, made just before through another gateway: it belongs to all of them.
+        # Over, ended and paused since, and made just before through another gateway: recipients.
         over = subscribe("over", terminates_ms=since_ms + 101)
         accept("over")
         change(over, terminates_ms=since_ms + 1_000)
@@ -194,7 +194,7 @@ def test_a_loss_made_on_purpose_is_found_at_every_stage(kafka_settings: KafkaSet
         change(pulled, paused=True)
         accept("elsewhere")
         subscribe("elsewhere")
-        # Over before, paused before, ended before, made later: it belongs to none of these.
+        # Over, paused and ended before, and made later: no recipients.
         revived = subscribe("over-before", terminates_ms=since_ms + 100)
         accept("over-before")
         change(revived, terminates_ms=None)
@@ -206,12 +206,12 @@ def test_a_loss_made_on_purpose_is_found_at_every_stage(kafka_settings: KafkaSet
         accept("ended-before")
         accept("late")
         log.subscribe(subscription("late", "http://r/", "late", created_ms=since_ms + 100))
-        # Nothing is lost of the last one: what lies before it was to be evaluated.
+        # No record of the last one is missing: notifications before it were to be evaluated.
         subscribe("sound")
         accept("sound")
 
         belongs = [*lost, "over", "ended", "pulled", "elsewhere", "sound"]
-        # A subscription removed before the count is not found by counting alone.
+        # Counts alone do not reveal a subscription that was removed before the count.
         uncounted = {"counted", "over", "ended", "pulled", "elsewhere"}
         counts = {name: int(name in belongs and name not in uncounted) for name in made}
         places = {name: place for place, name in enumerate(made, 1)}
@@ -239,8 +239,8 @@ def test_a_loss_made_on_purpose_is_found_at_every_stage(kafka_settings: KafkaSet
         ("unmatched", "evaluation"),
     }
     damaged = [(each.partition, each.offset) for each in shallow.problems if each.kind == "unreadable"]
-    assert damaged == [(0, 0)], "a damaged record is no overlooked one"
-    assert len(shallow.not_examined) == 3, "what it does not look at it does not vouch for"
+    assert damaged == [(0, 0)], "a damaged record is reported as unreadable"
+    assert len(shallow.not_examined) == 3, "unexamined parts are listed"
     found = {(each.kind, each.subscription) for each in deep.problems if each.subscription}
     assert found == {
         ("not-delivered", "row"),

@@ -1,4 +1,4 @@
-"""A backup of an engine's logs, taken while it works, from which an engine on another Kafka goes on."""
+"""A backup of an engine's logs, taken while it works, and its restore to another Kafka."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ TOPICS = 3
 
 
 def elsewhere(kafka: KafkaSettings) -> KafkaSettings:
-    """Other logs of the same Kafka, with other partitions."""
+    """Other logs in the same Kafka, with another number of partitions."""
     return dataclasses.replace(kafka, prefix=f"elsewhere.{kafka.prefix}", partitions=3)
 
 
 def numbers(received: Iterable[Received]) -> list[int]:
-    """What came, without what came again."""
+    """The arrivals without repetitions."""
     return list(dict.fromkeys(int(each) for one in received for each in re.findall(rb"<x>(\d+)</x>", one.body)))
 
 
 def in_order(found: list[int]) -> bool:
-    """Within each topic."""
+    """In order within each topic."""
     return all(ours == sorted(ours) for ours in ([n for n in found if n % TOPICS == t] for t in range(TOPICS)))
 
 
@@ -56,7 +56,7 @@ def records(kafka: KafkaSettings, name: str) -> list[tuple[bytes, bytes]]:
     return [(each.key, each.value) for each in records_in(kafka, name) if each.value is not None]
 
 
-def test_another_engine_delivers_what_waits_in_a_backup(
+def test_another_engine_delivers_the_messages_of_a_backup(
     spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
     other = elsewhere(kafka_settings)
@@ -83,7 +83,7 @@ def test_another_engine_delivers_what_waits_in_a_backup(
             with running(spark, job_settings(tmp_path / "one", kafka_settings)):
                 publish(60)
                 wait_until(lambda: len(records(kafka_settings, "dead")) >= 60 // TOPICS, "what is refused is given up")
-                publish(240)  # some of it is under way while the backup is taken
+                publish(240)  # some are in flight during the backup
                 manifest = backup.backup(kafka_settings, tmp_path / "backup", LIMITS)
                 accepted = total
         assert manifest.logs["control"].records >= 5
@@ -95,7 +95,7 @@ def test_another_engine_delivers_what_waits_in_a_backup(
         letters = [(parked.decode_key(key)[0], dead_letters.decode(value)) for key, value in records(other, "dead")]
         assert len(letters) >= 60 // TOPICS
         assert all(delivery.subscription == "refused" and delivery.place.redrive for delivery, _ in letters)
-        assert not before & {delivery.key() for delivery, _ in letters}, "new letters cannot take their places"
+        assert not before & {delivery.key() for delivery, _ in letters}, "new letters have other keys"
         with Receiver(port=away) as back, running(spark, job_settings(tmp_path / "two", other)):
             wait_until(
                 lambda: len(numbers(back.received("/away"))) >= accepted,
@@ -104,12 +104,12 @@ def test_another_engine_delivers_what_waits_in_a_backup(
             report = audit(other, 0, deep=True, patience_s=120)
             assert report.balanced, report.problems[:3]
             assert in_order(numbers(back.received("/away")))
-        assert set(numbers(receiver.received("/well"))) == set(range(accepted)), "by the one or the other"
+        assert set(numbers(receiver.received("/well"))) == set(range(accepted)), "by one of the engines"
         assert set(numbers(receiver.received("/mirrored"))) == set(range(0, accepted, TOPICS))
         assert not receiver.received("/over")
 
 
-def test_pull_points_keep_messages_that_were_not_fetched(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
+def test_pull_points_keep_unfetched_messages(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
     other = elsewhere(kafka_settings)
     with logs(kafka_settings) as log:
         log.control(PullPointRecord("p", "http://gateway/p"))
@@ -149,7 +149,7 @@ def test_a_backup_is_not_mixed_with_the_logs_of_an_engine(tmp_path: Path, kafka_
 
     status, said = run("backup", kafka_settings)
     assert (status, json.loads(said)["records"]["notifications"]) == (0, 1)
-    assert run("backup", kafka_settings)[0] == 1, "over an older one"
+    assert run("backup", kafka_settings)[0] == 1, "over an older backup"
     status, said = run("restore", kafka_settings)
     assert status == 1
     assert "notifications is not empty" in " ".join(said.split())

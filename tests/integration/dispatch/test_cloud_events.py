@@ -1,4 +1,4 @@
-"""CloudEvents from the SDK of the project in and out, and in event streams with curl while gateways are killed."""
+"""CloudEvents of the project's SDK in both directions, and in event streams with curl during kills of gateways."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def other(job: RunningJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 class Curl:
-    """What `curl -N` has printed: whole events only, as a client takes them."""
+    """The output of `curl -N`: complete events only, as a client takes them."""
 
     def __init__(self, url: str, *options: str) -> None:
         self.text = ""
@@ -104,7 +104,7 @@ class Curl:
         return next((block["id"] for block in reversed(self.blocks) if "id" in block), "")
 
     def wait(self) -> None:
-        """Until it has ended, and all of it is read."""
+        """Wait for its exit, and read all output."""
         self.process.wait(TIMEOUT_S)
         self._reader.join(TIMEOUT_S)
         assert self.process.stdout is not None
@@ -124,8 +124,8 @@ def publish_numbers(gateway: GatewayRun, root: str, numbers: range) -> None:
         assert answer.status_code == 202
 
 
-def test_a_stream_goes_on_at_another_gateway(gateway: GatewayRun, other: GatewayRun, own: Own) -> None:
-    """Cut by the client, by the death of its gateway, and by the client's next connection."""
+def test_a_stream_continues_at_another_gateway(gateway: GatewayRun, other: GatewayRun, own: Own) -> None:
+    """Cut by the client, by a kill of its gateway, and by the client's next connection."""
     root = own.topic("stream")
     address = f"/events/{root}//."
     with Curl(gateway.base + address) as first:

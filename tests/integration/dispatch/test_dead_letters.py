@@ -1,4 +1,4 @@
-"""Dead letters found, tried again and thrown away, in a real Kafka."""
+"""Dead letters found, redriven and purged, in a real Kafka."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def found(kafka: KafkaSettings, wanted: LetterConditions = LetterConditions()) -
 
 
 def waiting(kafka: KafkaSettings) -> list[WaitingDelivery]:
-    """What the redelivery would read of the lane of `s1`."""
+    """The deliveries that the redelivery reads for the lane of `s1`."""
     with closing(ParkedStore(None)) as store:
         for offset, each in enumerate(records_in(kafka, "parked")):
             store.apply(each.key, each.value, offset)
@@ -94,7 +94,7 @@ def test_letters_are_found_by_their_properties_and_purged(kafka_settings: KafkaS
     ]
 
 
-def test_a_redriven_letter_has_its_old_place_and_all_tries(
+def test_a_redriven_letter_keeps_its_place_and_has_all_tries(
     kafka_settings: KafkaSettings, buried: DeadLetterLog
 ) -> None:
     now_ms = int(time.time() * 1000)
@@ -103,7 +103,7 @@ def test_a_redriven_letter_has_its_old_place_and_all_tries(
     with DeadLetterAdmin(kafka_settings) as desk:
         assert desk.redrive(letters(kafka_settings, LetterConditions())) == 2
     assert found(kafka_settings) == ["now"], f"it was given up less than {SETTLED_AFTER_S} s ago"
-    with closing(ParkingLog(kafka_settings)) as late:  # rows of its earlier attempts
+    with closing(ParkingLog(kafka_settings)) as late:  # with rows of its earlier attempts
         late.finished(Delivery("s1", Place(0, 0, 0)), tried=True)
         late.settle(120)
 
@@ -111,7 +111,7 @@ def test_a_redriven_letter_has_its_old_place_and_all_tries(
     assert (first.delivery, first.tries) == (Delivery("s1", Place(0, 0, 0, redrive=AT_MS)), Tries())
     assert [first.notification.id, second.notification.id] == ["n1", "n2"]
     assert first.notification.payload == b"<x>kept</x>"
-    assert first.notification.accepted_ms >= before_ms, "it has a whole lifespan before it"
+    assert first.notification.accepted_ms >= before_ms, "a new lifespan"
     assert [(row.notification, row.state, row.error, row.number) for row in attempts_in(kafka_settings)] == [
         ("n1", "parked", "redriven", 0),
         ("n2", "parked", "redriven", 0),

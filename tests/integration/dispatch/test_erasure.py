@@ -1,4 +1,4 @@
-"""Erasures in a real Kafka, with a real job: every copy goes, the rows stay, and an interruption loses nothing."""
+"""Erasures in a real Kafka, with a real job: every copy is removed, rows stay, and an interruption loses nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PERSON, OTHER = b'<p id="4711">Smith</p>', b'<p id="14711">Miller</p>'
 
 
 def pullable(kafka: KafkaSettings) -> list[bytes]:
-    """The messages that wait in pull points, or are claimed."""
+    """The messages that are in pull points, or claimed."""
     store, found = PullStore(PullLimits(100, 1 << 20, 0)), {}
     for record in records_in(kafka, PULL_LOG):
         name, entry = pull.decode(record.key, record.value)
@@ -67,7 +67,7 @@ def current(kafka: KafkaSettings) -> dict[str, str]:
 
 
 def done(kafka: KafkaSettings, count: int = 1) -> Erasure:
-    """The latest of so many erasures that are done."""
+    """The latest of this number of completed erasures."""
     found = wait_until(
         lambda: len(all_ := read_control(kafka).erasures.all()) == count and all(each.done_ms for each in all_) and all_
     )
@@ -136,10 +136,10 @@ def test_a_person_is_erased_everywhere_and_the_audit_balances(
         assert (report.problems, report.totals.cancelled) == ([], 1)
 
         planned = replay.plan(kafka, "works", 0, None, TopicTest(), 10)
-        assert len(planned.places) == 1, "the log has it, and it is not replayed"
+        assert len(planned.places) == 1, "in the log, and not replayed"
         after = log.notify("a", PERSON)
         wait_until(lambda: len(receiver.names("/works")) == 3)
-        assert receiver.names("/works") == [person, other, after], "an erasure covers the past"
+        assert receiver.names("/works") == [person, other, after], "an erasure covers only the past"
         job.restart()
         assert current(kafka) == {"b": other}
 
@@ -168,13 +168,13 @@ def test_undispatched_messages_and_the_beginning_of_the_log(
             assert {(person, b""), (other, OTHER)} <= {(row["notification"], row["payload"]) for row in archived}
             assert len(pullable(kafka)) == 1
 
-            # The job goes on when the beginning of its log is deleted.
+            # The job continues after the deletion of the beginning of its log.
             time.sleep(1.1)
             erasures.erase(kafka, ErasureRequest(before="1s"))
             erased = done(kafka, 2)
             assert erased.scope.id != first.scope.id
             assert records_in(kafka, "notifications") == []
-            # The file that Kafka writes to is closed after a day.
+            # Kafka closes its active segment after a day.
             assert erased.kept_until_ms[kafka.topic("notifications")] < erased.done_ms + 25 * 3_600_000
             second = log.notify("a", OTHER)
             wait_until(lambda: receiver.names("/s") == [other, second])
@@ -188,7 +188,7 @@ def test_undispatched_messages_and_the_beginning_of_the_log(
 
 
 class View(ControlState):
-    """The control log as the job sees it."""
+    """The control log as the job reads it."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         super().__init__()
@@ -229,7 +229,7 @@ def eraser(
     log: ControlLog,
     settled: Callable[[], Mapping[int, int]] | None = None,
 ) -> Eraser:
-    """One whose job has settled everything, or so much."""
+    """An eraser whose job has settled all notifications, or those up to these offsets."""
 
     def all_settled() -> Mapping[int, int]:
         with LogScan(kafka, "notifications") as scan:
@@ -239,7 +239,7 @@ def eraser(
     return Eraser(kafka, view, settled or all_settled, log.append, *places, archive=False, unused_files_hours=1)
 
 
-def test_an_interrupted_erasure_goes_on_with_the_next_job(
+def test_an_interrupted_erasure_continues_in_the_next_job(
     kafka_settings: KafkaSettings, view: View, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka, now_ms = kafka_settings, int(time.time() * 1000)
@@ -265,7 +265,7 @@ def test_an_interrupted_erasure_goes_on_with_the_next_job(
 
         second = eraser(kafka, view, tmp_path, log)
         second.step()
-        assert not read_control(kafka).erasures.all()[0].done_ms, "a client has the message of the pull point"
+        assert not read_control(kafka).erasures.all()[0].done_ms, "a client has claimed the message of the pull point"
         with closing(LogWriter(kafka, PULL_LOG)) as pulled:
             pulled.append_encoded([pull.encode("p", pull.Returned("c"))])
         second.step()
@@ -299,16 +299,16 @@ def test_the_covered_beginning_of_the_log_is_deleted(kafka_settings: KafkaSettin
             erasures.erase(kafka, request)
             made.step()
         with_topic, without = reversed(read_control(kafka).erasures.all())
-        assert left() == ["n3", "n4"], "Kafka deletes no record behind one that it keeps"
+        assert left() == ["n3", "n4"], "Kafka deletes only the beginning of a log"
         assert with_topic.kept_until_ms[topic] > latest_ms
-        assert without.kept_until_ms[topic] > latest_ms, "n4 is there until its retention is over"
+        assert without.kept_until_ms[topic] > latest_ms, "n4 stays until its retention ends"
 
         scope = msgspec.structs.replace(without.scope, id="all", before_ms=now_ms + 120_000)
         with LogScan(kafka, "notifications") as scan:
             settled = {number: max(0, end - 1) for number, end in scan.ends().items()}
         assert not eraser(kafka, view, tmp_path, log, lambda: settled)._cut(scope)
-        assert left() == ["n4"], "a start of the job reads it"
-        assert made._cut(scope), "no covered one is left"
+        assert left() == ["n4"], "the job reads it at its start"
+        assert made._cut(scope), "no covered record is left"
         assert left() == []
         assert not made._cut(with_topic.scope)
 
@@ -334,16 +334,16 @@ def test_a_further_pass_reads_only_newly_parked_records(
         made = eraser(kafka, view, tmp_path, log)
         made.step()
         assert read == ["n1", "n2"]
-        park(kafka, 3)  # by a worker that had read it before the erasure
+        park(kafka, 3)  # by a worker that read it before the erasure
         made.step()
         assert read == ["n1", "n2", "n3"]
         erasures.erase(kafka, ErasureRequest(subject="14711"))
         made.step()
-        assert read[3:].count("n2") == 1, "for another erasure all are read"
+        assert read[3:].count("n2") == 1, "another erasure reads all"
     assert waiting.oldest(kafka, waiting.WaitingFilter(), 10).waiting == ()
 
 
-def test_a_message_that_becomes_current_meanwhile_stays(
+def test_a_message_that_becomes_current_during_an_erasure_stays(
     kafka_settings: KafkaSettings, view: View, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka = kafka_settings
@@ -355,7 +355,7 @@ def test_a_message_that_becomes_current_meanwhile_stays(
 
     def beside(self: LogWriter, encoded: list[tuple[bytes, bytes | None]]) -> int:
         if encoded == [(b"a", None)]:
-            append(self, [notifications.encode(new)])  # a publisher, just before the null
+            append(self, [notifications.encode(new)])  # by a publisher, just before the tombstone
         return append(self, encoded)
 
     monkeypatch.setattr(LogWriter, "append_encoded", beside)

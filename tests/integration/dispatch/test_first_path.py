@@ -69,7 +69,7 @@ def test_a_notification_reaches_subscribers_and_is_a_row(own: Own, receiver: Rec
     assert all(row["accepted_at"] <= row["started_at"] for row in rows)
 
 
-def test_failures_have_a_class_and_affect_no_other(own: Own, receiver: Receiver) -> None:
+def test_failures_have_a_class_and_affect_no_other_endpoint(own: Own, receiver: Receiver) -> None:
     with refusing_url() as refused:
         own.subscribe("good", receiver.url("/good"), "a")
         own.subscribe("failing", receiver.url("/status/500"), "a")
@@ -95,9 +95,7 @@ def test_failures_have_a_class_and_affect_no_other(own: Own, receiver: Receiver)
     assert len(receiver.received("/good")) == 1
 
 
-def test_a_job_goes_on_where_it_stopped_in_order_and_waiting_messages_share_a_push(
-    own: Own, receiver: Receiver
-) -> None:
+def test_a_job_continues_in_order_and_shares_pushes(own: Own, receiver: Receiver) -> None:
     own.subscribe("s", receiver.url("/s"), "a//.")
     own.subscribe("raw", receiver.url("/raw"), "a/x", form="raw")
     sent: dict[str, list[str]] = {"a/x": [own.notify("a/x")], "a/y": []}
@@ -116,7 +114,7 @@ def test_a_job_goes_on_where_it_stopped_in_order_and_waiting_messages_share_a_pu
         assert [each for each in arrived if each in sent[topic]] == sent[topic], "nothing lost, nothing twice"
     assert raw == sent["a/x"]
     assert sorted(row["notification"] for row in rows if row["subscription"] == "s") == sorted(arrived)
-    assert len(receiver.received("/s")) < 50, "messages that wait together travel together"
+    assert len(receiver.received("/s")) < 50, "waiting messages share pushes"
     assert len(receiver.received("/raw")) == len(raw), "raw pushes carry one message each"
 
 
@@ -144,7 +142,7 @@ def test_signed_pushes_with_credentials_that_are_in_no_table(own: Own, receiver:
     assert not {"webhook-id", "webhook-signature", "authorization"} & set(plain.headers)
     assert {row["state"] for row in rows} == {"delivered"}
     for file in filter(Path.is_file, home.rglob("*")):
-        with contextlib.suppress(FileNotFoundError):  # the job goes on beside
+        with contextlib.suppress(FileNotFoundError):  # the job deletes files at the same time
             content = file.read_bytes()
             assert KEY not in content
             assert TOKEN.partition(b" ")[2] not in content, file
@@ -179,7 +177,7 @@ def test_a_subscriber_gets_a_notice_of_a_missed_deadline_and_of_its_end(own: Own
     own.notify("dl/b", b"<y/>")  # it does not match
 
     def is_met() -> bool:
-        # A match that is reported after its own deadline ends no silence: on a busy machine the first one may be.
+        # A match reported after its deadline ends no silence: on a busy machine the first one may be late.
         own.notify("dl/b", b"<x/>")
         return "deadline-met" in kinds()
 
@@ -189,5 +187,5 @@ def test_a_subscriber_gets_a_notice_of_a_missed_deadline_and_of_its_end(own: Own
 
 
 def event(request: Received) -> etree._Element | None:
-    """Notifications of the engine's own."""
+    """Notifications of the engine itself."""
     return etree.fromstring(request.body).find(".//{urn:arborcast}Event")

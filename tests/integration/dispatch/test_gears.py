@@ -1,4 +1,4 @@
-"""Changes of gear, crashes and starts under load: nothing is lost, or out of order, and minimum intervals are kept."""
+"""Changes of gear, crashes and starts under load: nothing is lost or reordered, and minimum intervals are kept."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 @pytest.fixture
 def settings(tmp_path: Path, kafka_settings: KafkaSettings) -> JobSettings:
-    """With which nothing but the test shifts."""
+    """Settings with which only the test changes gear."""
     return job_settings(tmp_path, kafka_settings, "realtime")
 
 
@@ -47,7 +47,7 @@ TOPICS = ("a/x", "a/y", "b")
 
 
 def ids(receiver: Receiver, path: str) -> list[str]:
-    return [each for each in receiver.names(path) if each.startswith("n")]  # without the engine's own
+    return [each for each in receiver.names(path) if each.startswith("n")]  # without messages of the engine
 
 
 def wait_for(receiver: Receiver, path: str, wanted: int) -> list[str]:
@@ -76,7 +76,7 @@ def subscribe(log: Logs, receiver: Receiver) -> None:
     )
 
 
-def test_a_shift_under_load_keeps_all_once_and_in_order(
+def test_a_gear_change_under_load_keeps_all_once_and_in_order(
     spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
     subscribe(log, receiver)
@@ -101,12 +101,12 @@ def test_a_shift_under_load_keeps_all_once_and_in_order(
     assert len(raw) == len(set(raw))
     for topic in ("a/x", "a/y"):
         mine = load.names(topic)
-        assert [each for each in parked if each in set(mine)] == mine, "in order, whatever gear has parked it"
+        assert [each for each in parked if each in set(mine)] == mine, "in order, parked by either gear"
     assert report.balanced, report.problems
     assert report.duplicates == 0
 
 
-def test_a_dead_worker_is_replaced_though_nothing_more_comes(
+def test_a_dead_worker_is_replaced_without_further_messages(
     spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
     subscribe(log, receiver)
@@ -124,9 +124,7 @@ def test_a_dead_worker_is_replaced_though_nothing_more_comes(
     assert report.balanced, report.problems
 
 
-def test_a_partition_that_is_added_is_read(
-    spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
-) -> None:
+def test_an_added_partition_is_read(spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver) -> None:
     """Spark looks for new partitions at the end of a batch, which in real time is days away."""
     log.subscribe(subscription("all", receiver.url("/all"), "b"))
     topic = settings.kafka.topic("notifications")
@@ -157,20 +155,20 @@ def worker_processes(job: RunningJob) -> set[int]:
 
 
 COUNT = 40
-# Of deliveries, so that the backlog takes eight of two subscriptions.
+# Limits of deliveries, so that the backlog takes eight of two subscriptions.
 A_ROUND = 10
 
 
 def test_a_change_of_a_subscription_applies_in_the_next_round(
     spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # However quick they are, rounds do not become longer.
+    # Rounds are no longer with fast pushes.
     for name, value in (("_FIRST", A_ROUND), ("_FEWEST", A_ROUND), ("_MOST_GROWTH", 1.0)):
         monkeypatch.setattr(stream, name, value)
     arrived: dict[str, list[str]] = {"/stays": [], "/ends": []}
 
     def end(request: Received) -> None:
-        """Before the answer to the first push, without which no round can end."""
+        """End it before the answer to the first push, without which no round can end."""
         if request.path == "/ends" and not arrived["/ends"]:
             log.end("ends")
         arrived[request.path] += request.headers[NOTIFICATION_ID].split(",")
@@ -194,7 +192,7 @@ def test_a_start_without_kafka_fails_with_a_reason(spark: SparkSession, tmp_path
         pytest.fail("the job reported ready")
 
 
-# Longer than the time between two messages of a topic on a machine that is busy.
+# Longer than the time between two messages of a topic on a busy machine.
 EACH_MS, TOGETHER_MS = 400, 1_000
 
 
@@ -245,7 +243,7 @@ def test_intervals_do_not_depend_on_crashes_changes_of_mode_and_starts(
     assert set(receiver.names("/together")) == load.passing(TOGETHER_MS, kafka_settings.partitions)
     assert report.subscriptions["failing"].matches == len(passing)
     repeated = sum(count - 1 for count in Counter(receiver.names("/all")).values())
-    assert repeated < 0.2 * len(load.sent), "only pushes in flight, or just ended, are repeated"
+    assert repeated < 0.2 * len(load.sent), "only pushes in flight or just ended are repeated"
 
     names = [name for name, topic, _ in load.sent if topic == "a/x"]
     left_out = next(name for name in names if name not in passing)

@@ -1,4 +1,4 @@
-"""Receivers that take a push and report its result later: the job, the gateway, and the client's listener."""
+"""Receivers that accept a push and report its result later: the job, the gateway, and the client's listener."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
 
 @pytest.fixture(scope="module")
 def job(spark: SparkSession, module_settings: JobSettings) -> Iterator[RunningJob]:
-    """With the key by which results are known, and a time for them that a busy machine does not miss."""
+    """A job with the key of results, and a time limit for them that a busy machine does not miss."""
     add_key(Path(module_settings.secrets.key_file), "k")
     push = dataclasses.replace(module_settings.push, callback_s=240.0)
     with running(spark, dataclasses.replace(module_settings, push=push)) as started:
@@ -43,7 +43,7 @@ def job(spark: SparkSession, module_settings: JobSettings) -> Iterator[RunningJo
 
 @pytest.fixture(scope="module")
 def gateway(job: RunningJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayRun]:
-    """One with the keys of the job, which verify addresses for results."""
+    """A gateway with the keys of the job, which verify addresses for results."""
     keys = f'[secrets]\nkey_file = "{job.settings.secrets.key_file}"\n'
     with gateway_run(tmp_path_factory.mktemp("gateway"), job.settings.kafka, more=keys) as run:
         yield run
@@ -73,7 +73,7 @@ class Patient:
 
 @contextmanager
 def subscribed(gateway: GatewayRun, topic: str, *, strict: bool = False) -> Iterator[Patient]:
-    """Each message travels alone: several in one push have one result."""
+    """One message per push: several in one push have one result."""
     patient = Patient()
     with Listener(patient.received) as listener, Client(gateway.base) as client:
         subscription = client.subscribe(topic, to=listener.url, raw=True, delivery=Delivery(strict=strict))
@@ -90,7 +90,7 @@ def publish(gateway: GatewayRun, topic: str) -> str:
 
 
 def story_of(job: RunningJob, notification: str, outcome: str) -> str:
-    """The reason and all steps of its one delivery, once this is its outcome."""
+    """The reason and all steps of the single delivery, once it has this outcome."""
     gatherer = Gatherer(job.settings.kafka, job.settings.tables, job.settings.home)
 
     def found() -> str:
@@ -149,10 +149,10 @@ def test_a_worker_of_a_queue_is_busy_until_its_result(job: RunningJob, gateway: 
         wait_until(serves)
         first = publish(gateway, topic)
         assert begun.wait(240)
-        second = publish(gateway, topic)  # equal requests that wait would be one
-        wait_until(lambda: "later" in ends(first, "error"), "it is acknowledged")
+        second = publish(gateway, topic)  # equal waiting requests would be merged
+        wait_until(lambda: "later" in ends(first, "error"), "the acknowledgement")
         assert len(did) == 1, "the other one waits for the server"
         go_on.set()
         for each in (first, second):
-            wait_until(partial(delivered, each), "its result counts")
+            wait_until(partial(delivered, each), "a delivery by its result")
     assert len(did) == 2

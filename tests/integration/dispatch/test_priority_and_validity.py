@@ -38,11 +38,11 @@ def test_nothing_is_pushed_after_its_validity_to_a_receiver_that_hangs(
     assert finals["takes", for_ever.id] == "delivered"
     until_ms = {each.id: each.valid_until_ms for each in [*short, over]}
     for request in receiver.received("/hangs") + receiver.received("/takes"):
-        # A little time to arrive: it began before.
+        # Up to 400 ms in transit: the push began before.
         assert request.at * 1000 < until_ms.get(request.headers[NOTIFICATION_ID], since_ms * 2) + 400
     assert over.id not in receiver.names("/takes")
     receiver.behave("/hangs", "")
-    own.attempts(24)  # the one that is valid for ever gets there in the end
+    own.attempts(24)  # the one without an end of validity arrives
     report = audit(job.settings.kafka, since_ms, deep=True)
     assert report.balanced, report
 
@@ -50,7 +50,7 @@ def test_nothing_is_pushed_after_its_validity_to_a_receiver_that_hangs(
 MANY, FEW = 80, 5
 
 
-def test_what_is_urgent_overtakes_what_waits_behind_a_slow_receiver(own: Own, receiver: Receiver) -> None:
+def test_urgent_messages_overtake_the_backlog_of_a_slow_receiver(own: Own, receiver: Receiver) -> None:
     since_ms = int(time.time() * 1000)
     own.subscribe("slow", receiver.url("/slowly"), "a", form="raw")
     own.subscribe("strict", receiver.url("/strictly"), "a", form="raw", policy=DeliveryPolicy(order="strict"))
@@ -61,10 +61,10 @@ def test_what_is_urgent_overtakes_what_waits_behind_a_slow_receiver(own: Own, re
 
     receiver.wait_for(MANY + FEW, "/slowly")
     slowly = receiver.names("/slowly")
-    assert sorted(slowly) == sorted([*ordinary, *urgent]), "each of them once"
+    assert sorted(slowly) == sorted([*ordinary, *urgent]), "each once"
     assert [each for each in slowly if each in ordinary] == ordinary
     assert [each for each in slowly if each in urgent] == urgent
-    assert slowly.index(urgent[-1]) < MANY * 3 // 4, "long before the last of those that were accepted earlier"
+    assert slowly.index(urgent[-1]) < MANY * 3 // 4, "before many that were accepted earlier"
 
     receiver.wait_for(MANY + FEW, "/strictly")
     assert receiver.names("/strictly") == [*ordinary, *urgent]

@@ -1,4 +1,4 @@
-"""From a Notify at the gateway into a pull point and out of it: real Kafka, real Spark, the real gateway process."""
+"""From a Notify at the gateway into a pull point and out of it: real Kafka, real Spark, a real gateway process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pull_all(url: str, expected: int) -> list[int]:
 
 
 def test_an_onvif_client_waits_for_its_messages(gateway: GatewayRun) -> None:
-    """The first one: its subscription is to all topics."""
+    """The first test: its subscription is to all topics."""
     body = f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}"/>'
     url = address(post(f"{gateway.base}/onvif/event_service", body))
     ask = (
@@ -53,7 +53,7 @@ def test_an_onvif_client_waits_for_its_messages(gateway: GatewayRun) -> None:
     )
     for number in range(10):
         notify(gateway, "t:a", number)
-        # Its time may be over before the first batch is, where a machine is slow.
+        # On a slow machine its time may be over before the first batch.
         assert wait_until(lambda: numbers(post(url, ask))) == [number]
     post(url, "<wsnt:Unsubscribe/>")
     refused = requests.post(url, data=soap.envelope(ask), timeout=60)
@@ -95,7 +95,7 @@ def test_a_pull_point_gets_the_matches_of_its_subscriptions(gateway: GatewayRun,
 
 
 RIM = "urn:oasis:names:tc:ebxml-regrep:xsd:rim:3.0"
-# As the profile has it.
+# As the ONVIF profile has it.
 ask = partial(post, version="1.2")
 
 PATIENT_SCHEME = "urn:uuid:58a6f841-87b3-4a3e-92fd-a8ffeff98427"

@@ -39,8 +39,8 @@ def test_one_server_gets_each_request_and_a_subscriber_all(own: Own, receiver: R
     own.subscribe("watcher", receiver.url("/watcher"), "jobs")
     asked = [own.accept("jobs", queue=True).id for _ in range(MANY)]
     wait_until(lambda: len(receiver.names(*paths)) >= MANY)
-    assert Counter(receiver.names(*paths)) == Counter(asked), "each of them once"
-    assert min(len(receiver.received(path)) for path in paths) >= MANY // 4, "all have their share"
+    assert Counter(receiver.names(*paths)) == Counter(asked), "each once"
+    assert min(len(receiver.received(path)) for path in paths) >= MANY // 4, "a share for each server"
 
     def ended() -> set[tuple[str, bool]]:
         rows = [row for row in own.attempts(3 * MANY) if row["state"] == "delivered"]
@@ -61,7 +61,7 @@ def jobs(own: Own, job_logs: Logs) -> str:
 
 @pytest.fixture
 def guarded(own: Own, jobs: str, tmp_path: Path) -> Iterator[GatewayRun]:
-    """A gateway where anna may send requests and bert serve, with the keys by which it sees who got a request."""
+    """A gateway where anna may send requests and bert serve, with the keys that verify which server got a request."""
     users, policy = tmp_path / "users.toml", tmp_path / "policy.toml"
     write_users({name: User(name, hash_password(f"of-{name}")) for name in ("anna", "bert")}, users)
     policy.write_text(
@@ -108,7 +108,7 @@ def test_requests_with_answers_in_a_pull_point_or_listener(
 
 
 def wait_until_known(ask: Callable[[], object]) -> None:
-    """The gateway has to read records that a test appended to the control log."""
+    """Wait until the gateway has read the records that a test appended to the control log."""
 
     def known() -> bool:
         with suppress(FaultReceived):

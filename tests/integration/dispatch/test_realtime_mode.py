@@ -1,5 +1,5 @@
-"""What we need of Spark's Real-time Mode, whose list of operators `mapInArrow` is not on: to be run with every new
-Spark. Where one of these fails, `dispatch.gear = batch` is the way back."""
+"""Properties of Spark's Real-time Mode that the job depends on, since `mapInArrow` is not in its list of operators: run
+with every new Spark. If one of these fails, `dispatch.gear = batch` avoids the mode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RUN = 7
 
 
 def note_rows(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a worker: record each value; die at the marked one."""
+    """In a worker: record each value; exit at the marked one."""
     for batch in batches:
         texts = [row["value"].decode() for row in batch.to_pylist() if row["offset"] is not None]
         if texts:
@@ -46,7 +46,7 @@ def note_rows(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 class Trial:
-    """A real-time query over the notifications log, and what its workers have seen."""
+    """A real-time query over the notifications log, and the records that its workers have read."""
 
     def __init__(self, spark: SparkSession, kafka: KafkaSettings, folder: Path) -> None:
         ensure_topics(kafka)
@@ -81,14 +81,14 @@ class Trial:
         return file.read_text().split() if file.exists() else []
 
     def together(self) -> list[int]:
-        """How many rows came at a time."""
+        """The numbers of rows that arrived together."""
         return [int(each) for each in (self._folder / "together").read_text().split()]
 
     def wait_for(self, text: str, times: int = 1) -> None:
         wait_until(lambda: self.rows().count(text) >= times, lambda: f"{text}, {times} times: {self.state()}")
 
     def wait_for_failure(self, text: str) -> None:
-        """Until the worker that has read this is gone."""
+        """Wait until the worker that has read this value has exited."""
         told = self._folder / f"told-{text}"
         wait_until(lambda: told.exists() and not started_at(int(told.read_text())))
 
@@ -114,8 +114,8 @@ def trial(spark: SparkSession, kafka_settings: KafkaSettings, tmp_path: Path) ->
     made.close()
 
 
-def test_rows_come_at_once_and_a_stopped_batch_is_not_settled(trial: Trial) -> None:
-    """Nothing is withheld until there are more rows, and nothing has to be yielded for them to come."""
+def test_rows_arrive_at_once_and_a_stopped_batch_is_not_settled(trial: Trial) -> None:
+    """Nothing is withheld until there are more rows, and no yield is needed for rows to arrive."""
     trial.start("30 minutes")
     sent = [f"row{number}" for number in range(20)]
     for text in sent:
@@ -129,7 +129,7 @@ def test_rows_come_at_once_and_a_stopped_batch_is_not_settled(trial: Trial) -> N
     assert trial.rows() == sent * 2
 
 
-def test_rows_known_to_be_followed_leave_together(trial: Trial, spark: SparkSession) -> None:
+def test_rows_with_known_successors_leave_together(trial: Trial, spark: SparkSession) -> None:
     sent = [f"row{number}" for number in range(100)]
     for text in sent:
         trial.send(text)
@@ -150,14 +150,14 @@ def test_rows_known_to_be_followed_leave_together(trial: Trial, spark: SparkSess
         other.forget()
 
 
-def test_a_batch_whose_worker_died_is_not_taken_for_done(trial: Trial) -> None:
+def test_a_batch_with_a_dead_worker_is_not_complete(trial: Trial) -> None:
     trial.start("30 minutes")
     trial.send("before")
     trial.wait_for("before")
     trial.send("fail1")
     trial.wait_for_failure("fail1")
-    # The JVM notices what has become of a worker when it has something to write, and not always with the first row.
-    # See `ModeController` for our own look.
+    # The JVM notices the exit of a worker when it writes to it, and not always with the first row.
+    # `ModeController` therefore checks for itself.
     trial.send("after")
 
     def came() -> bool:
@@ -165,11 +165,11 @@ def test_a_batch_whose_worker_died_is_not_taken_for_done(trial: Trial) -> None:
         return "after" in trial.rows()
 
     wait_until(came, trial.state, every_s=1.0)
-    assert trial.rows()[:4] == ["before", "before", "fail1", "after"], "the task was begun again where the batch begins"
+    assert trial.rows()[:4] == ["before", "before", "fail1", "after"], "the task restarted at the batch's beginning"
     assert trial.commits() == 0
 
 
-def test_the_next_batch_continues_behind_one_that_is_over(trial: Trial) -> None:
+def test_the_next_batch_continues_behind_a_completed_one(trial: Trial) -> None:
     trial.start("5 seconds")
     sent: list[str] = []
 

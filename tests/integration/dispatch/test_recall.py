@@ -1,4 +1,4 @@
-"""What a job that starts reads back from the logs of an earlier run."""
+"""State that a starting job reads from the logs of an earlier run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def row(subscription: str, notification: str, batch: int, topic: str = "a") -> A
     return attempt(notification, subscription, "delivered", batch=batch, topic=TopicPath(topic))
 
 
-def test_the_newest_batch_and_what_it_has_settled_and_parked(kafka_settings: KafkaSettings) -> None:
+def test_the_newest_batch_with_its_settled_and_parked_deliveries(kafka_settings: KafkaSettings) -> None:
     ensure_topics(kafka_settings)
     logs = OutcomeLogs(kafka_settings)
     before = logs.ends()
@@ -55,7 +55,7 @@ def test_the_newest_batch_and_what_it_has_settled_and_parked(kafka_settings: Kaf
         written = {(f"s{number}", f"n{number}") for number in range(1_500)}
         for subscription, notification in sorted(written):
             log.add(row(subscription, notification, 5))
-        # A 410 that the driver may not have got before a crash, and one after the end of its subscription.
+        # A 410 that the driver may have missed before a crash, and one after the end of its subscription.
         log.add(msgspec.structs.replace(row("s1", "n1", 5), state="cancelled", status=410))
         log.add(msgspec.structs.replace(row("s2", "n2", 5), state="cancelled"))
         log.settle(120)
@@ -114,11 +114,11 @@ def test_rows_behind_the_positions_of_a_run_are_recalled(
         }
 
     assert recalled(5, {busy: now_ms}) == {"of the run", "of the redelivery"}
-    assert recalled(6, {busy: now_ms}) == {"of the redelivery"}, "what an earlier run parked was tried"
+    assert recalled(6, {busy: now_ms}) == {"of the redelivery"}, "deliveries parked by an earlier run were tried"
     assert settled_since(kafka_settings, 5, {busy: now_ms}, count, 20).newest == {("s", TopicPath("a")): (busy, 17)}
     assert recalled(5, {quiet: now_ms}) == {"of another partition"}
     later_ms = now_ms + 3_600_000
-    assert recalled(5, {busy: later_ms, quiet: now_ms}) == {"of another partition"}, "each since its own time"
+    assert recalled(5, {busy: later_ms, quiet: now_ms}) == {"of another partition"}, "each partition since its time"
     assert recalled(5, {busy: later_ms}) == set()
 
 
@@ -166,7 +166,7 @@ def test_passed_notifications_are_read_back_up_to_a_run(
     assert recalled(9) == {("short", "a"): now_ms - 100 + 500, ("long", ""): now_ms - 200 + 86_400_000}
     assert read_passed(kafka_settings, {}, {0: 9}, 60) == {}, "no subscription has an interval"
 
-    # As if all that were more than ten minutes ago: it is read back for the long interval, if there is time for it.
+    # As if it were more than ten minutes ago: it is read back for the long interval, if there is time.
     monkeypatch.setattr(intervals, "_accepted_ms", lambda *_: int(time.time() * 1000) + 661_000)
     assert ("long", "") in recalled(9)
     assert "start again" not in caplog.text

@@ -1,4 +1,4 @@
-"""The redelivery against a real broker and real HTTP: restarts, a lost file, a broker that goes away."""
+"""The redelivery with a real broker and real HTTP: restarts, a lost file, an outage of the broker."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ VAULT = Vault(SecretSettings(), KeyRing({"k": b"k" * 32}))
 
 
 def known_of(kafka: KafkaSettings, *subscriptions: Subscription) -> Any:
-    """Subscriptions as set by the test; ended and suspended ones by the control log."""
+    """Subscriptions set by the test; ended and suspended ones from the control log."""
     state = ControlState()
     follower = ControlFollower(kafka, lambda record, _: state.apply(record))
     found = known_to_redelivery(state, *subscriptions)
@@ -66,7 +66,7 @@ def subscription(name: str, url: str) -> Subscription:
 
 
 class Lot:
-    """Parks as a batch does."""
+    """Parks deliveries as a batch does."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         self.log = ParkingLog(kafka)
@@ -108,12 +108,12 @@ def running(
 
 
 def read(kafka: KafkaSettings, log: str) -> list[tuple[bytes, bytes | None]]:
-    """All records of a log that are there now."""
+    """All current records of a log."""
     return [(record.key, record.value) for record in records_in(roomy(kafka), log)]
 
 
 def waiting(kafka: KafkaSettings) -> set[bytes]:
-    """The keys of the `parked` log that compaction would leave."""
+    """The keys of the `parked` log that compaction keeps."""
     last = dict(read(kafka, "parked"))
     return {key for key, value in last.items() if value is not None}
 
@@ -161,7 +161,7 @@ def test_a_restart_with_a_kept_lost_or_spoilt_file(
     assert waiting(kafka_settings) == set()
 
 
-def test_a_broker_that_goes_away_for_a_while_loses_nothing(own_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_an_outage_of_the_broker_loses_nothing(own_broker: KafkaBroker, tmp_path: Path) -> None:
     kafka = settings_for(own_broker)
     ensure_topics(kafka)
     names = [f"n{number}" for number in range(400)]
@@ -241,7 +241,7 @@ def test_dead_letters_and_ended_or_suspended_subscriptions(
 
 
 @pytest.mark.parametrize("file", ["kept", "lost"])
-def test_a_later_result_counts_also_when_the_job_was_away(
+def test_a_later_result_counts_also_when_the_job_was_stopped(
     kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path, file: str
 ) -> None:
     path = tmp_path / "parked.db"

@@ -26,8 +26,8 @@ LIMIT = 10
 
 @pytest.fixture(scope="module")
 def job(spark: SparkSession, module_settings: JobSettings) -> Iterator[RunningJob]:
-    """Its pushes go through requests-futures, those of all other jobs through libcurl."""
-    # Timely messages are compared with what is there: a machine that is busy must not make them old.
+    """Its pushes use requests-futures; those of all other jobs use libcurl."""
+    # The age of timely messages is limited: a busy machine must not exceed the limit.
     retry = dataclasses.replace(module_settings.retry, parked_messages=LIMIT, batch_wait_s=20.0)
     push = dataclasses.replace(module_settings.push, transport="futures")
     with running(spark, dataclasses.replace(module_settings, retry=retry, push=push)) as started:
@@ -69,7 +69,7 @@ def test_a_receiver_that_is_away_for_a_while(job: RunningJob, own: Own, receiver
         rows = own.attempts(len(names))
         return sum((row["subscription"], row["state"]) == ("adaptive", "dropped") for row in rows) >= 30 - LIMIT
 
-    wait_until(is_full, "that no more of the adaptive subscription's have room")
+    wait_until(is_full, "a full queue of the adaptive subscription")
     with there:
 
         def is_back() -> bool:
@@ -77,7 +77,7 @@ def test_a_receiver_that_is_away_for_a_while(job: RunningJob, own: Own, receiver
             time.sleep(0.2)
             return bool({*arrived("timely")} - {*before, *reliable})
 
-        wait_until(is_back, "that timely messages come again")
+        wait_until(is_back, "timely messages")
         rows: list[dict[str, object]] = []
 
         def ended() -> bool:
@@ -85,12 +85,12 @@ def test_a_receiver_that_is_away_for_a_while(job: RunningJob, own: Own, receiver
             return len(rows) >= 4 * len(names)
 
         def is_well() -> bool:
-            # The first of them may come before the end of the receiver's exclusion reaches the workers.
+            # The first of them may arrive before the end of the receiver's exclusion reaches the workers.
             after = publish(10)
-            wait_until(ended, "that everything has its end")
+            wait_until(ended, "final states of all deliveries")
             return arrived("timely")[-10:] == after
 
-        wait_until(is_well, "that each timely message comes")
+        wait_until(is_well, "each timely message")
 
     assert arrived("strict") == names, "all, in order"
     well = receiver.wait_for(len(names), "/well")

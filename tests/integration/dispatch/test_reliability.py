@@ -1,4 +1,4 @@
-"""Accepted messages are delivered in spite of failing receivers: the whole job over real Kafka and real HTTP."""
+"""Accepted messages are delivered despite failing receivers: the whole job over real Kafka and real HTTP."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 @pytest.fixture(scope="module")
 def job(spark: SparkSession, module_settings: JobSettings) -> Iterator[RunningJob]:
-    """A job with a timeout longer than a test: a wait for a receiver that hangs would not end."""
-    # So little that thirty conditions on a large message are too much.
+    """A job with a timeout longer than a test: a wait for a hanging receiver would not end."""
+    # A limit that thirty conditions on a large message exceed.
     push = dataclasses.replace(module_settings.push, total_timeout_s=300.0, owner_conditions_ms=2.0)
     with running(spark, dataclasses.replace(module_settings, push=push)) as started:
         yield started
 
 
 def firsts(receiver: Receiver, path: str) -> list[str]:
-    """The notifications that came to a path, in the order in which each came first."""
+    """The notifications at a path, in the order of their first arrivals."""
     return list(dict.fromkeys(receiver.names(path)))
 
 
@@ -42,7 +42,7 @@ def ids_in(headers: dict[str, str]) -> list[str]:
 def test_events_of_the_engine_are_published_on_topics_of_the_system(
     own: Own, job_logs: Logs, receiver: Receiver
 ) -> None:
-    """The first one: the first dead letter is published at once, later ones once a minute."""
+    """The first test: the first dead letter is published at once, later ones once a minute."""
     job_logs.subscribe(subscription(own.name("operator"), receiver.url("/operator"), f"{SYSTEM}//."))
     own.subscribe("s", receiver.url("/s"), "a")
     receiver.behave("/s", "status/503")
@@ -54,9 +54,9 @@ def test_events_of_the_engine_are_published_on_topics_of_the_system(
         return any(f'kind="{kind}"' in event and about in event for event in events)
 
     own.notify("a")
-    wait_until(lambda: told("breaker-opened"), "that a breaker has opened")
+    wait_until(lambda: told("breaker-opened"), "an open breaker")
     receiver.behave("/s", "")
-    wait_until(lambda: told("subscription-recovered"), "that it has recovered")
+    wait_until(lambda: told("subscription-recovered"), "the event of its recovery")
     receiver.behave("/s", "status/400")
     own.notify("a")
     wait_until(lambda: told("dead-letters-growing"), "that something was given up")
@@ -79,9 +79,7 @@ def test_failed_push_is_tried_again_with_the_same_id_and_the_next_number(own: Ow
     assert all(ids_in(each.headers) == [name] for each in receiver.received("/s")[:count])
 
 
-def test_endpoint_that_was_away_gets_everything_in_order_and_is_then_served_by_the_batches_again(
-    own: Own, receiver: Receiver
-) -> None:
+def test_a_recovered_endpoint_gets_all_in_order_then_batches(own: Own, receiver: Receiver) -> None:
     own.subscribe("s", receiver.url("/s"), "a")
     own.subscribe("other", receiver.url("/status/202"), "a")
     sent = [own.notify("a")]
@@ -89,11 +87,11 @@ def test_endpoint_that_was_away_gets_everything_in_order_and_is_then_served_by_t
     receiver.behave("/s", "status/503")
     for _ in range(40):
         sent.append(own.notify("a"))
-    wait_until(lambda: len(firsts(receiver, "/status/202")) == 41, "the other one has everything meanwhile")
+    wait_until(lambda: len(firsts(receiver, "/status/202")) == 41, "all messages at the other endpoint")
     receiver.behave("/s", "")
     for _ in range(10):
         sent.append(own.notify("a"))
-    wait_until(lambda: set(sent[1:]) <= set(met(receiver, "/s", "")), "all of them arrive")
+    wait_until(lambda: set(sent[1:]) <= set(met(receiver, "/s", "")), "all messages")
     arrived, failed = met(receiver, "/s", ""), set(met(receiver, "/s", "status/503"))
     assert not duplicates(arrived)
 
@@ -102,7 +100,7 @@ def test_endpoint_that_was_away_gets_everything_in_order_and_is_then_served_by_t
 
 
 def met(receiver: Receiver, path: str, behaviour: str) -> list[str]:
-    """The notifications in the requests that were answered so, in order."""
+    """The notifications in the requests with this answer, in order."""
     requests = (request for request in receiver.received(path) if request.behaviour == behaviour)
     return [name for request in requests for name in ids_in(request.headers)]
 
@@ -111,7 +109,7 @@ def duplicates(names: list[str]) -> set[str]:
     return {name for name in names if names.count(name) > 1}
 
 
-def test_hanging_receiver_costs_the_others_one_wait_at_most(own: Own, receiver: Receiver) -> None:
+def test_a_hanging_receiver_delays_others_by_one_wait_at_most(own: Own, receiver: Receiver) -> None:
     own.subscribe("hang", receiver.url("/hang"), "a")
     own.subscribe("s", receiver.url("/s"), "a")
     first = own.notify("a")
@@ -122,7 +120,7 @@ def test_hanging_receiver_costs_the_others_one_wait_at_most(own: Own, receiver: 
     assert firsts(receiver, "/s") == [first, *sent]
     tried = [row for row in rows if row["subscription"] == "hang" and row["number"]]
     assert tried[0]["notification"] == first
-    assert len({row["push"] for row in tried}) <= 2, "what comes behind it is parked"
+    assert len({row["push"] for row in tried}) <= 2, "later messages are parked"
 
 
 def test_costly_conditions_suspend_and_apply_after_the_resume(own: Own, job_logs: Logs, receiver: Receiver) -> None:
@@ -134,14 +132,14 @@ def test_costly_conditions_suspend_and_apply_after_the_resume(own: Own, job_logs
     large = own.notify("a", b"<x n='99'>" + b"<y/>" * 2_400 + b"</x>")
     wait_until(
         lambda: "subscription-suspended" in "".join(each.body.decode() for each in receiver.received("/operator")),
-        "that it was suspended",
+        "the event of its suspension",
     )
     sent = [large, *(own.notify("a", each) for each in small)]
-    wait_until(lambda: len(firsts(receiver, "/t")) == 3, "the others have theirs")
+    wait_until(lambda: len(firsts(receiver, "/t")) == 3, "the other subscription's messages")
     assert firsts(receiver, "/s") == []
     job_logs.control(Tombstone(suspension_key(own.name("s"))))
-    # What passes its conditions comes; what does not, or would cost more than it may, is cancelled.
-    wait_until(lambda: len(firsts(receiver, "/s")) == 1, "what it wants of what was kept")
+    # Matching messages are delivered; others, and those that would exceed the limit, are cancelled.
+    wait_until(lambda: len(firsts(receiver, "/s")) == 1, "the matching one of the kept messages")
     expected = {sent[0]: "cancelled", sent[1]: "cancelled", sent[2]: "delivered"}
 
     def ended() -> dict[object, object]:
@@ -154,15 +152,13 @@ def test_costly_conditions_suspend_and_apply_after_the_resume(own: Own, job_logs
     assert (firsts(receiver, "/t"), firsts(receiver, "/s")) == (sent, [sent[2]])
 
 
-def test_waiting_messages_outlive_the_job_which_stops_in_order_while_a_receiver_hangs(
-    own: Own, receiver: Receiver
-) -> None:
+def test_waiting_messages_survive_a_stop_during_a_hanging_push(own: Own, receiver: Receiver) -> None:
     own.subscribe("s", receiver.url("/s"), "a")
     own.subscribe("hangs", receiver.url("/hang"), "a")
     own.subscribe("other", receiver.url("/o"), "a")
     receiver.behave("/s", "status/503")
     sent = [own.notify("a") for _ in range(10)]
-    # Its worker would wait for five minutes, and nothing else waits for it.
+    # Its worker would wait for five minutes, without further work.
     receiver.wait_for(1, "/hang")
     receiver.wait_for(1, "/s")
     own.job.stop()

@@ -54,7 +54,7 @@ def test_a_replay_to_one_subscription_with_its_label(own: Own, receiver: Receive
     report = audit(kafka, since_ms, deep=True, patience_s=120)
     assert report.balanced, report.problems
     assert (report.subscriptions[one].delivered, report.subscriptions[two].delivered) == (4, 1)
-    assert report.duplicates == 0, "a replay is a delivery of its own"
+    assert report.duplicates == 0, "a replay is a separate delivery"
     assert not [each for each in receiver.received("/two") if "arborcast-replay" in each.headers]
     assert len(make(kafka, one, since_ms).find(10)) == 2, "a replay is not replayed"
 
@@ -76,7 +76,7 @@ def test_a_replay_has_current_matches_up_to_the_limit(kafka_settings: KafkaSetti
         log.raw(b"\xc1", b"a")
 
     assert len(make(kafka, "all", since_ms).find(10)) == 5
-    assert len(make(kafka, "all", since_ms).find(3)) == 4, "one more shows that there are more"
+    assert len(make(kafka, "all", since_ms).find(3)) == 4, "one more than the limit"
     assert len(make(kafka, "big", since_ms).find(10)) == 2
     assert len(make(kafka, "big", since_ms, lambda path: path == "c").find(10)) == 1
     assert make(kafka, "all", int(time.time() * 1000) + 1).find(10) == []

@@ -60,13 +60,13 @@ def counts(location: Path) -> Counts:
 
 
 def day_end(hour: int, delivered: int, failed: int) -> tuple[HourAttempts, ...]:
-    """The last two of the hours until now, with these attempts in one of them."""
+    """The last two hours before now, with these attempts in one of them."""
     current = NOW_MS // HOUR_MS
     counted = {hour: HourAttempts(hour * HOUR_MS, delivered, failed)}
     return tuple(counted.get(each, HourAttempts(each * HOUR_MS)) for each in (current - 1, current))
 
 
-def test_hours_are_counted_once_whatever_happens_to_the_writer(
+def test_hours_are_counted_once_despite_crashes_of_the_writer(
     kafka_settings: KafkaSettings, log: AttemptsLog, tmp_path: Path
 ) -> None:
     clock, seen = Clock(0.0), []
@@ -102,7 +102,7 @@ def test_hours_are_counted_once_whatever_happens_to_the_writer(
         log.add(attempt("n5", "s2", late_ms=40_000))
         log.settle(60)
         step(writer)
-        assert counts(tmp_path) == {(hour, "s1"): (2, 1, 0, 0), (hour, "s2"): (0, 0, 0, 2)}, "it had failed meanwhile"
+        assert counts(tmp_path) == {(hour, "s1"): (2, 1, 0, 0), (hour, "s2"): (0, 0, 0, 2)}, "it had failed"
         assert attempts_by_hour(str(tmp_path), "s1", NOW_MS / 1000)[-2:] == day_end(hour, 3, 0)
         assert attempts_by_hour(str(tmp_path), "s2", NOW_MS / 1000)[-2:] == day_end(hour, 1, 2)
         version = DeltaTable(str(tmp_path)).version()

@@ -49,14 +49,14 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Receiver]:
-    """Takes spans."""
+    """A collector of spans."""
     with Receiver() as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def job(spark: SparkSession, module_settings: JobSettings, collector: Receiver) -> Iterator[RunningJob]:
-    """One that makes spans, in a folder that notebooks find."""
+    """A job that makes spans, in a folder that notebooks find."""
     home, tracing = module_settings.home / ".arborcast", TracingSettings(endpoint=collector.url("/v1/traces"))
     with running(spark, dataclasses.replace(module_settings, home=home, tracing=tracing)) as started:
         yield started
@@ -69,7 +69,7 @@ def gatherer(job: RunningJob) -> Gatherer:
 
 
 def rows(own: Own, spec: TableSpec, enough: Callable[[list[Row]], bool]) -> list[Row]:
-    """The table's rows that are this test's, once they are enough."""
+    """The rows of this test in the table, once they suffice."""
     return wait_for_rows(own.job.settings, spec, enough, own)
 
 
@@ -100,7 +100,7 @@ def test_tables_and_trace_have_every_event(own: Own, job_logs: Logs, receiver: R
         ended = rows(own, DELIVERIES, lambda found: len(found) == 1)
         waiting = rows(own, RETRIES, lambda found: len(found) == 2 and any(row["tries"] for row in found))
         rows(own, ENDPOINT_HEALTH, lambda found: refused in {row["endpoint"] for row in found})
-        # The tables may lag, the trace does not: it is asked at once.
+        # The tables may lag, the trace does not: it is read from the logs.
         fresh = own.notify("a", b"<x>2</x>")
         receiver.wait_for(2, "/good")
         story = explain(gatherer.gather(sent))
@@ -198,7 +198,7 @@ def test_the_span_of_a_push_and_its_context_at_the_receiver(
     (pushed,) = receiver.wait_for(1, "/in")
     told = pushed.headers["traceparent"]
     assert told[3:35] == TRACE
-    assert told != context, "that of the push, not of the publisher"
+    assert told != context, "the context of the push, not the publisher's"
     spans = wait_until(
         lambda: [each.body for each in collector.requests if bytes.fromhex(TRACE) in each.body],
         lambda: f"{len(collector.requests)} requests came, none with this trace",

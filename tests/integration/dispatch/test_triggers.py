@@ -49,7 +49,7 @@ def since_ms() -> int:
 
 @pytest.fixture
 def add(own: Own, job_logs: Logs) -> Iterator[Write]:
-    """Makes a trigger of the test's own, and the topic that it publishes to."""
+    """Add a trigger for this test, and the topic that it publishes to."""
     made: list[str] = []
 
     def write(

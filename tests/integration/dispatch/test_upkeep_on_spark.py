@@ -1,4 +1,4 @@
-"""Small files are joined by Spark while our own writer goes on, and neither takes anything from the other."""
+"""Spark compacts small files while the tables' writer commits, without lost rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.table_rows import attempt
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-def test_spark_joins_while_the_writer_goes_on(tmp_path: Path, spark: SparkSession) -> None:
+def test_spark_compacts_while_the_writer_commits(tmp_path: Path, spark: SparkSession) -> None:
     location = str(tmp_path / "attempts")
     table = DeltaTableWriter(ATTEMPTS, location)
     written = 0
@@ -31,7 +31,7 @@ def test_spark_joins_while_the_writer_goes_on(tmp_path: Path, spark: SparkSessio
             written += 1
 
     write(9)
-    # Both write checkpoints of the table's log then, one over the other's.
+    # Both write checkpoints of the table's log at this time, over each other's.
     DeltaTable(location).alter.set_table_properties({"delta.checkpointInterval": "1"})
     joiner = OnSpark(spark, 8)
     upkeep = Upkeep(ATTEMPTS, location, joiner)
@@ -46,7 +46,7 @@ def test_spark_joins_while_the_writer_goes_on(tmp_path: Path, spark: SparkSessio
     assert sorted(found.to_pyarrow_table()["notification"].to_pylist()) == sorted(f"n{each}" for each in range(written))
     assert table.progress("query") == written - 1
     assert len(found.file_uris()) < 8 < written
-    assert len([*Path(location).glob("day=*/*.parquet")]) == len(found.file_uris()), "what is not used is deleted"
+    assert len([*Path(location).glob("day=*/*.parquet")]) == len(found.file_uris()), "unused files are deleted"
     assert not Path(location, "_delta_log", "._last_checkpoint.crc").exists()
     engines = {
         json.loads(line)["commitInfo"].get("engineInfo", "")[:12]

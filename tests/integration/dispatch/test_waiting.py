@@ -87,7 +87,7 @@ def test_waiting_deliveries_are_found_with_their_last_result(
     parking.tried(twice, Tries(2, 2, NOW_MS + 2 * HOUR_MS, NOW_MS))
     parking.finished(Delivery("s1", Place(1, 0, 3)), tried=False)
     parking.settle(20)
-    # A batch that is repeated: what is known of its tries stays, and since when it waits.
+    # A repeated batch: the recorded tries and the time of parking stay.
     parking.park(twice, notification("twice"), Tries(1, 1, NOW_MS + 1, NOW_MS))
     parking.settle(20)
     for each in (
@@ -103,10 +103,10 @@ def test_waiting_deliveries_are_found_with_their_last_result(
     found = json.loads(run("--json"))
     assert found["more"] == 0
     by_delivery = {(each["notification"], each["subscription"]): each for each in found["waiting"]}
-    assert next(iter(by_delivery)) == ("twice", "s1"), "it waits longest"
+    assert next(iter(by_delivery)) == ("twice", "s1"), "the longest wait first"
     assert {*by_delivery} == {("twice", "s1"), ("once", "s1"), *(("twice", each) for each in ("s2", "held", "over"))}
     last = by_delivery["twice", "s1"]
-    assert (last["attempts"], last["error"], last["detail"]) == (2, "timeout", "no answer"), "not the batch's own row"
+    assert (last["attempts"], last["error"], last["detail"]) == (2, "timeout", "no answer"), "not the row of the batch"
     assert (last["topic"], last["endpoint"], last["state"]) == ("a/b", "http://r/s1", "active")
     assert last["next"] > last["since"] >= last["accepted"]
     assert (by_delivery["once", "s1"]["status"], by_delivery["once", "s1"]["priority"]) == (503, 5)
@@ -117,7 +117,7 @@ def test_waiting_deliveries_are_found_with_their_last_result(
 
     counts = Waiting(kafka_settings).tally({"s1", "held", "nobody"})
     assert {name: count for name, (count, _) in counts.items()} == {"s1": 2, "held": 1}
-    assert counts["s1"][1] < counts["held"][1], "since the oldest of them waits"
+    assert counts["s1"][1] < counts["held"][1], "since the oldest delivery was parked"
 
     def listed(*arguments: str) -> list[tuple[str, str]]:
         shown = json.loads(run("--json", *arguments))["waiting"]
@@ -141,15 +141,15 @@ def test_waiting_deliveries_are_found_with_their_last_result(
     assert "1 try, awaits a result by " in run("--notification", "taken")
 
 
-def test_the_attempts_log_is_read_where_tries_were_decided(
+def test_the_attempts_log_is_read_at_the_times_of_tries(
     kafka_settings: KafkaSettings, parking: ParkingLog, tried: AttemptsLog
 ) -> None:
-    """An old row of the same delivery is none of its last try, and a long log is given up in time."""
+    """An old row of the delivery does not belong to its last try, and the search of a long log has a time limit."""
     parking.park(Delivery("s1", Place(1, 0, 1)), notification("n"), Tries(1, 1, NOW_MS, NOW_MS - HOUR_MS))
     parking.settle(20)
     waiting = Waiting(kafka_settings)
     (wait,), _, _ = waiting.oldest(EVERYTHING, 10)
-    assert waiting.with_last([wait]) == ([wait], True), "the log has forgotten it"
+    assert waiting.with_last([wait]) == ([wait], True), "the log no longer has it"
     tried.add(row("n", "s1", 1, "timeout"))
     tried.settle(20)
     (named,), complete = waiting.with_last([wait])

@@ -1,4 +1,4 @@
-"""A worker on another host than the driver's ends by itself: after its run, and when it cannot read the log of runs."""
+"""A worker on another host than the driver exits by itself: after its run, and when it cannot read the log of runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def say(kafka: KafkaSettings, run: int) -> None:
 
 @contextmanager
 def worker(kafka: KafkaSettings) -> Iterator[subprocess.Popen[str]]:
-    """A process with a lease, once it has it."""
+    """A process, once it has a lease."""
     ensure_topics(kafka)
     say(kafka, RUN)
     arguments = [sys.executable, "-c", WORKER, kafka.bootstrap_servers, kafka.prefix]
@@ -59,7 +59,7 @@ def worker(kafka: KafkaSettings) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def test_a_worker_ends_with_the_record_of_the_end_of_its_run(kafka_settings: KafkaSettings) -> None:
+def test_a_worker_exits_at_the_record_of_the_end_of_its_run(kafka_settings: KafkaSettings) -> None:
     with worker(kafka_settings) as process:
         say(kafka_settings, RUN - 1)
         with pytest.raises(subprocess.TimeoutExpired):
@@ -70,7 +70,7 @@ def test_a_worker_ends_with_the_record_of_the_end_of_its_run(kafka_settings: Kaf
         assert process.wait(240) == 1
 
 
-def test_a_worker_ends_when_it_cannot_read_the_log_of_runs(own_broker: KafkaBroker) -> None:
+def test_a_worker_exits_when_it_cannot_read_the_log_of_runs(own_broker: KafkaBroker) -> None:
     with worker(settings_for(own_broker)) as process:
         own_broker.kill()
         try:

@@ -1,4 +1,4 @@
-"""The notebooks, executed over tables whose answers are known."""
+"""The notebooks, executed over tables with known rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.table_rows import NOON, attempt, fill, record
 
 
 def notebooks() -> Any:
-    """nbformat, loaded by these tests alone: its validator takes seconds that each process of a run would pay."""
+    """nbformat, imported by these tests alone: its validator takes seconds in each process of a run."""
     return importlib.import_module("nbformat")
 
 
@@ -38,18 +38,18 @@ def kernel(notebook: Any, folder: Path) -> Any:
 
 FOLDER = Path(__file__).parents[3] / "notebooks"
 
-# What matplotlib takes for a formula, and finds to be a wrong one.
+# Text that matplotlib parses as an invalid formula.
 BAD = "http://bad/?$_$"
 
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 
-# It starts a JVM, and has a test of its own.
+# It starts a JVM, and has a separate test.
 SPARK = "spark.ipynb"
 
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An engine that is at rest: `good` got nine notifications, `bad` got one at the second attempt, has given up
+    """An idle engine: `good` got nine notifications, `bad` got one at the second attempt, has given up
     another, and waits for a third."""
     good = [attempt(f"n{number}", "good", "delivered", number, batch=number) for number in range(1, 10)]
     bad: dict[str, Any] = {"endpoint": BAD}
@@ -83,7 +83,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             for after, breaker, sick in changes
         ],
     )
-    # What is above the last one is no topic itself.
+    # Everything above the last one is a node, but no topic.
     tree = [("a", "", "a", 1), ("a/b", "a", "b", 2), ("c", "", "c", 1), ("d/e", "d", "e", 2)]
     fill(tmp_path, TOPICS, [{"topic": t, "parent": parent, "name": n, "depth": depth} for t, parent, n, depth in tree])
     fill(
@@ -99,7 +99,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     routes = [("a", "good"), ("a/b", "good"), ("a/b", "bad")]
     fill(tmp_path, ROUTES, [{"topic": topic, "subscription": name, "state": "active"} for topic, name in routes])
     monkeypatch.setenv("ARBORCAST_HOME", str(tmp_path))
-    # No Kafka: the tables alone are looked at, and the notebook says so.
+    # No Kafka: the notebook reads only the tables, and prints that.
     monkeypatch.setenv("ARBORCAST_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     monkeypatch.setenv("ARBORCAST_KAFKA_REQUEST_TIMEOUT_S", "1")
     monkeypatch.setenv("MPLBACKEND", "agg")
@@ -108,7 +108,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 DRAWN = "[each.figure is not None for each in ({})]".format
 
-# What expressions come to at the end of a notebook.
+# The values of expressions at the end of a notebook.
 SHOWN: dict[str, dict[str, object]] = {
     "tour": {
         "' '.join(f'{name} {count}' for name, count in tables.overview().rows.to_dict().items())": (
@@ -187,7 +187,7 @@ def cells_of(name: str) -> list[Any]:
 
 
 def test_notebooks_show_the_contents_of_the_tables(engine: Path) -> None:
-    """One after the other, each without the names of the one before."""
+    """One after the other, each without the names of its predecessors."""
     cells, places = list[Any](), dict[str, int]()
     for name, expected in SHOWN.items():
         asked = ", ".join(f"{each!r}: {each}" for each in expected)
@@ -200,7 +200,7 @@ def test_notebooks_show_the_contents_of_the_tables(engine: Path) -> None:
 
 
 def test_an_engine_that_has_done_nothing(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Words instead of pictures and of empty tables, and no error; all notebooks in one kernel."""
+    """Text in place of plots and empty tables, and no error; all notebooks in one kernel."""
     home = engine / "new"
     for spec in TABLES:
         spec.ensure(spec.location(TableSettings(), home))
@@ -224,7 +224,7 @@ def test_an_engine_that_has_done_nothing(engine: Path, monkeypatch: pytest.Monke
 @pytest.mark.spark
 @pytest.mark.long
 def test_spark(engine: Path) -> None:
-    """The engine delivers another notification while the stream is read."""
+    """The engine delivers a further notification while the stream is read."""
     notebook = notebooks().read(FOLDER / SPARK, as_version=4)
     asked = """
         'month': month[['topic', 'deliveries', 'failed']].values.tolist(),

@@ -1,4 +1,4 @@
-"""A base of a test's own on the server that all share, and directories that are closed after the test."""
+"""A separate base on the shared server for each test, and directories that are closed after the test."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def opened() -> Iterator[Open]:
 
 @pytest.fixture
 def settings(slapd: Slapd) -> DirectorySettings:
-    """A base of the test's own on the shared server."""
+    """A base for one test on the shared server."""
     return slapd.settings(base_dn=f"ou=own{os.getpid()}-{next(_bases)},{SUFFIX}")

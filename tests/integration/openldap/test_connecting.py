@@ -1,4 +1,4 @@
-"""TLS, binds and certificates at a real OpenLDAP."""
+"""TLS, binds and certificates with a real OpenLDAP."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_reading_and_watching_through_tls(slapd: Slapd, settings: DirectorySetti
 
 
 @pytest.mark.parametrize("how", ["ldaps", "starttls"])
-def test_a_server_whose_certificate_we_do_not_trust(
+def test_a_server_with_an_untrusted_certificate(
     slapd: Slapd, settings: DirectorySettings, opened: Open, how: str
 ) -> None:
     secure: dict[str, Any] = {"url": slapd.tls_url} if how == "ldaps" else {"start_tls": True}
@@ -38,7 +38,7 @@ def test_a_server_whose_certificate_we_do_not_trust(
 
 
 def test_a_certificate_for_another_host(slapd: Slapd, settings: DirectorySettings, opened: Open) -> None:
-    # The certificate is for 127.0.0.1, which is this machine under another address too.
+    # The certificate is for 127.0.0.1; 127.0.0.2 is the same host.
     url = slapd.tls_url.replace("127.0.0.1", "127.0.0.2")
     with pytest.raises((DirectoryRefused, DirectoryAway)):
         opened(replace(settings, url=url, ca_file=slapd.ca_file)).load()
@@ -57,7 +57,7 @@ def test_sasl_external_with_a_client_certificate(slapd: Slapd, settings: Directo
             key_file=str(slapd.home / "client.key"),
         )
     )
-    # Only the engine may write, so a write proves who we came as.
+    # Only the engine may write, so a write proves the identity.
     assert set(fill(directory, "a").entries) == {"a"}
 
 
@@ -76,7 +76,9 @@ def test_anonymous_reads_and_writing_fails_with_a_reason(settings: DirectorySett
 
 
 @pytest.mark.parametrize("password", ["wrong", ""])
-def test_a_wrong_password_names_who_was_refused(settings: DirectorySettings, opened: Open, password: str) -> None:
+def test_the_error_for_a_wrong_password_names_the_user(
+    settings: DirectorySettings, opened: Open, password: str
+) -> None:
     directory = opened(replace(settings, password=password))
     with pytest.raises(DirectoryRefused, match=ENGINE_DN) as caught:
         directory.load()
@@ -86,6 +88,6 @@ def test_a_wrong_password_names_who_was_refused(settings: DirectorySettings, ope
     assert isinstance(watch.wait_error(), DirectoryRefused)
 
 
-def test_a_file_with_authorities_that_is_not_there(settings: DirectorySettings, opened: Open) -> None:
+def test_a_missing_file_of_authorities(settings: DirectorySettings, opened: Open) -> None:
     with pytest.raises(DirectoryRefused, match=r"directory\.ca_file"):
         opened(replace(settings, start_tls=True, ca_file="/nowhere/ca.pem")).load()

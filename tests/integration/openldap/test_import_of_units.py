@@ -28,7 +28,7 @@ OLD = {"": "1", "ou=alarm": "2", "ou=graphic": "3", "ou=alarm1,ou=alarm": "5", "
 
 
 class Old:
-    """The old system's tree, and the command that brings it in."""
+    """The old system's tree, and the command that imports it."""
 
     def __init__(self, slapd: Slapd, base: str, config: Path, home: Path) -> None:
         self.slapd = slapd
@@ -51,7 +51,7 @@ class Old:
         return CliRunner().invoke(app, command, input=typed, catch_exceptions=False)
 
     def __call__(self, *arguments: str, **more: str) -> Any:
-        """As the engine's user there, whose paged searches have no limit."""
+        """As the engine's user of that server, whose paged searches have no limit."""
         result = self.invoke(
             "--bind-dn", ENGINE_DN, "--stdin", "--json", *arguments, typed=f"{ENGINE_PASSWORD}\n", **more
         )
@@ -94,10 +94,10 @@ def test_units_become_topics_once_and_existing_topics_stay(old: Old) -> None:
         "left_out": {},
         "topics": ["all/alarm", "all/graphic", "all/alarm/alarm1", "all/alarm/alarm2"],
     }
-    assert old.topics() == before, "only said"
+    assert old.topics() == before, "a dry run writes nothing"
 
     assert old("--root", "all") == planned
-    # The root's own code stays, and 3 belongs to another topic here.
+    # The root keeps its code, and 3 belongs to another topic here.
     codes = {"all/alarm": "2", "all/graphic": "", "all/alarm/alarm1": "5", "all/alarm/alarm2": "6"}
     assert old.topics() == before | codes
     again = old("--root", "all")
@@ -112,7 +112,7 @@ def test_output_of_the_import(old: Old) -> None:
     with_password = {"typed": f"{ENGINE_PASSWORD}\n"}
     said = old.invoke("--root", "{urn:old}all", "--dry-run", "--bind-dn", ENGINE_DN, **with_password)
     assert said.exit_code == 0
-    assert f"Password of {ENGINE_DN}" in said.stderr, "it is asked for"
+    assert f"Password of {ENGINE_DN}" in said.stderr, "the password prompt"
     assert ENGINE_PASSWORD not in said.output
     assert "would add {urn:old}all/alarm/alarm1 5\n" in said.stdout
     assert said.stdout.endswith("5 added, 0 unchanged, 2 skipped\n")
@@ -127,7 +127,7 @@ def test_units_as_root_topics_and_the_import_through_tls(old: Old) -> None:
 
 
 def test_a_tree_larger_than_the_servers_limits_is_read_in_pages(old: Old) -> None:
-    """The server gives 100 entries at once, and to the engine's user any number page by page."""
+    """The server returns 100 entries at once, and any number in pages to the engine's user."""
     old.add_many([f"n{number}" for number in range(1_200)])
     assert old("--root", "all")["added"] == 1_204
     with pytest.raises(DirectoryError, match="size or time limit for anonymous"):
@@ -165,7 +165,7 @@ def test_refusals_name_the_options(old: Old) -> None:
         (["--from-ldap", "ldaps://h", "--base", "ou=a", "--start-tls"], "secured already"),
     ],
 )
-def test_options_that_make_no_sense(tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_invalid_combinations_of_options(tmp_path: Path, arguments: list[str], message: str) -> None:
     command = ["topics", "import", *arguments, "--home", str(tmp_path)]
     with pytest.raises(ArborcastError, match=message) as refused:
         CliRunner().invoke(app, command, catch_exceptions=False)

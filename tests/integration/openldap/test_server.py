@@ -1,4 +1,4 @@
-"""What only a server can do to us: limits, moves of subtrees, restarts, no syncrepl. Against a real OpenLDAP."""
+"""Limits, moves of subtrees, restarts and a missing syncrepl, with a real OpenLDAP."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_a_name_too_long_for_the_server_is_one_problem_and_the_rest_is_written(
     assert set(directory.load().entries) == {"a"}
 
 
-def test_the_server_reports_an_edit_by_hand(slapd: Slapd, settings: DirectorySettings, opened: Open) -> None:
-    directory = opened(replace(settings, poll_interval_s=60.0))  # so that polling cannot be what finds it
+def test_the_server_reports_a_manual_edit(slapd: Slapd, settings: DirectorySettings, opened: Open) -> None:
+    directory = opened(replace(settings, poll_interval_s=60.0))  # so that polling does not find it
     fill(directory, "a")
     watch = Watch()
     directory.watch(watch)
@@ -61,7 +61,7 @@ def test_the_server_reports_an_edit_by_hand(slapd: Slapd, settings: DirectorySet
         watch.wait(lambda listing: listing.records() == {"a": topic("a", code="new")})
 
 
-def test_moving_a_subtree_by_hand_moves_everything_in_it(
+def test_a_manual_move_of_a_subtree_moves_everything_in_it(
     slapd: Slapd, settings: DirectorySettings, opened: Open
 ) -> None:
     directory = opened(settings)
@@ -74,7 +74,7 @@ def test_moving_a_subtree_by_hand_moves_everything_in_it(
             f"topicName=x,topicName=a,{settings.base_dn}", "topicName=z", new_superior=f"topicName=b,{settings.base_dn}"
         )
         watch.wait_paths("b/z/deep/er", "b/z/y", "b")
-        # And what moved is still followed, under its new name.
+        # The moved topic is still followed, under its new name.
         person.modify(
             f"topicName=y,topicName=z,topicName=b,{settings.base_dn}", {"topicPriority": [("MODIFY_REPLACE", ["4"])]}
         )
@@ -114,7 +114,7 @@ def test_an_alias_loop_is_not_followed(slapd: Slapd, settings: DirectorySettings
     assert [problem.kind for problem in listing.problems] == [ProblemKind.ALIAS]
 
 
-def test_a_move_of_ours_is_one_rename_that_others_see_as_such(settings: DirectorySettings, opened: Open) -> None:
+def test_a_move_of_the_engine_is_one_rename_for_other_clients(settings: DirectorySettings, opened: Open) -> None:
     directory, other = opened(settings), opened(settings)
     fill(directory, "a/x/y", "a/x", "b")
     watch, own = Watch(), Watch()
@@ -128,7 +128,7 @@ def test_a_move_of_ours_is_one_rename_that_others_see_as_such(settings: Director
     watch.wait_paths("b", "b/{urn:n}x", "b/{urn:n}x/y")
 
 
-def test_edits_made_while_the_connection_was_gone_are_seen_after_it(fresh_slapd: Slapd, opened: Open) -> None:
+def test_edits_during_a_lost_connection_are_reported_after_it(fresh_slapd: Slapd, opened: Open) -> None:
     directory = opened(fresh_slapd.settings())
     fill(directory, "a", "b")
     watch = Watch()
@@ -136,7 +136,7 @@ def test_edits_made_while_the_connection_was_gone_are_seen_after_it(fresh_slapd:
     watch.wait_paths("a", "b")
     fresh_slapd.stop()
     assert isinstance(watch.wait_error(), DirectoryAway)
-    # Started on the side, edited, and stopped again, so that the watch could not see it happen.
+    # Started separately, edited, and stopped again, so that the watch missed it.
     port, fresh_slapd.port = fresh_slapd.port, fresh_slapd.tls_port
     tls, fresh_slapd.tls = fresh_slapd.tls, False
     fresh_slapd.start()

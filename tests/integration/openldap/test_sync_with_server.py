@@ -1,4 +1,4 @@
-"""The log and a server are kept in step, whichever of the two is away. Against a real OpenLDAP."""
+"""The log and a real OpenLDAP server stay in step through outages of either."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def _engine(server: Slapd, state: Path, *records: Any) -> tuple[Log, DirectorySy
     return log, sync
 
 
-def test_a_server_that_dies_and_returns_empty_is_filled_again(fresh_slapd: Slapd, tmp_path: Path, opened: Open) -> None:
+def test_a_server_that_returns_empty_after_a_crash_is_refilled(
+    fresh_slapd: Slapd, tmp_path: Path, opened: Open
+) -> None:
     log, sync = _engine(fresh_slapd, tmp_path / "state", topic("a", code="1"), topic("b/c"))
     try:
         directory = opened(fresh_slapd.settings())

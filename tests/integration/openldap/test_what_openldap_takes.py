@@ -1,4 +1,4 @@
-"""Files of ours that are for OpenLDAP, given to OpenLDAP: the topics and the schema."""
+"""Files written for OpenLDAP, read by OpenLDAP: the topics and the schema."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_openldap_accepts_the_file_of_a_file_directory(fresh_slapd: Slapd, tmp_p
     ]
     file = FileDirectory(tmp_path / "topics.ldif", DirectorySettings(base_dn=fresh_slapd.settings().base_dn))
     listing = file.write([Put(record) for record in wanted], file.load()).listing
-    # A subtree that ends up below a topic that was added after it: the file must still name parents first.
+    # A subtree that is moved below a topic that was added later: the file must still have parents first.
     file.write([Move(parse_path("a"), parse_path("z/a"))], listing)
     fresh_slapd.stop()
     added = subprocess.run(
@@ -45,7 +45,7 @@ def test_openldap_accepts_the_file_of_a_file_directory(fresh_slapd: Slapd, tmp_p
 
 
 def test_the_schema_for_cn_config_loads_and_equals_the_other(fresh_slapd: Slapd) -> None:
-    """Both files converted by slapd itself to its own form, compared word by word."""
+    """Both files converted by slapd to its own form, compared word by word."""
     fresh_slapd.kill()
     schemas = {}
     for kind in ("schema", "ldif"):

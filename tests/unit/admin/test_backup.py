@@ -1,4 +1,4 @@
-"""Backups: the archive, and its contents while deliveries change their logs; the logs are lists here. Copies of a
+"""Backups: the archive, and its contents during changes of the logs by deliveries; the logs are lists here. Copies of a
 data directory."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Logs(ListedLogs):
         self.progress = {0: WorkerProgress(1, 0, before, 1)}
 
     def redrive(self, delivery: Delivery, letter: DeadLetter) -> Delivery:
-        """In the order in which the desk of dead letters does it; its new name."""
+        """As the desk of dead letters does it; returns the new delivery."""
         again = Delivery(delivery.subscription, delivery.place._replace(redrive=letter.at_ms))
         self.park(again, letter.notification)
         self.bury(delivery, None)
@@ -72,7 +72,7 @@ def dead(name: str, offset: int) -> tuple[Delivery, DeadLetter]:
 
 
 @pytest.mark.parametrize("reaches_parked", [True, False], ids=["before parked is read", "after parked was read"])
-def test_a_letter_that_moves_between_the_logs_is_not_lost(
+def test_a_letter_that_moves_between_logs_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reaches_parked: bool
 ) -> None:
     logs = Logs(monkeypatch)
@@ -87,7 +87,7 @@ def test_a_letter_that_moves_between_the_logs_is_not_lost(
         logs.finished(logs.redrive(*delivered))
 
     def write(folder: Path, log: str, given: Iterable[BackupRecord]) -> Contents:
-        # What is parked is read for the file of notifications, and nothing before.
+        # The parked deliveries are read for the file of notifications, the first log that is written.
         if log == "notifications" and reaches_parked:
             happen()
         written = write_log(folder, log, given)
@@ -111,7 +111,7 @@ def test_a_letter_that_moves_between_the_logs_is_not_lost(
     assert {delivery.place.redrive for delivery, _ in letters} == {DIED_MS}
 
 
-def test_the_backup_has_and_counts_what_is_behind_the_position(
+def test_the_backup_has_and_counts_records_behind_the_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logs = Logs(monkeypatch)
@@ -129,7 +129,7 @@ def test_the_backup_has_and_counts_what_is_behind_the_position(
     assert [line[0] for line in lines] == [*manifest.logs]
 
 
-def test_a_full_disk_of_temporary_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_full_temporary_folder_names_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_name: str) -> NoReturn:
         raise sqlite3.OperationalError("database or disk is full")
 
@@ -176,7 +176,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_an_archive_keeps_order_and_refuses_what_is_not_whole(folder: Path) -> None:
+def test_an_archive_keeps_order_and_incomplete_ones_are_refused(folder: Path) -> None:
     assert verify(folder).logs["control"].records == 3
     assert not stat.S_IMODE((folder / "control.records.gz").stat().st_mode) & 0o077
     with pytest.raises(BackupError, match="choose an empty folder"):
@@ -221,7 +221,7 @@ def home(tmp_path: Path) -> Path:
     return home.path
 
 
-def test_a_copy_is_restored_for_its_owner_alone(home: Path, tmp_path: Path) -> None:
+def test_a_restored_copy_is_private(home: Path, tmp_path: Path) -> None:
     backup, restored = tmp_path / "backup", tmp_path / "restored"
     with Home(home).locked(), pytest.raises(HomeInUse):
         copy(home, backup)
@@ -229,7 +229,7 @@ def test_a_copy_is_restored_for_its_owner_alone(home: Path, tmp_path: Path) -> N
     made = copy(home, backup)
     assert [file.name for file in made] == [ARCHIVE, KEYS]
     with tarfile.open(made[0]) as opened:
-        assert KEYS not in opened.getnames(), "not beside what they open"
+        assert KEYS not in opened.getnames(), "not in the archive that they open"
     with pytest.raises(HomeError, match="not empty"):
         restore_copy(backup, home)
     assert (home / "log" / "job.log").exists()
@@ -269,7 +269,7 @@ def test_an_engine_is_started_again_after_a_failed_copy(
     assert started == [home] * was_up
 
 
-def test_a_backup_needs_an_engine_and_an_audit_names_what_is_missing(tmp_path: Path) -> None:
+def test_a_backup_needs_an_engine_and_losses_are_counted(tmp_path: Path) -> None:
     command = ["backup", "--data-directory", str(tmp_path / "backup"), "--home", str(tmp_path / "none")]
     assert "no engine's data directory" in str(CliRunner().invoke(app, command).exception)
     before = AuditCounts(accepted=10, matches=20, settled=5)

@@ -22,7 +22,7 @@ def values_of(file: Path) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in file.read_text().splitlines())
 
 
-def test_the_zip_has_all_that_the_workers_run(tmp_path: Path) -> None:
+def test_the_zip_has_all_modules_of_the_workers(tmp_path: Path) -> None:
     code, script, *_ = write_bundle(tmp_path / "out", DispatchSettings(), [])
     assert "def main" in script.read_text()
     root = Path(arborcast.jobs.__file__).parents[2]
@@ -35,7 +35,7 @@ def test_the_zip_has_all_that_the_workers_run(tmp_path: Path) -> None:
     with zipfile.ZipFile(code) as archive:
         assert set(archive.namelist()) == here
     assert "arborcast/dispatch/spark/log4j2.properties" in here
-    # A Python without Arborcast imports it from there.
+    # A Python without Arborcast imports the product from the zip.
     python = str(bare_python(tmp_path / "python"))
     worker = "import arborcast.dispatch.job.worker_daemon; print(arborcast.dispatch.__file__)"
     command = [python, "-W", "ignore", "-c", worker]
@@ -72,11 +72,11 @@ def test_a_standalone_cluster_has_the_secret_of_its_job(tmp_path: Path, master: 
     job, daemons = values_of(first.properties), values_of(first.cluster)
     assert len(job["spark.authenticate.secret"]) >= 32
     assert daemons.items() >= DAEMONS.items()
-    assert DAEMONS["spark.master.rest.enabled"] == "false", "it requires no secret"
+    assert DAEMONS["spark.master.rest.enabled"] == "false", "the REST server requires no secret"
     assert daemons.items() - DAEMONS.items() <= job.items()
     assert set(daemons) >= {"spark.authenticate", "spark.authenticate.secret", "spark.network.crypto.enabled"}
     assert again == first
-    assert values_of(again.properties) == job, "a second bundle goes with the cluster that runs"
+    assert values_of(again.properties) == job, "a second bundle has the secret of the first"
     assert not any(file.stat().st_mode & 0o077 for file in (first.properties, first.cluster))
 
 
@@ -89,7 +89,7 @@ def test_a_standalone_cluster_has_the_secret_of_its_job(tmp_path: Path, master: 
     ],
     ids=["set", "yarn", "off"],
 )
-def test_a_secret_of_others_is_not_replaced(
+def test_an_existing_secret_is_not_replaced(
     tmp_path: Path, settings: DispatchSettings, master: str, secret: str | None
 ) -> None:
     made = write_bundle(tmp_path, settings, [], master=master)

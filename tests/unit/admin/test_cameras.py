@@ -57,7 +57,7 @@ def test_the_password_is_sealed_and_recorded_nowhere(
     assert camera.url == "http://192.168.1.20/onvif/device_service"
     keys = KeyFile(key_file(settings))
     assert keys.open(camera.sealed, camera.sealing_context()) == b"secret"
-    with pytest.raises(SecretError):  # elsewhere it is of no use
+    with pytest.raises(SecretError):  # bound to its camera
         keys.open(camera.sealed, CameraRecord("gate", "http://evil.example/", "").sealing_context())
     assert written_operations.made() == [("cameras add", ["gate"])]
     (begun, _) = written_operations.records
@@ -75,7 +75,7 @@ def test_the_life_of_a_camera(settings: Settings, control: ControlView) -> None:
     cameras.add(settings, KAFKA, GATE._replace(url="https://10.0.0.1:8443/onvif/device"))
     changed = one(control)
     assert (changed.url, changed.key, changed.paused) == ("https://10.0.0.1:8443/onvif/device", key, True)
-    assert control.cameras.state("gate") is None, "a new address has no old subscription"
+    assert control.cameras.state("gate") is None, "no subscription at the new address"
     cameras.resume(KAFKA, "gate")
     assert not one(control).paused
     cameras.remove(KAFKA, "gate")

@@ -1,4 +1,4 @@
-"""Dead letters and waiting deliveries as values, those of queues and links, too. On logs in Kafka:
+"""Dead letters and waiting deliveries as values, also of queues and links. On logs in Kafka:
 tests/integration/dispatch/test_dead_letters.py."""
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ def test_lists_counts_and_messages_of_letters(control: ControlView) -> None:
     assert (found.more, found.letters[0].status) == (1, 500)
     wanted = LetterFilter(subscription="s1")
     assert [dead_letters.count(KAFKA, wanted, *most) for most in ((), (2,))] == [3, 2]
-    # In parts, as the console has it.
+    # In parts, as for the console.
     kept = DeliveryViews()
     first, place = dead_letters.following(KAFKA, wanted, 2, None, control, kept)
     others, end = dead_letters.following(KAFKA, wanted, 2, place, control, kept)
     assert first + others == dead_letters.listed(KAFKA, wanted, 9).letters
     assert (len(first), len(others), end) == (2, 1, None)
-    # Chosen ones, and no others.
+    # Only the selected ones.
     chosen = LetterFilter(chosen=frozenset({("n", "over"), ("other", "s1")}))
     assert dead_letters.count(KAFKA, chosen) == 1
     assert [each.subscription for each in dead_letters.listed(KAFKA, chosen, 9).letters] == ["over"]
@@ -120,7 +120,7 @@ def test_lists_counts_and_messages_of_letters(control: ControlView) -> None:
 
 
 @pytest.mark.usefixtures("given")
-def test_some_letters_cannot_be_sent_again(control: ControlView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_letters_that_cannot_be_redriven(control: ControlView, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arborcast.admin.dead_letters.time.time", lambda: NOW_MS / 1000)
     assert dead_letters.redrivable(KAFKA, LetterFilter(), None, control) == Redrivable(possible=2, over=1, too_new=1)
     assert dead_letters.redrivable(KAFKA, LetterFilter(), 1, control) == Redrivable(possible=1, over=0, too_new=0)
@@ -172,13 +172,13 @@ def test_stages(
     suspended: str,
     next_ms: int,
 ) -> None:
-    """A time of the next attempt is never in the past, and a suspended subscription has none."""
+    """The time of the next attempt is never in the past; a suspended subscription has none."""
     active, held = waits(monkeypatch, WaitingFilter(), control, tries).waiting
     assert (active.stage, active.next_ms) == (stage, next_ms)
     assert (held.stage, held.next_ms) == (suspended, 0 if suspended == "held" else next_ms)
 
 
-def test_parts_of_a_list_have_the_last_attempts_and_end_with_it(
+def test_parts_of_a_list_have_the_last_attempts_until_its_end(
     monkeypatch: pytest.MonkeyPatch, control: ControlView, logs: ListedLogs
 ) -> None:
     kept = DeliveryViews()
@@ -204,7 +204,7 @@ def test_parts_of_a_list_have_the_last_attempts_and_end_with_it(
 JOBS = TopicPath("jobs")
 
 
-def test_a_job_that_does_not_answer_is_a_problem_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_job_is_a_problem_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def away(url: str) -> bytes:
@@ -221,7 +221,7 @@ def test_a_job_that_does_not_answer_is_a_problem_and_no_error(tmp_path: Path, mo
     assert scrape.sum("queue_requests", queue="a") == 7
 
 
-def test_requests_are_what_waits_in_the_lane_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_the_deliveries_in_the_lane_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     lane = Delivery("queue:jobs", Place(1, 0, 2))
     waits = [
         Wait(lane, "r1", JOBS, 1_000, 1_000, Tries(2, 2, 5_000, 2_000), None, 5),

@@ -1,4 +1,4 @@
-"""What the doctor finds, and the advice that goes with it."""
+"""Findings of `doctor`, and their advice."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_checks_write_nothing_and_name_a_missing_java(tmp_path: Path, monkeypatc
     assert java.finding.startswith("ARBORCAST_JAVA = /no/such/java is neither")
 
 
-def test_a_gear_that_has_too_few_slots(tmp_path: Path) -> None:
+def test_a_gear_with_too_few_slots(tmp_path: Path) -> None:
     assert findings(tmp_path)["gear"].finding == "auto; on a Spark cluster its executors need 4 cores"
     few = {"kafka__partitions": 6, "dispatch__task_slots": 4}
     found = findings(tmp_path, **few)["gear"]
@@ -63,7 +63,7 @@ def test_the_mqtt_bridge_and_busy_ports(tmp_path: Path) -> None:
         assert (found["mqtt"].level, found["gateway port"].level, found["kafka port"].level) == ("ok", "fail", "fail")
         assert "--gateway-port PORT" in found["gateway port"].advice
         assert "--kafka-port PORT" in found["kafka port"].advice
-    # No server any more.
+    # The server is closed.
     kafka = {"stack__broker": "external", "kafka__bootstrap_servers": f"127.0.0.1:{port}"}
     directory = {"directory__kind": "ldap", "directory__url": f"ldap://127.0.0.1:{port}"}
     found = findings(tmp_path, **given, **kafka, **directory)
@@ -71,7 +71,7 @@ def test_the_mqtt_bridge_and_busy_ports(tmp_path: Path) -> None:
     assert f"127.0.0.1:{port} does not answer" in found["broker"].finding
 
 
-def test_tables_on_a_disk_of_their_own_and_a_pod_without_a_users_file(tmp_path: Path) -> None:
+def test_tables_on_another_disk_and_a_pod_without_a_users_file(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     elsewhere = str(tmp_path / "disk" / "tables")
     assert findings(tmp_path / "home", tables__path=elsewhere)["tables"].level == "ok"
@@ -82,7 +82,7 @@ def test_tables_on_a_disk_of_their_own_and_a_pod_without_a_users_file(tmp_path: 
     assert not any("users.toml" in check.finding + check.advice for check in found.values())
 
 
-def test_a_key_file_that_is_missing_damaged_or_open_to_all(tmp_path: Path) -> None:
+def test_a_missing_damaged_or_readable_key_file(tmp_path: Path) -> None:
     file = tmp_path / "common.keys"
     assert "arborcast keys new" in findings(tmp_path, secrets__key_file=str(file))["keys"].advice
     file.write_text("k1 nothing\n")
@@ -92,7 +92,7 @@ def test_a_key_file_that_is_missing_damaged_or_open_to_all(tmp_path: Path) -> No
     assert findings(tmp_path, secrets__key_file=str(file))["keys"].level == "ok"
     file.chmod(0o644)
     assert findings(tmp_path, secrets__key_file=str(file))["keys"].advice == f"chmod 600 {file}"
-    assert "keys" not in findings(tmp_path / "embedded"), "it makes its own"
+    assert "keys" not in findings(tmp_path / "embedded"), "the embedded engine creates its keys"
 
 
 def running(home: Home, *names: str) -> None:
@@ -103,7 +103,7 @@ def running(home: Home, *names: str) -> None:
 
 
 def test_parts_that_do_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ports are open, a file says that the job is ready: the state is fine, and nobody lives."""
+    """Ports are open and a file marks the job as ready, but no process runs."""
     monkeypatch.setattr(doctor, "_PATIENCE_S", 0.2)
     home = Home(tmp_path)
     home.create()

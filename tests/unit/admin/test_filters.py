@@ -1,4 +1,4 @@
-"""Subscriptions, topics and times as an operator names them."""
+"""Subscriptions, topics and times in an operator's notation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_id_of_a_subscription_and_expressions_of_topics() -> None:
             selected(TopicTest(wrong))
 
 
-def test_codes_are_looked_up_in_the_state_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codes_are_looked_up_in_the_given_state(monkeypatch: pytest.MonkeyPatch) -> None:
     control = ControlView()
     control.apply(TopicRecord(TopicPath("a/b"), code="1.4"))
     assert selected(TopicTest("code:1.4"), control) == ["a/b"]
@@ -41,7 +41,7 @@ def test_codes_are_looked_up_in_the_state_that_is_given(monkeypatch: pytest.Monk
     assert selected(TopicTest("code:1.4")) == ["a/b"]
 
 
-def test_spans_times_and_errors_that_name_their_field() -> None:
+def test_spans_and_times_with_errors_that_name_the_field() -> None:
     spans = [1_000_000 - beginning(text, 1_000_000) for text in ("30m", "1.5h", "2 d", "90s")]
     assert spans == [1_800, 5_400, 172_800, 90]
     assert beginning("2026-01-01T00:00:00+00:00", 0) == 1_767_225_600

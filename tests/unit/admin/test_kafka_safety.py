@@ -15,7 +15,7 @@ NOW_MS = 1_800_000_000_000
 
 
 def as_made(kafka: KafkaSettings, brokers: int) -> ClusterFacts:
-    """A cluster on which the engine has just made its logs."""
+    """A cluster on which the engine has just created its logs."""
     topics = {
         specification.name: TopicFacts(
             [PartitionState(1, kafka.replication, kafka.replication)] * specification.partitions, specification.configs
@@ -26,7 +26,7 @@ def as_made(kafka: KafkaSettings, brokers: int) -> ClusterFacts:
 
 
 def with_topic(facts: ClusterFacts, name: str, *partitions: PartitionState, **configs: str) -> ClusterFacts:
-    """The same, with one log changed; underscores in the names of configurations stand for dots."""
+    """The same with one log changed; underscores in the names of configurations stand for dots."""
     old = facts.topics[name]
     changed = {key.replace("_", "."): value for key, value in configs.items()}
     new = TopicFacts(partitions or old.partitions, {**old.configs, **changed})
@@ -42,7 +42,7 @@ def test_logs_made_by_the_engine_are_safe(kafka: KafkaSettings, brokers: int) ->
     assert unsafe(as_made(kafka, brokers), kafka, DAY_S, NOW_MS) == []
 
 
-def test_replicas_and_brokers_that_do_not_go_together() -> None:
+def test_inconsistent_numbers_of_replicas_and_brokers() -> None:
     found = unsafe(as_made(KafkaSettings(), 2), KafkaSettings(), DAY_S, NOW_MS)
     assert about(found, "kafka.replication = 1 on 2 brokers") == ["fail"]
     assert about(found, "arborcast.control has one replica") == ["fail"]
@@ -76,7 +76,7 @@ def test_dangers_of_a_configuration(log: str, configs: dict[str, str], words: st
     assert found.advice
     if log == "control":
         (key,) = configs
-        assert f"{key.replace('_', '.')}=" in found.advice, "it says with what to alter it"
+        assert f"{key.replace('_', '.')}=" in found.advice, "the advice names the setting"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_dangers_of_partitions(log: str, partitions: list[tuple[int, int, int]],
     assert about(unsafe(facts, THREE, DAY_S, NOW_MS), words) == [level]
 
 
-def test_brokers_that_create_topics_come_after_what_is_worse() -> None:
+def test_automatic_creation_of_topics_is_the_least_danger() -> None:
     facts = dataclasses.replace(as_made(THREE, 3), broker_configs={"auto.create.topics.enable": "true"})
     facts = with_topic(facts, "arborcast.dead", unclean_leader_election_enable="true")
     assert [finding.level for finding in unsafe(facts, THREE, DAY_S, NOW_MS)] == ["fail", "warn"]
@@ -107,7 +107,7 @@ def test_missing_logs_and_records_from_the_future() -> None:
         ("fail", "arborcast.control"),
         ("warn", "arborcast.parked"),
     ]
-    assert unsafe(dataclasses.replace(facts, topics={}), THREE, DAY_S, NOW_MS) == [], "an engine that never ran"
+    assert unsafe(dataclasses.replace(facts, topics={}), THREE, DAY_S, NOW_MS) == [], "an engine without logs"
     for ahead_ms, expected in ((-3_600_000, []), (1_000, []), (90_000, ["warn"])):
         later = dataclasses.replace(facts, newest_ms={"arborcast.lease": NOW_MS + ahead_ms})
         assert about(unsafe(later, THREE, DAY_S, NOW_MS), "in the future") == expected, ahead_ms

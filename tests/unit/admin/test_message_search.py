@@ -1,4 +1,4 @@
-"""The search for a part of a payload, over a played log."""
+"""The search for a part of a payload, in a scripted log."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from arborcast.topic_model.topics import TopicPath
 from tests.support.console import ConsoleParts, console_parts
 from tests.support.listed_logs import Listed
 
-# The time of the first record; each later one is a second after it.
+# The time of the first record; one second between records.
 BEGIN_MS = 1_767_225_600_000
 
 PARTITIONS = 2
 
 
 class PlayedLog:
-    """What a `LogConsumer` is to a log in Kafka; two records of each partition are polled at a time."""
+    """A scripted `LogConsumer`; two records of each partition are polled at a time."""
 
     def __init__(self, records: Sequence[Listed]) -> None:
         self._records = [[each for each in records if each.partition == number] for number in range(PARTITIONS)]
@@ -118,7 +118,7 @@ def test_text_of_json_is_found_and_an_erased_message_is_not(
 
 
 @pytest.mark.parametrize("bound", [{"most": 3}, {"most_bytes": 300}])
-def test_a_bounded_search_continues_where_it_has_ended(
+def test_a_bounded_search_continues_at_its_end(
     parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch, bound: dict[str, Any]
 ) -> None:
     log = played(monkeypatch, *(made(number, b"<a>4711</a>") for number in range(21)))
@@ -138,4 +138,4 @@ def test_a_search_without_time_left_reads_nothing(parts: ConsoleParts, monkeypat
     found = sought(parts, "4711", patience_s=0)
     assert (found.next, log.read) == ("0.0", 0)
     assert ids(sought(parts, "4711", after=found.next)) == ["n0"]
-    assert ids(sought(parts, "4711", after="x.-1.99")) == ["n0"], "what is no place begins at the time"
+    assert ids(sought(parts, "4711", after="x.-1.99")) == ["n0"], "an invalid place starts at the time"

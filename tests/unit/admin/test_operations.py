@@ -1,5 +1,5 @@
-"""Changes by operators are recorded. The console and the command line have the same functions, or docs/console.md says
-why not."""
+"""Changes by operators are recorded. The console and the command line have the same functions, or docs/console.md has
+the reason."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[3]
 KAFKA = KafkaSettings()
 
 
-def test_an_operation_is_recorded_before_it_is_made_and_with_its_result(written_operations: WrittenOperations) -> None:
+def test_an_operation_is_recorded_before_and_after_it(written_operations: WrittenOperations) -> None:
     with operations.recorded(KAFKA, "dead-letters purge", [change("all")], Operator("console", "anna")) as said:
         (begun,) = written_operations.records
         said.append("3 deleted")
@@ -55,7 +55,7 @@ def test_an_operation_is_recorded_before_it_is_made_and_with_its_result(written_
     assert failed.result == "failed: no such key"
 
 
-def test_an_operation_without_its_record_is_not_made_and_without_its_result_is(
+def test_an_operation_needs_its_first_record_only(
     written_operations: WrittenOperations,
 ) -> None:
     away = InfrastructureError("Kafka is away")
@@ -63,7 +63,7 @@ def test_an_operation_without_its_record_is_not_made_and_without_its_result_is(
         written_operations.error = away
     assert len(written_operations.records) == 1
     with pytest.raises(InfrastructureError, match="Kafka is away"), operations.recorded(KAFKA, "x", []):
-        pytest.fail("it was done")
+        pytest.fail("the change was made")
 
 
 def test_parts_of_all_changes_read_each_record_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,11 +112,11 @@ def test_the_user_of_a_command_and_the_one_behind_sudo(monkeypatch: pytest.Monke
     monkeypatch.delenv("SUDO_USER")
     monkeypatch.setattr(getpass, "getuser", lambda: pwd.getpwuid(-2))
     monkeypatch.setattr(os, "getuid", lambda: 10_042)
-    assert operations.this_user() == Operator("command", "uid 10042@host"), "a container's user has no name"
+    assert operations.this_user() == Operator("command", "uid 10042@host"), "the user of a container without a name"
 
 
 def test_operations_without_a_broker_are_recorded_by_the_next_gateway(tmp_path: Path) -> None:
-    settings = settings_in(tmp_path / "home")  # an embedded engine that does not run
+    settings = settings_in(tmp_path / "home")  # a stopped embedded engine
     for name in ("anna", "bert"):
         with operations.recorded_file(settings, "users add", change(name)):
             assert not (settings.home / PENDING).exists() or name == "bert"
@@ -150,7 +150,7 @@ def test_a_record_stored_while_a_gateway_appends_others_stays(tmp_path: Path) ->
             if not storing:
                 storing.append(threading.Thread(target=store, args=("bert",)))
                 storing[0].start()
-                storing[0].join(1)  # until it is stored, or waits for the lock
+                storing[0].join(1)  # stored, or waiting for the lock
             super().append(record)
 
     store("anna")
@@ -188,20 +188,20 @@ def test_every_change_is_inside_a_recorded_function() -> None:
         and any(ast.unparse(call.func).endswith(writing) for call in calls(node))
         and not re.search(r"recorded\(|recorded_control\(|recorded_file\(|_record,", ast.unparse(node))
     }
-    # The caller of `_reseal` records; a process of the console is made with its log.
-    assert bare == {"resealing._reseal", "process.__init__"}, "surround it with admin.operations.recorded"
+    # The caller of `_reseal` records; a process of the console is created with its log.
+    assert bare == {"resealing._reseal", "process.__init__"}, "use admin.operations.recorded"
 
 
-# Not questions or actions, but the ways to the logs, and times and names as people write them.
+# Modules without questions or actions: connections to the logs, and notations of times and names.
 HELPERS = {"control_log", "connection", "documents", "filters", "moments", "times"}
 
-# Functions (or whole modules) of admin that only commands call. docs/console.md has the reason of each, in its list.
+# Functions (or whole modules) of admin that only commands call. The list in docs/console.md has the reasons.
 ONLY_COMMANDS = {
     *("backup", "bundle", "configuration.example", "configuration.in_force", "data_directory", "doctor"),
     *("cameras.add", "cameras.pause", "cameras.remove", "cameras.resume", "federation.groups"),
     *("keys.key_file", "keys.new", "keys.new_federation_secret", "keys.read", "operations.recorded_file", "resealing"),
     *("operations.recorded", "triggers.one", "receiver_page.link", "topic_units", "users"),
-    # The screen Topics does these on the trees that it has.
+    # The screen Topics does these on its trees.
     *("topic_documents.import_topics", "topics.add", "topics.move", "topics.remove", "topics.rename"),
     *("topics.listed", "topics.nodes", "topics.one_topic", "topics.with_code"),
 }
@@ -211,7 +211,7 @@ ONLY_CONSOLE = {
     *("subscriptions.changes", "subscriptions.pull_point", "topic_documents.plan_import", "waiting.counts"),
 }
 
-# A function that one of both calls, and the function by which the other does the same.
+# Functions that one of both calls, and the function with which the other does the same.
 COUNTERPARTS = {
     "dead_letters.following": "dead_letters.listed",
     "dead_letters.redrivable": "dead_letters.count",
@@ -230,7 +230,7 @@ COUNTERPARTS = {
 
 
 def called_by(package: str) -> set[str]:
-    """The names of admin that a package imports, or takes from a module of admin that it imports."""
+    """The names of admin that a package imports, or uses from an imported module of admin."""
     found: set[str] = set()
     for tree in (tree for file, tree in TREES.items() if ROOT / package in file.parents):
         modules: dict[str, str] = {}
@@ -263,7 +263,7 @@ BY_COMMANDS, BY_CONSOLE = called_by("cli"), called_by("console")
     [(ONLY_COMMANDS, BY_COMMANDS - BY_CONSOLE), (ONLY_CONSOLE, BY_CONSOLE - BY_COMMANDS)],
     ids=["commands", "console"],
 )
-def test_a_function_of_one_alone_is_listed(listed: set[str], only: set[str]) -> None:
+def test_functions_of_only_one_interface_are_listed(listed: set[str], only: set[str]) -> None:
     only = {each if each in listed else each.partition(".")[0] for each in only & SERVICES - COUNTERPARTS.keys()}
     assert only == listed, "add it to the console or the command line, or a reason to docs/console.md, and here"
 

@@ -1,4 +1,4 @@
-"""Subscriptions and triggers as an operator sees them."""
+"""Subscriptions and triggers for an operator."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_only_suspended_subscriptions_are_resumed(control: ControlView, monkeypa
     assert written == [Tombstone("susp:s3")]
 
 
-def test_changes_are_the_records_that_are_missing(control: ControlView) -> None:
+def test_changes_are_the_missing_records(control: ControlView) -> None:
     def keys(change: Change, name: str) -> list[str]:
         subscription = control.table.get(name)
         assert subscription is not None

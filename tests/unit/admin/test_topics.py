@@ -1,4 +1,4 @@
-"""The topics that an operator names, documents of them, and differences between them and their directory."""
+"""Topics by an operator's notation, documents of topics, and differences between the tree and its directory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.directory import topic, tree_of
 BASE = "ou=topics,dc=arborcast"
 
 
-def test_one_topic_and_no_more() -> None:
+def test_exactly_one_topic_is_selected() -> None:
     for text, path in (("a:b:c", "a/b/c"), ("{urn:t}a", "{urn:t}a"), ("p:a", "{urn:p}a"), ("Größe", "Größe")):
         assert one_topic(text, {"p": "urn:p"}) == path
     for text in ("a/*", "a//.", "a|b", "//.", "//b"):
@@ -109,7 +109,7 @@ def test_imports() -> None:
     result = plan_import(tree, [topic("new/x"), topic("b", code="C"), topic("same")])
     assert result.records == (topic("b", code="C"), topic("new/x"))
     assert (result.added, result.changed, result.removed) == (1, 1, 0)
-    # One that replaces removes the rest first, so that its codes are free.
+    # A replacing import removes the other topics first, so that their codes are free.
     tree = tree_of(topic("a", code="K"), topic("a/b"))
     result = plan_import(tree, [topic("a/b"), topic("z", code="K")], replace=True)
     assert result.records == (TopicRemoved(topic("a").path), Tombstone("topic:a"), topic("z", code="K"))

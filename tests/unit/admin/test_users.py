@@ -7,7 +7,7 @@ from pathlib import Path
 from arborcast.admin.users import add, listed
 
 
-def test_a_user_who_was_added_during_the_prompt_stays(tmp_path: Path) -> None:
+def test_a_user_added_during_the_prompt_stays(tmp_path: Path) -> None:
     file = tmp_path / "users.toml"
 
     def typed() -> str:

@@ -40,7 +40,7 @@ NONE = dict.fromkeys(COUNTS, 0)
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Tables:
-    # Where nobody listens.
+    # A port without a listener.
     return Tables(load_settings(home=tmp_path, environ={"ARBORCAST_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}))
 
 
@@ -86,11 +86,11 @@ def test_an_audit_of_the_tables_counts_missing_deliveries(engine: Tables, tmp_pa
     fill(tmp_path, RETRIES, [{"delivery": "1", "notification": "n3", "subscription": "s"}])
 
     found = engine.audit()
-    assert found.name == "audit of the tables", "there is no Kafka here"
+    assert found.name == "audit of the tables", "without Kafka"
     assert found.to_dict() == NONE | {"begun": 4, "delivered": 1, "dead": 1, "waiting": 1, "missing": 1}
 
 
-def test_audit_is_that_of_the_logs_where_kafka_answers(engine: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_reads_the_logs_if_kafka_answers(engine: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
     def audit(kafka: object, since_ms: int, until_ms: int | None) -> Report:
@@ -154,7 +154,7 @@ without_duckdb = pytest.mark.skipif(find_spec("duckdb") is None, reason="duckdb 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An engine's data directory where the commands look for one: below the current folder."""
+    """An engine's data directory at the default path: below the current folder."""
     now_ms = int(time.time() * 1000)
     made = [
         attempt(f"n{number}", "s", state, accepted_ms=now_ms, started_ms=now_ms)
@@ -169,7 +169,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def result_of(code: str) -> Any:
-    """What the last expression comes to, as in a notebook."""
+    """The value of the last expression, as in a notebook."""
     tree = ast.parse(code)
     last = tree.body.pop()
     assert isinstance(last, ast.Expr)
@@ -201,7 +201,7 @@ def test_an_example_of_the_documentation(home: Path, title: str) -> None:
 
 @without_duckdb
 def test_duckdb_reads_every_type_of_column_and_merged_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Times with their zone, bytes, days and nulls; rows that a merge has written, found by their texts."""
+    """Times with their zone, bytes, days and nulls; rows of a merge, found by their texts."""
     import duckdb
     from deltalake import DeltaTable
 

@@ -23,7 +23,7 @@ from arborcast.engine.settings.loading import load_settings
 from arborcast.topic_model.topics import TopicPath
 from tests.support.table_rows import NOON, attempt, fill, record
 
-# It draws, with matplotlib.
+# Uses matplotlib.
 pytestmark = pytest.mark.slow
 
 
@@ -32,7 +32,7 @@ def engine(tmp_path: Path) -> Tables:
     return Tables(load_settings(home=tmp_path, environ={"ARBORCAST_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}))
 
 
-def test_which_rows_a_plot_has() -> None:
+def test_the_rows_of_a_plot() -> None:
     counts = {"slow": 10, "quick": 500, "middle": 20, "rare": 9}
     choice = grouped(counts, {"slow": 9.0, "quick": 1.0, "middle": 5.0, "rare": 99.0}, most=2)
     assert (choice.shown, choice.others, choice.few) == (["slow", "middle"], ["quick"], ["rare"])
@@ -86,7 +86,7 @@ def test_breakers_are_cut_to_the_time_of_the_question(engine: Tables, tmp_path: 
     assert "every endpoint was well" in later.text
 
 
-def test_words_where_there_is_nothing_to_draw(engine: Tables, tmp_path: Path) -> None:
+def test_text_in_place_of_an_empty_plot(engine: Tables, tmp_path: Path) -> None:
     missing = engine.plot.latency()
     assert "there is no table" in missing.text
     fill(tmp_path, TOPICS, [{"topic": "a/b"}])
@@ -104,7 +104,7 @@ def test_words_where_there_is_nothing_to_draw(engine: Tables, tmp_path: Path) ->
 def test_the_lag_without_redeliveries_and_the_size_of_a_picture(engine: Tables, tmp_path: Path) -> None:
     assert engine.most_tried() == ""
     assert engine.newest() is None
-    behind = attempt("n2", "s", "delivered", 600_000, batch=-1)  # it waited for its endpoint
+    behind = attempt("n2", "s", "delivered", 600_000, batch=-1)  # delayed by its endpoint
     record(tmp_path, attempt("n1", "s", "delivered", 80, batch=1), attempt("n2", "s", "parked", batch=-1), behind)
 
     assert engine.plot.lag(NOON).table["oldest, s"].max() == 0.08
@@ -170,12 +170,12 @@ def test_a_waiting_delivery_is_shaded_until_it_is_due() -> None:
 
     assert lane.label == "waits, 1 attempt, next 12:00:08"
     assert lane.waits[-1][1] >= 8_000
-    # And where only the attempt says when it goes on.
+    # And where only the attempt has the time of the next one.
     (lane,) = lanes_of([label("s", "waiting")], [row("s", 50, "parked", next_at=due)])
     assert lane.waits[-1][1] >= 8_000
 
 
-def test_more_lanes_than_one_reads_share_the_last() -> None:
+def test_excess_lanes_share_the_last_one() -> None:
     every = lanes_of([label(f"s{number}") for number in range(50)], [row(f"s{number}", number) for number in range(50)])
 
     shown = folded(every, 10)
@@ -187,7 +187,7 @@ def test_more_lanes_than_one_reads_share_the_last() -> None:
     assert folded(every[:10], 10) == every[:10]
 
 
-def test_lanes_to_one_endpoint_are_told_apart() -> None:
+def test_lanes_to_one_endpoint_have_different_labels() -> None:
     shown = lanes_of([label("subscription-1", endpoint="http://x/"), label("subscription-2", endpoint="http://x/")], [])
 
     assert names_of(shown) == ["http://x/ · tion-1", "http://x/ · tion-2"]
@@ -197,7 +197,7 @@ def lane(*times: float) -> TimelineLane:
     return TimelineLane("s", "http://s/", "delivered", "", [Mark(at, at, "delivered", 1, True) for at in times])
 
 
-def test_only_a_long_life_has_a_logarithmic_scale() -> None:
+def test_only_a_long_delivery_has_a_logarithmic_scale() -> None:
     for times, is_log, last in (((50, 300), False, "300 ms"), ((50, 3_000), True, "10 s"), ((), False, "1 ms")):
         found, marks = scale([lane(*times)])
         assert (found, marks[0], marks[-1][1]) == (is_log, (0, "0"), last)
@@ -248,7 +248,7 @@ def drawn(found: list[Cell]) -> list[str]:
     return [f"{'  ' * cell.column}{cell.text}" for cell in found]
 
 
-def test_a_small_tree_is_shown_whole_the_busiest_first() -> None:
+def test_a_small_tree_is_shown_whole_busiest_first() -> None:
     found = cells({"a": 1, "a/x": 2, "a/y": 5, "b": 30})
 
     assert drawn(found) == ["b", "a  (3)", "  y", "  x"]
@@ -258,7 +258,7 @@ def test_a_small_tree_is_shown_whole_the_busiest_first() -> None:
 
 def test_a_path_without_a_choice_is_one_cell() -> None:
     assert drawn(cells({"a/b/c": 1, "a/b/d": 1})) == ["a/b  (2)", "  c", "  d"]
-    # A topic of its own stays.
+    # A topic with messages on the path stays.
     assert drawn(cells({"a": 1, "a/b": 1})) == ["a  (2)", "  b"]
 
 

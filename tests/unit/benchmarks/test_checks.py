@@ -1,4 +1,4 @@
-"""The check of each measurement notices losses, repetitions and disorder; prepared messages are whole."""
+"""The check of each measurement finds losses, repetitions and disorder; prepared messages are complete."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_outcomes(
 
 @pytest.mark.parametrize("edge", ["soap", "old"])
 @pytest.mark.parametrize("size", [800, 30_000])
-def test_a_prepared_request_has_the_size_and_the_length_that_it_names(edge: Edge, size: int) -> None:
+def test_a_prepared_request_has_its_declared_size(edge: Edge, size: int) -> None:
     for request in requests_of(Traffic(1, edge=edge, size=size), 3):
         head, _, body = request.partition(b"\r\n\r\n")
         assert f"Content-Length: {len(body)}".encode() in head

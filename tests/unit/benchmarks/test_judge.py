@@ -1,4 +1,4 @@
-"""The judge of storms has to notice what it is there for."""
+"""The judge of storms finds each kind of fault."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def well(strict: bool = False, pulled: bool = False) -> Record:
 
 
 def logged(record: Record, **states: str) -> dict[tuple[str, str], str]:
-    """What the tables claim: all delivered, but these."""
+    """The states in the log: all delivered, except for these."""
     return {("one", each.mark): states.get(each.mark, "delivered") for each in record.accepted}
 
 
@@ -55,7 +55,7 @@ def test_a_good_record_has_no_faults_and_a_removed_delivery_is_found(strict: boo
 
 
 @pytest.mark.parametrize(("state", "lost"), [("dead", 0), ("expired", 0), ("cancelled", 0), ("parked", 1)])
-def test_what_waits_is_lost_and_what_was_given_up_is_not(state: str, lost: int) -> None:
+def test_waiting_messages_are_lost_and_given_up_ones_are_not(state: str, lost: int) -> None:
     record = well()
     change(record, 2, settled=None)
     findings = found(record, m2=state)
@@ -70,7 +70,7 @@ def test_disorder_overtaking_and_strays() -> None:
     record = well(strict=True)
     change(record, 1, settled=None)
     record.arrivals.append(Arrival("one", 110, ("m1",), 2, "", 110))
-    assert found(record).overtaken, "a strict subscription is pushed nothing while something is open"
+    assert found(record).overtaken, "a strict subscription has one open delivery at most"
     assert found(dataclasses.replace(record, wanted=well().wanted)).faults == {}
     record = well()
     record.wanted = [Wanted("one", frozenset({"storm/b"}))]
@@ -86,7 +86,7 @@ def test_a_repetition_needs_a_reason() -> None:
     assert findings.faults == {}
     assert findings.duplicates == {"in flight at a kill": 1}
     assert findings.by_kill.total() == 1
-    # Its answer was there two seconds before the kill: its row was written.
+    # Answered two seconds before the kill: its row was written.
     record.kills = [Kill(record.arrivals[2].at + 2.0, ("jvm",), 120.0, 129.0)]
     assert len(found(record).unexplained) == 1
     record.kills = []
@@ -109,7 +109,7 @@ def test_a_repetition_needs_a_reason() -> None:
         ("adaptive", "dead", False, True),
     ],
 )
-def test_what_may_be_left_out(reliability: Reliability, state: str, reliable: bool, may: bool) -> None:
+def test_messages_that_may_be_omitted(reliability: Reliability, state: str, reliable: bool, may: bool) -> None:
     record = well()
     record.wanted = [Wanted("one", frozenset({TOPIC}), reliability=reliability)]
     record.accepted[2] = dataclasses.replace(record.accepted[2], reliable=reliable)
@@ -117,7 +117,7 @@ def test_what_may_be_left_out(reliability: Reliability, state: str, reliable: bo
     findings = found(record, m2=state)
     assert findings.left_out == ([] if may else [f"m2 for one ({state})"])
     assert findings.dropped == (state != "dead")
-    # What a strict receiver has refused may be given up.
+    # A message that a strict receiver has refused may be given up.
     record.arrivals.insert(2, Arrival("one", 102.2, ("m2",), 1, "", 102.2, refused=True))
     if state == "dead":
         assert (found(record, m2="dead").faults, found(record, m2="dead").given_up) == ({}, 1)

@@ -18,7 +18,7 @@ from tests.support.island import ROOT
 
 PLACES = ("workers", "subscribers")
 
-# Of an open connection and of a new one during the fault, and of the open one afterwards. `loss` is by chance.
+# For an open and a new connection during the fault, and for the open one after it. `loss` is random.
 RESULTS = {
     "delay": ("answered", "answered", "answered"),
     "requests": ("silence", "silence", "answered"),
@@ -33,7 +33,7 @@ _SIZE = 1000
 
 @pytest.mark.slow
 @pytest.mark.skipif(not links.possible(), reason="no namespaces here: unshare, ip and nft are needed")
-def test_each_fault_strikes_its_place_alone_and_ends() -> None:
+def test_each_fault_affects_only_its_place_and_ends() -> None:
     program = links.command("tests.unit.benchmarks.test_links")
     done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The other systems that we are measured beside: their jars are pinned, their routes are what we say they are."""
+"""Other systems in measurements: their jars are pinned, their routes are the documented ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JARS = Path(others.__file__).with_name("jars.xml")
 
 
 @pytest.mark.parametrize("which", others.SETS)
-def test_each_jar_that_is_asked_for_is_pinned(which: str) -> None:
+def test_each_required_jar_is_pinned(which: str) -> None:
     pinned = others._pinned(which)
     asked = [each for each in etree.parse(JARS).iter("dependency") if (each.get("conf") or "").startswith(which)]
     assert asked
@@ -23,7 +23,7 @@ def test_each_jar_that_is_asked_for_is_pinned(which: str) -> None:
     assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in pinned.values())
 
 
-def test_a_jar_that_is_not_the_pinned_one_is_refused(tmp_path: Path) -> None:
+def test_a_jar_other_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jar").write_bytes(b"not it")
     with pytest.raises(RuntimeError, match=r"a\.jar"):
         others._verify(tmp_path, {"a.jar": "0" * 64})
@@ -32,7 +32,7 @@ def test_a_jar_that_is_not_the_pinned_one_is_refused(tmp_path: Path) -> None:
         others._verify(tmp_path, {"b.jar": "0" * 64})
 
 
-def test_each_subscriber_has_a_route_and_a_group_of_its_own() -> None:
+def test_each_subscriber_has_a_separate_route_and_group() -> None:
     urls = ["http://127.0.0.1:1/a", "http://127.0.0.1:1/b"]
     routes = etree.fromstring(others._routes("h:9092", "x.notifications", urls, 2).encode())
     sources = [parse_qs(urlsplit(each.get("uri") or "").query) for each in routes.iter("{*}from")]

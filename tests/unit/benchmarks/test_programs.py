@@ -1,4 +1,4 @@
-"""The programs: each starts and describes itself, and a storm kills every part that it may kill."""
+"""The programs: each starts and prints its help, and a storm kills every part."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_program_describes_itself_and_takes_json(name: str, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_plan_of_a_storm_strikes_every_part_and_some_at_once(seed: int) -> None:
+def test_a_storm_kills_every_part_and_several_at_once(seed: int) -> None:
     strikes = list(plan(30, random.Random(seed)))
     assert len(strikes) == 30
     assert {strike[0] for strike in strikes[:6]} == set(PARTS)

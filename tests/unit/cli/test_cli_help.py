@@ -1,4 +1,4 @@
-"""Help texts, options that commands share, what commands load; and settings as they are shown."""
+"""Help texts, shared options, modules that commands load, and printed settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.table_rows import attempt, record
 
 
 def _commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """All commands and groups that are not hidden, with their names."""
+    """All visible commands and groups, with their names."""
     yield path, command
     for name, below in getattr(command, "commands", {}).items():
         if not below.hidden:
@@ -31,8 +31,8 @@ def _commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 COMMANDS = dict(_commands(typer.main.get_command(app)))
 
 
-def test_help_is_shown_as_it_is_written() -> None:
-    """The formatter takes `:b:` for the name of an emoji and `[x]` for a style."""
+def test_help_texts_are_printed_unchanged() -> None:
+    """The formatter replaces `:b:` by an emoji and takes `[x]` as a style."""
     assert {"subscribe", "topics export", "top"} <= COMMANDS.keys()
     for name, command in COMMANDS.items():
         for each in (command, *command.params):
@@ -48,7 +48,7 @@ def test_bash_completes_commands_and_options(monkeypatch: pytest.MonkeyPatch) ->
     ):
         env = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_ARBORCAST_COMPLETE": "complete_bash"}
         assert set(CliRunner().invoke(app, [], prog_name="arborcast", env=env).output.split()) == words
-    monkeypatch.setattr("typer.completion._get_shell_name", lambda: "bash")  # whatever the tests are run from
+    monkeypatch.setattr("typer.completion._get_shell_name", lambda: "bash")  # for any parent of the tests
     assert "complete -o default -F" in CliRunner().invoke(app, ["--show-completion"]).output
 
 
@@ -66,8 +66,8 @@ NETWORK = {"kafka", "lxml", "pycurl", "requests", "ssl", "uvloop"}
         ("publish a -", SPARK | {"kafka", "pycurl", "requests", "urllib3", "uvloop"}, 132),
     ],
 )
-def test_a_command_loads_only_what_it_needs(command: str, heavy: set[str], most: int, tmp_path: Path) -> None:
-    """At the top of modules and in functions. Of our modules the number: each takes a millisecond."""
+def test_a_command_loads_few_modules(command: str, heavy: set[str], most: int, tmp_path: Path) -> None:
+    """At the top of modules and in functions. For Arborcast's modules their number: each takes a millisecond."""
     code = (
         "import sys\nfrom arborcast.cli import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"

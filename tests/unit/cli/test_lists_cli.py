@@ -1,4 +1,4 @@
-"""Commands that list and report, as text and as JSON, over given answers of the functions behind them."""
+"""Commands that list and report, as text and as JSON, with given results of the functions behind them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def no_kafka(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def control_log(monkeypatch: pytest.MonkeyPatch, *records: ControlRecord) -> None:
-    """The control log has these records."""
+    """A control log with these records."""
     control = ControlView()
     for each in records:
         control.apply(each)
@@ -103,7 +103,7 @@ def test_queues_as_json() -> None:
 
 
 def subscribed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """The control log has these subscriptions; `away` is suspended, `other` has a long endpoint."""
+    """A control log with these subscriptions; `away` is suspended, `other` has a long endpoint."""
     long = {"other": "long/" * 20}
     made = [make_subscription(each, "a//.", consumer=f"http://{each}/{long.get(each, '')}") for each in names]
     records = [SubscriptionRecord(msgspec.structs.replace(each, created_ms=5_000)) for each in made]
@@ -162,7 +162,7 @@ def test_operations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def audited(monkeypatch: pytest.MonkeyPatch, answer: Report | Exception) -> list[dict[str, Any]]:
-    """The audit has this result; the arguments of each call."""
+    """Replace the audit by one with this result; returns the arguments of its calls."""
     calls: list[dict[str, Any]] = []
 
     def audit(_kafka: object, since_ms: int, until_ms: int | None, **options: object) -> Report:
@@ -209,7 +209,7 @@ def test_audit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_federation_key(tmp_path: Path) -> None:
-    """A new secret comes first, is on no terminal, and in a file that only its owner may read."""
+    """A new secret comes first, is never printed, and its file is private."""
     file = tmp_path / "federation.key"
     for _ in range(2):
         output = SHELL("federation", "key", str(file))
@@ -276,7 +276,7 @@ def test_federation_as_json(monkeypatch: pytest.MonkeyPatch, command: str) -> No
         ("url", "a:80", "federation.url"),
     ],
 )
-def test_wrong_settings_of_a_federation(key: str, value: str, message: str) -> None:
+def test_invalid_settings_of_a_federation(key: str, value: str, message: str) -> None:
     right: dict[str, Any] = {"name": "a", "group": "G", "administrator": "http://h:1", "key_file": "k"}
     assert FederationSettings(url="http://a", **right).engine == "G/a"
     with pytest.raises(ConfigError, match=message):

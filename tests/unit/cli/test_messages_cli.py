@@ -1,4 +1,4 @@
-"""`publish`, `listen`, `unsubscribe` against the gateway's application over real HTTP, as a shell runs them."""
+"""`publish`, `listen`, `unsubscribe` with the gateway's application over real HTTP, as a shell runs them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def subscribe(url: str) -> Callable[..., str]:
     return lambda *arguments: Shell()("subscribe", "a", "--to", "http://h/", *arguments, "--url", url)
 
 
-def test_publish_prints_the_id_for_trace(parts: GatewayParts, publish: Callable[..., str]) -> None:
+def test_publish_prints_the_notification_id(parts: GatewayParts, publish: Callable[..., str]) -> None:
     ids = [publish().strip(), json.loads(publish("--json"))["notification_id"]]
     assert ids == [each.id for each in parts.notifications.accepted]
     assert re.fullmatch("[0-9a-f]{32}", ids[0])
@@ -91,7 +91,7 @@ def test_json_is_published_as_by_post(parts: GatewayParts, url: str, publish: Ca
         ("--priority 9", DeliveryPolicy(priority=9)),
     ],
 )
-def test_delivery_by_kind_of_information_or_in_detail(
+def test_delivery_by_kind_of_information_or_by_options(
     arguments: str, policy: DeliveryPolicy, parts: GatewayParts, subscribe: Callable[..., str]
 ) -> None:
     subscribe(*arguments.split(), "--type", "{urn:p}x", "--type", "{urn:p}y")
@@ -121,7 +121,7 @@ def test_a_retained_message_and_a_server_of_a_queue(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_listen_ends_its_subscription_at_every_signal(parts: GatewayParts, url: str, number: signal.Signals) -> None:
+def test_listen_unsubscribes_at_every_signal(parts: GatewayParts, url: str, number: signal.Signals) -> None:
     command = [COMMAND, "listen", "a//.", "--url", url]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as listening:
         try:
@@ -129,7 +129,7 @@ def test_listen_ends_its_subscription_at_every_signal(parts: GatewayParts, url: 
             assert listening.stderr.readline().startswith("listening to a//.")
             (subscription,) = parts.table.subscriptions()
             lasts_ms = (subscription.terminates_ms or 0) - START.timestamp() * 1000
-            assert lasts_ms == LEASE_S * 1000, "when it is killed, it ends by itself"
+            assert lasts_ms == LEASE_S * 1000, "after a kill it expires"
             listening.send_signal(number)
             assert listening.wait() == 0, listening.stderr.read()
         finally:
@@ -139,7 +139,7 @@ def test_listen_ends_its_subscription_at_every_signal(parts: GatewayParts, url: 
 
 @dataclass
 class Broker:
-    """In the place of the client: fails as the attributes have it."""
+    """A client whose calls fail by its attributes."""
 
     renewal_fails: Exception | None = None
     unsubscription_fails: Exception | None = None
@@ -173,7 +173,7 @@ UNKNOWN = FaultReceived("there is none", "ResourceUnknownFault")
 AWAY = BrokerUnreachable("no answer")
 
 
-def test_a_lease_while_the_broker_is_away() -> None:
+def test_a_lease_during_an_outage_of_the_broker() -> None:
     broker = Broker(renewal_fails=AWAY)
     with broker.leased(60):
         wait_until(lambda: len(broker.renewed) >= 3, "tried again")
@@ -187,7 +187,7 @@ def test_a_lease_while_the_broker_is_away() -> None:
     assert re.search(r"it ends by itself at \d\d:\d\d:\d\d: no answer", broker.printed[2])
 
 
-def test_between_renewals_a_connection_shows_whether_the_broker_is_there() -> None:
+def test_between_renewals_a_connection_detects_an_outage() -> None:
     broker, there = Broker(), True
     client: Client = broker  # type: ignore[assignment]  # has the part that is called
     leased = LeasedSubscription(
@@ -201,10 +201,10 @@ def test_between_renewals_a_connection_shows_whether_the_broker_is_there() -> No
         leased._look()
     notes = [each.partition(" ")[2].partition(";")[0] for each in broker.printed]
     assert notes == ["the broker does not respond", "the broker is back"]
-    assert broker.renewed == [timedelta(seconds=LEASE_S)], "one record, and not one for each look"
+    assert broker.renewed == [timedelta(seconds=LEASE_S)], "one record, not one for each check"
 
 
-def test_a_subscription_that_is_over_is_made_again_only_after_its_lease() -> None:
+def test_an_ended_subscription_is_recreated_only_after_its_lease() -> None:
     """After a suspension of the machine; not when another client has ended it."""
     asleep = Broker(renewal_fails=UNKNOWN)
     with asleep.leased(0.001):
@@ -235,7 +235,7 @@ def test_triggers_of_the_documentation(parts: GatewayParts, url: str) -> None:
 
 @pytest.fixture
 def without_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> Path:
-    """The data directory of an engine that seems to run, at this address, with the job left to others."""
+    """The data directory of an engine that seems to run, at this address, with an external job."""
     home = Home(tmp_path)
     home.settings_file.parent.mkdir(parents=True, exist_ok=True)
     write_settings(load_settings(None, tmp_path, {"stack.job": "external"}, environ={}), home)

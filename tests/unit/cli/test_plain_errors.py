@@ -1,8 +1,8 @@
-"""Each failure (away, wrong, not allowed, full) is one plain sentence with an action, for every command.
+"""Each failure (outage, user error, missing right, full disk) is one sentence with an action, for every command.
 
-Commands share their entries (`settings_of`, `kafka_of`, `ShellClient`, the metrics of `top` and `report`, the last
-`except` arms of `main`). Each entry has its failures here, behind one command; a test of the source text shows that all
-commands use these entries.
+Commands share functions (`settings_of`, `kafka_of`, `ShellClient`, the metrics of `top` and `report`, the last
+`except` arms of `main`). The failures of each are tested with one command; a test of the source text proves that all
+commands use these functions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LIBRARY = re.compile(r"Errno|Traceback|urllib3|HTTP\w*Connection|Max retries|Una
 
 
 def _every(command: Any) -> Iterator[Any]:
-    """The command and those below it that people can call."""
+    """The command and its visible subcommands."""
     below = getattr(command, "commands", None)
     if below is None:
         yield command
@@ -46,7 +46,7 @@ def _every(command: Any) -> Iterator[Any]:
             yield from _every(each)
 
 
-def test_every_command_goes_through_the_same_entries() -> None:
+def test_all_commands_use_the_same_functions() -> None:
     # Each may be called in one module alone.
     entries = {"load_settings(": "common.py", "connection.kafka_of(": "common.py", "return ShellClient(": "messages.py"}
     texts = {
@@ -81,15 +81,15 @@ def _is_option(node: ast.AST) -> bool:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Engine:
-    """One that does not run, without a data directory; beside that a file."""
+    """A stopped engine without a data directory, beside a file."""
     (tmp_path / "x.xml").write_text("<x/>")
     (tmp_path / "latin").write_text("<x>é</x>", encoding="latin-1")
     return Engine(tmp_path / "home")
 
 
 def complaint_of(engine: Engine, command: str, status: int | None = None, **env: str) -> str:
-    """The error that the command prints, in plain words and one line. Settings before the command are environment, as
-    in a shell; the port is of no other engine of this machine."""
+    """The error of the command, which must be one line of plain words. Settings before the command are environment
+    variables, as in a shell; the port belongs to no other engine of this machine."""
     words = shlex.split(command.format(folder=engine.home.parent))
     while "=" in words[0] and not words[0].startswith("-"):
         name, _, value = words.pop(0).partition("=")
@@ -127,7 +127,7 @@ NO_SERVER = "http://127.0.0.1:9"
         (f"publish a {{folder}}/latin --url {NO_SERVER}", 1, "the payload is not text in UTF-8 (at byte 3)"),
         ("status --config {folder}", 2, "that is a folder, not a file"),
         ("status --config {folder}/latin", 2, "it is not text in UTF-8"),
-        # Addresses that cannot be.
+        # Invalid addresses.
         ("publish a {folder}/x.xml --url http://no-such-host.invalid:1", 1, "there is no host with that name"),
         ("publish a {folder}/x.xml --url localhost:9", 1, "such as http://host:port"),
         ("publish a {folder}/x.xml --url htp://x", 1, "such as http://host:port"),
@@ -142,9 +142,9 @@ NO_SERVER = "http://127.0.0.1:9"
         (f"{KAFKA}=PLAINTEXT://[::1]:9 topics list", 1, "PLAINTEXT://[::1]:9: "),
     ],
 )
-def test_a_wrong_command(engine: Engine, command: str, status: int, message: str) -> None:
+def test_invalid_commands(engine: Engine, command: str, status: int, message: str) -> None:
     assert message in complaint_of(engine, command, status)
-    assert not engine.home.exists(), "a refused command leaves nothing behind"
+    assert not engine.home.exists(), "a refused command creates no files"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_without_an_engine(engine: Engine, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["publish a {folder}/x.xml", "unsubscribe x"])
-def test_a_stopped_engine_is_not_taken_for_another_on_its_port(engine: Engine, command: str) -> None:
+def test_another_server_on_the_port_is_not_the_engine(engine: Engine, command: str) -> None:
     engine.home.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as other:
         complaint = complaint_of(engine, command, ARBORCAST_GATEWAY_PORT=str(other.getsockname()[1]))
@@ -176,7 +176,7 @@ def test_a_stopped_engine_is_not_taken_for_another_on_its_port(engine: Engine, c
     assert "--url" in complaint
 
 
-def test_a_gateway_of_other_processes_is_where_the_settings_have_it(engine: Engine) -> None:
+def test_an_external_gateway_is_at_the_address_in_the_settings(engine: Engine) -> None:
     engine.home.mkdir()
     assert f"no engine at {NO_SERVER}" in complaint_of(engine, "STACK_BROKER=external publish a {folder}/x.xml")
     state_file = Home(engine.home).state_file
@@ -213,7 +213,7 @@ def test_the_data_directory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", open_or_fail)
         assert "may not ask whether an engine runs" in complaint_of(engine, "status")
-    # For root `access` allows everything.
+    # For root `access` permits everything.
     monkeypatch.setattr(os, "access", lambda path, _mode, **_named: Path(path) != engine.home)
     complaint = complaint_of(engine, "status")
     assert "this user may not look into the data directory" in complaint
@@ -237,8 +237,8 @@ def failing(number: int) -> Callable[..., Any]:
         (errno.EIO, "Input/output error"),
     ],
 )
-def test_a_disk_that_fails(engine: Engine, number: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a command names its file, and where none does."""
+def test_errors_of_the_disk(engine: Engine, number: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For commands with and without the name of a file."""
     monkeypatch.setattr("arborcast.core.files.os.open", failing(number))
     assert message in complaint_of(engine, "users add anna --stdin")
     assert message in complaint_of(engine, "keys new")
@@ -248,7 +248,7 @@ def test_a_disk_that_fails(engine: Engine, number: int, message: str, monkeypatc
     assert message in unforeseen
 
 
-def test_a_package_that_is_not_installed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_arguments: Any, **_named: Any) -> None:
         raise ModuleNotFoundError("No module named 'matplotlib.axes'", name="matplotlib.axes")
 
@@ -258,7 +258,7 @@ def test_a_package_that_is_not_installed(engine: Engine, monkeypatch: pytest.Mon
 
 
 def test_the_start_of_an_engine(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Notes on a Kafka that is away and on the archive of Kafka's classes; passwords without users."""
+    """Notes on an outage of Kafka and on Kafka's class archive; passwords without users."""
     ports = "GATEWAY_PORT=0 METRICS_PORT=0 STACK_KAFKA_PORT=0"
     tools = Tools(JavaRuntime(Path("/opt/java"), "17", "the test"), Path("/opt"), [], [])
     commands = "arborcast.engine.embedded.commands.engine"
@@ -284,7 +284,7 @@ def test_credentials_for_a_broker(engine: Engine, tmp_path: Path) -> None:
 
         for content in ("", "default login anna password pa"):
             required = complaint(content)
-            assert "authentication is required" in required, "a default is for any host, and not handed out"
+            assert "authentication is required" in required, "the default password is not sent"
             assert line in required
         wrong = complaint("machine 127.0.0.1 login anna password no")
         assert "the credentials are wrong" in wrong

@@ -84,7 +84,7 @@ def test_an_endpoint_cannot_write_to_the_terminal() -> None:
     assert all(character == "\n" or unicodedata.category(character)[0] != "C" for character in text)
 
 
-def test_q_ends_it_and_the_terminal_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_q_exits_and_restores_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "r") as terminal:
         monkeypatch.setattr(sys, "stdin", terminal)
@@ -123,7 +123,7 @@ def _away(url: str) -> bytes:
     raise OSError("no route")
 
 
-def test_addresses_as_people_give_them() -> None:
+def test_notations_of_addresses() -> None:
     assert base_url("localhost:9464") == "http://localhost:9464"
     assert base_url("https://x/arborcast/metrics") == "https://x/arborcast"
     for wrong in ("ftp://x", "http://", "::", "http://x:port"):
@@ -132,7 +132,7 @@ def test_addresses_as_people_give_them() -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(60, 20), (80, 24), (200, 60)])
-def test_nothing_that_matters_is_cut_off(width: int, height: int) -> None:
+def test_important_figures_are_not_cut_off(width: int, height: int) -> None:
     seen = busy_engine()
     last = seen.samples[-1]
     troubled = msgspec.structs.replace(
@@ -165,7 +165,7 @@ def test_nothing_that_matters_is_cut_off(width: int, height: int) -> None:
         assert line(lines, "http://quick").endswith("100 ms")
 
 
-def test_a_terminal_that_knows_ascii_only() -> None:
+def test_an_ascii_terminal() -> None:
     written = io.BytesIO()
     out = io.TextIOWrapper(written, encoding="ascii")
     pages = {"http://h:1/recent.json": encode_samples(list(busy_engine().samples)), "http://h:1/status.json": b""}
@@ -176,8 +176,8 @@ def test_a_terminal_that_knows_ascii_only() -> None:
     assert "?" not in shown
 
 
-def test_an_engine_that_goes_away_is_still_seen_and_found_again_at_another_port() -> None:
-    """Ports are others after each start."""
+def test_an_engine_is_found_again_at_another_port() -> None:
+    """Ports change with each start."""
     pages = {"http://one:1/recent.json": encode_samples(list(busy_engine(3).samples))}
     addresses = iter(("one:1", "one:1", None, "two:2"))
 
@@ -215,7 +215,7 @@ def test_an_engine_that_goes_away_is_still_seen_and_found_again_at_another_port(
         (FileNotFoundError("http://h:1/metrics is not there"), "is not there"),
     ],
 )
-def test_a_wrong_address_says_what_is_there(answer: Exception | bytes, problem: str) -> None:
+def test_the_error_for_a_wrong_address_names_its_server(answer: Exception | bytes, problem: str) -> None:
     def fetch(url: str) -> bytes:
         if isinstance(answer, Exception):
             raise answer
@@ -251,7 +251,7 @@ def test_all_views_have_the_same_figures() -> None:
 
 
 @pytest.mark.parametrize("gap", [1, 5])
-def test_an_outage_or_a_restart_of_a_process_falsifies_nothing(gap: int) -> None:
+def test_rates_are_right_after_an_outage_or_a_restart(gap: int) -> None:
     samples = list(busy_engine(24).samples)
     for number in range(10, 10 + gap):
         samples[number] = MetricsSample(at=samples[number].at)
@@ -264,7 +264,7 @@ def test_an_outage_or_a_restart_of_a_process_falsifies_nothing(gap: int) -> None
     assert Summary(restarted[:10]).total("accepted") == 45_000
 
 
-def test_a_document_has_null_for_what_is_unknown_and_the_state_of_parts() -> None:
+def test_json_has_null_for_unknown_figures_and_states_of_parts() -> None:
     shown = document(EngineView([MetricsSample(at=0)]), "x")
     assert (shown["rates"]["accepted"], shown["ready"]) == (None, None)
     assert document(EngineView(problem="away"), "x") == {"engine": "x", "problem": "away"}
@@ -273,7 +273,7 @@ def test_a_document_has_null_for_what_is_unknown_and_the_state_of_parts() -> Non
     assert (shown["ready"], shown["parts"]) == (False, {"kafka": False, "gateway": True})
 
 
-def test_the_command_looks_twice_for_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_takes_two_samples_for_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     watch = watch_of(EngineView(busy_engine(1).samples), EngineView(busy_engine(2).samples))
     assert len(first_view(watch, slept.append).samples) == 2

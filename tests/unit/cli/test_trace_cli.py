@@ -1,4 +1,4 @@
-"""`arborcast trace` and `why`, over tables of an engine that does not run."""
+"""`arborcast trace` and `why`, over tables of a stopped engine."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def test_trace() -> None:
     lines = [" ".join(each.split()) for each in Shell().run("trace", "n1", COLUMNS="200").output.splitlines()]
     assert [each for each in EXPECTED if each not in lines] == []
     ends = [each for each in lines if each.startswith(("pending bad", "delivered good"))]
-    assert ends[0].startswith("pending"), "trouble first"
+    assert ends[0].startswith("pending"), "failures first"
     assert any(each.startswith("note: the logs could not be read") for each in lines)
     narrow = Shell().run("trace", "n1", COLUMNS="80").output
-    assert "2026-01-02 12:00:00.060  +60 ms" in narrow, "a whole time"
+    assert "2026-01-02 12:00:00.060  +60 ms" in narrow, "a time in full"
     assert "…" not in narrow
 
 

@@ -1,4 +1,4 @@
-"""Users, rights and keys; and no command that shows settings or states shows a secret."""
+"""Users, rights and keys; commands that print settings or states never print a secret."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         done = Shell().run("users", *arguments, "--home", str(tmp_path), typed=typed)
         return done.exit_code, done.output
 
-    monkeypatch.setattr(hash_password, "__kwdefaults__", {"log_n": 4})  # a quick one
+    monkeypatch.setattr(hash_password, "__kwdefaults__", {"log_n": 4})  # a cheap hash
     assert users("list") == (0, "no users\n")
     with pytest.raises(ArborcastError, match="8 to"):
         users("add", "anna", "--stdin", typed="short\n")
@@ -42,7 +42,7 @@ def test_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert users("add", "anna", "-g", "x", "--stdin", typed="a good one\n")[0] == 0
     assert users("add", "bert", "--digest", "--stdin", typed="another one\n")[0] == 0
     assert "a good one" not in file.read_text()
-    assert "another one" in file.read_text(), "as --digest has it"
+    assert "another one" in file.read_text(), "by --digest"
     assert users("check", "anna", "--stdin", typed="a good one\n") == (0, "yes: anna, x\n")
     status, checked = users("check", "anna", "--stdin", "--json", typed="a good one\n")
     assert (status, json.loads(checked)) == (0, {"name": "anna", "right": True, "groups": ["x"]})
@@ -56,7 +56,7 @@ def test_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("command", ["users list", "topics problems"])
-def test_a_missing_data_directory_has_no_empty_list(tmp_path: Path, command: str) -> None:
+def test_a_missing_data_directory_is_an_error(tmp_path: Path, command: str) -> None:
     with pytest.raises(NotFound, match=f"no data directory {tmp_path / 'none'}"):
         Shell().run(*command.split(), "--home", str(tmp_path / "none"))
 
@@ -75,9 +75,7 @@ def test_a_gateway_in_the_network_needs_authentication(tmp_path: Path, host: str
         check(loopback)
 
 
-def test_subscriptions_and_triggers_whose_owners_lost_their_rights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_subscriptions_and_triggers_of_owners_without_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, written = RoutingTable(), list[ControlRecord]()
     made = msgspec.structs.replace(make_subscription("s", "a", consumer="http://r/"), owner="gone")
     table.apply(SubscriptionRecord(made))
@@ -136,7 +134,7 @@ SECRETS = {each.key: f"hemlig-{number}-value" for number, each in enumerate(decl
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A file with a value for every secret that can be set."""
+    """A file with a value for every setting that is a secret."""
     values = SECRETS | {
         "stack.broker": "external",
         "kafka.bootstrap_servers": "127.0.0.1:9",
@@ -145,13 +143,13 @@ def config(tmp_path: Path) -> Path:
         "tables.storage_options": "AWS_SECRET_ACCESS_KEY=hemlig-in-options",
     }
     file = tmp_path / "arborcast.toml"
-    # Dotted keys: TOML has no need of sections.
+    # Dotted keys: TOML needs no sections for them.
     lines = [f"{key} = {json.dumps(value)}" for key, value in {"home": str(tmp_path / "home"), **values}.items()]
     file.write_text("\n".join(lines))
     return file
 
 
-def test_what_sounds_like_a_secret_is_declared_one() -> None:
+def test_settings_with_names_of_secrets_are_declared_secret() -> None:
     place = re.compile(r"_(file|folder|base|filter|name|certificates?)$|^(tls_client_key|key_file)$")
     for each in declarations():
         if each.type is str and re.search(r"password|secret|token|credential|(^|_)key($|_)", each.name):
@@ -172,23 +170,23 @@ def test_what_sounds_like_a_secret_is_declared_one() -> None:
         ("audit", "Kafka cannot be reached"),
     ],
 )
-def test_no_command_shows_a_secret(config: Path, command: str, reached: str) -> None:
+def test_no_command_prints_a_secret(config: Path, command: str, reached: str) -> None:
     try:
         shown = Shell(config).run(*command.split(), COLUMNS="200").output
     except ArborcastError as error:
         shown = str(error)
-    assert reached in shown, "as far as where settings are read or shown"
+    assert reached in shown, "up to the settings"
     assert not any(secret in shown for secret in [*SECRETS.values(), PASSWORD, "hemlig-in-options"])
 
 
-def test_a_wrong_proxy_is_not_quoted(config: Path) -> None:
+def test_an_invalid_proxy_is_not_quoted(config: Path) -> None:
     config.write_text(f'[push]\nproxy = "user:{PASSWORD}@proxy.example"\n')
     with pytest.raises(ConfigError, match=r"push\.proxy must begin with") as refused:
         Shell(config)("config", "show")
     assert PASSWORD not in str(refused.value)
 
 
-def test_the_settings_file_of_the_processes_is_for_its_owner_alone(config: Path, tmp_path: Path) -> None:
+def test_the_settings_file_of_the_processes_is_private(config: Path, tmp_path: Path) -> None:
     settings = load_settings(config, environ={})
     assert "hemlig" in dump(settings)
     assert "hemlig" not in repr(settings).replace(PASSWORD, "")
@@ -199,7 +197,7 @@ def test_the_settings_file_of_the_processes_is_for_its_owner_alone(config: Path,
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_wrong_names_and_rights_without_authentication(tmp_path: Path) -> None:
+def test_invalid_names_and_rights_without_authentication(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a user's name has"):
         add(tmp_path / "users.toml", "a:b", lambda: pytest.fail("asked"), ())
     with pytest.raises(ConfigError, match=r"access\.methods is not set"):

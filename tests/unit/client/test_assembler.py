@@ -1,4 +1,4 @@
-"""Parts on the receiver's side: pushes as brokers make them, joined by the listener."""
+"""Parts of messages at the receiver: pushes as brokers make them, joined by the listener."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pushes(subscription: Subscription, *notifications: Notification) -> list[Pus
 
 
 def published(content: str, size: int, name: str = "me:1") -> list[Notification]:
-    """Notifications of parts that may be delivered alone, as a gateway stores them: none of them is XML by itself."""
+    """Notifications of parts that may be delivered separately, as a gateway stores them: a single part is no XML."""
     pieces = [content[start : start + size] for start in range(0, len(content), size)]
     return [
         Notification(
@@ -97,13 +97,13 @@ def test_parts_beside_whole_messages_in_one_push(app: ListenerApp, got: list[Rec
     assert [(each.payload, each.topic) for each in got] == [(b"<whole/>", "b"), (b"<x>abc</x>", "a")]
 
 
-def test_parts_may_be_handed_over_apart(got: list[ReceivedMessage]) -> None:
+def test_parts_may_be_delivered_separately(got: list[ReceivedMessage]) -> None:
     handle(ListenerApp(got.append, parts="apart"), pushes(subscriber(), *published("<x>abc</x>", 4)))
     assert [each.payload for each in got] == [b"<x>a", b"bc</", b"x>"]
     assert got[2].part == PartOf("me:1", Fragment(True, False, True, 2), b"x>", "s")
 
 
-def test_a_refused_message_comes_again_with_its_last_part(got: list[ReceivedMessage]) -> None:
+def test_a_refused_message_is_repeated_with_its_last_part(got: list[ReceivedMessage]) -> None:
     def refuses(message: ReceivedMessage) -> None:
         got.append(message)
         if len(got) == 1:
@@ -161,7 +161,7 @@ def test_incomplete_messages_are_given_up(caplog: pytest.LogCaptureFixture) -> N
         assert (assembler.open, assembler.given_up) == (1, 1)
         assert "'i' is given up: it has the parts 0 2, missing are 1 3-" in caplog.text
         joined(assembler, *(part(0, b"x", name=name) for name in "klm"))
-        assert (assembler.open, assembler.given_up) == (3, 2), "the next part finds one too many"
+        assert (assembler.open, assembler.given_up) == (3, 2), "one message too many"
         assert not joined(assembler, part(1, b"x" * 100, name="m"))
         assert assembler.open == 1
     assembler.close()

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
-def test_a_whole_life(parts: GatewayParts, url: str, version: SoapVersion) -> None:
+def test_the_life_of_a_subscription(parts: GatewayParts, url: str, version: SoapVersion) -> None:
     with Client(url, soap=version) as client:
         subscription = client.subscribe("plant:line//.", to="http://h/", lasts=timedelta(minutes=10))
         assert subscription.terminates == datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
@@ -83,7 +83,7 @@ def test_a_delivery_becomes_the_policy_of_the_subscription(parts: GatewayParts, 
         Delivery.of(cast(Any, "rumour"))
 
 
-def test_payloads_are_published_as_they_are(parts: GatewayParts, url: str) -> None:
+def test_payloads_are_published_unchanged(parts: GatewayParts, url: str) -> None:
     with Client(f"{url}/wsn/NotificationBroker") as client:
         first = client.notify("p:a/b", "<?xml version='1.0'?>\n<n a='1'/>", namespaces={"p": "urn:p"})
         others = client.notify_all([("a", b"<n>1</n>"), ("b", "<n>é</n>")])

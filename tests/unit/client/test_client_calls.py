@@ -1,4 +1,4 @@
-"""The client's pure parts: requests as bytes, answers read, when to repeat, what travels together."""
+"""Pure parts of the client: encoded requests, decoded answers, repetitions, batches."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def test_topics_are_sent_with_their_prefixes() -> None:
     assert (topic.text, topic.nsmap.get("on"), "no" in topic.nsmap) == ("on:a/b", "urn:on", False)
 
 
-def test_registrations_end_at_a_moment() -> None:
-    """The schema has no duration there."""
+def test_registrations_end_at_a_time() -> None:
+    """The schema permits no duration there."""
     call = CALLS.register_publisher(
         "a", "p:b", publisher="http://p/", demand=True, until=timedelta(hours=1), namespaces={"p": "urn:p"}
     )
@@ -105,7 +105,7 @@ EPR = "<wsa:Address> http://b/1 </wsa:Address><wsa:ReferenceParameters><k xmlns=
 PARAMETERS = ("<k xmlns='urn:k'>v</k>",)
 
 
-def test_references_are_kept_exactly() -> None:
+def test_references_are_kept_unchanged() -> None:
     ends = "<wsnt:TerminationTime>2030-01-01T00:00:00Z</wsnt:TerminationTime>"
     body = f"<wsnt:R><wsnt:SubscriptionReference>{EPR}</wsnt:SubscriptionReference>{ends}</wsnt:R>"
     assert subscription(reply(body)) == RemoteSubscription("http://b/1", PARAMETERS, datetime(2030, 1, 1, tzinfo=UTC))
@@ -116,7 +116,7 @@ def test_references_are_kept_exactly() -> None:
     assert registration(reply(body)) == RemoteRegistration("http://b/1", PARAMETERS, "http://b/c")
 
 
-def test_messages_out_of_a_pull_point_and_the_current_one() -> None:
+def test_messages_of_a_pull_point_and_the_current_one() -> None:
     body = f"<wsnt:R>{soap.message(payload='<a/>')}<x/>{soap.message('t:c')}</wsnt:R>"
     for version in ("1.1", "1.2"):
         assert messages(reply(body, version=version)) == [
@@ -156,7 +156,7 @@ def test_pauses_between_repetitions() -> None:
     pauses: list[float] = []
     while (pause := Retries().pause_after(len(pauses) + 1)) is not None:
         pauses.append(pause)
-    assert 30 <= sum(pauses) < 60, "a gateway restarts in that time"
+    assert 30 <= sum(pauses) < 60, "longer than the restart of a gateway"
     retries = Retries(attempts=3, first_s=1, longest_s=5)
     assert [retries.pause_after(1, 3), retries.pause_after(2, 1), retries.pause_after(1, 6)] == [3, 2, None]
     for wrong in (lambda: Retries(attempts=0), lambda: Retries(first_s=9), lambda: Batching(messages=0)):
@@ -177,7 +177,7 @@ def test_batches_by_number_size_and_time() -> None:
     assert (add("a", 5.0), due()) == ([], 6.0)
     assert (add("b", 5.5), due()) == ([["a", "b"]], None)
     assert add("1234567", 7.0) == []
-    assert add("12345", 7.0) == [["1234567"]], "together they would be too large"
+    assert add("12345", 7.0) == [["1234567"]], "too large together"
     assert [each.messages for each in gathering.take()] == [["12345"]]
     (large,) = gathering.add("x" * 11, Future(), 8.0)
     assert large.size == 11

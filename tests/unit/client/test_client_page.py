@@ -50,7 +50,7 @@ Push = Callable[[Subscription], None]
 
 @pytest.fixture
 def during_input(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> Callable[[Push], None]:
-    """Calls a function with the subscription while an example waits for the return key."""
+    """Call a function with the subscription while an example waits for the return key."""
 
     def prepare(push: Push) -> None:
         def pushes(_prompt: str) -> str:
@@ -89,7 +89,7 @@ def test_wait_for_a_message(parts: GatewayParts, url: str, capsys: pytest.Captur
     def push() -> None:
         (subscription,) = wait_until(lambda: list(parts.table.subscriptions()), "a subscription")
         alarm, press = soap.message("plant/line3/alarm", "<hot/>"), soap.message("plant/line1/press", "<n>42</n>")
-        while not over.wait(0.05):  # until the example waits, too
+        while not over.wait(0.05):  # until the example waits
             with contextlib.suppress(requests.RequestException):
                 requests.post(subscription.consumer.address, soap.envelope(soap.notify(alarm, press)), timeout=10)
 

@@ -1,4 +1,4 @@
-"""`arborcast-client`: its wheel, in an interpreter that sees nothing of the engine's packages."""
+"""`arborcast-client`: its wheel, in an interpreter without the engine's packages."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
 
 
-def test_its_dependencies_are_those_it_imports(wheel: Path) -> None:
+def test_its_dependencies_are_its_imports(wheel: Path) -> None:
     project = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     engine = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert {each.partition(">")[0] for each in project["dependencies"]} == {*CLIENT_NEEDS}
     assert {*project["dependencies"], f"arborcast-client=={project['version']}"} <= set(engine["dependencies"])
     assert (project["version"], project["requires-python"]) == (engine["version"], engine["requires-python"])
-    # requests comes with requests-futures, idna and urllib3 with requests. Only gateways and jobs seal secrets.
+    # requests is a dependency of requests-futures, idna and urllib3 of requests. Only gateways and jobs seal secrets.
     with zipfile.ZipFile(wheel) as archive:
         trees = [ast.parse(archive.read(name)) for name in archive.namelist() if name.endswith(".py")]
     nodes = [node for tree in trees for node in ast.walk(tree)]

@@ -23,7 +23,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture
 def factory(certificates: Certificates) -> Iterator[ConnectionFactory]:
-    """Of a broker that answers every CONNECT with CONNECTED, and a long one with a long one."""
+    """Connections to a broker that answers each CONNECT with a CONNECTED of the same length."""
     context = certificates.server()
 
     def answer(plain: socket.socket) -> None:
@@ -42,13 +42,13 @@ def factory(certificates: Certificates) -> Iterator[ConnectionFactory]:
 
 
 def test_an_early_frame_arrives_while_session_tickets_are_read(factory: ConnectionFactory) -> None:
-    # With a connection of OpenSSL that two threads use at the same time, one of ten was never answered.
+    # With one OpenSSL connection used by two threads at the same time, one of ten was never answered.
     for _ in range(100):
         with factory.connection() as connection:
             assert not connection.lost.is_set()
 
 
-def test_long_frames_go_both_ways_at_the_same_time(factory: ConnectionFactory) -> None:
+def test_long_frames_in_both_directions_at_the_same_time(factory: ConnectionFactory) -> None:
     with factory.connection() as connection, ThreadPoolExecutor(4) as threads:
 
         def ask(number: int) -> bool:

@@ -1,4 +1,4 @@
-"""The asynchronous client, its transport, and what both clients repeat."""
+"""The asynchronous client, its transport, and the repetitions of both clients."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ BUSY, AWAY, TAKEN = (
 
 
 class Held(MemoryTransport):
-    """Answers when it is let go."""
+    """A transport that answers on request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def test_one_worker_keeps_the_order_with_batches(parts: GatewayParts, url: str) 
     payloads = ["<broken>" if number == 50 else f"<n>{number}</n>" for number in range(100)]
     with FuturesClient(url, workers=1, batching=Batching(messages=7)) as client:
         futures = [client.notify("a", each) for each in payloads]
-    assert isinstance(futures.pop(50).exception(0), FaultReceived), "and no other of its batch"
+    assert isinstance(futures.pop(50).exception(0), FaultReceived), "and only its own future"
     assert all(future.done() and future.exception() is None for future in futures)
     assert [one.payload.decode() for one in parts.notifications.accepted] == [*payloads[:50], *payloads[51:]]
     requests = {one.message_id for one in parts.notifications.accepted}
@@ -139,14 +139,14 @@ def test_repetitions_carry_the_same_message_id(answers: tuple[HttpAnswer | Excep
     [(AWAY, 1), (BrokerUnreachable("away", sent=False), 3), (BUSY, 3)],
     ids=["lost", "unsent", "busy"],
 )
-def test_operations_that_may_have_arrived_are_not_repeated(answer: HttpAnswer | Exception, attempts: int) -> None:
+def test_operations_with_unknown_outcome_are_not_repeated(answer: HttpAnswer | Exception, attempts: int) -> None:
     transport = MemoryTransport(*[answer] * 3)
     with Client(URL, transport=transport, retries=SOON) as client, pytest.raises(ClientError):
         client.create_pull_point()
     assert len(transport.sent) == attempts
 
 
-def test_connections_that_end_without_an_answer_or_are_refused() -> None:
+def test_refused_connections_and_ones_without_an_answer() -> None:
     with (
         ScriptedServer(lambda connection: connection.recv(10)) as server,
         Client(server.url, retries=Retries(attempts=1)) as client,
@@ -176,7 +176,7 @@ def test_an_unreadable_answer_keeps_no_connection() -> None:
     transport.close()
 
 
-def test_close_sends_what_has_gathered() -> None:
+def test_close_sends_queued_messages() -> None:
     client = FuturesClient(URL, transport=MemoryTransport(), batching=Batching(messages=1000, linger_s=60))
     futures = [client.notify("a", f"<n>{number}</n>") for number in range(10)]
     assert client.close() == 0
@@ -185,7 +185,7 @@ def test_close_sends_what_has_gathered() -> None:
         client.notify("a", "<n/>")
 
 
-def test_calls_that_close_gives_up_fail_and_are_counted() -> None:
+def test_calls_abandoned_at_close_fail_and_are_counted() -> None:
     transport = Held()
     client = FuturesClient(URL, transport=transport, workers=1)
     futures = [client.notify("a", "<n/>") for _ in range(3)]
@@ -196,10 +196,10 @@ def test_calls_that_close_gives_up_fail_and_are_counted() -> None:
         assert isinstance(error, ClientClosed)
         assert not error.sent
     transport.go.set()
-    assert futures[0].exception(120) is None  # it was under way, and its answer came
+    assert futures[0].exception(120) is None  # in flight, and answered
 
 
-def test_calls_wait_where_too_many_wait() -> None:
+def test_calls_block_at_the_limit_of_queued_calls() -> None:
     transport = Held()
     with FuturesClient(URL, transport=transport, workers=2, max_waiting=2) as client:
         for _ in range(2):
@@ -228,7 +228,7 @@ def test_a_synchronous_call_goes_through_the_transport_in_one_thread() -> None:
         client.notify("a", "<x/>")
     assert not refused.value.sent
     with Client(URL, transport=MemoryTransport(TAKEN)) as client:
-        assert client.notify("a", "<x/>") == "n1", "names of headers are taken in any case"
+        assert client.notify("a", "<x/>") == "n1", "names of headers are case-insensitive"
 
 
 def test_a_callback_that_publishes_several_never_waits() -> None:

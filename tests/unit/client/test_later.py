@@ -1,4 +1,4 @@
-"""Callbacks that take a message for later: the answer to the push, and the result."""
+"""Callbacks that accept a message for later: the answer to the push, and the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TWO = soap.envelope(soap.notify(soap.message(payload="<a/>"), soap.message(paylo
 
 
 class Broker(MemoryTransport):
-    """Takes results of callbacks."""
+    """A broker that takes results of callbacks."""
 
     @property
     def results(self) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ class Broker(MemoryTransport):
 
 
 def answered(app: ListenerApp, body: bytes = ONE, headers: Mapping[str, str] = HEADERS) -> tuple[int, str]:
-    """Status of the answer, and the result that it names."""
+    """Status of the answer, and its result header."""
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
@@ -50,7 +50,7 @@ def answered(app: ListenerApp, body: bytes = ONE, headers: Mapping[str, str] = H
 
 
 def taken(broker: Broker, body: bytes = ONE) -> list[Later]:
-    """The messages of a push, taken for later."""
+    """The messages of a push, accepted for later."""
     found: list[Later] = []
     assert answered(ListenerApp(lambda each: found.append(each.later()), transport=broker), body) == (202, "later")
     return found
@@ -118,7 +118,7 @@ def test_a_push_without_an_address_for_results(headers: dict[str, str]) -> None:
     assert answered(ListenerApp(received, transport=Broker()), headers=headers) == (202, "")
 
 
-def test_an_answered_message_and_its_copies_have_no_later() -> None:
+def test_later_after_the_answer_is_an_error() -> None:
     kept: list[ReceivedMessage] = []
     answered(ListenerApp(kept.append, transport=Broker()))
     with pytest.raises(ClientError, match="already answered"):
@@ -130,7 +130,7 @@ def test_an_answered_message_and_its_copies_have_no_later() -> None:
             copied.later()
 
 
-def test_a_result_is_sent_until_the_broker_takes_or_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_is_sent_until_the_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr("arborcast.client.later.time.sleep", waited.append)
     broker = Broker(BrokerUnreachable("no"), HttpAnswer(503, {"Retry-After": "3"}), HttpAnswer(429))

@@ -1,4 +1,4 @@
-"""`LegacyClient`, `LegacyFuturesClient`: against our gateway at its old address, and against the words of others."""
+"""`LegacyClient` and `LegacyFuturesClient`, with the gateway at its old address and recorded texts of other brokers."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ REFERENCE = '<w:SubscriptionReference xmlns:w="urn:w"><ns2:Address>http://b/1?a&
 
 
 def test_start_tags_are_those_of_the_old_system() -> None:
-    """Its broker compares text: prefixes, order of attributes and the one blank are part of the protocol."""
+    """The old broker compares text: prefixes, order of attributes and the single blank are part of the protocol."""
     transport = old(html.escape(REFERENCE.replace("&amp;amp;", "&amp;")), "success!")
     with LegacyClient("http://old:9000/wsn-core", transport=transport) as client:
         assert client.subscribe(ALARM, to="http://h/").address == "http://b/1?a&b"
@@ -157,7 +157,7 @@ def test_answers_without_an_address_and_refusals() -> None:
                 client.notify("all", "<x/>")
 
 
-def test_a_message_that_may_have_arrived_is_not_repeated() -> None:
+def test_a_message_with_unknown_outcome_is_not_repeated() -> None:
     transport = old(BrokerUnreachable("no answer"), BrokerUnreachable("no connection", sent=False), "success!")
     with LegacyClient("http://old", transport=transport, retries=Retries(first_s=0.0)) as client:
         with pytest.raises(BrokerUnreachable):

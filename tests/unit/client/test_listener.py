@@ -1,4 +1,4 @@
-"""The listener as an ASGI application, and the place where pushes are verified."""
+"""The listener as an ASGI application, and verification of pushes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_lifespan_events_and_a_coroutine_as_callback() -> None:
 
 
 @pytest.mark.parametrize(("signature", "status"), [(str(len(PUSH)), 202), ("7", 401)])
-def test_forged_pushes_are_not_handed_over(signature: str, status: int) -> None:
+def test_forged_pushes_are_not_passed_to_the_callback(signature: str, status: int) -> None:
     def verify(headers: Mapping[str, str], body: bytes) -> None:
         if headers.get("x-signature") != str(len(body)):
             raise ValueError("forged")
@@ -89,7 +89,7 @@ def test_forged_pushes_are_not_handed_over(signature: str, status: int) -> None:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listener that waits longer than the tests do: what it does not answer, a test does not take for closed."""
+    """A listener with a longer timeout than the tests: a missing answer is not a timeout."""
     monkeypatch.setattr(http_server, "_READ_TIMEOUT_S", 600)
 
 
@@ -108,7 +108,7 @@ def connected(callback: Callable[[ReceivedMessage], None]) -> Iterator[tuple[Lis
 
 
 def raw(head: bytes, body: bytes) -> tuple[bytes, int]:
-    """The first answer of a listener, and how many messages it has handed over."""
+    """The first answer of a listener, and the number of its received messages."""
     got: list[ReceivedMessage] = []
     with connected(got.append) as (_, connection):
         connection.sendall(POST + head + b"\r\n" + body)
@@ -137,7 +137,7 @@ CHUNK = PUSH + b"\r\n0\r\n\r\n"
         (CHUNKED, b"\r\n" + PUSH),
     ],
 )
-def test_a_push_whose_end_is_not_certain_is_refused(head: bytes, body: bytes) -> None:
+def test_a_push_with_an_ambiguous_end_is_refused(head: bytes, body: bytes) -> None:
     answer, messages = raw(head, body)
     assert (answer[:13], messages) == (b"HTTP/1.1 400 ", 0)
 
@@ -196,13 +196,13 @@ def test_large_and_malformed_requests_are_refused(head: bytes, status: bytes) ->
     assert b"Connection: close" in answer
 
 
-def test_bodies_take_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_bodies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "_Budget", lambda: SimpleNamespace(left=len(PUSH) + 1))
     with connected(lambda _: None) as (listener, first):
         first.sendall(POST + SIZED + b"\r\n" + PUSH[:-1])
-        # Until its first bytes are there, another body is taken.
+        # Before its first bytes another body is accepted.
         statuses = (requests.post(listener.url, PUSH, timeout=60).status_code for _ in range(100))
-        assert 503 in statuses, "two bodies were taken at once"
+        assert 503 in statuses, "two bodies at once"
         first.sendall(PUSH[-1:])
         assert first.recv(4096).startswith(b"HTTP/1.1 202 ")
         assert requests.post(listener.url, PUSH, timeout=60).status_code == 202

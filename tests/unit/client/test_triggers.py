@@ -1,4 +1,4 @@
-"""Callbacks, waits and questions for messages of certain topics."""
+"""Callbacks, waits and queries for messages of certain topics."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def test_expressions_are_checked_at_once() -> None:
             ask("a//")
 
 
-def test_messages_are_seen_once_by_each_expression(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_are_counted_once_for_each_expression(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Triggers()
     assert not made.seen("a//.")
     made(message("a/b"))
     made(message("c"))
-    assert made.seen("c"), "it came before the first question"
+    assert made.seen("c"), "received before the first query"
     assert [made.seen("a//."), made.seen("a//.")] == [True, False]
     made(message("a/b"))
     assert [made.seen("a/b"), made.seen("a//."), made.seen("c")] == [True, True, False]
@@ -85,7 +85,7 @@ def test_a_message_whose_callback_fails_is_not_seen() -> None:
     assert made.seen("a")
 
 
-def test_waiting_ends_with_the_next_message() -> None:
+def test_a_wait_ends_with_the_next_message() -> None:
     made = Triggers()
     made(message("a", b"<before/>"))
     with pytest.raises(TimeoutError, match=r"no message arrived on a within 0\.01 s"):

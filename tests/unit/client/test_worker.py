@@ -1,4 +1,4 @@
-"""Servers of work queues over HTTP with pushes of the engine, and users that await their answers."""
+"""Servers of work queues over HTTP with pushes of the engine, and users that wait for their results."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def push(
 
 
 class Heard:
-    """A user's listener, and what it got."""
+    """A user's listener, and its messages."""
 
     def __init__(self, port: int = 0) -> None:
         self.messages: list[ReceivedMessage] = []
@@ -82,7 +82,7 @@ def working(handle: Callable[[ReceivedMessage], str | bytes | None]) -> Worker:
 
 
 class Serves:
-    """A client of a broker at this address that may lose subscriptions, and the calls that it gets."""
+    """A broker's client whose subscriptions may expire, with its calls."""
 
     def __init__(self, broker: str = "http://127.0.0.1:8080") -> None:
         self._broker = broker
@@ -134,7 +134,7 @@ def test_a_worker_subscribes_again_after_an_expiry_only(
         for _ in range(3):
             worker.leases.renew()
     calls = [client.calls.get_nowait().split()[0] for _ in range(client.calls.qsize())]
-    assert calls == ["subscribe", "renew", "subscribe", "renew"], "the second time it was unsubscribed"
+    assert calls == ["subscribe", "renew", "subscribe", "renew"], "the second one was unsubscribed"
     assert "its queue is no longer served" in caplog.text
 
 
@@ -158,7 +158,7 @@ def test_answers_go_to_permitted_networks_only(
     answered: bool,
     host: str,
 ) -> None:
-    """A user names any URL. One that is refused is no reason to do the request again, nor to have it sent again."""
+    """A user may send any URL. A refused one does not make the server repeat the request."""
     real = socket.getaddrinfo
 
     def resolve(name: str, *rest: Any, **more: Any) -> Any:
@@ -185,7 +185,7 @@ def test_answers_go_into_pull_points_of_a_private_broker() -> None:
     assert (posts.taken.get_nowait()[0], posts.taken.empty()) == ("http://10.0.0.5:8080/wsn/pullpoints/p", True)
 
 
-def test_requests_are_done_answered_and_then_acknowledged(user: Heard) -> None:
+def test_requests_are_executed_answered_then_acknowledged(user: Heard) -> None:
     done: list[tuple[str, bytes, str | None]] = []
 
     def handle(request: ReceivedMessage) -> bytes | None:
@@ -198,19 +198,19 @@ def test_requests_are_done_answered_and_then_acknowledged(user: Heard) -> None:
         for attempt in (1, 2, 3):
             assert push(worker, request, attempt).status_code == 202
             assert user.answers == [("urn:n1", b"<done/>")]
-            assert done == [("n1", b"<job/>", "{urn:t}jobs")], "a repeat is not done again"
-        # Without a number of the attempt, an operator has it done once more.
+            assert done == [("n1", b"<job/>", "{urn:t}jobs")], "a repetition is not executed again"
+        # Without the number of the attempt, an operator requested another execution.
         assert push(worker, request).status_code == 202
         assert ([each[0] for each in done], len(user.messages)) == (["n1", "n1"], 2)
         assert push(worker, asked("silent", user.listener.url)).status_code == 202
         assert user.answers[2][0] == "urn:silent"
         assert b"Done" in user.answers[2][1]
         assert push(worker, asked("n2", user="")).status_code == 202
-    assert (len(done), len(user.messages)) == (4, 3), "no answer where none is awaited"
+    assert (len(done), len(user.messages)) == (4, 3), "no answer without a request for one"
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_a_repeat_of_what_is_being_done_waits_for_its_end(later: bool) -> None:
+def test_a_repetition_waits_for_the_end_of_the_first_execution(later: bool) -> None:
     begun, go, done, reports = threading.Event(), threading.Event(), list[int](), Posts()
     named = {"Arborcast-Callback": "http://broker/results/x", "Arborcast-Push": "p"} if later else {}
 
@@ -248,7 +248,7 @@ def test_invalid_requests_are_refused_and_failed_ones_repeated() -> None:
     assert answers == []
 
 
-def test_an_answer_that_does_not_arrive_is_sent_with_the_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_answer_is_sent_again_at_the_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "_PAUSES_S", ())
     done: list[str] = []
     heard = Heard()
@@ -259,7 +259,7 @@ def test_an_answer_that_does_not_arrive_is_sent_with_the_repeat(monkeypatch: pyt
         return "<done/>"
 
     with working(handle) as worker:
-        heard.listener.stop()  # no process listens there any more
+        heard.listener.stop()  # no listener at the port
         assert [push(worker, request, attempt).status_code for attempt in (1, 2)] == [424, 424]
         back = Heard(heard.listener.port)
         with back.listener:
@@ -267,7 +267,7 @@ def test_an_answer_that_does_not_arrive_is_sent_with_the_repeat(monkeypatch: pyt
     assert (done, back.answers) == (["n1"], [("urn:n1", b"<done/>")])
 
 
-def test_a_listener_that_wants_messages_once_drops_repeats() -> None:
+def test_a_listener_with_once_drops_repetitions() -> None:
     seen: list[tuple[str, int]] = []
 
     def handle(message: ReceivedMessage) -> None:
@@ -292,7 +292,7 @@ def test_an_answer_through_a_pull_point_names_its_request(user: Heard) -> None:
 
 
 @pytest.mark.parametrize("address", ["", PULL_POINT])
-def test_a_fault_of_the_engine_is_raised_where_the_answer_is_awaited(address: str) -> None:
+def test_a_fault_of_the_engine_is_raised_in_the_wait(address: str) -> None:
     row = Attempt("n1", "queue:jobs", TopicPath("jobs"), "", 3, "", "dead", 1, 2, 0.0, "invalid")
     with Listener() as listener:
         listener.replies.begin("urn:n1")
@@ -305,7 +305,7 @@ def test_a_fault_of_the_engine_is_raised_where_the_answer_is_awaited(address: st
 
 
 class Broker:
-    """A broker with a pull point that has these messages or errors, one after the other."""
+    """A broker whose pull point returns these messages or errors, one after the other."""
 
     def __init__(self) -> None:
         self.made = self.destroyed = 0
@@ -330,7 +330,7 @@ class Broker:
         self.destroyed += 1
 
 
-def test_answers_are_fetched_while_any_is_awaited() -> None:
+def test_answers_are_fetched_during_a_wait() -> None:
     broker = Broker()
     replies = PulledReplies(broker)
     assert broker.made == 0
@@ -378,6 +378,6 @@ def test_a_worker_acknowledges_requests_and_reports_results_later() -> None:
             "http://broker/results/invalid": {"push": "p-invalid", "state": "refused", "text": "which part?"},
             "http://broker/results/broken": {"push": "p-broken", "state": "failed", "text": "the server failed"},
         }
-        # Without an address for the result: acknowledged when it is done.
+        # Without an address for the result: acknowledged after the execution.
         answer = push(worker, asked("invalid", user=""))
         assert (answer.status_code, answer.headers.get("Arborcast-Result")) == (422, None)

@@ -75,7 +75,7 @@ class Bench:
     stack: ExitStack
 
     def gateway(self, name: str = "plain", **how: Any) -> GatewayRun:
-        return self.stack.enter_context(gateway_run(self.folder / name, self.kafka, **how))
+        return self.stack.enter_context(gateway_run(self.folder / name, self.kafka, forked=False, **how))
 
     def variant(self, name: str, gateway: GatewayRun, **traffic: Any) -> Variant:
         asked = {"connections": 64, "seconds": self.seconds, "keep": False} | traffic

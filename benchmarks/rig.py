@@ -289,7 +289,7 @@ def rig(
             chosen = {"tables.interval_s": 5.0, **(settings or {})}
             made.job = stack.enter_context(running_job(home / "job", kafka, chosen))
         if gateway:
-            made.gateway = stack.enter_context(gateway_run(home / "gateway", kafka, more=more))
+            made.gateway = stack.enter_context(gateway_run(home / "gateway", kafka, more=more, forked=False))
         yield made
 
 

@@ -90,7 +90,10 @@ def _takeover(report: Report) -> None:
     note = "from the end of the leader until the other gateway leads"
     with rig(job=False) as running, report.table("takeover by another gateway", *columns, note=note) as table:
         folder, kafka = running.home, running.kafka
-        with gateway_run(folder / "a", kafka) as one, gateway_run(folder / "b", kafka) as other:
+        with (
+            gateway_run(folder / "a", kafka, forked=False) as one,
+            gateway_run(folder / "b", kafka, forked=False) as other,
+        ):
             for how in ("kill -9", "SIGTERM"):
                 taken = [_taken_over(one, other, how) for _ in range(1 if report.quick else 5)]
                 table.add(how, len(taken), min(taken), statistics.median(taken), max(taken))

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from arborcast.core.class_sharing import sharing
 from arborcast.dispatch.job.heartbeat import LIMIT
 from arborcast.dispatch.settings import DispatchSettings
 
@@ -81,7 +82,7 @@ def properties(
         "spark.driver.extraJavaOptions": " ".join(
             (
                 *_JAVA_OPTIONS,
-                *_sharing(classes, archive_to),
+                *(f'"{option}"' for option in sharing(classes, archive_to)),
                 f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
             )
         ),
@@ -104,15 +105,6 @@ def properties(
         chosen["spark.local.dir"] = str(local_dir)
     return chosen
 
-
-def _sharing(classes: Path | None, archive_to: Path | None) -> tuple[str, ...]:
-    """Java's options for an archive of classes. Java ignores an archive that does not fit, without a message."""
-    if archive_to is not None:
-        return (f'"-XX:ArchiveClassesAtExit={archive_to}"', *_QUIET)
-    return (f'"-XX:SharedArchiveFile={classes}"', "-Xshare:auto", *_QUIET) if classes is not None else ()
-
-
-_QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 
 _FIXED: Mapping[str, str] = {
     "spark.app.name": "arborcast-dispatch",

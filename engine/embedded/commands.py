@@ -75,8 +75,8 @@ def up(settings: Settings, options: UpOptions | None = None) -> int:
             )
         options.report(f"pushes may go to {describe(settings.outbound)}")
         tools = engine.find_tools()
-        if tools.classes is None:
-            options.report("the job starts slowly: `arborcast fetch` makes the archive of its classes, once")
+        if tools.classes.keys() < {*engine.JVMS}:
+            options.report("Kafka or Spark start slowly: `arborcast fetch` makes archives of their classes, once")
         engine.write_settings(settings, home)
         home.state_file.unlink(missing_ok=True)
         if options.detach:

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -47,10 +47,14 @@ class Tools:
     java_home: Path
     spark_jars: list[Path]
     broker_jars: list[Path]
-    classes: Path | None = None
-    """The archive of the classes that the job's JVM loads; None without one (`class_archive`)."""
-    archive_to: Path | None = None
-    """The archive to be written by the job's JVM at its end."""
+    classes: Mapping[str, Path] = field(default_factory=dict)
+    """The archives of the classes that the JVMs load, by part (`class_archive`)."""
+    archives_to: Mapping[str, Path] = field(default_factory=dict)
+    """The archives to be written by the JVMs at their end."""
+
+
+JVMS = ("dispatch", "kafka")
+"""The parts that are JVMs."""
 
 
 def find_tools(cache: Path | None = None) -> Tools:
@@ -63,20 +67,22 @@ def find_tools(cache: Path | None = None) -> Tools:
         jars.jar_paths("spark", cache),
         jars.jar_paths("broker", cache),
     )
-    return dataclasses.replace(tools, classes=class_archive(tools, cache))
+    found_classes = {part: classes for part in JVMS if (classes := class_archive(tools, cache, part)) is not None}
+    return dataclasses.replace(tools, classes=found_classes)
 
 
-def class_archive_name(tools: Tools, cache: Path, size: int | str) -> Path:
-    """The file name of an archive of classes: its key, checked by Java, and its size, since a JVM crashes on a
-    truncated one."""
-    fits = (tools.java.executable, tools.java.version, tools.java_home, jars.pyspark_folder(), *tools.spark_jars)
+def class_archive_name(tools: Tools, cache: Path, part: str, size: int | str) -> Path:
+    """The file name of the archive of a part's classes: its key, checked by Java, and its size, since a JVM crashes on
+    a truncated one."""
+    spark = (tools.java_home, jars.pyspark_folder(), *tools.spark_jars)
+    fits = (tools.java.executable, tools.java.version, *(spark if part == "dispatch" else tools.broker_jars))
     digest = hashlib.sha256("\n".join(map(str, fits)).encode()).hexdigest()[:12]
     return cache / "java" / f"classes-{digest}-{size}.jsa"
 
 
-def class_archive(tools: Tools, cache: Path) -> Path | None:
-    """The archive for this Java and these jars, if it is complete."""
-    pattern = class_archive_name(tools, cache, "*")
+def class_archive(tools: Tools, cache: Path, part: str) -> Path | None:
+    """The archive of a part's classes for this Java and these jars, if it is complete."""
+    pattern = class_archive_name(tools, cache, part, "*")
     for file in sorted(pattern.parent.glob(pattern.name)):
         if file.stem.rpartition("-")[2] == str(file.stat().st_size):
             with contextlib.suppress(OSError):
@@ -221,7 +227,8 @@ def _kafka(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, s
         stack.kafka_heap_mb,
         stack.kafka_fsync,
     )
-    broker = KafkaBroker(layout, tools.broker_jars, tools.java.executable)
+    archives = tools.classes.get("kafka"), tools.archives_to.get("kafka")
+    broker = KafkaBroker(layout, tools.broker_jars, tools.java.executable, *archives)
     return PartSpec(
         "kafka",
         broker.command(),
@@ -253,8 +260,8 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
                 master="local",
                 python=sys.executable,
                 local_dir=temporary,
-                classes=tools.classes,
-                archive_to=tools.archive_to,
+                classes=tools.classes.get("dispatch"),
+                archive_to=tools.archives_to.get("dispatch"),
             ),
         )
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from arborcast.core.class_sharing import sharing
 from arborcast.engine.install.java import java_environ
 from arborcast.engine.processes import logfiles, processes
 from arborcast.engine.processes.errors import PartFailed
@@ -150,12 +151,22 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 class KafkaBroker:
     """Prepares the broker's directory and its command line; runs it for callers without a supervisor.
 
-    `jars` are the jar files of the broker, `java` the executable.
+    `jars` are the jar files of the broker, `java` the executable, `classes` an archive of the loaded classes;
+    `archive_to` is the path of a new one, written at the broker's exit.
     """
 
-    def __init__(self, layout: BrokerLayout, jars: Sequence[Path], java: Path) -> None:
+    def __init__(
+        self,
+        layout: BrokerLayout,
+        jars: Sequence[Path],
+        java: Path,
+        classes: Path | None = None,
+        archive_to: Path | None = None,
+    ) -> None:
         self.layout = layout
         self._java = java
+        self._classes = classes
+        self._archive_to = archive_to
         self._class_path = ":".join(str(jar) for jar in jars)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -174,7 +185,8 @@ class KafkaBroker:
 
     def command(self) -> list[str]:
         """The command line, after `prepare`."""
-        return self._java_command("kafka.Kafka", str(self.layout.properties_file))
+        sharing_options = sharing(self._classes, self._archive_to)
+        return self._java_command(sharing_options, "kafka.Kafka", str(self.layout.properties_file))
 
     def prepare(self, timeout: float = 60.0) -> None:
         """Write the configuration and format new storage. Raises PartFailed."""
@@ -191,7 +203,8 @@ class KafkaBroker:
             return
         cluster_id = layout.cluster_id or new_cluster_id()
         command = self._java_command(
-            "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(layout.properties_file)
+            sharing(self._classes),
+            *("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(layout.properties_file)),
         )
         try:
             # In its own session: Ctrl-C must not interrupt the formatting.
@@ -260,8 +273,9 @@ class KafkaBroker:
             self._process.wait()
             self._process = None
 
-    def _java_command(self, main: str, *arguments: str) -> list[str]:
-        return [str(self._java), *java_options(self.layout.heap_mb), "-cp", self._class_path, main, *arguments]
+    def _java_command(self, sharing_options: Sequence[str], main: str, *arguments: str) -> list[str]:
+        options = (*sharing_options, *java_options(self.layout.heap_mb))
+        return [str(self._java), *options, "-cp", self._class_path, main, *arguments]
 
 
 def new_cluster_id() -> str:

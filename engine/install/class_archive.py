@@ -1,8 +1,8 @@
-"""An archive of the classes that the job's JVM loads: reading and checking them is half of the cost of its start.
+"""Archives of the classes that Spark's and Kafka's JVMs load: to read and check them is half of the cost of a start.
 
-Made once, with the jars: the job is started on a broker of its own, and Java writes the loaded classes when it stops
-(application class-data sharing, of every Java since 13). Later starts map that file. It fits one Java and the jars that
-it was made of; Java checks that, and ignores an archive that does not fit.
+Made once, with the jars: Kafka and the job are started, and Java writes the loaded classes when they stop (application
+class-data sharing, of every Java since 13). Later starts map these files. An archive fits one Java and the jars that it
+was made of; Java checks that, and ignores an archive that does not fit.
 """
 
 from __future__ import annotations
@@ -40,32 +40,33 @@ _UNUSED_S = 30 * 24 * 3_600
 
 
 def make(tools: Tools, cache: Path, report: Report, progress: Progress = no_progress) -> bool:
-    """Make the archive for this Java and these jars if it is missing; returns whether it exists.
+    """Make the archives for this Java and these jars if one is missing; returns whether they exist.
 
-    An engine starts more slowly without it: failures are reported, never raised.
+    An engine starts more slowly without them: failures are reported, never raised.
     """
-    if tools.classes is not None:
-        report(f"class archive: there, {tools.classes}")
+    if tools.classes.keys() == {*engine.JVMS}:
+        report(f"class archives: exist, {', '.join(map(str, tools.classes.values()))}")
         return True
-    report("class archive: starting the job once, to keep the classes that it loads for its next starts")
-    progress("making the archive of classes")
+    report("class archives: starting Kafka and the job once, to keep their loaded classes for later starts")
+    progress("making the archives of classes")
     try:
         (cache / "java").mkdir(parents=True, exist_ok=True)
         # On the cache's own file system, so that a finished archive can be moved.
         with tempfile.TemporaryDirectory(prefix=".classes-", dir=cache / "java") as folder:
-            draft = Path(folder) / "classes.jsa"
-            _run_job(tools, Path(folder), draft)
-            if not draft.is_file():
-                raise StackError("Java has not written it")
-            place = engine.class_archive_name(tools, cache, draft.stat().st_size)
-            with draft.open("rb") as written:
-                os.fsync(written.fileno())
-            draft.replace(place)
-            _remove_old(place.parent)
+            drafts = {part: Path(folder) / f"{part}.jsa" for part in engine.JVMS}
+            _run(dataclasses.replace(tools, archives_to=drafts), Path(folder))
+            for part, draft in drafts.items():
+                if not draft.is_file():
+                    raise StackError(f"Java has not written that of {part}")
+                place = engine.class_archive_name(tools, cache, part, draft.stat().st_size)
+                with draft.open("rb") as written:
+                    os.fsync(written.fileno())
+                draft.replace(place)
+                report(f"class archive of {part}: made, {place} ({place.stat().st_size // 2**20} MiB)")
+            _remove_old(cache / "java")
     except (StackError, OSError) as error:
-        report(f"class archive: could not be made, so the job will start more slowly: {error}")
+        report(f"class archives: could not be made, so Kafka and the job will start more slowly: {error}")
         return False
-    report(f"class archive: made, {place} ({place.stat().st_size // 2**20} MiB)")
     return True
 
 
@@ -76,8 +77,8 @@ def _remove_old(folder: Path) -> None:
             each.unlink(missing_ok=True)
 
 
-def _run_job(tools: Tools, folder: Path, draft: Path) -> None:
-    """Start the job on a broker of its own, and stop it when it is ready. Raises StackError."""
+def _run(tools: Tools, folder: Path) -> None:
+    """Start a broker and the job, and stop them when they are ready. Raises StackError."""
     home = Home(folder / "home")
     home.create()
     try:
@@ -90,14 +91,15 @@ def _run_job(tools: Tools, folder: Path, draft: Path) -> None:
         settings = engine.effective(settings)
         settings = dataclasses.replace(settings, stack=dataclasses.replace(settings.stack, start_timeout_s=_START_S))
         engine.write_settings(settings, home)
-        specs = {spec.name: spec for spec in engine.parts(settings, dataclasses.replace(tools, archive_to=draft), home)}
-        with _running(specs["kafka"], settings.stack), _running(specs["dispatch"], settings.stack) as job:
-            job.request_stop()
-            deadline = time.monotonic() + _STOP_S
-            while not job.gone():
-                if time.monotonic() > deadline:
-                    raise StackError(f"the job did not stop within {_STOP_S:g} s")
-                time.sleep(_STEP_S)
+        specs = {spec.name: spec for spec in engine.parts(settings, tools, home)}
+        with _running(specs["kafka"], settings.stack) as kafka, _running(specs["dispatch"], settings.stack) as job:
+            for part in (job, kafka):
+                part.request_stop()
+                deadline = time.monotonic() + _STOP_S
+                while not part.gone():
+                    if time.monotonic() > deadline:
+                        raise StackError(f"{part.spec.name} did not stop within {_STOP_S:g} s")
+                    time.sleep(_STEP_S)
     finally:
         shutil.rmtree(home.path, ignore_errors=True)
 

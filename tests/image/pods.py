@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker
-from arborcast.engine.install import jars, java
+from tests.support.broker import broker_of
 from tests.support.gateway_process import ROOT
 
 Manifest = dict[str, Any]
@@ -110,7 +110,7 @@ class _NodeLayout(BrokerLayout):
 
 def node_broker(folder: Path) -> KafkaBroker:
     """A broker on the node, for the pods at KAFKA_PORT."""
-    return KafkaBroker(_NodeLayout(folder, 19092, 19093), jars.jar_paths("broker"), java.find_java().executable)
+    return broker_of(_NodeLayout(folder, 19092, 19093))
 
 
 @contextmanager

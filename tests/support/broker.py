@@ -2,94 +2,37 @@
 
 from __future__ import annotations
 
-import fcntl
-import signal
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from subprocess import SubprocessError
 
 import pytest
 
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.embedded.engine import Tools, class_archive, class_archive_name
+from arborcast.engine.embedded.engine import find_tools
 from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker, controller_port
-from arborcast.engine.install import jars, java
-from arborcast.engine.processes.errors import PartFailed
 from arborcast.topic_model.records.notifications import Notification, notification_in
 from tests.support.held_port import HeldPort
 from tests.support.once_per_run import State, once_per_run
-from tests.support.waiting import TIMEOUT_S
 
-# Java ignores an archive that does not fit or is damaged, without a message.
-_QUIET = ("-XX:+VerifySharedSpaces", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
+_tools = cache(find_tools)
 
 
-class _Broker(KafkaBroker):
-    """One whose JVM reads an archive of the classes that it loads, or writes it at its end."""
-
-    sharing: tuple[str, ...] = ()
-
-    def _java_command(self, main: str, *arguments: str) -> list[str]:
-        executable, *options = super()._java_command(main, *arguments)
-        return [executable, *self.sharing, *options]
-
-    def write_archive(self, file: Path) -> None:
-        """Start and stop it. Raises PartFailed, OSError or SubprocessError unless the archive is whole."""
-        self.prepare()
-        self.sharing = (f"-XX:ArchiveClassesAtExit={file}", *_QUIET)
-        try:
-            self.start()
-            assert self._process is not None
-            self._process.terminate()
-            if self._process.wait(TIMEOUT_S) != 128 + signal.SIGTERM:
-                raise PartFailed("the broker failed at its end", "kafka")
-        finally:
-            self.kill()
+def broker_of(layout: BrokerLayout) -> KafkaBroker:
+    """A broker, not started, with the class archive of this machine."""
+    tools = _tools()
+    return KafkaBroker(layout, tools.broker_jars, tools.java.executable, tools.classes.get("kafka"))
 
 
 def new_broker(home: Path) -> KafkaBroker:
     """A broker in `home`, on free ports, not started."""
-    broker = _new_broker(home)
-    if (archive := _class_archive()) is not None:
-        broker.sharing = (f"-XX:SharedArchiveFile={archive}", *_QUIET)
-    return broker
-
-
-def _new_broker(home: Path) -> _Broker:
     held = HeldPort()
-    layout = BrokerLayout(home, held.number, controller_port(home))
-    broker = _Broker(layout, jars.jar_paths("broker"), java.find_java().executable)
+    broker = broker_of(BrokerLayout(home, held.number, controller_port(home)))
     held.for_life_of(broker)
     return broker
-
-
-@cache
-def _class_archive() -> Path | None:
-    """The archive of the classes of a broker, half of the cost of its start: beside that of the job, with a name of the
-    same form, and made on first use. None if it cannot be made."""
-    found, brokers, folder = java.find_java(), jars.jar_paths("broker"), jars.default_cache()
-    tools = Tools(found, found.home, spark_jars=brokers, broker_jars=brokers)
-    place = folder / "java"
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        with (
-            (place / ".kafka.lock").open("w") as lock,
-            # On the cache's own file system, so that a finished archive can be moved.
-            tempfile.TemporaryDirectory(prefix=".kafka-", dir=place) as draft_folder,
-        ):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if (made := class_archive(tools, folder)) is None:
-                draft = Path(draft_folder) / "classes.jsa"
-                _new_broker(Path(draft_folder) / "home").write_archive(draft)
-                made = draft.replace(class_archive_name(tools, folder, draft.stat().st_size))
-            return made
-    except (PartFailed, OSError, SubprocessError):
-        return None
 
 
 def settings_for(broker: KafkaBroker) -> KafkaSettings:

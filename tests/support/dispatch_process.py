@@ -85,7 +85,7 @@ class DispatchProcess:
         ]
         self._submitted = LoggedProcess(command, home / "dispatch.log", cwd=home, env=environment)
         if bundle is None:
-            classes = find_tools().classes if archive else None
+            classes = find_tools().classes.get("dispatch") if archive else None
             spark_jars, local_dir = jars.jar_paths("spark"), home / "spark"
             values = properties(dispatch, jars=spark_jars, master="local", local_dir=local_dir, classes=classes)
             write_properties(chosen_properties, values)

@@ -30,9 +30,8 @@ def new_session(folder: Path) -> SparkSession:
     os.environ["JAVA_HOME"] = str(tools.java.executable.parent.parent)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    values = properties(
-        DispatchSettings(task_slots=8), jars=tools.spark_jars, master="local", local_dir=folder, classes=tools.classes
-    )
+    dispatch, classes = DispatchSettings(task_slots=8), tools.classes.get("dispatch")
+    values = properties(dispatch, jars=tools.spark_jars, master="local", local_dir=folder, classes=classes)
     values["spark.sql.warehouse.dir"] = str(folder / "warehouse")
     builder = SparkSession.builder
     for key, value in values.items():

@@ -87,7 +87,7 @@ def test_an_archive_of_classes_is_used_or_written() -> None:
     written = properties(DispatchSettings(), jars=JARS, master="local", archive_to=Path("/cache/x.jsa"))
     neither = properties(DispatchSettings(), jars=JARS, master="local")
 
-    assert '"-XX:SharedArchiveFile=/cache of mine/x.jsa" -Xshare:auto' in used["spark.driver.extraJavaOptions"]
+    assert '"-XX:SharedArchiveFile=/cache of mine/x.jsa" "-Xshare:auto"' in used["spark.driver.extraJavaOptions"]
     assert '"-XX:ArchiveClassesAtExit=/cache/x.jsa"' in written["spark.driver.extraJavaOptions"]
     for values in (used, written):
         assert values["spark.driver.extraClassPath"] == "/jars/a.jar:/jars/b.jar"

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,7 +149,7 @@ def test_the_parts_read_the_effective_settings_alone(home: Home) -> None:
 
 
 def test_how_parts_are_started_and_in_which_order_they_stop(home: Home, tools: Tools) -> None:
-    tools = dataclasses.replace(tools, classes=Path("/cache/classes.jsa"))
+    tools = dataclasses.replace(tools, classes={part: Path(f"/cache/{part}.jsa") for part in engine.JVMS})
     environ = {"LC_ALL": "C", "LANG": "en_US.UTF-8"}
     made = engine.parts(engine.effective(settings(home)), tools, home, environ)
     in_order = sorted(made, key=lambda part: part.stop_share)
@@ -163,57 +164,58 @@ def test_how_parts_are_started_and_in_which_order_they_stop(home: Home, tools: T
     submit, _, properties, *_ = dispatch.command
     assert (submit.endswith("/bin/spark-submit"), dispatch.environ["JAVA_HOME"]) == (True, "/opt/jdk")
     text = Path(properties).read_text()
-    assert "-XX:SharedArchiveFile=/cache/classes.jsa" in text
+    assert "-XX:SharedArchiveFile=/cache/dispatch.jsa" in text
+    assert "-XX:SharedArchiveFile=/cache/kafka.jsa" in parts["kafka"].command
     assert "spark.driver.extraClassPath /jars/connector.jar\n" in text
 
 
-# Writes the archive when it is told to stop, as Java does.
-_JOB = """
+# Writes the archive at SIGTERM, as Java does.
+_JVM = """
 trap 'printf classes > "$1"; exit 0' TERM
 touch "$2"
 while :; do sleep 0.05; done
 """
 
 
-def played(monkeypatch: pytest.MonkeyPatch, job: str) -> None:
+def simulate(monkeypatch: pytest.MonkeyPatch, job: str, kafka: str = _JVM) -> None:
     def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str] | None = None) -> list[PartSpec]:
         def spec(name: str, script: str) -> PartSpec:
             ready = home.run / name
-            command = ("/bin/sh", "-c", script, name, str(tools.archive_to), str(ready))
+            command = ("/bin/sh", "-c", script, name, str(tools.archives_to[name]), str(ready))
             return PartSpec(name, command, {"PATH": "/usr/bin:/bin"}, home.run, home.log(name), ready.exists)
 
-        return [spec("dispatch", job), spec("kafka", 'touch "$2"; exec sleep 600')]
+        return [spec("dispatch", job), spec("kafka", kafka)]
 
     monkeypatch.setattr(engine, "parts", parts)
 
 
-def test_it_is_made_once_and_found_by_what_it_was_made_for(
-    monkeypatch: pytest.MonkeyPatch, tools: Tools, tmp_path: Path
-) -> None:
-    played(monkeypatch, _JOB)
-    said: list[str] = []
-    assert class_archive.make(tools, tmp_path, said.append)
-    made = engine.class_archive(tools, tmp_path)
-    assert made is not None
-    assert made.read_text() == "classes"
-    assert list(made.parent.iterdir()) == [made], "nothing else is left"
-    assert class_archive.make(dataclasses.replace(tools, classes=made), tmp_path, said.append)
-    assert "there" in said[-1]
+def archives(tools: Tools, cache: Path) -> dict[str, Path]:
+    return {part: made for part in engine.JVMS if (made := engine.class_archive(tools, cache, part)) is not None}
 
 
-def test_archives_of_earlier_versions_do_not_pile_up(
-    monkeypatch: pytest.MonkeyPatch, tools: Tools, tmp_path: Path
-) -> None:
-    played(monkeypatch, _JOB)
+def test_class_archives_are_made_once(monkeypatch: pytest.MonkeyPatch, tools: Tools, tmp_path: Path) -> None:
+    simulate(monkeypatch, _JVM)
+    lines: list[str] = []
+    assert class_archive.make(tools, tmp_path, lines.append)
+    made = archives(tools, tmp_path)
+    assert {each.read_text() for each in made.values()} == {"classes"}
+    assert {*(tmp_path / "java").iterdir()} == {*made.values()}, "temporary files are removed"
+    assert len(made) == len(engine.JVMS)
+    assert class_archive.make(dataclasses.replace(tools, classes=made), tmp_path, lines.append)
+    assert "exist" in lines[-1]
+
+
+def test_unused_archives_are_deleted(monkeypatch: pytest.MonkeyPatch, tools: Tools, tmp_path: Path) -> None:
+    simulate(monkeypatch, _JVM)
     (tmp_path / "java").mkdir()
     unused, recent = (tmp_path / "java" / f"classes-{name}-7.jsa" for name in ("a", "b"))
     for each, days in ((unused, 31), (recent, 29)):
         each.write_text("earlier")
         os.utime(each, (0, time.time() - days * 86_400))
-    own = engine.class_archive_name(tools, tmp_path, 5)
+    own = engine.class_archive_name(tools, tmp_path, "dispatch", 5)
     own.write_text("known")
     os.utime(own, (0, 0))
-    assert engine.class_archive(tools, tmp_path) == own, "which marks it as used"
+    assert engine.class_archive(tools, tmp_path, "dispatch") == own, "which marks it as used"
     newer = dataclasses.replace(tools, java_home=Path("/opt/newer"))
     assert class_archive.make(newer, tmp_path, lambda _line: None)
     assert {own, recent} < {*(tmp_path / "java").iterdir()}
@@ -221,33 +223,36 @@ def test_archives_of_earlier_versions_do_not_pile_up(
 
 
 @pytest.mark.parametrize(
-    ("job", "why"),
+    ("job", "kafka", "why"),
     [
-        ("echo no Java here; exit 3", "ended with code 3.*no Java here"),
-        ('touch "$2"; exec sleep 600', "has not written it"),
+        ("echo no Java here; exit 3", _JVM, "ended with code 3.*no Java here"),
+        (_JVM, 'touch "$2"; exec sleep 600', "has not written that of kafka"),
     ],
 )
-def test_without_one_everything_goes_on_more_slowly(
-    monkeypatch: pytest.MonkeyPatch, tools: Tools, tmp_path: Path, job: str, why: str
+def test_a_failure_to_make_archives_is_reported(
+    monkeypatch: pytest.MonkeyPatch, tools: Tools, tmp_path: Path, job: str, kafka: str, why: str
 ) -> None:
-    played(monkeypatch, job)
-    said: list[str] = []
+    simulate(monkeypatch, job, kafka)
+    lines: list[str] = []
 
-    assert not class_archive.make(tools, tmp_path, said.append)
-    assert re.search(why, said[-1]), said
-    assert engine.class_archive(tools, tmp_path) is None
-    assert list((tmp_path / "java").iterdir()) == []
+    assert not class_archive.make(tools, tmp_path, lines.append)
+    assert re.search(why, lines[-1]), lines
+    assert archives(tools, tmp_path).keys() <= {"dispatch"}
 
 
-def test_an_archive_is_taken_when_it_is_whole_and_of_these_classes(tools: Tools, tmp_path: Path) -> None:
-    """Java itself ends in a crash when the file is shorter than it says."""
-    place = engine.class_archive_name(tools, tmp_path, 4)
+@pytest.mark.parametrize(("part", "of_jars"), [("dispatch", "spark_jars"), ("kafka", "broker_jars")])
+def test_an_archive_is_used_if_complete_and_of_these_classes(
+    tools: Tools, tmp_path: Path, part: str, of_jars: str
+) -> None:
+    """Java crashes with a truncated archive."""
+    place = engine.class_archive_name(tools, tmp_path, part, 4)
     place.parent.mkdir()
-    assert engine.class_archive(tools, tmp_path) is None
+    assert not archives(tools, tmp_path)
     place.write_bytes(b"clas")
-    assert engine.class_archive(tools, tmp_path) == place
-    assert engine.class_archive(dataclasses.replace(tools, spark_jars=[Path("/jars/newer.jar")]), tmp_path) is None
+    assert archives(tools, tmp_path) == {part: place}
+    newer_jars: dict[str, Any] = {of_jars: [Path("/jars/newer.jar")]}
+    assert not archives(dataclasses.replace(tools, **newer_jars), tmp_path)
     newer = dataclasses.replace(tools.java, version="21")
-    assert engine.class_archive(dataclasses.replace(tools, java=newer), tmp_path) is None
+    assert not archives(dataclasses.replace(tools, java=newer), tmp_path)
     place.write_bytes(b"cla")
-    assert engine.class_archive(tools, tmp_path) is None
+    assert not archives(tools, tmp_path)

@@ -1,4 +1,4 @@
-"""IHE DSUB: messages like the profile's own (ITI-52, ITI-53, ITI-54), and what is refused."""
+"""IHE DSUB: messages like the profile's (ITI-52, ITI-53, ITI-54), and refusals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def query(identifier: str, *slots: tuple[str, ...]) -> str:
 
 
 def topic(name: str, declared: str = "") -> str:
-    """As the profile writes it: with a prefix that nothing declares."""
+    """As in the profile: with an undeclared prefix."""
     return f'<wsnt:TopicExpression {declared} Dialect="{SIMPLE}">ihe:{name}</wsnt:TopicExpression>'
 
 
@@ -84,7 +84,7 @@ FOLDER = '<rim:RegistryPackage id="Folder01"/>'
 
 
 def publish(parts: GatewayParts, *objects: str, named: str = "", **headers: str) -> HttpAnswer:
-    """ITI-54: a Notify without a topic; its namespaces are declared far outside."""
+    """ITI-54: a Notify without a topic; its namespaces are declared on an outer element."""
     reference = "<wsnt:ProducerReference><wsa:Address>urn:oid:1.2.3.4.5</wsa:Address></wsnt:ProducerReference>"
     content = (
         f"<lcm:SubmitObjectsRequest><rim:RegistryObjectList><!-- all -->{''.join(objects)}"
@@ -98,7 +98,7 @@ def publish(parts: GatewayParts, *objects: str, named: str = "", **headers: str)
 
 
 def delivered(parts: GatewayParts) -> list[tuple[Subscription, Notification]]:
-    """What a worker would push: by topic, then by condition, after a way through the log."""
+    """The pushes of a worker: matched by topic, then by condition, after decoding from the log."""
     found = []
     for each in parts.notifications.accepted:
         stored = decode(encode(each)[1])
@@ -111,7 +111,7 @@ def names(notifications: Iterable[Notification]) -> list[str]:
     return [etree.fromstring(each.payload)[0][0].get("id") or "" for each in notifications]
 
 
-def test_a_publish_without_a_topic_is_put_on_those_of_the_profile(parts: GatewayParts) -> None:
+def test_topics_of_a_publish_without_a_topic(parts: GatewayParts) -> None:
     answer = publish(parts, entry("Document01"), submission(), FOLDER, entry("Document02"))
     assert answer.status == 202
     accepted = parts.notifications.accepted
@@ -150,7 +150,7 @@ def test_a_query_selects_entries(parts: GatewayParts, name: str) -> None:
     assert f">ihe:{name}</wsnt:Topic>".encode() in push.body
     assert b'xmlns:ihe="urn:ihe:iti:dsub:2009"' in push.body
     in_push = PATIENT.partition("^")[0].encode() in push.body
-    assert in_push == (name == "FullDocumentEntry"), "a reference has nothing of the patient"
+    assert in_push == (name == "FullDocumentEntry"), "a reference has no data of the patient"
     assert parts.post(soap.envelope("<wsnt:Unsubscribe/>", "1.2"), path_of(answer)).status == 200
     assert delivered(parts) == []
 
@@ -165,7 +165,7 @@ CLASS_CODE = "$XDSDocumentEntryClassCode"
         ([(CODES, "('44950^^cpt',' 44970^^cpt')")], True),
         ([(CODES, "('1^^cpt')", "('44970^^cpt','2^^cpt')")], True),
         ([(CODES, "('44970^^other')")], False),
-        # The same slot twice: both must be there.
+        # The same slot twice: both values are required.
         ([(CODES, "('44970^^cpt')"), (CODES, "('9^^cpt')")], True),
         ([(CODES, "('44970^^cpt')"), (CODES, "('8^^cpt')")], False),
         ([(CLASS_CODE, "('44970^^cpt')")], False),
@@ -179,7 +179,7 @@ CLASS_CODE = "$XDSDocumentEntryClassCode"
     ],
 )
 def test_slots_as_conditions(parts: GatewayParts, slots: list[tuple[str, ...]], selected: bool) -> None:
-    # A namespace of an earlier draft, which the profile's example of ITI-54 declares.
+    # A namespace of an earlier draft, declared by the profile's example of ITI-54.
     draft = topic("FullDocumentEntry", 'xmlns:ihe="urn:ihe:iti:pub-sub:2008"')
     answer = subscribe(parts, draft, query(ENTRIES_OF_ANYBODY, *slots))
     assert answer.status == 200, answer.reason

@@ -59,7 +59,7 @@ def test_a_long_lane_does_not_delay_short_ones() -> None:
     assert len(order) == 2_100
 
 
-def test_higher_priorities_first_and_every_eighth_turn_for_the_lowest() -> None:
+def test_priority_and_every_eighth_turn_for_the_lowest() -> None:
     lanes = Lanes(LaneLimits(1, 1_000), WIDE)
     for number in range(100):
         for name, priority in (("low", -1), ("middle", 0), ("high", 5), ("mate", 5)):

@@ -441,7 +441,7 @@ class Histories(RuleBasedStateMachine):
         """With nothing in flight, every due delivery has been tried."""
         world = self.world
         if world.in_flight or world.true_ms - self.set_ms < TOLERANCE_MS:
-            return  # the clock was put back a little, and has to reach the time again
+            return  # the clock was set back a little and has not reached the time again
         for name, subscription in world.subscriptions.items():
             closed = world.health.get(subscription.consumer.address).breaker == "closed"
             if closed and not self._stopped(subscription) and not subscription.policy.strict:
@@ -496,7 +496,7 @@ class Histories(RuleBasedStateMachine):
     def _nothing_is_too_old(self) -> None:
         """Lifespans end in any wait; during a push, when it has ended."""
         if self.world.true_ms - self.set_ms < TOLERANCE_MS:
-            return  # the clock was put back a little, and has to reach the time again
+            return  # the clock was set back a little and has not reached the time again
         for lane in self.world.redelivery._lanes.values():
             old_ms = self.world.now_ms - LIFESPAN_MS
             if self.world.true_ms - self.set_ms < TOLERANCE_MS:

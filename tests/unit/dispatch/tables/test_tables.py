@@ -161,7 +161,7 @@ def test_a_table_that_cannot_be_reverted_begins_empty(tmp_path: Path) -> None:
     (kept,) = tmp_path.glob("attempts.damaged-*")
     assert len(list(kept.rglob("*.parquet"))) == 2
 
-    # A table of states does so for a damaged file, too: its log contains all states.
+    # A damaged data file also empties a table of states: its log contains all states.
     topics = tmp_path / "topics"
     table = DeltaTableWriter(TOPICS, str(topics))
     table.replace(TOPICS.arrow([]), {"control-0": 1})

@@ -161,7 +161,7 @@ def test_settings_without_algorithm_issuer_or_audience(jwks: Path, key: str) -> 
             settings(jwks, **{key: value})
 
 
-def test_tokens_at_the_gateway_amid_wrong_ones_of_an_address(jwks: Path) -> None:
+def test_valid_tokens_amid_wrong_ones_of_the_same_address(jwks: Path) -> None:
     write_users({}, jwks.parent / "users.toml")
     users = Users(FileUsers(jwks.parent / "users.toml"), remember_s=60, guesses=Guesses(3, 300))
     access = settings(jwks, cache_s=0)

@@ -142,7 +142,7 @@ async def test_right_credentials_are_cached(source: Source, clock: Clock) -> Non
     assert await users.check("a", "wrong", "h", b"a:wrong") is None
     assert await users.check("a", "right", "h", b"a:right") == A
     assert [users.recall(sent) for sent in (b"a:wrong", b"a:righ", b"a:right", b"")] == [None, None, A, None]
-    # A value with the form of a cache key is no cached credential.
+    # Cache keys of other credentials are not recalled.
     assert await users.check("a", "right", "h") == A
     assert [users.recall(sent) for sent in (b"1;aright", b"a")] == [None, None]
     checks = source.checks

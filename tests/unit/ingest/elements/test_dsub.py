@@ -165,7 +165,7 @@ CLASS_CODE = "$XDSDocumentEntryClassCode"
         ([(CODES, "('44950^^cpt',' 44970^^cpt')")], True),
         ([(CODES, "('1^^cpt')", "('44970^^cpt','2^^cpt')")], True),
         ([(CODES, "('44970^^other')")], False),
-        # The same slot twice: both values are required.
+        # The same slot twice: both must match.
         ([(CODES, "('44970^^cpt')"), (CODES, "('9^^cpt')")], True),
         ([(CODES, "('44970^^cpt')"), (CODES, "('8^^cpt')")], False),
         ([(CLASS_CODE, "('44970^^cpt')")], False),

@@ -150,7 +150,7 @@ async def test_claims_of_a_killed_gateway_are_sent_at_once(parts: GatewayParts) 
         await second.gets("n2", "n3")
 
 
-async def test_received_messages_are_settled_and_an_end_is_sent() -> None:
+async def test_received_messages_are_settled_and_the_stream_ends() -> None:
     parts = GatewayParts(SHORT_CLAIMS)
     async with Stream(parts) as visit:
         made = visit.made
@@ -359,6 +359,6 @@ def test_dialects_and_prefixes() -> None:
     assert read("/events/{urn:t}a//.", "") == ["{urn:t}a//."]
     assert read("/events/t:a|t:b", "dialect=full&xmlns:t=urn:t") == ["{urn:t}a|{urn:t}b"]
     assert read("/events", "") == read("/events///", "") == []
-    assert read("/events/a//", "") == ["a//."], "curl and browsers send a//. so"
+    assert read("/events/a//", "") == ["a//."], "curl and browsers remove the last dot"
     with pytest.raises(InvalidRequest):
         read("/events/a", "filter=%ff")

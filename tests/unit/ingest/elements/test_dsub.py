@@ -19,7 +19,7 @@ from tests.support.gateway_parts import GatewayParts, HttpAnswer, path_of
 
 SIMPLE = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Simple"
 ENTRIES = "urn:uuid:aa2332d0-f8fe-11e0-be50-0800200c9a66"
-ENTRIES_OF_ANYBODY = "urn:uuid:742790e0-aba6-43d6-9f1f-e43ed9790b79"
+ENTRIES_OF_ANY_PATIENT = "urn:uuid:742790e0-aba6-43d6-9f1f-e43ed9790b79"
 SETS = "urn:uuid:fbede94e-dbdc-4f6b-bc1f-d730e677cece"
 SETS_OF_ANYBODY = "urn:uuid:868cad3d-ec09-4565-b66c-1be10d034399"
 
@@ -181,7 +181,7 @@ CLASS_CODE = "$XDSDocumentEntryClassCode"
 def test_slots_as_conditions(parts: GatewayParts, slots: list[tuple[str, ...]], selected: bool) -> None:
     # A namespace of an earlier draft, declared by the profile's example of ITI-54.
     draft = topic("FullDocumentEntry", 'xmlns:ihe="urn:ihe:iti:pub-sub:2008"')
-    answer = subscribe(parts, draft, query(ENTRIES_OF_ANYBODY, *slots))
+    answer = subscribe(parts, draft, query(ENTRIES_OF_ANY_PATIENT, *slots))
     assert answer.status == 200, answer.reason
     author = slot("authorPerson", "^Welby^Marcus^^O'Hara")
     inside = (
@@ -213,19 +213,19 @@ def test_submission_sets(parts: GatewayParts, beside: bool) -> None:
     [
         ("urn:uuid:14d4debf-8f97-4251-9a74-a90016b0af0d", [MINE], "14d4debf"),
         (ENTRIES, [MINE, ("$XDSDocumentEntryCreationTimeFrom", "'2004'")], "$XDSDocumentEntryCreationTimeFrom"),
-        (ENTRIES_OF_ANYBODY, [MINE], "$XDSDocumentEntryPatientId"),
+        (ENTRIES_OF_ANY_PATIENT, [MINE], "$XDSDocumentEntryPatientId"),
         (ENTRIES, [(CLASS_CODE, "('1^^s')")], "$XDSDocumentEntryPatientId must be there"),
         (ENTRIES, [MINE, MINE], "once"),
-        (ENTRIES_OF_ANYBODY, [], "at least one"),
-        (ENTRIES_OF_ANYBODY, [(CLASS_CODE,)], "no rim:Value"),
-        (ENTRIES_OF_ANYBODY, [(CLASS_CODE, "1^^s")], f"{CLASS_CODE}: '1^^s'"),
-        (ENTRIES_OF_ANYBODY, [(CLASS_CODE, "('1^s')")], "code^^codingScheme"),
-        (ENTRIES_OF_ANYBODY, [(CLASS_CODE, "('')")], "empty"),
-        (ENTRIES_OF_ANYBODY, [(PERSON, "('a%b')")], "%"),
-        (ENTRIES_OF_ANYBODY, [(PERSON, "('a_')")], "_ nowhere"),
-        (ENTRIES_OF_ANYBODY, [(PERSON, "('%')")], "empty"),
-        (ENTRIES_OF_ANYBODY, [(PERSON, "('a''\"')")], "quotes of both kinds"),
-        (ENTRIES_OF_ANYBODY, [(PERSON, *["('a')"] * 300)], "256"),
+        (ENTRIES_OF_ANY_PATIENT, [], "at least one"),
+        (ENTRIES_OF_ANY_PATIENT, [(CLASS_CODE,)], "no rim:Value"),
+        (ENTRIES_OF_ANY_PATIENT, [(CLASS_CODE, "1^^s")], f"{CLASS_CODE}: '1^^s'"),
+        (ENTRIES_OF_ANY_PATIENT, [(CLASS_CODE, "('1^s')")], "code^^codingScheme"),
+        (ENTRIES_OF_ANY_PATIENT, [(CLASS_CODE, "('')")], "empty"),
+        (ENTRIES_OF_ANY_PATIENT, [(PERSON, "('a%b')")], "%"),
+        (ENTRIES_OF_ANY_PATIENT, [(PERSON, "('a_')")], "_ nowhere"),
+        (ENTRIES_OF_ANY_PATIENT, [(PERSON, "('%')")], "empty"),
+        (ENTRIES_OF_ANY_PATIENT, [(PERSON, "('a''\"')")], "quotes of both kinds"),
+        (ENTRIES_OF_ANY_PATIENT, [(PERSON, *["('a')"] * 300)], "256"),
     ],
 )
 def test_invalid_queries(parts: GatewayParts, identifier: str, slots: list[tuple[str, ...]], words: str) -> None:

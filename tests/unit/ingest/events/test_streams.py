@@ -106,7 +106,7 @@ async def test_a_stream_is_a_subscription_with_a_lease(parts: GatewayParts) -> N
             "data": "<x/>",
         }
         assert second["cursor"] == visit.last_id
-    assert parts.table.get(made.id) is not None, "it lives until its lease ends"
+    assert parts.table.get(made.id) is not None, "the subscription ends with its lease"
 
 
 async def test_json_lines(parts: GatewayParts) -> None:

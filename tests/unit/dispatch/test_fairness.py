@@ -59,7 +59,7 @@ def test_a_long_lane_does_not_delay_short_ones() -> None:
     assert len(order) == 2_100
 
 
-def test_higher_priorities_first_and_every_eighth_turn_for_the_lowest() -> None:
+def test_priority_and_every_eighth_turn_for_the_lowest() -> None:
     lanes = Lanes(LaneLimits(1, 1_000), WIDE)
     for number in range(100):
         for name, priority in (("low", -1), ("middle", 0), ("high", 5), ("mate", 5)):
@@ -105,7 +105,7 @@ def test_limits_hold_and_no_lane_waits_without_need(
         assert max(hosts.values()) <= per_host
         for name in (name for name, count in waiting.items() if count and name not in in_flight_ids):
             full = endpoints[address[name]] == per_endpoint or hosts[scopes_of(address[name])[1]] == per_host
-            assert full, f"{name} waits though there is room"
+            assert full, f"{name} waits below the limits"
         ended = in_flight_ids.pop(random.randrange(len(in_flight_ids)))  # type: ignore[attr-defined]
         lanes.settle(ended, TOPIC)
 

@@ -168,7 +168,7 @@ def test_rounds_of_subscribe_fail_unsubscribe_leave_no_memory(
     assert objects_held_by(*roots) - before < ROUNDS / 4
 
 
-def test_the_end_of_a_subscription_leaves_no_record_of_a_suspension(
+def test_the_end_of_a_subscription_removes_its_suspension(
     log: FakeControlLog, redeliverer: Redeliverer, state: ControlState
 ) -> None:
     log.append([SubscriptionRecord(numbered(1)), SubscriptionSuspended("s1", "refused", NOW_MS, NOW_MS)])

@@ -31,7 +31,7 @@ def test_paths(path: str, target: Target | None) -> None:
     assert target_of(path) == target
 
 
-def test_our_own_addresses() -> None:
+def test_own_addresses() -> None:
     own = OwnAddresses("127.0.0.1", 8080)
     assert own.broker == "http://127.0.0.1:8080/wsn/NotificationBroker"
     assert OwnAddresses("::1", 8080).base == "http://[::1]:8080"
@@ -63,22 +63,22 @@ PUBLIC = OwnAddresses("10.0.0.1", 8080, "https://bus.example")
         (PUBLIC, "bus.example", 80, False),
     ],
 )
-def test_what_leads_back_to_us(own: OwnAddresses, host: str, port: int, back: bool) -> None:
+def test_leads_back(own: OwnAddresses, host: str, port: int, back: bool) -> None:
     assert own.leads_back(host, port) is back
 
 
 def test_notification_ids_are_uuids_of_version_7_in_order() -> None:
     ids = NotificationIds()
-    made = [ids.next() for _ in range(20_000)]  # more than one millisecond can count
+    made = [ids.next() for _ in range(20_000)]  # more than the counter of a millisecond
     assert made == sorted(set(made))
     first, last = uuid.UUID(made[0]), uuid.UUID(made[-1])
     assert (first.version, first.variant) == (7, uuid.RFC_4122)
     assert abs((first.int >> 80) / 1000 - time.time()) < 3_600
     assert last.int >> 80 >= first.int >> 80
-    assert NotificationIds().next()[20:] != NotificationIds().next()[20:], "those of two processes"
+    assert NotificationIds().next()[20:] != NotificationIds().next()[20:], "different random parts"
 
 
-def test_resource_ids_are_long_enough_not_to_be_guessed_and_fit_into_a_url() -> None:
+def test_length_and_alphabet_of_resource_ids() -> None:
     made = {resource_id() for _ in range(1_000)}
     assert len(made) == 1_000
     assert not [each for each in made if not re.fullmatch("[A-Za-z0-9_][A-Za-z0-9_-]{23}", each)]

@@ -1,7 +1,7 @@
-"""Requests that are wrong, and the answer that each must get. None of them may change anything.
+"""Bad requests and their answers. None changes the state.
 
-Those about one operation are in its tests, all faults of the standard in tests/conformance/cases.toml, document type
-declarations in test_hostile_encodings.py, addresses that may not be reached in test_outbound.py.
+Further cases: of one operation in its tests, of all faults of the standard in tests/conformance/cases.toml, of document
+type declarations in test_hostile_encodings.py, of forbidden addresses in test_outbound.py.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from tests.support.gateway_parts import GatewayParts
 
 BROKER = "/wsn/NotificationBroker"
 LIMIT = 200_000
-"""The body limit that the table expects (gateway.max_body_bytes)."""
+"""The body limit for the table (gateway.max_body_bytes)."""
 
 
 @dataclass(frozen=True)
 class BadRequest:
-    """`fault` is the detail element's name, or the fault code's where there is no detail; empty for no SOAP answer."""
+    """`fault` is the name of the detail element, or the fault code without a detail; empty without a SOAP answer."""
 
     name: str
     body: bytes
     status: int
     fault: str
-    says: str
+    words: str
     path: str = BROKER
     method: str = "POST"
     headers: dict[str, str] = field(default_factory=dict)
@@ -42,20 +42,20 @@ _TOPIC = "InvalidTopicExpressionFault"
 _UNKNOWN = "ResourceUnknownFault"
 
 
-def _malformed(name: str, body: bytes, says: str, headers: dict[str, str] | None = None) -> BadRequest:
-    return BadRequest(name, body, 400, "Client", says, headers=headers or {})
+def _malformed(name: str, body: bytes, words: str, headers: dict[str, str] | None = None) -> BadRequest:
+    return BadRequest(name, body, 400, "Client", words, headers=headers or {})
 
 
-def _operation(name: str, fault: str, says: str, body: str, path: str = BROKER) -> BadRequest:
-    return BadRequest(name, soap.envelope(body), 500, fault, says, path)
+def _operation(name: str, fault: str, words: str, body: str, path: str = BROKER) -> BadRequest:
+    return BadRequest(name, soap.envelope(body), 500, fault, words, path)
 
 
-def _subscribe(name: str, fault: str, says: str, to: str = "http://127.0.0.1:9/c", **parts: str) -> BadRequest:
-    return _operation(name, fault, says, soap.subscribe(to, **parts))
+def _subscribe(name: str, fault: str, words: str, to: str = "http://127.0.0.1:9/c", **parts: str) -> BadRequest:
+    return _operation(name, fault, words, soap.subscribe(to, **parts))
 
 
-def _notify(name: str, fault: str, says: str, *messages: str) -> BadRequest:
-    return _operation(name, fault, says, soap.notify(*messages))
+def _notify(name: str, fault: str, words: str, *messages: str) -> BadRequest:
+    return _operation(name, fault, words, soap.notify(*messages))
 
 
 ENVELOPES = [
@@ -122,12 +122,22 @@ OPERATIONS = [
     ),
     _operation("Unsubscribe without a subscription", _UNKNOWN, "no subscription is named", "<wsnt:Unsubscribe/>"),
     *(
-        _operation(name, fault, says, f"<wsnt:GetCurrentMessage>{topic}</wsnt:GetCurrentMessage>")
-        for name, topic, fault, says in (
-            ("the current message of nothing", "", "Client", "no wsnt:Topic"),
-            ("that of many", soap.topic("t:a//.", "Full"), "MultipleTopicsSpecifiedFault", "one topic"),
-            ("that of no topic", soap.topic("t:a b"), _TOPIC, "t:a b"),
-            ("that in another dialect", soap.topic("t:a", "K"), "TopicExpressionDialectUnknownFault", "K"),
+        _operation(name, fault, words, f"<wsnt:GetCurrentMessage>{topic}</wsnt:GetCurrentMessage>")
+        for name, topic, fault, words in (
+            ("GetCurrentMessage without a topic", "", "Client", "no wsnt:Topic"),
+            (
+                "GetCurrentMessage of several topics",
+                soap.topic("t:a//.", "Full"),
+                "MultipleTopicsSpecifiedFault",
+                "one topic",
+            ),
+            ("GetCurrentMessage of an invalid topic", soap.topic("t:a b"), _TOPIC, "t:a b"),
+            (
+                "GetCurrentMessage in an unknown dialect",
+                soap.topic("t:a", "K"),
+                "TopicExpressionDialectUnknownFault",
+                "K",
+            ),
         )
     ),
 ]
@@ -155,7 +165,7 @@ SUBSCRIBES = [
         filters=soap.content_filter("true()", dialect="http://www.onvif.org/ver10/tev/messageContentFilter/ItemFilter"),
     ),
     _subscribe(
-        "a query of IHE's that is not offered",
+        "an unknown query of IHE",
         "InvalidFilterFault",
         "urn:uuid:1",
         filters='<r:AdhocQuery xmlns:r="urn:oasis:names:tc:ebxml-regrep:xsd:rim:3.0" id="urn:uuid:1"/>',
@@ -203,14 +213,14 @@ NOTIFIES = [
     _notify("text as payload", "Client", "with 0 elements", soap.message(payload="text")),
     _notify("two payloads", "Client", "with 2 elements", soap.message(payload="<a/><b/>")),
     _notify(
-        "the second message's topic is none",
+        "the second message has an invalid topic",
         _TOPIC,
         "is not allowed here",
         soap.message(),
         soap.message(topic="t:a//."),
     ),
     BadRequest(
-        "a huge namespace that every message would repeat",
+        "a huge namespace repeated in each message",
         soap.envelope(soap.notify(*[soap.message("a", "<h:n/>")] * 200)).replace(
             b"<s:Body>", b"<s:Body xmlns:h='urn:" + b"h" * 50000 + b"'>"
         ),
@@ -232,11 +242,11 @@ CASES = [*ENVELOPES, *HEADERS, *OPERATIONS, *SUBSCRIBES, *NOTIFIES, *PLACES]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_a_bad_request_is_answered_precisely_and_changes_nothing(case: BadRequest) -> None:
+def test_bad_requests(case: BadRequest) -> None:
     parts = GatewayParts(GatewaySettings(max_body_bytes=LIMIT))
     answer = asyncio.run(parts.request(case.method, case.path, case.body, case.headers))
     assert (answer.status, answer.fault if case.fault else "") == (case.status, case.fault)
-    assert case.says in (answer.reason if case.fault else answer.body.decode())
+    assert case.words in (answer.reason if case.fault else answer.body.decode())
     if case.fault:
         oasis.validate(answer.body)
     assert (parts.control.records, parts.notifications.accepted) == ([], [])

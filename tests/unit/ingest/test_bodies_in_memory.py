@@ -1,4 +1,4 @@
-"""Bodies that are made to fill the memory, sent to the gateway's application behind its real HTTP server."""
+"""Bodies that fill the memory, sent to the gateway's application behind its real HTTP server."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 MB = 1024 * 1024
-# The least that there may be is what comes out: twice a body, four copies of it, and its elements.
+# The smallest budget: two bodies, with four copies and the elements of each.
 SETTINGS = GatewaySettings(inflight_bytes=16 * MB, max_elements=1_000)
 LIMIT = 2 * (20 * MB + 400 * 1_000)
 
 
 def post(size: int) -> bytes:
-    """A Notify of about this size."""
+    """A Notify of approximately this size."""
     body = soap.envelope(soap.notify(soap.message(payload=f"<n>{'x' * size}</n>")))
     return START + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
@@ -79,14 +79,14 @@ def test_text_that_looks_like_elements(text: str) -> None:
 
 
 @pytest.mark.parametrize("unit", ["<b/>", "<b></b>", "<b>x</b>", "<b/>x", "<b a='1'/>", '<b a=""/>x'])
-def test_what_reading_takes_is_not_underestimated(unit: str) -> None:
+def test_the_memory_of_a_parse_is_not_underestimated(unit: str) -> None:
     document = soap.envelope(soap.notify(soap.message(payload=f"<n>{unit * 20_000}</n>")))
     nodes = sum(1 + len(each.attrib) for each in parse(document).root.iter())
     assert memory_to_read(document, 200_000) >= 4 * len(document) + 400 * nodes
 
 
 @pytest.mark.parametrize(("size", "inline"), [(100, True), (2 * SMALL, False)])
-def test_large_bodies_are_parsed_elsewhere(size: int, inline: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_bodies_are_parsed_in_a_thread(size: int, inline: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
 
     def noted(*arguments: Any) -> Any:
@@ -98,7 +98,7 @@ def test_large_bodies_are_parsed_elsewhere(size: int, inline: bool, monkeypatch:
     assert (threads == [threading.current_thread()]) is inline
 
 
-def test_incomplete_bodies_take_no_more_than_the_budget_and_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_bodies_are_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inflight, "_STALLED_S", 0.1)
     monkeypatch.setattr(inflight, "_INTERVAL_S", 0.02)
     parts = GatewayParts(SETTINGS)
@@ -108,10 +108,10 @@ def test_incomplete_bodies_take_no_more_than_the_budget_and_make_room(monkeypatc
             one = stack.enter_context(connected(port))
             one.setblocking(False)
             with contextlib.suppress(BlockingIOError):
-                # What the kernel takes; the rest would be sent when it is read.
+                # Fills the socket buffers; the gateway does not read the rest.
                 one.send(whole[:-1])
         wait_until(lambda: parts.app.inflight.taken >= LIMIT / 2)
-        # A small one is answered at once, and a large one when a stalled one has made room.
+        # A small body is answered at once, a large one after a stalled one was refused.
         assert exchange(port, post(100)).startswith(b"HTTP/1.1 202 ")
         assert parts.app.inflight.taken <= LIMIT
         wait_until(lambda: exchange(port, large[:1_000], large[1_000:]).startswith(b"HTTP/1.1 202 "))
@@ -184,7 +184,7 @@ def test_without_memory_the_answer_is_503() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.BROKER, Kind.PULL_POINT])
-def test_many_messages_leave_others_their_turn(kind: Kind) -> None:
+def test_many_messages_do_not_block_the_event_loop(kind: Kind) -> None:
     count = 3_000
     parts = GatewayParts()
     request = parse(soap.envelope(soap.notify(*[soap.message("t:a", "<a/>")] * count)))
@@ -205,7 +205,7 @@ def test_many_messages_leave_others_their_turn(kind: Kind) -> None:
     )
 
 
-def test_messages_are_found_in_large_bodies_where_they_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_large_bodies_are_located_in_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
 
     class Noted(fragments.Source):
@@ -217,7 +217,7 @@ def test_messages_are_found_in_large_bodies_where_they_are_parsed(monkeypatch: p
     assert GatewayParts().post(soap.envelope(soap.notify(*[soap.message()] * 1_000))).status == 202
     assert len(threads) == 1
     assert threads[0] is not threading.current_thread()
-    # What is wrong with it is told in the SOAP of the client.
+    # The faults are in the client's SOAP version.
     answer = GatewayParts().post(soap.envelope(f"<wsnt:Notify>{'<b/>' * 30_000}</wsnt:Notify>", "1.2"))
     assert answer.status == 413
     assert soap.NAMESPACES["1.2"].encode() in answer.body

@@ -1,6 +1,6 @@
-"""What holds at every door: rights, limits, quotas, order, repetitions, and the same refusal of the same mistake.
+"""Rules of all protocols: rights, limits, quotas, order, repetitions, and equal refusals of equal errors.
 
-A new door gets a class here that translates a publication, or a subscription, into what its clients send.
+Each protocol has a class here, which translates a publication or a subscription for it; a new protocol needs one.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ CONSUMER = "http://127.0.0.1:9/consumer"
 
 
 class World:
-    """A gateway, and its doors as one user opens them."""
+    """A gateway, and its protocols as used by one user."""
 
     def __init__(
         self, folder: Path, user: str = "", settings: GatewaySettings | None = None, topics: TopicSettings | None = None
@@ -100,26 +100,26 @@ class World:
 
     @property
     def written(self) -> tuple[int, int, int]:
-        """How much is in the logs."""
+        """The lengths of the logs."""
         parts = self.parts
         return len(parts.control.records), len(parts.notifications.accepted), len(parts.parts.records)
 
 
 def why(answer: HttpAnswer) -> str:
-    """Empty for a request that was carried out, else the reason."""
+    """Empty for an accepted request, otherwise the reason."""
     if answer.status in (200, 202):
         return ""
     return answer.reason if answer.body.startswith(b"<") else answer.body.decode().rstrip()
 
 
-class Door(ABC):  # noqa: B024  # each of the two kinds has its own method
-    """A protocol as one user has it open."""
+class Door(ABC):  # noqa: B024  # the two kinds have different methods
+    """A protocol, opened by one user."""
 
     def __init__(self, world: World, stack: ExitStack) -> None:
         self.world = world
         self.open(stack)
 
-    def open(self, stack: ExitStack) -> None:  # noqa: B027  # most have nothing to open
+    def open(self, stack: ExitStack) -> None:  # noqa: B027  # optional
         """Connect."""
 
 
@@ -133,18 +133,18 @@ def opened(way: type[DoorType], world: World) -> Iterator[DoorType]:
 
 
 class PublishDoor(Door):
-    """A way to publish."""
+    """A protocol for publications."""
 
     namespaces: ClassVar[bool] = True
     keys: ClassVar[bool] = True
-    known: ClassVar[bool] = True
-    """Whether the gateway knows its user: not so of other engines, which have their own users."""
+    has_user: ClassVar[bool] = True
+    """Whether it authenticates a user of this gateway: other engines have their own users."""
     xml: ClassVar[bool] = True
-    """Whether the payload is XML: JSON travels as the text of an element."""
+    """Whether the payload is XML: JSON is the text of an element."""
 
     @abstractmethod
     def publish(self, topic: str, payload: str, key: str = "") -> str:
-        """Empty when the payload is stored, else the reason."""
+        """Empty if the payload is stored, otherwise the reason."""
 
     def stored(self, payload: str) -> str:
         """The payload as it is stored."""
@@ -215,7 +215,7 @@ class PostJson(Post):
 
 
 def event(topic: str, payload: str, key: str, number: int) -> dict[str, str]:
-    """A CloudEvent in JSON: with another id than those before, or with the one of the key."""
+    """A CloudEvent in JSON, with a new id, or with the one of the key."""
     return {
         "specversion": "1.0",
         "id": key or str(number),
@@ -284,18 +284,18 @@ class ZeroMq(PublishDoor):
 
     def open(self, stack: ExitStack) -> None:
         world = self.world
-        self.ask = stack.enter_context(zmq_edge(world.parts, world.user, world.password, world.folder))
+        self.request = stack.enter_context(zmq_edge(world.parts, world.user, world.password, world.folder))
 
     def publish(self, topic: str, payload: str, key: str = "") -> str:
-        word, text = self.ask(b"publish", topic.encode(), payload.encode())
-        while b"cannot be reached" in text:  # it is still connecting
-            word, text = self.ask(b"publish", topic.encode(), payload.encode())
-        # Most reasons stand behind the name of the error.
+        word, text = self.request(b"publish", topic.encode(), payload.encode())
+        while b"cannot be reached" in text:  # not yet connected
+            word, text = self.request(b"publish", topic.encode(), payload.encode())
+        # Most reasons have the name of the error before them.
         return "" if word == b"ok" else re.sub(r"^[A-Z][A-Za-z]+: ", "", text.decode())
 
 
 class Receiver(PeerReceiver):
-    """With the reasons of what it drops, which are logged once for each topic."""
+    """Keeps the reasons of dropped notifications, which are logged once per topic."""
 
     reasons: list[str]
 
@@ -305,7 +305,7 @@ class Receiver(PeerReceiver):
 
 
 class Bridge(Incoming):
-    """With the reasons of what it refuses, which are logged once a minute."""
+    """Keeps the reasons of refused messages, which are logged once a minute."""
 
     reasons: list[str]
 
@@ -315,7 +315,7 @@ class Bridge(Incoming):
 
 
 class Mqtt(PublishDoor):
-    """The bridge to an MQTT broker, by a rule that names the topic."""
+    """The bridge to an MQTT broker, with a rule for the topic."""
 
     keys = False
 
@@ -332,9 +332,9 @@ class Mqtt(PublishDoor):
 
 
 class Engine(PublishDoor):
-    """Another engine of the federation: what it sends is dropped with a reason, or has to come again."""
+    """Another engine of the federation: its notifications are dropped with a reason, or must be repeated."""
 
-    keys, known = False, False
+    keys, has_user = False, False
     pushed = 0
 
     def open(self, stack: ExitStack) -> None:
@@ -409,23 +409,23 @@ def test_order_limits_and_refusals_of_messages(way: type[PublishDoor], tmp_path:
         if way.xml:
             for payload, reason in TOO_LARGE.items():
                 assert re.match(reason, door.publish("a/b", payload)), payload[:40]
-        if way.xml and way.namespaces:  # in the older envelope other content is text
+        if way.xml and way.namespaces:  # in the older envelope invalid XML is text
             for payload in ("<x>&e;</x>", "<p:x/>"):
                 assert "not well-formed" in door.publish("a/b", payload), payload
-            if way not in (ZeroMq, Mqtt):  # where what does not begin as an element is text
+            if way not in (ZeroMq, Mqtt):  # where other content than an element is text
                 why = door.publish("a/b", "<!DOCTYPE x []><x/>")
                 assert re.search("not well-formed|document type declaration", why)
         assert world.stored == [door.stored(each) for each in payloads]
         assert {each.topic for each in world.parts.notifications.accepted} == {"a/b"}
-        world.parts.notifications.error = InfrastructureError("Kafka is away", 1.0)
-        assert "Kafka is away" in door.publish("a/b", "<x/>")
+        world.parts.notifications.error = InfrastructureError("Kafka is unavailable", 1.0)
+        assert "Kafka is unavailable" in door.publish("a/b", "<x/>")
         world.parts.notifications.error = None
         assert door.publish("a/b", "<y/>") == ""
     assert door.stored("<y/>") in world.stored
 
 
-@through("way", (way for way in PUBLISH_DOORS if way.known))  # engines have users of their own
-def test_who_may_publish(way: type[PublishDoor], tmp_path: Path) -> None:
+@through("way", (way for way in PUBLISH_DOORS if way.has_user))  # engines have their own users
+def test_rights_to_publish(way: type[PublishDoor], tmp_path: Path) -> None:
     anna = World(tmp_path, "anna")
     with opened(way, anna) as door:
         assert door.publish("a/b", "<x/>") == ""
@@ -438,7 +438,7 @@ def test_who_may_publish(way: type[PublishDoor], tmp_path: Path) -> None:
     with opened(way, bert) as door:
         before = bert.written
         assert door.publish("a/b", "<x/>") == "bert may not publish to a/b"
-        assert door.publish("a/c", "<x/>") == "bert may not publish to a/c", "as if it were a topic"
+        assert door.publish("a/c", "<x/>") == "bert may not publish to a/c", "the same refusal as for a topic"
         assert bert.written == before
 
 
@@ -451,7 +451,7 @@ def test_no_client_publishes_operator_events(way: type[PublishDoor], tmp_path: P
         before = world.written
         reason = door.publish(quote(topic, safe="{}/:") if issubclass(way, Post) else topic, "<x/>")
         assert world.written == before
-    # Topics in the older envelope are in no namespace: it cannot name these.
+    # Topics in the older envelope have no namespace: it cannot contain these.
     assert ("only the engine publishes" if way.namespaces else "is not a legal topic name") in reason
 
 
@@ -464,14 +464,14 @@ def test_a_fixed_topic_set_and_types_of_topics(way: type[PublishDoor], tmp_path:
         assert door.publish("a/c", "<x/>") == "there is no topic a/c, and the topic set is fixed"
         assert door.publish("a/b", "<x/>") == ""
         assert world.stored == [door.stored("<x/>")]
-        if way.xml:  # JSON has one type
+        if way.xml:  # JSON has only one type
             assert "is of the type x, and the topic a/typed takes {urn:o}order" in door.publish("a/typed", "<x/>")
             assert door.publish("a/typed", '<o:order xmlns:o="urn:o"/>') == ""
             assert len(world.stored) == 2
 
 
-# Engines are not limited; the type of a message in parts is known when they were counted, that of JSON always.
-@through("way", (way for way in PUBLISH_DOORS if way.known and way.xml and way is not InParts))
+# Engines are not limited. A message in parts is counted before its type is known; JSON always has its type.
+@through("way", (way for way in PUBLISH_DOORS if way.has_user and way.xml and way is not InParts))
 def test_deliveries_are_limited_and_refused_messages_have_none(way: type[PublishDoor], tmp_path: Path) -> None:
     world = World(tmp_path, topics=TopicSettings(check_types=True))
     world.parts.have_topics("a/b", types=("{urn:o}order",))
@@ -510,24 +510,24 @@ def test_required_registration(way: type[PublishDoor], tmp_path: Path) -> None:
 
 
 class SubscribeDoor(Door):
-    """A way to subscribe."""
+    """A protocol for subscriptions."""
 
     pushed: ClassVar[bool] = True
-    """Whether its messages are pushed to an endpoint of the client."""
+    """Whether messages are pushed to an endpoint of the client."""
     reasons: ClassVar[bool] = True
-    """Whether a refusal has a reason: clients of the older envelope get one word."""
+    """Whether a refusal has a reason: the older envelope has a single word."""
     counted: ClassVar[bool] = True
-    """Whether it counts for the quota of subscriptions."""
+    """Whether the quota of subscriptions applies."""
     delivery: ClassVar[bool] = True
-    """Whether it takes a p:Delivery."""
+    """Whether it accepts a p:Delivery."""
 
     @abstractmethod
     def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
-        """Subscribe to a topic and all below; `delivery` is an attribute of p:Delivery. Empty when that is done, else
+        """Subscribe to a topic and its subtree; `delivery` is an attribute of p:Delivery. Empty if granted, otherwise
         the reason."""
 
     def is_refused(self, reason: str, words: str) -> bool:
-        """Whether the answer has these words, as far as the door gives a reason."""
+        """Whether the answer has these words, or is a refusal without a reason."""
         return words in reason if self.reasons else reason == "faild"
 
 
@@ -595,8 +595,8 @@ class FramedSubscribe(SubscribeDoor):
 
     def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
         name, _, value = delivery.partition("=")
-        asked = frames.SubscribeBody(f"{topic}//.", delivery={name: value.strip('"')} if name else {})
-        answer = self.client.ask(FrameKind.SUBSCRIBE, asked)
+        body = frames.SubscribeBody(f"{topic}//.", delivery={name: value.strip('"')} if name else {})
+        answer = self.client.ask(FrameKind.SUBSCRIBE, body)
         return "" if answer.kind == FrameKind.RECEIPT else frames.read_body(answer, frames.ErrorBody).text
 
 
@@ -627,7 +627,7 @@ SUBSCRIBE_DOORS: tuple[type[SubscribeDoor], ...] = (
 
 
 @through("entry", SUBSCRIBE_DOORS)
-def test_who_may_subscribe(entry: type[SubscribeDoor], tmp_path: Path) -> None:
+def test_rights_to_subscribe(entry: type[SubscribeDoor], tmp_path: Path) -> None:
     anna = World(tmp_path, "anna", GatewaySettings(subscriptions_per_owner=2))
     anna.parts.have_topics("a/to")
     with opened(entry, anna) as door:
@@ -635,23 +635,25 @@ def test_who_may_subscribe(entry: type[SubscribeDoor], tmp_path: Path) -> None:
         before = anna.written
         assert door.is_refused(door.subscribe("c"), "anna may not subscribe to all of")
         assert anna.written == before
-        if entry.counted:  # triggers have a quota of their own
+        if entry.counted:  # triggers have their own quota
             assert door.subscribe("a/c") == ""
             assert door.is_refused(door.subscribe("a/d"), "'anna' has 2 subscriptions, the maximum of 2")
             if entry.pushed:
-                assert door.subscribe("a/b") == "", "the same again is no third"
+                assert door.subscribe("a/b") == "", "an equal subscription is not counted again"
             assert len(list(anna.parts.table.subscriptions())) == 2
     olga = World(tmp_path, "olga", topics=TopicSettings(fixed=True))
     olga.parts.have_topics("a/b", "a/to")
     with opened(entry, olga) as door:
         why = door.subscribe("a/b")
         assert door.is_refused(why, "olga may not subscribe to all of")
-        assert door.subscribe("a/c").replace("a/c", "a/b").replace("a:c", "a:b") == why, "as if it were a topic"
+        assert door.subscribe("a/c").replace("a/c", "a/b").replace("a:c", "a:b") == why, (
+            "the same refusal as for a topic"
+        )
         assert olga.parts.control.records == []
 
 
 @through("entry", SUBSCRIBE_DOORS)
-def test_subscriptions_that_can_select_or_reach_nothing(entry: type[SubscribeDoor], tmp_path: Path) -> None:
+def test_subscriptions_without_topics_or_reachable_endpoint(entry: type[SubscribeDoor], tmp_path: Path) -> None:
     world = World(tmp_path, topics=TopicSettings(fixed=True))
     world.parts.have_topics("a/b", "a/to")
     world.parts.gateway.dns_check = DnsCheck(THIS_MACHINE, lambda host, port: ["10.0.0.1"])
@@ -668,8 +670,10 @@ def test_subscriptions_that_can_select_or_reach_nothing(entry: type[SubscribeDoo
         assert door.subscribe("a/b") == ""
 
 
-@through("entry", (entry for entry in SUBSCRIBE_DOORS if entry.delivery))  # others take FragmentBytes, or no p:Delivery
-def test_a_policy_of_delivery(entry: type[SubscribeDoor], tmp_path: Path) -> None:
+@through(
+    "entry", (entry for entry in SUBSCRIBE_DOORS if entry.delivery)
+)  # the others accept FragmentBytes, or no p:Delivery
+def test_delivery_policies(entry: type[SubscribeDoor], tmp_path: Path) -> None:
     world = World(tmp_path)
     with opened(entry, world) as door:
         why = door.subscribe("a/b", delivery='FragmentBytes="3000"')
@@ -680,7 +684,7 @@ def test_a_policy_of_delivery(entry: type[SubscribeDoor], tmp_path: Path) -> Non
 
 
 @through("entry", (entry for entry in SUBSCRIBE_DOORS if entry.pushed))
-def test_a_repeated_subscription_is_the_same_one_and_not_suspended(entry: type[SubscribeDoor], tmp_path: Path) -> None:
+def test_a_repeated_subscription_ends_its_suspension(entry: type[SubscribeDoor], tmp_path: Path) -> None:
     world = World(tmp_path)
     with opened(entry, world) as door:
         assert door.subscribe("a/b") == ""
@@ -703,8 +707,8 @@ def test_a_reference_is_bounded(tmp_path: Path) -> None:
         assert reason == "" if accepted else "ConsumerReference has 16384 bytes at most" in reason
 
 
-def test_a_pull_point_serves_no_queue_and_signs_nothing(tmp_path: Path) -> None:
-    """As a Subscribe to a pull point is refused."""
+def test_pull_points_have_no_queues_and_no_signatures(tmp_path: Path) -> None:
+    """The same refusals as for a Subscribe to a pull point."""
     world = World(tmp_path)
     for policy, words in (("<p:Queue/>", "with p:Queue"), ("<p:Signing/>", "pull point")):
         reason = world.soap(

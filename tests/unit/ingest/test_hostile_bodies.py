@@ -1,9 +1,8 @@
-"""Bodies that are made to cost: none takes more steps of ours than ordinary ones of its size, and what is refused goes
-nowhere.
+"""Costly bodies: none takes more steps than ordinary bodies of its size, and refused ones change nothing.
 
-Steps are the calls that the interpreter makes, of our functions and of C's, while the request is answered. They come
-out the same on every machine. What loops inside one call (a regular expression that goes back) would show as a test
-that does not end; each expression by itself is in tests/unit/test_regular_expressions.py.
+Steps are the calls of Python and C functions while the request is answered, which are equal on each machine. A loop
+inside one call (a regular expression that backtracks) would show as a test that does not end; each regular expression
+is tested in tests/unit/test_regular_expressions.py.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ TINY_MESSAGE = soap.message("t:a", "<a/>")
 
 
 def fill(unit: Callable[[int], str], size: int = SIZE) -> str:
-    """So many units that they come to a size."""
+    """Units up to a size."""
     return "".join(unit(number) for number in range(size // len(unit(size))))
 
 
@@ -126,7 +125,7 @@ REFUSED = {
     + payload("").replace(b"Notify", b"X"),
     "blanks instead of the XML declaration's end": f"<?xml version='1.0'{' ' * SIZE}".encode(),
     "a long name": payload(f"<{'a' * SIZE}/>"),
-    "levels without end": payload("<a>" * (SIZE // 7) + "</a>" * (SIZE // 7)),
+    "endless levels": payload("<a>" * (SIZE // 7) + "</a>" * (SIZE // 7)),
     "empty messages": soap.envelope(f"<wsnt:Notify>{fill(lambda n: '<wsnt:NotificationMessage/>')}</wsnt:Notify>"),
     "empty elements beside messages": soap.envelope(f"<wsnt:Notify>{fill(lambda n: '<b/>')}</wsnt:Notify>"),
     "many operations": soap.envelope(fill(lambda n: "<b/>")),
@@ -157,7 +156,7 @@ REFUSED = {
 
 
 def answered(body: bytes) -> tuple[GatewayParts, HttpAnswer, int]:
-    """The gateway, its answer, and the steps that it took."""
+    """The gateway, its answer, and the steps."""
     parts = GatewayParts()
     steps = 0
 
@@ -167,7 +166,7 @@ def answered(body: bytes) -> tuple[GatewayParts, HttpAnswer, int]:
 
     before, before_in_threads = sys.getprofile(), threading.getprofile()
     sys.setprofile(count)
-    threading.setprofile(count)  # large bodies are parsed in one
+    threading.setprofile(count)  # large bodies are parsed in a thread
     try:
         answer = parts.post(body)
     finally:
@@ -178,12 +177,12 @@ def answered(body: bytes) -> tuple[GatewayParts, HttpAnswer, int]:
 
 @pytest.fixture(scope="module")
 def ordinary() -> int:
-    """Steps for a body of this size that is nothing but messages, which is what costs most of what is ordinary."""
+    """The steps for a body of this size that consists of messages, the most expensive ordinary body."""
     return answered(TAKEN["many messages"])[2]
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_what_is_taken_costs_no_more_than_ordinary_messages(name: str, ordinary: int) -> None:
+def test_the_cost_of_accepted_bodies(name: str, ordinary: int) -> None:
     parts, answer, steps = answered(TAKEN[name])
     assert answer.status in (200, 202), answer.body
     assert parts.notifications.accepted
@@ -191,7 +190,7 @@ def test_what_is_taken_costs_no_more_than_ordinary_messages(name: str, ordinary:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_goes_nowhere_and_costs_no_more(name: str, ordinary: int) -> None:
+def test_the_cost_of_refused_bodies(name: str, ordinary: int) -> None:
     parts, answer, steps = answered(REFUSED[name])
     assert answer.status in (400, 413, 500)
     assert answer.fault
@@ -202,26 +201,26 @@ def test_what_is_refused_goes_nowhere_and_costs_no_more(name: str, ordinary: int
 
 
 @pytest.mark.parametrize("number", [1_000, 10_000, 400_000])
-def test_headers_are_counted_before_they_are_looked_at(number: int) -> None:
+def test_headers_are_counted_before_they_are_read(number: int) -> None:
     body = soap.envelope(soap.notify(), header="<b/>" * number)
     with pytest.raises(MalformedMessage, match=f"{number} blocks, {HEADER_BLOCKS} are allowed"):
         parse(body)
 
 
-def test_text_that_looks_like_a_tag_is_none() -> None:
+def test_text_like_tags_is_not_counted() -> None:
     xml_reading.check_tags(b"<a b='1'>" + b" c='2'" * 5_000 + b"</a>")
     xml_reading.check_tags(b"<a b='>'" + b" c='2'" * 900 + b">" + b" c='2'" * 900 + b"</a>")
     with pytest.raises(MalformedMessage, match="more than 1000 attributes"):
         xml_reading.check_tags(b"<a b='>'" + b" c='2'" * 1_000 + b"/>")
 
 
-def test_declarations_are_bounded_in_all() -> None:
+def test_the_total_of_declarations_is_bounded() -> None:
     with pytest.raises(MalformedMessage, match="100001 namespaces"):
         xml_reading.check_tags(b"<a>" + b"<b xmlns='u'/>" * 100_001 + b"</a>")
 
 
-def test_of_an_expensive_payload_all_prefixes_are_kept() -> None:
-    # A superset is as good to a receiver, and nothing has to be looked for.
+def test_an_expensive_payload_keeps_all_prefixes() -> None:
+    # A superset is valid, and needs no search.
     text = "x " * fragments._LISTS
     request = parse(payload(f"refix {text}", ' xmlns:unused="u"'))
     source = request.source(6)
@@ -240,14 +239,14 @@ def by_notify(parts: GatewayParts, text: str) -> int:
     return parts.post(soap.envelope(soap.notify(soap.message(payload=text)))).status
 
 
-def by_notify_in_a_known_place(parts: GatewayParts, text: str) -> int:
+def by_notify_with_a_known_shape(parts: GatewayParts, text: str) -> int:
     assert by_notify(parts, "<first/>") == 202
     parts.notifications.accepted.clear()
     return by_notify(parts, text)
 
 
 def by_the_older_envelope_loose(parts: GatewayParts, text: str) -> int:
-    """The element around loose content is a level of the payload."""
+    """The element around other content is a level of the payload."""
     inside = text.removeprefix("<a>").removesuffix("</a>")
     return by_the_older_envelope(parts, f"text and {inside}")
 
@@ -260,9 +259,9 @@ def by_the_older_envelope(parts: GatewayParts, text: str) -> int:
     return parts.post(legacy_messages.wsn_process(legacy_messages.notify("a", text)), "/WSN/Broker").status
 
 
-@pytest.mark.parametrize("door", [by_notify_in_a_known_place, by_the_older_envelope_loose, by_a_pull_point])
-def test_limits_of_a_payload_hold_by_other_ways_of_reading_too(door: Callable[[GatewayParts, str], int]) -> None:
-    """As for each protocol (test_doors.py): accepted messages are readable by a parser with libxml2's bounds."""
+@pytest.mark.parametrize("door", [by_notify_with_a_known_shape, by_the_older_envelope_loose, by_a_pull_point])
+def test_limits_of_a_payload_for_other_readers(door: Callable[[GatewayParts, str], int]) -> None:
+    """As with each protocol (test_doors.py): accepted messages are readable with libxml2's default limits."""
     for taken, refused in (
         (deep(PAYLOAD_LEVELS), deep(PAYLOAD_LEVELS + 1)),
         (wide(PAYLOAD_DECLARATIONS - 10), wide(PAYLOAD_DECLARATIONS + 1)),
@@ -274,8 +273,8 @@ def test_limits_of_a_payload_hold_by_other_ways_of_reading_too(door: Callable[[G
         assert not [each for each in parts.pull_log.store.ids() if parts.pull_log.store.waiting(each)]
 
 
-def test_the_declarations_around_a_payload_count_in_its_start_tag() -> None:
-    """Cut out, it has them in one tag with its own."""
+def test_declarations_around_a_payload_count_in_its_start_tag() -> None:
+    """The fragment declares them in its start tag, together with its own."""
     parts = GatewayParts()
     own = declarations(200)
     used = "".join(f"<q{number}:x/>" for number in range(100))
@@ -285,8 +284,8 @@ def test_the_declarations_around_a_payload_count_in_its_start_tag() -> None:
     assert parts.notifications.accepted == []
 
 
-def test_an_answer_with_many_messages_is_read_as_one_with_few() -> None:
-    """Each of them was within the limits of a request; all together are not, and need not be."""
+def test_answers_are_not_limited_like_requests() -> None:
+    """Each message was within the limits of a request, their sum is not."""
     parts = GatewayParts()
     path = create(parts)
     message = soap.message("t:a", f"<a>{'xmlns ' * 40_000}</a>")

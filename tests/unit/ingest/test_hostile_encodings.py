@@ -1,4 +1,4 @@
-"""Document type declarations, and entities that blow up, in every encoding that a parser may be talked into."""
+"""Document type declarations and entity expansion, in each encoding that a parser may accept."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def refused(answer: HttpAnswer, parts: GatewayParts) -> None:
     assert answer.status == 400, answer.reason
     assert answer.reason
     assert answer.reason != "internal error"
-    assert "root:" not in answer.body.decode(), "nothing of the file"
+    assert "root:" not in answer.body.decode(), "no content of the file"
     assert len(answer.body) < 10_000
     assert (parts.notifications.accepted, parts.control.records) == ([], [])
 
 
 @pytest.mark.parametrize("encoding", [*ENCODINGS, *ODD])
 @pytest.mark.parametrize("name", BOMBS)
-def test_declarations_of_document_types_are_refused_in_each_encoding(name: str, encoding: str) -> None:
+def test_document_type_declarations_are_refused_in_each_encoding(name: str, encoding: str) -> None:
     charset = f"text/xml; charset={_DECLARED.get(encoding, encoding)}"
     for declared, content_type in (
         (True, "text/xml"),
@@ -65,7 +65,7 @@ def test_declarations_of_document_types_are_refused_in_each_encoding(name: str, 
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_declarations_of_document_types_inside_messages(name: str) -> None:
+def test_document_type_declarations_inside_messages(name: str) -> None:
     for body, path in (
         (legacy.wsn_process(BOMBS[name]), "/wsnprocess"),
         (soap.envelope(soap.notify(soap.message(payload=BOMBS[name]))), "/wsn/NotificationBroker"),
@@ -88,10 +88,10 @@ def taken(body: bytes, content_type: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", [each for each in ENCODINGS if each != "us-ascii"])
-def test_the_same_encodings_are_taken_for_good_messages(encoding: str) -> None:
+def test_valid_messages_in_the_same_encodings(encoding: str) -> None:
     taken(document(good(), encoding, declared=True), "text/xml")
     taken(document(good(), encoding, declared=False), f"text/xml; charset={_DECLARED.get(encoding, encoding)}")
-    if encoding in ("utf-8-sig", "utf-16-le", "utf-16-be"):  # with a byte-order mark, which is enough
+    if encoding in ("utf-8-sig", "utf-16-le", "utf-16-be"):  # the byte-order mark is sufficient
         taken(document(good(), encoding, declared=False), "text/xml")
     if encoding in ("utf-16-le", "utf-16-be"):
         taken(document(good(), encoding, declared=False), "text/xml; charset=iso-8859-1")
@@ -127,13 +127,13 @@ ODD_MARKUP = ('<q xmlns="relative"/>', '<q xml:space="bad"/>', '<q xml:lang="%%"
     ],
 )
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
-def test_markup_that_only_some_parsers_take_is_not_passed_on(wrong: str, version: str) -> None:
-    """Receivers that are strict would refuse all that is pushed together with it."""
+def test_markup_that_some_parsers_refuse_is_refused(wrong: str, version: str) -> None:
+    """Strict receivers would refuse all messages of the push."""
     for odd in ODD_MARKUP:
         parts, payload = GatewayParts(), wrong.format(odd)
         refused(parts.post(soap.envelope(soap.notify(soap.message(payload=payload)), version)), parts)
         refused(parts.post(soap.envelope(soap.notify(), version, header=f'<h xmlns="urn:h">{payload}</h>')), parts)
-        # The older envelope's clients do not escape: what cannot be read as markup was meant as text.
+        # Clients of the older envelope do not escape: invalid markup is text.
         assert parts.post(legacy.wsn_process(legacy.notify("a", payload)), "/wsnprocess").status == 200
         (accepted,) = parts.notifications.accepted
         assert len(etree.fromstring(accepted.payload)) == 0
@@ -141,7 +141,7 @@ def test_markup_that_only_some_parsers_take_is_not_passed_on(wrong: str, version
 
 
 @pytest.mark.parametrize("odd", ODD_MARKUP[:3])
-def test_odd_markup_is_taken(parts: GatewayParts, odd: str) -> None:
+def test_odd_markup_is_accepted(parts: GatewayParts, odd: str) -> None:
     assert parts.post(soap.envelope(soap.notify(soap.message(payload=f"<n>{odd}</n>")))).status == 202
     (accepted,) = parts.notifications.accepted
     assert odd.encode() in accepted.payload

@@ -1,4 +1,4 @@
-"""Clients that send too much, too slowly, or too often: raw bytes on sockets, and what comes back."""
+"""Clients that send too much, too slowly or too often: raw bytes on sockets, and the answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def drip(connection: socket.socket, pieces: Iterable[bytes]) -> bytes:
-    """Send one piece after the other until there is an answer; returns it all."""
+    """Sends the pieces until there is an answer, and returns all of it."""
     connection.settimeout(0.01)
     for piece in pieces:
         try:
@@ -27,7 +27,7 @@ def drip(connection: socket.socket, pieces: Iterable[bytes]) -> bytes:
             continue
         connection.settimeout(60)
         return received + everything(connection) if received else received
-    raise AssertionError("all of it was taken")
+    raise AssertionError("no answer")
 
 
 def is_taken(connection: socket.socket) -> bool:
@@ -53,23 +53,23 @@ def test_a_head_that_is_too_large(parts: GatewayParts, head: bytes, packet: int)
     assert parts.notifications.accepted == []
 
 
-def test_heads_without_end_large_bodies_and_other_protocols(parts: GatewayParts) -> None:
+def test_endless_heads_large_bodies_and_other_protocols(parts: GatewayParts) -> None:
     large = soap.envelope(soap.notify(soap.message(payload=f"<n>{'x' * 20_000}</n>")))
     head = START + b"Content-Length: %d\r\n\r\n" % len(large)
     with served(parts, max_header_bytes=2_048) as port:
         with connected(port) as one:
             one.sendall(START + b"X: ")
-            # What comes in one packet is not counted, and a slow server reads many pieces as one.
+            # One packet may exceed the limit, and a slow server reads many pieces as one.
             assert drip(one, [b"x" * 500] * 400).startswith(b"HTTP/1.1 431 ")
         answer = exchange(port, head + large[:9_000], large[9_000:] + NOTIFY[:50], NOTIFY[50:], times=2)
-        assert answer.count(b"HTTP/1.1 202 ") == 2, "a body is no head"
+        assert answer.count(b"HTTP/1.1 202 ") == 2, "bodies are not limited like heads"
         with connected(port) as one:
             one.sendall(b"\x16\x03\x01 TLS hello\r\n\r\n")
             assert everything(one).startswith(b"HTTP/1.1 400 ")
 
 
-def test_requests_that_stay_incomplete(parts: GatewayParts) -> None:
-    # Long enough for the first bytes: a connection on which nothing has come by then gets no answer.
+def test_incomplete_requests_time_out(parts: GatewayParts) -> None:
+    # Long enough for the first bytes: a connection without any bytes is closed without an answer.
     with served(parts, request_timeout_s=1.0) as port, contextlib.ExitStack() as held:
         waiting = []
         for sent in (START[:20], START, START + LENGTH + b"\r\n", NOTIFY[:-1], b"", b"\r\n"):
@@ -84,7 +84,7 @@ def test_requests_that_stay_incomplete(parts: GatewayParts) -> None:
 
 
 @pytest.mark.parametrize("data", [START + b"X: " + b"x" * 900, NOTIFY], ids=["head", "body"])
-def test_a_byte_now_and_then_does_not_help(parts: GatewayParts, data: bytes) -> None:
+def test_dripping_requests_time_out(parts: GatewayParts, data: bytes) -> None:
     with served(parts, request_timeout_s=0.3) as port, connected(port) as one:
         one.sendall(data[:-500])
         assert drip(one, (bytes([byte]) for byte in data[-500:])).startswith(b"HTTP/1.1 408 ")
@@ -105,18 +105,18 @@ def test_connections_beyond_the_limit_get_503_at_once(parts: GatewayParts) -> No
 
 
 @pytest.mark.parametrize("sent", [b"", START, NOTIFY[:-1]], ids=["nothing", "a part of a head", "a part of a body"])
-def test_connections_without_a_request_make_room(parts: GatewayParts, sent: bytes) -> None:
+def test_connections_without_a_request_are_closed_for_others(parts: GatewayParts, sent: bytes) -> None:
     with served(parts, max_connections=3) as port, contextlib.ExitStack() as held:
         used, first, _ = (held.enter_context(connected(port)) for _ in range(3))
         assert is_taken(used)
         first.sendall(sent)
         assert exchange(port, NOTIFY).startswith(b"HTTP/1.1 202 ")
         with contextlib.suppress(ConnectionError):
-            assert everything(first) == b"", "the oldest was closed"
-        assert is_taken(used), "one with a request stays"
+            assert everything(first) == b"", "the oldest connection is closed"
+        assert is_taken(used), "a used connection stays"
 
 
-def test_a_huge_body_is_refused_unread_and_the_answer_arrives(parts: GatewayParts) -> None:
+def test_the_answer_to_a_huge_body_arrives(parts: GatewayParts) -> None:
     with served(parts, max_body_bytes=10_000) as port, connected(port) as one:
         one.sendall(START + b"Content-Length: 100000000\r\n\r\n")
         sent = 0
@@ -125,7 +125,7 @@ def test_a_huge_body_is_refused_unread_and_the_answer_arrives(parts: GatewayPart
                 one.sendall(b" " * 100_000)
                 sent += 100_000
         answer = everything(one)
-    assert sent > 1_000_000  # thrown away, or the answer would have been lost with the connection
+    assert sent > 1_000_000  # read and dropped: a reset would lose the answer
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in answer.lower()
 

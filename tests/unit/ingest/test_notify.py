@@ -1,4 +1,4 @@
-"""Notify, as a client sees it: what is kept of it, and when it is refused."""
+"""Notify: stored notifications, and refusals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 
 
-def test_a_notify_is_stored_in_order_and_answered_with_an_empty_202(parts: GatewayParts) -> None:
+def test_a_notify_is_stored_in_order_and_answered_with_202(parts: GatewayParts) -> None:
     messages = [soap.message("t:a/b", f"<n>{number}</n>") for number in range(3)]
     answer = parts.post(soap.envelope(soap.notify(*messages), header=soap.addressing("urn:any", "urn:uuid:7")))
     assert (answer.status, answer.body) == (202, b"")
@@ -26,19 +26,19 @@ def test_a_notify_is_stored_in_order_and_answered_with_an_empty_202(parts: Gatew
     assert [one.id for one in accepted] == sorted({one.id for one in accepted})
 
 
-def test_the_answer_has_the_ids_and_a_producer_reference_is_kept(parts: GatewayParts) -> None:
+def test_ids_in_the_answer_and_the_producer_reference(parts: GatewayParts) -> None:
     reference = "<wsnt:ProducerReference><wsa:Address>urn:oid:1</wsa:Address></wsnt:ProducerReference>"
     message = soap.message().replace("<wsnt:Message>", reference + "<wsnt:Message>")
     answer = parts.post(soap.envelope(soap.notify(message, soap.message())))
     kept = parts.notifications.accepted
     assert answer.headers[b"arborcast-notification-id"].decode().split(",") == [one.id for one in kept]
     assert kept[0].producer.endswith(b"<wsa:Address>urn:oid:1</wsa:Address></wsnt:ProducerReference>")
-    # A proxy in front takes some kB of headers.
+    # Proxies accept a few kB of headers.
     many = parts.post(soap.envelope(soap.notify(*[soap.message() for _ in range(101)])))
     assert (many.status, many.headers.get(b"arborcast-notification-id")) == (202, None)
 
 
-async def test_a_new_topic_is_recorded_once_and_before_its_notifications(parts: GatewayParts) -> None:
+async def test_new_topics_are_recorded_once_before_the_notifications(parts: GatewayParts) -> None:
     async def together(count: int) -> list[int]:
         body = soap.envelope(soap.notify())
         answers = await asyncio.gather(*(parts.request("POST", "/wsn/NotificationBroker", body) for _ in range(count)))
@@ -57,14 +57,14 @@ _TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
 
 
 @pytest.mark.parametrize(("header", "kept"), [(_TRACE, _TRACE), ("", ""), ("not one", "")])
-def test_the_trace_of_a_publisher_is_kept_unless_damaged(parts: GatewayParts, header: str, kept: str) -> None:
+def test_valid_trace_contexts_are_stored(parts: GatewayParts, header: str, kept: str) -> None:
     answer = parts.post(soap.envelope(soap.notify(soap.message(), soap.message())), traceparent=header)
     assert answer.status == 202
     assert [each.traceparent for each in parts.notifications.accepted] == [kept, kept]
 
 
 def test_messages_have_positions_of_the_view(parts: GatewayParts) -> None:
-    """Where it was when a message was accepted, and from where on no change concerns its topic."""
+    """The position of the view at acceptance, and the position after the last change that concerns the topic."""
     parts.post(soap.envelope(soap.notify(soap.message("t:one"))))
     parts.post(soap.envelope(soap.subscribe(filters=soap.topic_expression("t:two"))))
     parts.post(soap.envelope(soap.notify(soap.message("t:one"), soap.message("t:two"))))
@@ -72,21 +72,21 @@ def test_messages_have_positions_of_the_view(parts: GatewayParts) -> None:
         ("{urn:t}one", 3, 1),
         ("{urn:t}two", 3, 3),
     ]
-    assert parts.notifications.accepted[0].control == 1, "behind the record of its own topic"
+    assert parts.notifications.accepted[0].control == 1, "behind the record of its topic"
 
 
 WITHOUT_TOPIC = "<wsnt:NotificationMessage><wsnt:Message><n/></wsnt:Message></wsnt:NotificationMessage>"
 
 
 @pytest.mark.parametrize("path", ["plant/other", "{urn:t}a/b"])
-def test_a_message_without_topic_is_on_the_default_one(path: str) -> None:
+def test_the_default_topic(path: str) -> None:
     parts = GatewayParts(topics=TopicSettings(default=path))
     assert parts.post(soap.envelope(soap.notify(soap.message("t:x"), WITHOUT_TOPIC))).status == 202
     assert [each.topic for each in parts.notifications.accepted] == ["{urn:t}x", path]
     assert parts.table.topics.get(TopicPath(path)) is not None
 
 
-def test_a_default_topic_is_subject_to_the_rules_of_topics() -> None:
+def test_rules_of_topics_apply_to_the_default_topic() -> None:
     answer = GatewayParts().post(soap.envelope(soap.notify(WITHOUT_TOPIC)))
     assert (answer.fault, "has no wsnt:Topic" in answer.reason) == ("InvalidTopicExpressionFault", True)
     parts = GatewayParts(GatewaySettings(requires_registration=True), TopicSettings(default="a"))

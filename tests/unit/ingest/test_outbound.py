@@ -1,5 +1,5 @@
-"""Which addresses a stranger can make the gateway store or call: refused at Subscribe and RegisterPublisher, and again
-when it connects; addresses for answers are never called."""
+"""Forbidden addresses of consumers and publishers: refused at Subscribe and RegisterPublisher, and again at connect;
+addresses in addressing headers are never called."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PUBLIC = AddressPolicy()
 
 
 def rule_of(answer: HttpAnswer) -> str:
-    """What a program reads in the fault."""
+    """The machine-readable rule in the fault."""
     code = answer.root.find(f".//{BF}ErrorCode")
     assert code is not None, answer.body
     assert code.get("dialect") == "urn:arborcast:outbound"
@@ -52,7 +52,7 @@ def rule_of(answer: HttpAnswer) -> str:
     ],
 )
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
-def test_addresses_that_may_not_be_reached_are_refused(address: str, rule: str, version: str) -> None:
+def test_forbidden_addresses_are_refused(address: str, rule: str, version: str) -> None:
     parts = GatewayParts(outbound=PUBLIC)
     shown = ""
     for body, fault, element in (
@@ -67,7 +67,7 @@ def test_addresses_that_may_not_be_reached_are_refused(address: str, rule: str, 
     assert parts.control.records == []
 
 
-def test_an_older_client_can_end_what_may_not_be_reached_any_more() -> None:
+def test_older_clients_can_unsubscribe_forbidden_addresses() -> None:
     address = "http://127.0.0.1:9/x"
     parts = GatewayParts(outbound=THIS_MACHINE)
     parts.post(legacy.wsn_process(legacy.subscribe("all:alarm", address)), "/wsnprocess/")
@@ -82,8 +82,8 @@ def test_an_older_client_can_end_what_may_not_be_reached_any_more() -> None:
     [
         ("outside.example", ["1.1.1.1"], False),
         ("inside.example", ["10.7.7.7", "fd00::1"], True),
-        ("mixed.example", ["10.7.7.7", "1.1.1.1"], False),  # one may be reached, and only that one will be
-        ("nowhere.example", [], False),  # it may exist tomorrow
+        ("mixed.example", ["10.7.7.7", "1.1.1.1"], False),  # only the allowed address is called
+        ("nowhere.example", [], False),  # it may exist later
     ],
 )
 def test_names_are_looked_up_at_subscribe(host: str, found: list[str], refused: bool) -> None:
@@ -99,12 +99,12 @@ def test_names_are_looked_up_at_subscribe(host: str, found: list[str], refused: 
     assert answer.status == (500 if refused else 200)
     if refused:
         assert (answer.fault, rule_of(answer)) == ("SubscribeCreationFailedFault", "private")
-        assert "10.7.7.7" not in answer.body.decode(), "addresses inside are not shown"
+        assert "10.7.7.7" not in answer.body.decode(), "private addresses are not shown"
         rejected = parts.post(soap.envelope(soap.register(f"http://{host}/p")))
         assert rejected.fault == "PublisherRegistrationRejectedFault"
 
 
-async def test_a_slow_name_server_does_not_hold_a_subscribe() -> None:
+async def test_a_slow_name_server_does_not_delay_subscribe() -> None:
     release = threading.Event()
 
     def slow(host: str, port: int) -> list[str]:
@@ -112,7 +112,7 @@ async def test_a_slow_name_server_does_not_hold_a_subscribe() -> None:
         return ["10.0.0.1"]
 
     check = DnsCheck(PUBLIC, slow, longest_s=0.05)
-    # More than are looked up at once: the rest is not even queued.
+    # More than the concurrent lookups: the others are not queued.
     found = await asyncio.gather(*(check.refusal(f"http://h{number}.example/") for number in range(40)))
     release.set()
     assert found == [None] * 40
@@ -127,9 +127,9 @@ VALID = {
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in _OPERATIONS}))
-def test_no_address_inside_a_message_is_called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither resolved nor connected to: not in the header and not in the body, whether the message is
-    carried out or refused. The answer is the HTTP response."""
+def test_addresses_in_messages_are_not_called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither resolved nor connected to, in header or body, of accepted and refused messages. The answer is the HTTP
+    response."""
     touched: list[object] = []
     monkeypatch.setattr(socket, "getaddrinfo", lambda *place, **more: touched.append(place))
     uri, _, local = name[1:].partition("}")
@@ -157,7 +157,7 @@ def test_no_address_inside_a_message_is_called(name: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("inner", ["http://10.0.0.1/x", "http://public.example/x"])
-def test_of_two_addresses_the_one_that_is_kept_is_the_one_that_is_judged(inner: str) -> None:
+def test_the_stored_address_is_the_checked_one(inner: str) -> None:
     outer = "http://10.0.0.1/x" if inner != "http://10.0.0.1/x" else "http://public.example/x"
     shapes = (
         f"<wsa:Address>{outer}</wsa:Address><wsa:EndpointReference><wsa:Address>{inner}</wsa:Address>"
@@ -175,11 +175,11 @@ def test_of_two_addresses_the_one_that_is_kept_is_the_one_that_is_judged(inner: 
         assert answer.status in (200, 500)
 
 
-async def test_publishers_are_not_called_where_they_may_not_be() -> None:
-    """Registered while it was allowed, or by a name that leads elsewhere by now: judged when it is called."""
+async def test_forbidden_addresses_of_publishers_are_not_called() -> None:
+    """For earlier registrations and changed names: the address is checked when it is called."""
 
     class Blind(AddressPolicy):
-        """The text is no obstacle; where the name leads is. `localhost` is a name to the resolver."""
+        """Accepts any text; only the resolved address is checked. `localhost` is a name for the resolver."""
 
         def check_url(self, url: str) -> None:
             return None
@@ -196,4 +196,4 @@ async def test_publishers_are_not_called_where_they_may_not_be() -> None:
                 await call(url, policy)
         assert publisher.asked == []
         await call(publisher.url, THIS_MACHINE)
-        assert [asked.operation for asked in publisher.asked] == ["Subscribe"]
+        assert [each.operation for each in publisher.asked] == ["Subscribe"]

@@ -1,4 +1,4 @@
-"""Consumers are asked whether they agree, where the settings require it."""
+"""Proofs that consumers agree to a subscription, if the settings require them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Behaviour = Callable[[BaseHTTPRequestHandler, str, bytes], tuple[int, bytes]]
 
 
 class Consumer(ThreadingHTTPServer):
-    """An endpoint that answers so to a challenge, and as a web hook with a status and an allowed origin."""
+    """An endpoint with this answer to challenges, and with this status and allowed origin as a web hook."""
 
     def __init__(self, behave: Behaviour, hook: tuple[int, str] = (405, "")) -> None:
         self.words: list[str] = []
@@ -65,7 +65,7 @@ def agree(handler: BaseHTTPRequestHandler, word: str, body: bytes) -> tuple[int,
 
 
 def take(handler: BaseHTTPRequestHandler, word: str, body: bytes) -> tuple[int, bytes]:
-    """As any consumer that does not implement it."""
+    """Like a consumer that does not implement the challenge."""
     return 202, b""
 
 
@@ -99,7 +99,7 @@ def subscribe(gateway: GatewayParts, to: str) -> HttpAnswer:
     ("status", "allowed", "agrees"),
     [(200, "*", True), (204, "127.0.0.1", True), (200, "other.example", False), (200, "", False), (405, "*", False)],
 )
-def test_a_receiver_of_cloud_events_agrees_as_a_web_hook(
+def test_receivers_of_cloud_events_agree_as_web_hooks(
     parts: GatewayParts, consumer: Callable[..., Consumer], allowed: str, status: int, agrees: bool
 ) -> None:
     policy = '<p:CloudEvents xmlns:p="urn:arborcast:policy"/>'
@@ -112,14 +112,14 @@ def test_a_receiver_of_cloud_events_agrees_as_a_web_hook(
     assert agrees or words in answer.reason
 
 
-def test_a_consumer_that_agrees_is_asked_once(parts: GatewayParts, consumer: Callable[..., Consumer]) -> None:
-    asked = consumer(agree)
-    for _ in range(2):  # the second renews what was agreed to
-        assert subscribe(parts, asked.url).status == 200
-    assert (len(asked.words), asked.bodies) == (1, [b""]), "an echo of the body must not be an agreement"
-    assert len(asked.words[0]) >= 40
-    assert subscribe(parts, f"{asked.url}other").status == 200
-    assert len(set(asked.words)) == 2, "each time another word"
+def test_a_consumer_is_challenged_once(parts: GatewayParts, consumer: Callable[..., Consumer]) -> None:
+    endpoint = consumer(agree)
+    for _ in range(2):  # the second is a renewal
+        assert subscribe(parts, endpoint.url).status == 200
+    assert (len(endpoint.words), endpoint.bodies) == (1, [b""]), "an echo of the body is no agreement"
+    assert len(endpoint.words[0]) >= 40
+    assert subscribe(parts, f"{endpoint.url}other").status == 200
+    assert len(set(endpoint.words)) == 2, "different challenges"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_consumer_that_agrees_is_asked_once(parts: GatewayParts, consumer: Cal
         take,
         lambda handler, word, body: (200, b""),
         lambda handler, word, body: (200, body),
-        lambda handler, word, body: (200, str(handler.headers).encode()),  # repeats all that it was sent
+        lambda handler, word, body: (200, str(handler.headers).encode()),  # an echo of the headers
         lambda handler, word, body: (200, word[:-1].encode()),
         lambda handler, word, body: (200, word.encode() + b"x" * 5_000),
         lambda handler, word, body: (201, word.encode()),
@@ -146,7 +146,7 @@ def test_without_agreement_there_is_no_subscription(
     assert parts.control.records == []
 
 
-async def test_an_address_that_may_not_be_called_is_not_asked() -> None:
+async def test_forbidden_addresses_are_not_challenged() -> None:
     with Receiver() as receiver:
         with pytest.raises(ConsumerRefused) as refused:
             await OwnershipProof(AddressPolicy()).prove(receiver.url("/"))
@@ -157,10 +157,10 @@ async def test_an_address_that_may_not_be_called_is_not_asked() -> None:
     ("owners", "answered"),
     [
         ([""] * 20, [True] * 16 + [False] * 4),
-        # An owner with many leaves room for others.
+        # One owner leaves slots for others.
         (["anna"] * 10 + ["bert"] * 3, [True] * 4 + [False] * 6 + [True] * 3),
     ],
-    ids=["in all", "of an owner"],
+    ids=["in total", "of an owner"],
 )
 async def test_parallel_proofs_are_limited(
     consumer: Callable[..., Consumer], owners: list[str], answered: list[bool]
@@ -172,16 +172,16 @@ async def test_parallel_proofs_are_limited(
         return agree(handler, word, body)
 
     url, proof = consumer(slow).url, OwnershipProof(THIS_MACHINE)
-    asked = [asyncio.ensure_future(proof.prove(url, owner)) for owner in owners]
-    done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+    proofs = [asyncio.ensure_future(proof.prove(url, owner)) for owner in owners]
+    done, _ = await asyncio.wait(proofs, return_when=asyncio.FIRST_COMPLETED)
     assert done
     release.set()
-    outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    outcomes = await asyncio.gather(*proofs, return_exceptions=True)
     assert [type(each) for each in outcomes] == [type(None) if each else InfrastructureError for each in answered]
     assert not proof._of
 
 
-def test_our_listener_agrees(parts: GatewayParts) -> None:
+def test_the_client_s_listener_agrees(parts: GatewayParts) -> None:
     got: list[object] = []
     with Listener(got.append) as listener:
         assert subscribe(parts, listener.url).status == 200
@@ -190,30 +190,30 @@ def test_our_listener_agrees(parts: GatewayParts) -> None:
     assert got == []
 
 
-def asking(reply_to: str, message_id: str = "urn:uuid:1") -> bytes:
+def request_with(reply_to: str, message_id: str = "urn:uuid:1") -> bytes:
     header = f"<wsa:MessageID>{message_id}</wsa:MessageID>"
     header += f"<wsa:ReplyTo><wsa:Address>{reply_to}</wsa:Address></wsa:ReplyTo>"
     return soap.envelope(soap.notify(soap.message("t:jobs")), header=header)
 
 
 def test_the_reply_to_of_a_request_agrees_once_an_hour(parts: GatewayParts, consumer: Callable[..., Consumer]) -> None:
-    """A server is told to answer there: without it a user could have any public address called."""
-    asked = consumer(agree)
+    """Servers answer to this address: without a proof a user could make them call any public address."""
+    endpoint = consumer(agree)
 
     async def many() -> list[int]:
         broker = "/wsn/NotificationBroker"
-        sent = [parts.request("POST", broker, asking(asked.url, f"urn:{number}")) for number in range(40)]
+        sent = [parts.request("POST", broker, request_with(endpoint.url, f"urn:{number}")) for number in range(40)]
         return [each.status for each in await asyncio.gather(*sent)]
 
     assert asyncio.run(many()) == [202] * 40
-    for url, times in ((asked.url, 1), (f"{asked.url}other", 2)):
-        assert parts.post(asking(url)).status == 202
-        assert len(asked.words) == times
+    for url, times in ((endpoint.url, 1), (f"{endpoint.url}other", 2)):
+        assert parts.post(request_with(url)).status == 202
+        assert len(endpoint.words) == times
     stored = len(parts.notifications.accepted)
-    assert "did not confirm" in parts.post(asking(consumer(take).url)).reason
+    assert "did not confirm" in parts.post(request_with(consumer(take).url)).reason
     assert len(parts.notifications.accepted) == stored
     pull_point = parts.post(soap.envelope("<wsnt:CreatePullPoint/>")).text("Address") or ""
-    assert parts.post(asking(pull_point)).status == 202, "our own pull points need not be asked"
+    assert parts.post(request_with(pull_point)).status == 202, "own pull points need no proof"
 
 
 def test_the_name_of_a_reply_to_is_looked_up_once_a_minute(parts: GatewayParts) -> None:
@@ -225,8 +225,8 @@ def test_the_name_of_a_reply_to_is_looked_up_once_a_minute(parts: GatewayParts) 
         return [found[host]]
 
     parts.gateway.proof, parts.gateway.dns_check = None, DnsCheck(THIS_MACHINE, resolve)
-    assert [parts.post(asking("http://good/a")).status for _ in range(3)] == [202] * 3
-    refused = parts.post(asking("http://inside/a"))
+    assert [parts.post(request_with("http://good/a")).status for _ in range(3)] == [202] * 3
+    refused = parts.post(request_with("http://inside/a"))
     assert ("wsa:ReplyTo" in refused.reason, "may not be reached" in refused.reason) == (True, True)
     assert looked == ["good", "inside"]
 
@@ -238,5 +238,5 @@ def test_a_publisher_on_demand_agrees(parts: GatewayParts, consumer: Callable[..
     silent = consumer(take).url
     assert register(silent, "true").fault == "PublisherRegistrationRejectedFault"
     assert len(parts.registrations) == 0
-    assert register(silent, "false").status == 200, "it is not called"
+    assert register(silent, "false").status == 200, "not called"
     assert register(consumer(agree).url, "true").status == 200

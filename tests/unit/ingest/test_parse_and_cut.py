@@ -1,6 +1,6 @@
-"""What the parser saw and what is cut out of the bytes are the same whatever a request is encoded in.
+"""The parser and the extraction of fragments read the same document, in any encoding.
 
-Of damaged requests, and of any bytes: the fuzz target `encoding`.
+For damaged requests and for arbitrary bytes see the fuzz target `encoding`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.one_reading import hidden, is_taken
 
 pytestmark = pytest.mark.slow
 
-# What Python can write and somebody may claim to have written.
+# Encodings of Python, and names of encodings.
 CODECS = [
     *("utf-8", "utf-8-sig", "ascii", "iso-8859-1", "iso-8859-15", "cp1252", "gbk", "gb18030", "utf-16", "utf-16-le"),
     *("utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "utf-7", "shift_jis", "johab", "big5", "euc-jp", "iso-2022-jp"),
@@ -40,7 +40,7 @@ PIECES = [
     *("<b/>", "<b>x</b>", "<!-- <b> -->", "<![CDATA[</a>]]>", "&#60;", "&lt;b&gt;", "<?p <b> ?>", 'x="1"'),
     *(hidden("t:theirs"), "+ADw-b+AD4-", "\x1b$B", "~{<b~}"),
 ]
-SPEAKS_TWICE = soap.envelope(soap.notify(soap.message("t:mine", f"<a>{hidden('t:alarms')}</a>"))).decode()
+TWO_READINGS = soap.envelope(soap.notify(soap.message("t:mine", f"<a>{hidden('t:alarms')}</a>"))).decode()
 BACKSLASH = soap.envelope(soap.notify(soap.message("t:mine", "<a>\\~</a>"))).decode()
 PAYLOADS = st.lists(st.sampled_from(PIECES), max_size=5).map("".join)
 
@@ -48,13 +48,13 @@ PAYLOADS = st.lists(st.sampled_from(PIECES), max_size=5).map("".join)
 def encoded(text: str, codec: str) -> bytes:
     try:
         return text.encode(codec, "ignore")
-    except UnicodeError:  # utf-7 and idna have texts that they cannot leave anything out of
+    except UnicodeError:  # utf-7 and idna do not support "ignore" for all texts
         return text.encode()
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """A Notify in some encoding, and what its Content-Type says: each may tell the truth, something else or nothing."""
+    """A Notify in some encoding, with a right, a wrong or no encoding in declaration and Content-Type."""
     codec = draw(st.sampled_from(CODECS))
     names = st.one_of(st.just(codec), st.just(codec.removesuffix("-le").removesuffix("-be")), st.sampled_from(NAMES))
     text = soap.envelope(soap.notify(soap.message("t:mine", f"<a>{draw(PAYLOADS)}</a>"))).decode()
@@ -68,10 +68,10 @@ def requests(draw: st.DrawFn) -> tuple[bytes, bytes]:
 
 @settings(max_examples=200, deadline=None)
 @given(requests())
-@example((f'<?xml version="1.0" encoding="UTF-16"?>{SPEAKS_TWICE}'.encode("utf-16-be"), b"text/xml"))
+@example((f'<?xml version="1.0" encoding="UTF-16"?>{TWO_READINGS}'.encode("utf-16-be"), b"text/xml"))
 @example(((f'<?xml version="1.0" encoding="Shift_JIS"?>{BACKSLASH}').encode("shift_jis"), b"text/xml"))
 @example(((f'<?xml version="1.0" encoding="Johab"?>{BACKSLASH}').encode("johab"), b"text/xml"))
-def test_whatever_it_is_encoded_in_and_says(request: tuple[bytes, bytes]) -> None:
+def test_any_encoding_and_declaration(request: tuple[bytes, bytes]) -> None:
     is_taken(*request)
 
 
@@ -80,8 +80,8 @@ def test_whatever_it_is_encoded_in_and_says(request: tuple[bytes, bytes]) -> Non
 @example((b"<\0a\0/\0>\0", b""), b"")
 @example((codecs.BOM_UTF32_LE + "<a/>".encode("utf-32-le"), b""), b"")
 @example((b"Lo\xa7\x94", b""), b"")
-def test_nothing_is_left_to_be_recognised(request: tuple[bytes, bytes], more: bytes) -> None:
-    """What is handed to libxml2 has nothing of what it recognises encodings by, but for UTF-8."""
+def test_libxml2_gets_utf_8_only(request: tuple[bytes, bytes], more: bytes) -> None:
+    """The text for libxml2 is detected as no other encoding than UTF-8."""
     body, content_type = request
     try:
         text = as_utf8(body + more, content_type)
@@ -107,9 +107,7 @@ def test_nothing_is_left_to_be_recognised(request: tuple[bytes, bytes], more: by
         ("GB2312", b"", "gbk", ""),
     ],
 )
-def test_a_mark_goes_before_the_charset_and_that_before_the_declaration(
-    declared: str, mark: bytes, codec: str, content_type: str
-) -> None:
+def test_precedence_of_mark_charset_and_declaration(declared: str, mark: bytes, codec: str, content_type: str) -> None:
     text = soap.envelope(soap.notify(soap.message(payload="<a>é</a>"))).decode()
     if declared:
         text = f"<?xml version='1.0' encoding='{declared}'?>{text}"
@@ -127,7 +125,9 @@ TWICE = b"<?xml version='1.0'?><?xml version='1.0' encoding='latin1'?><a/>"
     ("body", "content_type", "why"),
     [
         pytest.param("<?xml version='1.0' encoding='utf-16'?><a/>".encode("utf-16-be"), b"", "NUL", id="no mark"),
-        pytest.param(b"<?xml version='1.0' encoding='utf-16'?><a/>", b"", "no byte-order mark", id="a wrong claim"),
+        pytest.param(
+            b"<?xml version='1.0' encoding='utf-16'?><a/>", b"", "no byte-order mark", id="a wrong declaration"
+        ),
         pytest.param(b"<a/>", b"text/xml; charset=utf-16be", "no byte-order mark", id="a byte order and no mark"),
         pytest.param(codecs.BOM_UTF16_LE + b"<\0a", b"", "truncated data", id="half a character"),
         pytest.param("<a>é</a>".encode("latin-1"), b"", "its declared encoding", id="undeclared Latin-1"),
@@ -143,9 +143,9 @@ def test_refusals_of_encodings(body: bytes, content_type: bytes, why: str) -> No
 
 
 def test_no_text_is_hidden_in_the_other_byte_order(parts: GatewayParts) -> None:
-    """A Notify for the sender's own topic, that in the other byte order is one for another's topic: no later message
-    may be taken for one of the sender's."""
-    text = f'<?xml version="1.0" encoding="UTF-16"?>{SPEAKS_TWICE}'
+    """In the other byte order this Notify for the sender's topic is one for another topic: no later message may be
+    stored as one of the sender's."""
+    text = f'<?xml version="1.0" encoding="UTF-16"?>{TWO_READINGS}'
     answer = parts.post(text.encode("utf-16-be"), content_type="text/xml")
     assert (answer.status, "byte-order mark" in answer.reason) == (400, True)
     assert parts.post(codecs.BOM_UTF16_BE + text.encode("utf-16-be"), content_type="text/xml").status == 202

@@ -1,5 +1,4 @@
-"""p:Publication, as a publisher sends it: until when its messages are valid, of which type and how
-urgent they are."""
+"""p:Publication: the validity, type and priority of messages."""
 
 from __future__ import annotations
 
@@ -47,17 +46,17 @@ def accepted(*publications: str, messages: int = 1, header: str = "") -> list[No
         ('Lifespan="PT1M" ValidUntil="2026-01-01T00:00:10Z"', NOW_MS + 10_000),
         ('ValidUntil="9999-12-31T23:59:59Z"', 0),
         ("", 0),
-        # A time that is over is no mistake: it was on its way for too long.
+        # A past time is no error: the message was delayed.
         ('ValidUntil="2025-12-31T23:59:59Z"', NOW_MS - 1_000),
         ('ValidUntil="1960-01-01T00:00:00Z"', 1),
     ],
 )
-def test_the_validity_is_fixed_when_a_message_is_accepted(attributes: str, until_ms: int) -> None:
+def test_validity_is_computed_at_acceptance(attributes: str, until_ms: int) -> None:
     (only,) = accepted(publication(attributes))
     assert only.valid_until_ms == until_ms
 
 
-def test_each_message_has_the_publications_with_its_number() -> None:
+def test_publications_apply_to_messages_by_number() -> None:
     found = accepted(
         publication('Messages="1 3" Lifespan="PT2S" Reliable="true" Priority="-5"'),
         publication('Messages="2" Type="{urn:plant}alarm" Reliable=" 1 "'),
@@ -83,7 +82,7 @@ def test_a_topic_may_be_reliable(parts: GatewayParts, routing: str, reliable: bo
     assert [each.reliable for each in parts.notifications.accepted] == [reliable] * 3 + [False]
 
 
-def test_a_header_block_for_us_is_read_where_there_are_messages() -> None:
+def test_a_header_block_applies_to_requests_with_messages() -> None:
     for must, until_ms in (
         ("", NOW_MS + 2_000),
         (' s:mustUnderstand="1"', NOW_MS + 2_000),
@@ -165,7 +164,7 @@ def test_a_publication_inside_a_message_is_refused(parts: GatewayParts) -> None:
         (7, 'Lifespan="PT2S"', 7),
         (7, 'Priority="0"', 0),
         (7, 'Priority="-3"', -3),
-        # A directory may say more than there is.
+        # Values from a directory may be out of range.
         (10**9, "", 100),
         (-(10**9), "", -100),
     ],
@@ -203,7 +202,7 @@ def test_older_clients_and_post_publish(parts: GatewayParts) -> None:
     assert len(parts.notifications.accepted) == 4
 
 
-def test_messages_of_a_pull_point_have_a_validity(parts: GatewayParts) -> None:
+def test_validity_of_messages_in_a_pull_point(parts: GatewayParts) -> None:
     point = pulling.create(parts)
     message = soap.notify(soap.message(), soap.message(), publication('Messages="2" Lifespan="PT2S"'))
     assert parts.post(soap.envelope(message), point).status == 202
@@ -220,6 +219,6 @@ def test_types_of_topics() -> None:
     assert "message 2 is of the type {urn:plant}alarm" in answer.reason
     assert "{urn:plant}reading n" in answer.reason
     assert notified(parts, publication('Type="{urn:plant}reading"')).status == 202
-    # A topic without types takes all of them, and one that is not there yet has none.
+    # A topic without types accepts all, also a new topic.
     assert parts.post(soap.envelope(soap.notify(soap.message("t:c", "<other/>")))).status == 202
     assert len(parts.notifications.accepted) == 3

@@ -1,4 +1,4 @@
-"""Who waits at a pull point, and whose the messages are that were handed out: claimed, settled, returned."""
+"""Pull points: waiting clients, and claimed, settled and returned messages."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.support.pulling import create, fill, get, payloads
 
 
 async def pulled(parts: GatewayParts, path: str, maximum: int | None = None) -> list[str]:
-    """The payloads of an answer that has left."""
+    """The payloads of an answer that was sent."""
     answer = await parts.request("POST", path, get(maximum))
     await parts.pulls.close()
     return payloads(answer)
 
 
 async def pull_by(parts: GatewayParts, path: str, send: Callable[[object], Awaitable[None]], *, leaves: bool) -> None:
-    """A GetMessages on a connection of this kind, whose client may leave while it waits."""
+    """A GetMessages on a connection with this `send`; the client may disconnect while it waits."""
     body = get(attributes=f'xmlns:p="{PULL}" p:Wait="PT60S"' if leaves else "")
     pieces: list[dict[str, object]] = [{"type": "http.request", "body": body, "more_body": False}]
     pieces += [{"type": "http.disconnect"}] * leaves
@@ -42,14 +42,14 @@ async def pull_by(parts: GatewayParts, path: str, send: Callable[[object], Await
     await asyncio.wait_for(parts.app(scope, receive, send), 45)
 
 
-def test_an_answer_is_settled_once_it_has_left(parts: GatewayParts) -> None:
+def test_messages_are_settled_after_the_answer_is_sent(parts: GatewayParts) -> None:
     path = create(parts)
     fill(parts, path, "1")
     assert asyncio.run(pulled(parts, path)) == ["1"]
     assert [type(record) for _, record in parts.pull_log.records] == [StoredMessage, Claimed, Settled]
 
 
-def test_expired_messages_are_not_handed_out(parts: GatewayParts) -> None:
+def test_expired_messages_are_not_delivered(parts: GatewayParts) -> None:
     path = create(parts)
     over = '<p:Publication xmlns:p="urn:arborcast:policy" ValidUntil="2020-01-01T00:00:00Z" Messages="{}"/>'
     messages = [soap.message(payload=f'<o:order xmlns:o="urn:o">{number}</o:order>') for number in range(1, 5)]
@@ -60,7 +60,7 @@ def test_expired_messages_are_not_handed_out(parts: GatewayParts) -> None:
     assert (parts.pulls.expired, parts.pulls.delivered, parts.pull_log.store.ids()) == (3, 2, [])
 
 
-def test_messages_that_did_not_reach_the_client_wait_again(parts: GatewayParts) -> None:
+def test_messages_of_a_failed_answer_are_returned(parts: GatewayParts) -> None:
     path = create(parts)
 
     async def broken(_: object) -> None:
@@ -70,7 +70,7 @@ def test_messages_that_did_not_reach_the_client_wait_again(parts: GatewayParts) 
         pass
 
     async def hang_up() -> None:
-        await pull_by(parts, path, ignore, leaves=True)  # before there is a message
+        await pull_by(parts, path, ignore, leaves=True)  # before a message arrives
         await parts.pulls.close()
 
     async def lose() -> None:
@@ -86,8 +86,8 @@ def test_messages_that_did_not_reach_the_client_wait_again(parts: GatewayParts) 
     assert payloads(parts.post(get(), path)) == ["1"]
 
 
-async def meanwhile(parts: GatewayParts, path: str, body: str) -> HttpAnswer:
-    """The answer to a GetMessages that waits when another request arrives."""
+async def answer_during(parts: GatewayParts, path: str, body: str) -> HttpAnswer:
+    """The answer to a GetMessages that waits when this request arrives."""
     waiting = asyncio.create_task(parts.request("POST", path, get(attributes=f'xmlns:p="{PULL}" p:Wait="PT60S"')))
     while not parts.pulls.waiting_clients:
         await asyncio.sleep(0)
@@ -95,16 +95,16 @@ async def meanwhile(parts: GatewayParts, path: str, body: str) -> HttpAnswer:
     return await asyncio.wait_for(waiting, 45)
 
 
-def test_get_messages_waits_for_the_first_one_or_the_end_of_the_pull_point(parts: GatewayParts) -> None:
+def test_get_messages_waits_for_a_message_or_the_end(parts: GatewayParts) -> None:
     path = create(parts)
     late = soap.notify(soap.message(payload='<o:order xmlns:o="urn:o">late</o:order>'))
-    assert payloads(asyncio.run(meanwhile(parts, path, late))) == ["late"]
+    assert payloads(asyncio.run(answer_during(parts, path, late))) == ["late"]
     assert parts.pulls.waiting_clients == 0
     other = create(parts)
-    assert asyncio.run(meanwhile(parts, other, "<wsnt:DestroyPullPoint/>")).fault == "ResourceUnknownFault"
+    assert asyncio.run(answer_during(parts, other, "<wsnt:DestroyPullPoint/>")).fault == "ResourceUnknownFault"
 
 
-def test_a_wait_is_a_duration_and_no_longer_than_the_setting() -> None:
+def test_durations_and_maximum_of_a_wait() -> None:
     parts = GatewayParts(GatewaySettings(pull_max_wait_s=0.01, pull_wait_s=1_000))
     path = create(parts)
     assert payloads(parts.post(get(), path)) == []
@@ -114,8 +114,8 @@ def test_a_wait_is_a_duration_and_no_longer_than_the_setting() -> None:
     assert "'10' is not a duration" in answer.reason
 
 
-def test_a_claim_of_messages_that_exclude_each_other_is_returned(parts: GatewayParts) -> None:
-    """Another gateway had the message in the middle, and returns it between our look and our claim."""
+def test_a_claim_of_conflicting_messages_is_returned(parts: GatewayParts) -> None:
+    """Another gateway returns its claim of the second message between the read and the claim of this gateway."""
     path = create(parts)
     point = path.rpartition("/")[2]
     for text, identifier in (("1", "x"), ("2", "x"), ("3", "y")):
@@ -152,11 +152,11 @@ def test_nothing_is_lost_while_the_log_cannot_be_written(parts: GatewayParts) ->
 
 
 async def parts_are_current() -> None:
-    """The control log is read to its end."""
+    """The control log has been read to its end."""
 
 
 class SweepingGateway:
-    """Another gateway over the same log, with clocks of its own."""
+    """Another gateway with the same log and its own clocks."""
 
     def __init__(self, parts: GatewayParts) -> None:
         self.wall, self.steady = 1_000_000.0, 0.0
@@ -173,14 +173,14 @@ class SweepingGateway:
         )
 
     async def open_claims(self, later: float = 0.0) -> list[str]:
-        """Those that are open after it has swept, so many seconds later."""
+        """The open claims after a sweep, this number of seconds later."""
         self.steady += later
         await self._queues.sweep(parts_are_current)
         return [claim for _, claim, _ in self._store.open_claims()]
 
 
-def test_claims_do_not_depend_on_clocks_that_are_set(parts: GatewayParts) -> None:
-    """Claims count by how long they were seen open: whatever clock wrote them, and whatever becomes of ours."""
+def test_claims_do_not_depend_on_the_wall_clock(parts: GatewayParts) -> None:
+    """Claims time out after they have been open for claim_s, whatever clock wrote them."""
     path = create(parts)
     identifier = path.rpartition("/")[2]
     fill(parts, path, "1", "2", "3")
@@ -197,10 +197,10 @@ def test_claims_do_not_depend_on_clocks_that_are_set(parts: GatewayParts) -> Non
         gateway.wall += 3_600
         assert await gateway.open_claims(29) == ["right", "ahead", "behind"]
         gateway.wall -= 7_200
-        # One that comes now has only the times in them to go by, and what is over by these is over.
+        # A new gateway has only the times in the claims, and returns those that are over.
         assert await SweepingGateway(parts).open_claims() == ["right", "ahead"]
         assert await gateway.open_claims(2) == []
-        # One from before its start holds up a gateway no longer than any other.
+        # A claim from before its start lasts no longer than others.
         started = SweepingGateway(parts)
         await log.commit([(identifier, Claimed("old", 0, 0, round((started.wall + 3_600) * 1000)))])
         assert (await started.open_claims(), await started.open_claims(31)) == (["old"], [])
@@ -209,14 +209,14 @@ def test_claims_do_not_depend_on_clocks_that_are_set(parts: GatewayParts) -> Non
     assert log.store.waiting(identifier) == 3
 
 
-def test_abandoned_claims_are_returned_and_unknown_ids_forgotten(parts: GatewayParts) -> None:
+def test_abandoned_claims_are_returned_and_unknown_ids_removed(parts: GatewayParts) -> None:
     path = create(parts)
     identifier = path.rpartition("/")[2]
     fill(parts, path, "1")
 
     async def sweep() -> None:
         await parts.pull_log.commit([(identifier, Claimed("dead", 0, 0, until_ms=1))])
-        await parts.pull_log.commit([("nobody's", StoredMessage(b"<a/>"))])
+        await parts.pull_log.commit([("unknown", StoredMessage(b"<a/>"))])
         await parts.pulls.sweep(parts_are_current)
         assert parts.pull_log.store.ids() == [identifier]
 
@@ -225,8 +225,8 @@ def test_abandoned_claims_are_returned_and_unknown_ids_forgotten(parts: GatewayP
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_messages_of_a_pull_point_whose_record_comes_late_stay(parts: GatewayParts, reads: bool) -> None:
-    """The control log may be read seconds later than the log of the messages, also by all gateways."""
+def test_messages_before_the_record_of_their_pull_point_stay(parts: GatewayParts, reads: bool) -> None:
+    """The control log may be read seconds after the log of messages, by all gateways."""
     known: set[str] = set()
     queues = PullQueues(
         parts.pull_log.store, parts.pull_log, known.__contains__, claim_s=30, max_bytes=1_000, max_nodes=1_000
@@ -246,17 +246,17 @@ def test_messages_of_a_pull_point_whose_record_comes_late_stay(parts: GatewayPar
     assert parts.pull_log.store.ids() == ["late"]
 
 
-def test_settled_records_stay_for_traces_for_a_time_and_a_size() -> None:
+def test_settled_records_are_kept_by_time_and_size() -> None:
     settled = SettledRecords(kept_s=100, kept_bytes=1_000)
     assert settled.end(0, 0, 10) == 0
     assert settled.end(60, 500, 20) == 0
     assert settled.end(100, 600, 30) == 10, "old enough"
-    assert settled.end(110, 1_600, 40) == 30, "enough bytes behind it"
+    assert settled.end(110, 1_600, 40) == 30, "enough later bytes"
     assert settled.end(1_000, 1_600, 40) == 40
     assert settled.end(1_001, 1_600, 40) == 0
 
 
-def test_a_view_counts_the_bytes_of_the_messages_that_it_reads() -> None:
+def test_a_view_counts_the_bytes_of_messages() -> None:
     view = PullView(KafkaSettings(), PullLimits(10, 1_000, 1_000), lambda _: None, lambda _: None)
     records: tuple[PullRecord, ...] = (StoredMessage(b"<a/>"), Claimed("c", 0, 0, 1), StoredMessage(b"<bc/>"))
     for offset, record in enumerate(records):

@@ -1,4 +1,4 @@
-"""Work queues, as the gateway takes part in them: who may serve one, and what is a request."""
+"""Work queues at the gateway: servers and requests."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def test_a_pull_point_serves_no_queue(parts: GatewayParts) -> None:
     refused(parts, serving(url=str(made.text("Address"))), "pull point")
 
 
-def test_what_is_published_on_a_queue_is_a_request_and_no_current_message(parts: GatewayParts) -> None:
+def test_messages_on_a_queue_are_requests(parts: GatewayParts) -> None:
     parts.post(soap.envelope(soap.notify(soap.message("t:jobs"), soap.message("t:plain"))))
     assert [each.queue for each in parts.notifications.accepted] == [True, False]
     assert parts.gateway.retains(QUEUE) is False
 
 
-def asking(reply_to: str, *messages: str, message_id: str = "urn:uuid:1") -> bytes:
+def request_with(reply_to: str, *messages: str, message_id: str = "urn:uuid:1") -> bytes:
     header = f"<wsa:MessageID>{message_id}</wsa:MessageID>" * bool(message_id)
     header += f"<wsa:ReplyTo>{reply_to}</wsa:ReplyTo>" * bool(reply_to)
     return soap.envelope(soap.notify(*(messages or (soap.message("t:jobs"),))), header=header)
@@ -100,14 +100,14 @@ USER = (
 
 
 def test_requests_have_a_bounded_reply_to(parts: GatewayParts) -> None:
-    assert parts.post(asking(USER)).status == 202
-    # SOAP stacks write a ReplyTo by themselves.
-    assert parts.post(asking("<wsa:Address>ftp://nowhere/</wsa:Address>", soap.message("t:plain"))).status == 202
-    assert parts.post(asking(USER.replace("me<", "m" * 16_000 + "<"))).status == 202
-    assert "a ReplyTo has" in parts.post(asking(USER.replace("me<", "m" * 16_400 + "<"))).reason
-    asked, plain, _ = parts.notifications.accepted
-    assert (asked.message_id, plain.reply_to) == ("urn:uuid:1", None)
-    assert asked.reply_to == EndpointReference("http://user:8080/answers", ('<u:who xmlns:u="urn:u">me</u:who>',))
+    assert parts.post(request_with(USER)).status == 202
+    # SOAP stacks add a ReplyTo by default.
+    assert parts.post(request_with("<wsa:Address>ftp://nowhere/</wsa:Address>", soap.message("t:plain"))).status == 202
+    assert parts.post(request_with(USER.replace("me<", "m" * 16_000 + "<"))).status == 202
+    assert "a ReplyTo has" in parts.post(request_with(USER.replace("me<", "m" * 16_400 + "<"))).reason
+    stored, plain, _ = parts.notifications.accepted
+    assert (stored.message_id, plain.reply_to) == ("urn:uuid:1", None)
+    assert stored.reply_to == EndpointReference("http://user:8080/answers", ('<u:who xmlns:u="urn:u">me</u:who>',))
 
 
 RIGHTS = """
@@ -128,7 +128,7 @@ groups = ["operators"]
 """
 
 
-def answering(relates_to: str = "urn:uuid:1", topic: str = "t:jobs", mark: str = "") -> bytes:
+def answer_with(relates_to: str = "urn:uuid:1", topic: str = "t:jobs", mark: str = "") -> bytes:
     related = f"<wsa:RelatesTo>{relates_to}</wsa:RelatesTo>" * bool(relates_to)
     producer = (
         "<wsnt:ProducerReference><wsa:Address>urn:me</wsa:Address>"
@@ -141,41 +141,41 @@ def answering(relates_to: str = "urn:uuid:1", topic: str = "t:jobs", mark: str =
     )
 
 
-def test_a_server_answers_into_the_pull_point_of_a_request_only(tmp_path: Path) -> None:
-    """The job marks each request for the server that it gives it to; and whoever asks names a pull point of its own."""
+def test_servers_may_answer_to_pull_points_of_their_requests(tmp_path: Path) -> None:
+    """The job sends a permission with each request to a server; users may only name their own pull points."""
     parts = guarded(tmp_path, Clock(), RIGHTS)
     parts.have_topics(QUEUE, queue=True)
     create = soap.envelope("<wsnt:CreatePullPoint/>")
     made = parts.post(create, "/wsn/CreatePullPoint", authorization=ANNA).text("Address") or ""
     path = made.removeprefix("http://127.0.0.1:8080")
-    request = asking(f"<wsa:Address>{made}</wsa:Address>")
+    request = request_with(f"<wsa:Address>{made}</wsa:Address>")
     assert "that does not exist" in parts.post(request, authorization=BERT).reason
     assert parts.post(request, authorization=ANNA).status == 202
     assert parts.post(serving(), authorization=OLGA).status == 200
 
     now_ms = times.to_ms(parts.now)
-    asked = ServedRequest(path.rpartition("/")[2], "urn:uuid:1", "olga")
+    stored = ServedRequest(path.rpartition("/")[2], "urn:uuid:1", "olga")
 
     def marked(until_ms: int = now_ms, **changes: str) -> str:
-        return write_answer_mark(asked._replace(**changes), until_ms, RESULT_KEYS)
+        return write_answer_mark(stored._replace(**changes), until_ms, RESULT_KEYS)
 
     good = marked()
     for wrong in (
-        answering(),
+        answer_with(),
         soap.envelope(soap.notify()),
-        answering(mark="1"),
-        answering(mark=f"{now_ms + 1}.{good.partition('.')[2]}"),
-        answering(mark=good.replace(".k.", ".j.")),
-        answering(relates_to="", mark=good),
-        answering(relates_to="urn:uuid:2", mark=good),
-        answering(mark=marked(now_ms - 1)),
-        answering(mark=marked(server="bert")),
-        answering(mark=marked(point="another")),
+        answer_with(mark="1"),
+        answer_with(mark=f"{now_ms + 1}.{good.partition('.')[2]}"),
+        answer_with(mark=good.replace(".k.", ".j.")),
+        answer_with(relates_to="", mark=good),
+        answer_with(relates_to="urn:uuid:2", mark=good),
+        answer_with(mark=marked(now_ms - 1)),
+        answer_with(mark=marked(server="bert")),
+        answer_with(mark=marked(point="another")),
     ):
         assert parts.post(wrong, path, authorization=OLGA).fault == "ResourceUnknownFault"
-    assert parts.post(answering(mark=good), path, authorization=BERT).fault == "ResourceUnknownFault"
+    assert parts.post(answer_with(mark=good), path, authorization=BERT).fault == "ResourceUnknownFault"
     assert parts.pull_log.records == []
-    assert parts.post(answering(mark=good), path, authorization=OLGA).status == 202
+    assert parts.post(answer_with(mark=good), path, authorization=OLGA).status == 202
     taken = parts.post(soap.envelope("<wsnt:GetMessages/>"), path, authorization=ANNA)
     assert taken.text("RelatesTo") == "urn:uuid:1"
 
@@ -183,13 +183,13 @@ def test_a_server_answers_into_the_pull_point_of_a_request_only(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (asking("<wsa:Address>ftp://nowhere/</wsa:Address>"), "wsa:ReplyTo"),
-        (asking("<wsa:Address>http://169.254.169.254/</wsa:Address>"), "wsa:ReplyTo"),
-        (asking(USER, message_id=""), "wsa:MessageID"),
-        (asking(USER, soap.message("t:jobs"), soap.message("t:jobs")), "one message"),
+        (request_with("<wsa:Address>ftp://nowhere/</wsa:Address>"), "wsa:ReplyTo"),
+        (request_with("<wsa:Address>http://169.254.169.254/</wsa:Address>"), "wsa:ReplyTo"),
+        (request_with(USER, message_id=""), "wsa:MessageID"),
+        (request_with(USER, soap.message("t:jobs"), soap.message("t:jobs")), "one message"),
     ],
 )
-def test_where_no_answer_could_go_the_request_is_refused(parts: GatewayParts, body: bytes, words: str) -> None:
+def test_requests_without_a_reply_address_are_refused(parts: GatewayParts, body: bytes, words: str) -> None:
     answer = parts.post(body)
     assert answer.status in (400, 500)
     assert words in answer.reason
@@ -203,7 +203,7 @@ SAME = (
 
 
 def test_equal_requests(parts: GatewayParts) -> None:
-    """By their canonical payload and key; long ones byte for byte."""
+    """Equal by canonical payload and key, long payloads by their bytes."""
     long = SAME[0].replace("<!-- -->", "x" * 20_000)
     requests = [(SAME[0], ""), (SAME[1], ""), ("<job/>", ""), (SAME[0], "k"), (SAME[1], "k")]
     requests += [(long, ""), (long, ""), (long.replace(' a="1"', "  a='1'"), ""), (long, "k")]

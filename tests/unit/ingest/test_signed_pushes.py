@@ -1,4 +1,4 @@
-"""The client's side of signing: what it asks for, and what its listener lets through."""
+"""Signing in the client: its requests, and the pushes that its listener accepts."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ SETTINGS = SecretSettings(credentials_over_http=True)
 @pytest.fixture
 def parts() -> GatewayParts:
     parts = GatewayParts()
-    parts.now = utc_now()  # the listener's clock goes on
+    parts.now = utc_now()  # the listener uses the real clock
     parts.gateway.protector = Protector(SETTINGS, KEYS)
     return parts
 
 
 def push(parts: GatewayParts, address: str, now_s: float | None = None, spoil: bytes = b"") -> requests.Response:
-    """What a worker would send to this subscription now."""
+    """A worker's push to this subscription."""
     (subscription,) = parts.table.subscriptions()
     request = Envelope(subscription, Vault(SETTINGS, KEYS)).request(
         [Notification("n1", TopicPath("plant"), b"<x/>", 0)], 1, now_s
@@ -42,13 +42,13 @@ def push(parts: GatewayParts, address: str, now_s: float | None = None, spoil: b
     return requests.post(address, request.body + spoil, headers=dict(request.headers), timeout=60)
 
 
-def test_a_listener_hands_over_what_is_signed_and_nothing_else(parts: GatewayParts, url: str) -> None:
+def test_a_listener_accepts_signed_pushes_only(parts: GatewayParts, url: str) -> None:
     got: list[ReceivedMessage] = []
     secret = new_secret()
     verify = SignedWith(secret)
     with Listener(got.append, verify=verify) as listener, Client(url) as client:
         subscription = client.subscribe("plant", to=listener.url, secret=secret)
-        assert subscription.secret == "", "it is not told what it said itself"
+        assert subscription.secret == "", "a given secret is not returned"
         assert push(parts, listener.url).status_code == 202
         spoiled = push(parts, listener.url, spoil=b" ")
         assert (spoiled.status_code, spoiled.text) == (
@@ -61,7 +61,7 @@ def test_a_listener_hands_over_what_is_signed_and_nothing_else(parts: GatewayPar
         assert requests.post(listener.url, b"<x/>", timeout=60).status_code == 401
 
         fresh = client.rotate_secret(subscription, overlap=timedelta(hours=1))
-        assert push(parts, listener.url).status_code == 202, "the old secret goes on signing"
+        assert push(parts, listener.url).status_code == 202, "also signed with the old secret"
         verify.trust(fresh)
         assert push(parts, listener.url).status_code == 202
         given = new_secret()
@@ -70,7 +70,7 @@ def test_a_listener_hands_over_what_is_signed_and_nothing_else(parts: GatewayPar
     assert len(got) == 3
 
 
-def test_a_secret_that_the_broker_makes_is_told_once(parts: GatewayParts, url: str) -> None:
+def test_a_generated_secret_is_returned_once(parts: GatewayParts, url: str) -> None:
     with FuturesClient(url) as client:
         subscription = client.subscribe("plant", to="http://h/", signed=True).result(120)
         assert subscription.secret.startswith("whsec_")
@@ -86,10 +86,10 @@ def test_credentials(parts: GatewayParts, url: str) -> None:
         assert isinstance(headers, dict)
         got.append(headers.get("authorization", ""))
 
-    wanted = Credentials("user", "<p&w>")
-    assert "<p&w>" not in repr(wanted)
+    given = Credentials("user", "<p&w>")
+    assert "<p&w>" not in repr(given)
     with Listener(lambda _: None, verify=verify) as listener, Client(url) as client:
-        subscription = client.subscribe("plant", to=listener.url, credentials=wanted)
+        subscription = client.subscribe("plant", to=listener.url, credentials=given)
         push(parts, listener.url)
         client.set_credentials(subscription, Credentials(bearer="t.o-k"))
         push(parts, listener.url)
@@ -100,7 +100,7 @@ def test_credentials(parts: GatewayParts, url: str) -> None:
     assert got == ["Basic dXNlcjo8cCZ3Pg==", "Bearer t.o-k", ""]
 
 
-def test_what_a_verification_is_given() -> None:
+def test_invalid_secrets_and_missing_signatures() -> None:
     with pytest.raises(SecretError):
         SignedWith("guess")
     with pytest.raises(SignatureError):

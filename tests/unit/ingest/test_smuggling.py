@@ -1,7 +1,7 @@
-"""Requests that a proxy in front of us and we might cut at different places: refused, and nothing behind them is read.
+"""Request smuggling: requests that a proxy and the gateway may delimit differently are refused, with the rest unread.
 
-A second request that passes a proxy inside the first one has the proxy's authority. So of a request whose end can be
-read in two ways none is carried out, and the connection ends.
+A second request hidden in the first would have the proxy's authority. A request whose end is ambiguous is not carried
+out, and the connection ends.
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ TAKEN = {
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[tuple[GatewayParts, int]]:
-    parts = GatewayParts(GatewaySettings(host=EVERYWHERE))  # on loopback, names of others are refused
+    parts = GatewayParts(GatewaySettings(host=EVERYWHERE))  # on loopback other host names are refused
     with served(parts) as port:
         yield parts, port
 
 
 def answers(port: int, sent: bytes, most: int) -> list[bytes]:
-    """So many answers, fewer if the other side closes the connection."""
+    """Up to `most` answers."""
     received = b""
     with connected(port) as one:
         one.sendall(sent)
@@ -117,7 +117,7 @@ def answers(port: int, sent: bytes, most: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_no_request_hides_behind_another(gateway: tuple[GatewayParts, int], name: str) -> None:
+def test_no_hidden_request_is_read(gateway: tuple[GatewayParts, int], name: str) -> None:
     parts, port = gateway
     before = len(parts.notifications.accepted)
     (answer,) = answers(port, REFUSED[name] + NOTIFY, 99)
@@ -128,7 +128,7 @@ def test_no_request_hides_behind_another(gateway: tuple[GatewayParts, int], name
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_requests_with_one_end_are_taken(gateway: tuple[GatewayParts, int], name: str) -> None:
+def test_unambiguous_requests_are_accepted(gateway: tuple[GatewayParts, int], name: str) -> None:
     parts, port = gateway
     before = len(parts.notifications.accepted)
     found = [each[:3] for each in answers(port, TAKEN[name] + NOTIFY, 2)]
@@ -136,7 +136,7 @@ def test_requests_with_one_end_are_taken(gateway: tuple[GatewayParts, int], name
     assert len(parts.notifications.accepted) == before + len(found)
 
 
-def test_trailers_change_nothing(gateway: tuple[GatewayParts, int]) -> None:
+def test_trailers_are_ignored(gateway: tuple[GatewayParts, int]) -> None:
     parts, port = gateway
     before = len(parts.notifications.accepted)
     trailer = CHUNKED[:-2] + b"Authorization: Basic eA==\r\nContent-Length: 0\r\n\r\n"

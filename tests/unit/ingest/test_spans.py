@@ -1,4 +1,4 @@
-"""The gateway's spans. What is not installed is not tested: the extra `otel`."""
+"""The gateway's spans; skipped without the extra `otel`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def traced(ratio: float) -> tuple[GatewayParts, InMemorySpanExporter]:
     return parts, exporter
 
 
-def test_an_accepted_notification_carries_the_span_that_accepted_it() -> None:
+def test_notifications_carry_the_context_of_their_span() -> None:
     parts, exporter = traced(0.0)
     parts.post(soap.envelope(soap.notify(soap.message(), soap.message())), traceparent=PUBLISHER)
     append, notify = exporter.get_finished_spans()
@@ -36,7 +36,7 @@ def test_an_accepted_notification_carries_the_span_that_accepted_it() -> None:
     assert [each.traceparent for each in parts.notifications.accepted] == [context, context]
 
 
-def test_without_a_context_chance_decides_and_what_has_no_span_carries_none() -> None:
+def test_sampling_without_a_context() -> None:
     parts, exporter = traced(0.0)
     parts.post(soap.envelope(soap.notify()))
     assert not exporter.get_finished_spans()

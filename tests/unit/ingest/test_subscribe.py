@@ -1,5 +1,5 @@
-"""Subscribe, as a client sees it: what is requested, what is granted, what the same request comes to again. And habits
-of SOAP clients: addressing, security headers, what generated code adds."""
+"""Subscribe: requests, grants, and repeated requests. And properties of SOAP clients: addressing, security headers,
+generated code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROPERTY = (
 
 
 def refused(parts: GatewayParts, body: str, fault: str, *words: str) -> None:
-    """The body has this fault, whose reason has these words, and changes nothing."""
+    """The body is refused with this fault, whose reason has these words, and changes nothing."""
     before = len(parts.control.records)
     answer = parts.post(soap.envelope(body))
     assert (answer.fault, len(parts.control.records)) == (fault, before)
@@ -37,7 +37,7 @@ def refused(parts: GatewayParts, body: str, fault: str, *words: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
-def test_subscribe_is_recorded_and_answered_in_kind(parts: GatewayParts, version: str) -> None:
+def test_subscribe_is_recorded_and_answered(parts: GatewayParts, version: str) -> None:
     body = soap.subscribe("http://h:1/c", soap.topic_expression("t:a//."), "PT10M")
     answer = parts.post(soap.envelope(body, version))
     assert answer.status == 200
@@ -52,14 +52,14 @@ def test_subscribe_is_recorded_and_answered_in_kind(parts: GatewayParts, version
     assert parts.control.records == [SubscriptionRecord(made)]
 
 
-def test_the_end_that_is_granted() -> None:
+def test_granted_termination_times() -> None:
     parts = GatewayParts()
     nil, never = f"{{{soap.XSI}}}nil", "9999-12-31T23:59:59.9999999+01:00"
     answer = parts.post(soap.envelope(soap.subscribe()))
     assert answer.root.find(".//{*}TerminationTime").get(nil) == "true"  # type: ignore[union-attr]
-    assert parts.table.match(TopicPath("any/topic")) == (only_subscription(parts),), "no filter is everything"
+    assert parts.table.match(TopicPath("any/topic")) == (only_subscription(parts),), "no filter selects all topics"
     parts = GatewayParts(GatewaySettings(default_termination_s=60))
-    # "Never" as .NET has it is no end, wherever a time is taken.
+    # .NET's value for "never" means no end, in each request with a time.
     made = parts.post(soap.envelope(soap.subscribe(termination=never)))
     renewed = parts.post(soap.envelope(soap.renew(never)), path_of(made))
     for answer in (made, renewed):
@@ -75,7 +75,7 @@ def test_the_end_that_is_granted() -> None:
     ("text", "dialect", "normal"),
     [
         ("t:a", None, "{urn:t}a"),
-        ("t:a/b", None, "{urn:t}a/b"),  # CXF's client sends no dialect, whatever it means
+        ("t:a/b", None, "{urn:t}a/b"),  # CXF's client sends no dialect
         ("t:a//.", None, "{urn:t}a//."),
         (" \n t:a/b \n ", "Concrete", "{urn:t}a/b"),
         ("t:a|t:b//*", "Full", "{urn:t}a|{urn:t}b//*"),
@@ -100,7 +100,7 @@ def test_filters_and_references_are_kept(parts: GatewayParts) -> None:
     for text in ("o:a", "o:b", "o:a"):
         parts.post(soap.envelope(soap.subscribe("http://other/", soap.content_filter(text))))
     others = [each for each in parts.table.subscriptions() if each != made]
-    assert sorted(each.content[0].text for each in others) == ["o:a", "o:b"], "one more for each content"
+    assert sorted(each.content[0].text for each in others) == ["o:a", "o:b"], "one subscription per content filter"
 
     key = '<k:Key xmlns:k="urn:k">1</k:Key>'
     inner = (
@@ -151,7 +151,7 @@ def test_a_repeated_subscription_is_renewed_and_its_pause_ends(parts: GatewayPar
     assert (only_subscription(parts).terminates_ms, only_subscription(parts).paused) == (1_767_225_690_000, False)
 
 
-async def test_equal_subscriptions_at_the_same_moment_become_one(parts: GatewayParts) -> None:
+async def test_concurrent_equal_subscriptions_become_one(parts: GatewayParts) -> None:
     body = soap.envelope(soap.subscribe())
     answers = await asyncio.gather(*(parts.request("POST", "/wsn/NotificationBroker", body) for _ in range(5)))
     assert {path_of(answer) for answer in answers} == {path_of(answers[0])}
@@ -162,7 +162,7 @@ async def test_equal_subscriptions_at_the_same_moment_become_one(parts: GatewayP
 @pytest.mark.parametrize(
     "header", [*(f"wsa:{name}" for name in ("To", "Action", "MessageID", "From", "ReplyTo", "RelatesTo")), "d:Delivery"]
 )
-def test_a_reference_parameter_must_not_double_a_header(parts: GatewayParts, header: str) -> None:
+def test_reference_parameters_must_not_duplicate_headers(parts: GatewayParts, header: str) -> None:
     reference = (
         '<wsa:Address>http://h/c</wsa:Address><wsa:ReferenceParameters xmlns:d="urn:arborcast:delivery">'
         f'<k:Key xmlns:k="urn:k">1</k:Key><{header}>http://elsewhere/</{header}></wsa:ReferenceParameters>'
@@ -204,7 +204,7 @@ def test_policies_of_delivery(parts: GatewayParts, attributes: str, policy: Deli
     assert parts.post(soap.envelope(delivery(attributes))).status == 200
     assert only_subscription(parts).policy == policy
     written = etree.fromstring(f"<x>{write_delivery_policy(policy)}</x>")
-    assert read_delivery_policy(written) == policy, "as the property SubscriptionPolicy shows it"
+    assert read_delivery_policy(written) == policy, "equal in the property SubscriptionPolicy"
 
 
 WRONG = {
@@ -242,13 +242,13 @@ def test_contradictory_policies_of_delivery(parts: GatewayParts, attributes: str
 
 def test_the_steps_of_an_expression_are_limited() -> None:
     parts = GatewayParts(GatewaySettings(expression_steps=16))
-    few = "|".join(f"t:root/a{number}//b/c" for number in range(8))  # two steps each, the anchor not counted
+    few = "|".join(f"t:root/a{number}//b/c" for number in range(8))  # two steps each, without the anchor
     assert parts.post(soap.envelope(soap.subscribe(filters=soap.topic_expression(few)))).status == 200
     many = soap.subscribe(filters=soap.topic_expression(f"{few}|t:root//d"))
     refused(parts, many, "InvalidTopicExpressionFault", "17 steps", "more than 16")
 
 
-def test_a_fixed_topic_set_is_walked_once_for_all_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fixed_topic_set_is_traversed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = GatewayParts(topics=TopicSettings(fixed=True))
     parts.have_topics(*(f"{{urn:t}}a/n{number}/m/{'x' * (number + 1)}" for number in range(300)))
     visited = 0
@@ -282,7 +282,7 @@ def test_types_of_message_are_a_filter(parts: GatewayParts, text: str, types: tu
     filters = soap.topic_expression("t:a") + TYPES.format(text)
     for _ in range(2):
         path = path_of(parts.post(soap.envelope(soap.subscribe(filters=filters))))
-    made = only_subscription(parts)  # the second was equal
+    made = only_subscription(parts)  # the second one is equal
     assert (made.types, made.selector()) == (types, "{urn:t}a")
     parts.post(soap.envelope(soap.subscribe(filters=soap.topic_expression("t:a") + TYPES.format("t:other"))))
     assert len(list(parts.table.subscriptions())) == 2
@@ -308,7 +308,7 @@ def test_unreadable_filters_of_types(parts: GatewayParts, filters: str) -> None:
     refused(parts, soap.subscribe(filters=filters), "InvalidFilterFault", "MessageType")
 
 
-# Habits of SOAP clients.
+# Properties of SOAP clients.
 
 
 def test_addressing_is_answered_when_it_was_used(parts: GatewayParts) -> None:
@@ -320,12 +320,12 @@ def test_addressing_is_answered_when_it_was_used(parts: GatewayParts) -> None:
     assert only_subscription(parts).addressing
 
 
-def test_security_headers_and_those_for_others_are_let_through() -> None:
+def test_headers_of_ws_security_and_other_actors_are_accepted() -> None:
     security = (
         '<w:Security xmlns:w="http://docs.oasis-open.org/wss/2004/01/'
         'oasis-200401-wss-wssecurity-secext-1.0.xsd" s:mustUnderstand="1"/>'
     )
-    for_others = '<x:H xmlns:x="urn:x" s:mustUnderstand="1" s:actor="urn:somebody"/>'
+    for_others = '<x:H xmlns:x="urn:x" s:mustUnderstand="1" s:actor="urn:other"/>'
     assert GatewayParts().post(soap.envelope(soap.notify(), header=security + for_others)).status == 202
 
 
@@ -348,7 +348,7 @@ GENERATED_NOTIFY = (
     "default",
     [*(f"http://docs.oasis-open.org/{each}-2" for each in ("wsrf/bf", "wsrf/r", "wsrf/rp", "wsn/br")), soap.WSA],
 )
-def test_the_default_namespace_of_a_generated_client_is_not_its_topics(parts: GatewayParts, default: str) -> None:
+def test_default_namespaces_do_not_apply_to_topics(parts: GatewayParts, default: str) -> None:
     assert parts.post(GENERATED.format("Subscribe", GENERATED_SUBSCRIBE, default).encode()).status == 200
     assert parts.post(GENERATED.format("Notify", GENERATED_NOTIFY, default).encode()).status == 202
     assert only_subscription(parts).selector() == "alarm/fire"

@@ -1,8 +1,8 @@
-"""The table of rights and operations: each operation, requested by users that hold one right each, or two. And what no
-right allows: operator events.
+"""The table of rights and operations: each operation, requested by users with one right each, or two. And the topics
+that no right includes: operator events.
 
-An operation of the application, or a frame that clients send, without a row here fails a test. Publications and
-subscriptions through each door: test_doors.py.
+An operation of the application, or a frame of clients, without a row here fails a test. For publications and
+subscriptions with each protocol see test_doors.py.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.slow
 BASE = "http://127.0.0.1:8080"
 BROKER = Kind.BROKER.value
 
-# Users, by what each holds for the topics below {urn:t}a and a. The first has made what the others ask about.
+# Users, by their rights for the topics below {urn:t}a and a. The first owns the resources that the others use.
 OWNER = "owner"
 RIGHTS = {
     OWNER: ("publish", "subscribe", "manage"),
@@ -57,9 +57,9 @@ RIGHTS = {
     "manage-everything": (),
 }
 OTHERS = frozenset(RIGHTS) - {OWNER}
-SECRET = "of-each-user"  # noqa: S105  # of the users of these tests
+SECRET = "of-each-user"  # noqa: S105  # of all users in this file
 
-NOBODY: frozenset[str] = frozenset()
+NONE: frozenset[str] = frozenset()
 PUBLISHERS = frozenset({"publish", "subscribe-publish"})
 SUBSCRIBERS = frozenset({"subscribe", "subscribe-publish", "subscribe-serve", "subscribe-manage"})
 SERVERS = frozenset({"subscribe-serve", "subscribe-manage"})
@@ -77,7 +77,7 @@ PREFIXES = {
 }
 DECLARED = " ".join(f'xmlns:{prefix}="{uri}"' for prefix, uri in PREFIXES.items())
 
-# How a refusal reads: because of who asks, or as if there were no such thing.
+# Texts of refusals: for a missing right, or equal to those for unknown resources.
 REFUSED = re.compile(r"may not|\(any more\)|that does not exist|is not among|^faild$|only the engine")
 
 
@@ -98,7 +98,7 @@ def policy() -> str:
 
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
-    """All worlds' gate: to begin one takes a hash that is made to take long."""
+    """The gate of all worlds: the hash function is slow."""
     file = tmp_path_factory.mktemp("access") / "users"
     write_users({name: User(name, hash_password(SECRET, log_n=4)) for name in (*RIGHTS, "root")}, file)
     users = Users(FileUsers(file), remember_s=3_600, guesses=Guesses(1_000, 1_000))
@@ -107,7 +107,7 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
 
 
 class World:
-    """A gateway with this gate, None for a gateway without users; every topic that is needed is there."""
+    """A gateway with this gate (None: without users), and with all topics."""
 
     def __init__(self, gate: Gate | None, topics: TopicSettings | None = None) -> None:
         self.parts = GatewayParts(topics=topics)
@@ -116,18 +116,18 @@ class World:
         self.parts.have_topics("{urn:t}a/jobs", queue=True)
         self.parts.have_topics("{urn:t}a/to", f"{SYSTEM}/breaker/closed")
 
-    def post(self, body: str | bytes, who: str, path: str = BROKER, version: str = "1.1", header: str = "") -> str:
-        """Empty where it was done, else why not."""
+    def post(self, body: str | bytes, user: str, path: str = BROKER, version: str = "1.1", header: str = "") -> str:
+        """Empty if carried out, otherwise the reason."""
         sent = body if isinstance(body, bytes) else soap.envelope(body, version, header)
-        answer = self.parts.post(sent, path, authorization=basic(who, SECRET))
+        answer = self.parts.post(sent, path, authorization=basic(user, SECRET))
         if answer.status in (200, 202):
-            said = (answer.text("WsnProcessResponse") or "") if answer.body else ""
-            return said if said == "faild" else ""
+            word = (answer.text("WsnProcessResponse") or "") if answer.body else ""
+            return word if word == "faild" else ""
         assert answer.status in (400, 403, 500), answer.body
         return answer.reason or f"HTTP {answer.status}"
 
     def made(self, body: str | bytes, kind: Kind, path: str = BROKER) -> str:
-        """The path of what the owner makes by this."""
+        """The path of the resource that the owner creates by this."""
         sent = body if isinstance(body, bytes) else soap.envelope(body)
         answer = self.parts.post(sent, path, authorization=basic(OWNER, SECRET))
         assert answer.status == 200, answer.body
@@ -136,16 +136,16 @@ class World:
 
     @property
     def written(self) -> tuple[int, int, int]:
-        """How much is in the logs."""
+        """The lengths of the logs."""
         parts = self.parts
         return len(parts.control.records), len(parts.notifications.accepted), len(parts.pull_log.records)
 
 
 Prepare = Callable[[World], str]
-"""Has the owner make what is asked about; returns its path."""
+"""Lets the owner create the resource; returns its path."""
 
-Ask = Callable[[World, str, str], str]
-"""Has a user ask for something about what is at a path; empty where it was done, else why not."""
+Send = Callable[[World, str, str], str]
+"""Sends a user's request for the resource at a path; empty if carried out, otherwise the reason."""
 
 
 def at_broker_itself(world: World) -> str:
@@ -154,11 +154,11 @@ def at_broker_itself(world: World) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """Who may do an operation through a door. `key` is the operation, as `without_row` has it."""
+    """The users with the right to an operation. `key` is the operation, as in `operations_without_a_row`."""
 
     key: tuple[str, str]
     may: frozenset[str]
-    ask: Ask
+    send: Send
     prepare: Prepare = at_broker_itself
     door: str = ""
 
@@ -203,34 +203,36 @@ def name_of(body: str) -> str:
     return name[1]
 
 
-def there(body: str, may: frozenset[str], at: str = "BROKER", prepare: Prepare = at_broker_itself) -> Iterator[Row]:
-    """At the address of what is asked about, in both versions of SOAP."""
+def at_its_address(
+    body: str, may: frozenset[str], at: str = "BROKER", prepare: Prepare = at_broker_itself
+) -> Iterator[Row]:
+    """At the address of the resource, in both versions of SOAP."""
     for version in ("1.1", "1.2"):
 
-        def ask(world: World, who: str, path: str, version: str = version) -> str:
-            return world.post(body, who, path, version)
+        def send(world: World, user: str, path: str, version: str = version) -> str:
+            return world.post(body, user, path, version)
 
-        yield Row((name_of(body), at), may, ask, prepare, f"SOAP {version}")
-
-
-def named(body: str, may: frozenset[str], prepare: Prepare) -> Iterator[Row]:
-    """At the broker's address, with that of what is asked about in wsa:To."""
-
-    def ask(world: World, who: str, path: str) -> str:
-        return world.post(body, who, header=soap.addressing("urn:any", to=BASE + path))
-
-    yield Row((name_of(body), "BROKER"), may, ask, prepare, "SOAP, by wsa:To")
+        yield Row((name_of(body), at), may, send, prepare, f"SOAP {version}")
 
 
-def named_inside(body: str, may: frozenset[str], prepare: Prepare) -> Iterator[Row]:
-    """At the broker's address, with that of what is asked about in the operation's element."""
+def by_wsa_to(body: str, may: frozenset[str], prepare: Prepare) -> Iterator[Row]:
+    """At the broker's address, with the resource in wsa:To."""
 
-    def ask(world: World, who: str, path: str) -> str:
+    def send(world: World, user: str, path: str) -> str:
+        return world.post(body, user, header=soap.addressing("urn:any", to=BASE + path))
+
+    yield Row((name_of(body), "BROKER"), may, send, prepare, "SOAP, by wsa:To")
+
+
+def by_reference(body: str, may: frozenset[str], prepare: Prepare) -> Iterator[Row]:
+    """At the broker's address, with the resource in the operation's element."""
+
+    def send(world: World, user: str, path: str) -> str:
         address = f"<wsa:Address>{BASE}{path}</wsa:Address>"
         begin, end = body.rsplit("</", 1)
-        return world.post(f"{begin}<wsnt:SubscriptionReference>{address}</wsnt:SubscriptionReference></{end}", who)
+        return world.post(f"{begin}<wsnt:SubscriptionReference>{address}</wsnt:SubscriptionReference></{end}", user)
 
-    yield Row((name_of(body), "BROKER"), may, ask, prepare, "SOAP, by reference")
+    yield Row((name_of(body), "BROKER"), may, send, prepare, "SOAP, by reference")
 
 
 RENEW = element("wsnt:Renew", "<wsnt:TerminationTime>PT1H</wsnt:TerminationTime>")
@@ -247,8 +249,8 @@ ON_SUBSCRIPTIONS = [
 ]
 
 
-def reading(resource: str) -> list[str]:
-    """What reads the properties of a resource of which this is one."""
+def property_requests(resource: str) -> list[str]:
+    """The requests that read the properties of a resource; `resource` is one property."""
     return [
         element("rp:GetResourceProperty", resource),
         element("rp:GetMultipleResourceProperties", f"<rp:ResourceProperty>{resource}</rp:ResourceProperty>"),
@@ -260,7 +262,7 @@ OLD_SUBSCRIBER = "http://127.0.0.1:9/old"
 
 
 def old_endpoint(world: World) -> str:
-    """A pull point that became the endpoint of a subscription by the older system's client."""
+    """A pull point that the older client's Subscribe made the endpoint of a subscription."""
     path = world.made("<wsnt:CreatePullPoint/>", Kind.PULL_POINT, "/WSN/CreatePullPoint")
     old = soap.envelope(legacy.subscribe("a:b", OLD_SUBSCRIBER, BASE + path))
     assert not world.post(old, OWNER, "/WSN/Broker")
@@ -269,14 +271,14 @@ def old_endpoint(world: World) -> str:
 
 def soap_rows() -> Iterator[Row]:
     notify = soap.notify(soap.message("t:a/b"))
-    yield from there(notify, PUBLISHERS)
-    yield from there(SUBSCRIBE, SUBSCRIBERS)
-    yield from there(SERVE, SERVERS)
-    yield from there(element("wsnt:GetCurrentMessage", soap.topic("t:a/b")), SUBSCRIBERS, prepare=published)
-    yield from there(TRIGGER, frozenset({"subscribe-publish"}))
-    yield from there(element("p:DestroyTrigger", attributes=' Name="hot"'), MANAGERS, prepare=with_trigger)
-    yield from there(REGISTER, PUBLISHERS)
-    yield from there(PULL, SUBSCRIBERS)
+    yield from at_its_address(notify, PUBLISHERS)
+    yield from at_its_address(SUBSCRIBE, SUBSCRIBERS)
+    yield from at_its_address(SERVE, SERVERS)
+    yield from at_its_address(element("wsnt:GetCurrentMessage", soap.topic("t:a/b")), SUBSCRIBERS, prepare=published)
+    yield from at_its_address(TRIGGER, frozenset({"subscribe-publish"}))
+    yield from at_its_address(element("p:DestroyTrigger", attributes=' Name="hot"'), MANAGERS, prepare=with_trigger)
+    yield from at_its_address(REGISTER, PUBLISHERS)
+    yield from at_its_address(PULL, SUBSCRIBERS)
     for open_to_all in (
         element("wsnt:CreatePullPoint"),
         element("tev:SetSynchronizationPoint"),
@@ -286,37 +288,37 @@ def soap_rows() -> Iterator[Row]:
         element("tds:GetServices"),
         element("tds:GetCapabilities"),
         element("tds:GetDeviceInformation"),
-        *reading("wsnt:FixedTopicSet"),
+        *property_requests("wsnt:FixedTopicSet"),
     ):
-        yield from there(open_to_all, OTHERS)
+        yield from at_its_address(open_to_all, OTHERS)
     subscription = made(SUBSCRIBE, Kind.SUBSCRIPTION)
     for body in ON_SUBSCRIPTIONS:
-        yield from there(body, MANAGERS, "SUBSCRIPTION", subscription)
-        yield from named(body, MANAGERS, subscription)
-        yield from named_inside(body, MANAGERS, subscription)
-    for body in (*reading("wsnt:ConsumerReference"), element("tev:SetSynchronizationPoint")):
-        yield from there(body, MANAGERS, "SUBSCRIPTION", subscription)
-    yield from there(element("tev:PullMessages"), MANAGERS, "SUBSCRIPTION", made(PULL, Kind.SUBSCRIPTION))
+        yield from at_its_address(body, MANAGERS, "SUBSCRIPTION", subscription)
+        yield from by_wsa_to(body, MANAGERS, subscription)
+        yield from by_reference(body, MANAGERS, subscription)
+    for body in (*property_requests("wsnt:ConsumerReference"), element("tev:SetSynchronizationPoint")):
+        yield from at_its_address(body, MANAGERS, "SUBSCRIPTION", subscription)
+    yield from at_its_address(element("tev:PullMessages"), MANAGERS, "SUBSCRIPTION", made(PULL, Kind.SUBSCRIPTION))
     point = made("<wsnt:CreatePullPoint/>", Kind.PULL_POINT)
     for body in (element("wsnt:GetMessages"), element("wsnt:DestroyPullPoint")):
-        yield from there(body, OF_EVERYTHING, "PULL_POINT", point)
-        yield from named(body, OF_EVERYTHING, point)
-    yield from there(notify, OF_EVERYTHING, "PULL_POINT", point)
-    yield from there(element("wsnt:Unsubscribe"), MANAGERS, "PULL_POINT", old_endpoint)
+        yield from at_its_address(body, OF_EVERYTHING, "PULL_POINT", point)
+        yield from by_wsa_to(body, OF_EVERYTHING, point)
+    yield from at_its_address(notify, OF_EVERYTHING, "PULL_POINT", point)
+    yield from at_its_address(element("wsnt:Unsubscribe"), MANAGERS, "PULL_POINT", old_endpoint)
     registration = made(REGISTER, Kind.REGISTRATION)
-    yield from there(notify, PUBLISHERS, "REGISTRATION", registration)
-    yield from named(element("br:DestroyRegistration"), MANAGERS, registration)
-    yield from named_inside(element("br:DestroyRegistration"), MANAGERS, registration)
-    for body in (element("br:DestroyRegistration"), *reading("br:Demand")):
-        yield from there(body, MANAGERS, "REGISTRATION", registration)
+    yield from at_its_address(notify, PUBLISHERS, "REGISTRATION", registration)
+    yield from by_wsa_to(element("br:DestroyRegistration"), MANAGERS, registration)
+    yield from by_reference(element("br:DestroyRegistration"), MANAGERS, registration)
+    for body in (element("br:DestroyRegistration"), *property_requests("br:Demand")):
+        yield from at_its_address(body, MANAGERS, "REGISTRATION", registration)
 
 
 def legacy_rows() -> Iterator[Row]:
     def of(text: str, may: frozenset[str], door: str, prepare: Prepare = at_broker_itself) -> Row:
-        def ask(world: World, who: str, _: str) -> str:
-            return world.post(legacy.wsn_process(text), who, Kind.LEGACY.value)
+        def send(world: World, user: str, _: str) -> str:
+            return world.post(legacy.wsn_process(text), user, Kind.LEGACY.value)
 
-        return Row(("WsnProcess", "any"), may, ask, prepare, door)
+        return Row(("WsnProcess", "any"), may, send, prepare, door)
 
     def subscribed(world: World) -> str:
         assert not world.post(legacy.wsn_process(legacy.subscribe("a:b", OLD_SUBSCRIBER)), OWNER, Kind.LEGACY.value)
@@ -326,25 +328,25 @@ def legacy_rows() -> Iterator[Row]:
     (first, *_) = legacy.in_parts("a:b", "<x>1234567890</x>", 8)
     yield of(first, PUBLISHERS, "a part")
     yield of(legacy.subscribe("a:b", OLD_SUBSCRIBER), SUBSCRIBERS, "Subscribe")
-    # By address and topic only what is one's own is found.
-    yield of(legacy.unsubscribe("a:b", OLD_SUBSCRIBER), NOBODY, "Unsubscribe", subscribed)
+    # By address and topic a user can only end its own subscription.
+    yield of(legacy.unsubscribe("a:b", OLD_SUBSCRIBER), NONE, "Unsubscribe", subscribed)
     yield of(f'<wsnt:CreatePullPoint xmlns:wsnt="{PREFIXES["wsnt"]}">mine</wsnt:CreatePullPoint>', OTHERS, "pull point")
 
 
-def follow(world: World, who: str, path: str) -> str:
-    """The stream of a subscription."""
-    headers = {"authorization": basic(who, SECRET), "last_event_id": path.rpartition("/")[2]}
+def follow(world: World, user: str, path: str) -> str:
+    """Resumes the stream of a subscription."""
+    headers = {"authorization": basic(user, SECRET), "last_event_id": path.rpartition("/")[2]}
     answer = asyncio.run(world.parts.hang_up_after_the_head("/events/{urn:t}a//.", headers))
     return "" if answer.status == 200 else answer.body.decode()
 
 
-def unsubscribe_in_a_frame(world: World, who: str, path: str) -> str:
-    with framed_edge(world.parts) as edge, closing(FramedClient(edge, who, SECRET)) as client:
+def unsubscribe_in_a_frame(world: World, user: str, path: str) -> str:
+    with framed_edge(world.parts) as edge, closing(FramedClient(edge, user, SECRET)) as client:
         answer = client.ask(FrameKind.UNSUBSCRIBE, frames.UnsubscribeBody(path.rpartition("/")[2]))
         return "" if answer.kind == FrameKind.RECEIPT else frames.read_body(answer, frames.ErrorBody).text
 
 
-# Addresses of what belongs to a user.
+# Addresses of resources with an owner.
 OWNED = (Kind.SUBSCRIPTION.value, Kind.PULL_POINT.value, Kind.REGISTRATION.value)
 
 ROWS = [
@@ -356,33 +358,33 @@ ROWS = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
-def test_who_may(gate: Gate, row: Row) -> None:
-    did = set()
-    for who in sorted(OTHERS):
+def test_rights(gate: Gate, row: Row) -> None:
+    allowed = set()
+    for user in sorted(OTHERS):
         world = World(gate)
         path = row.prepare(world)
         before = world.written
-        why = row.ask(world, who, path)
+        why = row.send(world, user, path)
         if not why:
-            did.add(who)
+            allowed.add(user)
             continue
-        assert REFUSED.search(why), (who, why)
+        assert REFUSED.search(why), (user, why)
         if path.startswith(OWNED) and row.key[0] != "wsnt:Notify":
             own_id = path.rpartition("/")[2]
-            missing = row.ask(world, who, path.replace(own_id, "none"))
-            assert why.replace(own_id, "none") == missing, "to another it is not there"
-        assert world.written == before, (who, "a refusal changes nothing")
-    assert did == row.may
+            missing = row.send(world, user, path.replace(own_id, "none"))
+            assert why.replace(own_id, "none") == missing, "equal to the refusal for an unknown resource"
+        assert world.written == before, (user, "a refusal changes nothing")
+    assert allowed == row.may
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
-def test_without_users_everybody_may(row: Row) -> None:
+def test_without_users_all_operations_are_allowed(row: Row) -> None:
     world = World(None)
-    assert row.ask(world, "nothing", row.prepare(world)) == ""
+    assert row.send(world, "nothing", row.prepare(world)) == ""
 
 
-def without_row() -> set[tuple[str, str]]:
-    """Operations of the application that no row is about."""
+def operations_without_a_row() -> set[tuple[str, str]]:
+    """Operations of the application without a row."""
     prefixes = {uri: prefix for prefix, uri in PREFIXES.items()}
     found = set()
     for name, kind in _OPERATIONS:
@@ -393,38 +395,42 @@ def without_row() -> set[tuple[str, str]]:
 
 
 def test_each_operation_and_each_frame_has_a_row() -> None:
-    assert without_row() == set()
-    assert len(get_args(messages.Action)) == len(list(legacy_rows())), "what WsnProcess carries out"
+    assert operations_without_a_row() == set()
+    assert len(get_args(messages.Action)) == len(list(legacy_rows())), "the operations of WsnProcess"
     in_a_row, doors = {FrameKind.UNSUBSCRIBE}, {FrameKind.PUBLISH, FrameKind.SUBSCRIBE}
-    # CONNECT names the user; the rest is about messages that the connection was given, or about the connection.
+    # CONNECT contains the user; the others concern messages of the connection, or the connection.
     about_itself = {FrameKind.CONNECT, FrameKind.ACK, FrameKind.REFUSE, FrameKind.PING, FrameKind.PONG, FrameKind.CLOSE}
     answers = {FrameKind.CONNECTED, FrameKind.RECEIPT, FrameKind.MESSAGE, FrameKind.ERROR}
     assert set(FrameKind) == in_a_row | doors | about_itself | answers
     assert {kind.name for kind in in_a_row} <= {row.key[0] for row in ROWS}
 
 
-@pytest.mark.parametrize(("who", "may"), [("subscribe", True), ("publish", False)])
-def test_who_may_subscribe_by_zeromq(
-    gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str, may: bool
+@pytest.mark.parametrize(("user", "may"), [("subscribe", True), ("publish", False)])
+def test_rights_to_subscribe_by_zeromq(
+    gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, may: bool
 ) -> None:
     if not may:
-        monkeypatch.setattr("arborcast.ingest.zeromq.edge._READY_S", 1.0)  # it ends with the error
+        monkeypatch.setattr("arborcast.ingest.zeromq.edge._READY_S", 1.0)  # the time-out is the error
     world = World(gate)
-    with zmq_edge(world.parts, who, SECRET, tmp_path) as ask, zmq.Context() as context, context.socket(zmq.SUB) as sub:
+    with (
+        zmq_edge(world.parts, user, SECRET, tmp_path) as send,
+        zmq.Context() as context,
+        context.socket(zmq.SUB) as sub,
+    ):
         sub.setsockopt(zmq.LINGER, 0)
         sub.connect(f"ipc://{tmp_path}/edge-s")
         sub.subscribe(b"a/b")
-        assert ask(b"ready", b"a/b")[0] == (b"ok" if may else b"error")
+        assert send(b"ready", b"a/b")[0] == (b"ok" if may else b"error")
         assert bool(world.parts.control.records) is may
 
 
-def about(body: str) -> Callable[[str], Ask]:
-    """What asks the same of another topic than {urn:t}a/b."""
-    return lambda topic: lambda world, who, _: world.post(body.replace("t:a/b", f"t:{topic}"), who)
+def for_topic(body: str) -> Callable[[str], Send]:
+    """The same request for another topic than {urn:t}a/b."""
+    return lambda topic: lambda world, user, _: world.post(body.replace("t:a/b", f"t:{topic}"), user)
 
 
-ABOUT_A_TOPIC = {
-    body: about(body)
+FOR_A_TOPIC = {
+    body: for_topic(body)
     for body in (
         soap.subscribe(filters=soap.topic_expression("t:a/b"), more=QUEUE),
         element("wsnt:GetCurrentMessage", soap.topic("t:a/b")),
@@ -435,12 +441,12 @@ ABOUT_A_TOPIC = {
 }
 
 
-@pytest.mark.parametrize("ask", ABOUT_A_TOPIC.values(), ids=range(len(ABOUT_A_TOPIC)))
-def test_rights_are_asked_before_it_is_said_whether_a_topic_is_there(gate: Gate, ask: Callable[[str], Ask]) -> None:
-    """With a fixed topic set a client that may not use a topic would learn which ones there are."""
+@pytest.mark.parametrize("send", FOR_A_TOPIC.values(), ids=range(len(FOR_A_TOPIC)))
+def test_rights_are_checked_before_the_existence_of_a_topic(gate: Gate, send: Callable[[str], Send]) -> None:
+    """With a fixed topic set a client without rights could otherwise find out which topics exist."""
     answers = []
     for topic in ("a/b", "a/c"):
-        why = ask(topic)(World(gate, TopicSettings(fixed=True)), "nothing", BROKER)
+        why = send(topic)(World(gate, TopicSettings(fixed=True)), "nothing", BROKER)
         assert "may not" in why
         answers.append(why.replace(topic, ""))
     assert answers[0] == answers[1]
@@ -450,18 +456,20 @@ EVENT_TOPIC = (
     f'<wsnt:Topic xmlns:e="urn:arborcast" Dialect="{soap.DIALECT}Concrete">e:system/breaker/closed</wsnt:Topic>'
 )
 EVENT_MESSAGE = f"<wsnt:NotificationMessage>{EVENT_TOPIC}<wsnt:Message><x/></wsnt:Message></wsnt:NotificationMessage>"
-FORGED: dict[str, Ask] = {
-    "Notify among others": lambda world, who, path: world.post(soap.notify(soap.message("t:a/b"), EVENT_MESSAGE), who),
-    "a trigger": lambda world, who, path: world.post(TRIGGER.replace(soap.topic("t:a/to"), EVENT_TOPIC), who),
-    "a registration": lambda world, who, path: world.post(
-        element("br:RegisterPublisher", EVENT_TOPIC.replace("wsnt:Topic", "br:Topic")), who
+FORGED: dict[str, Send] = {
+    "Notify among others": lambda world, user, path: world.post(
+        soap.notify(soap.message("t:a/b"), EVENT_MESSAGE), user
     ),
-    "a registration for all": lambda world, who, path: world.post(
+    "a trigger": lambda world, user, path: world.post(TRIGGER.replace(soap.topic("t:a/to"), EVENT_TOPIC), user),
+    "a registration": lambda world, user, path: world.post(
+        element("br:RegisterPublisher", EVENT_TOPIC.replace("wsnt:Topic", "br:Topic")), user
+    ),
+    "a registration for all": lambda world, user, path: world.post(
         element(
             "br:RegisterPublisher",
             EVENT_TOPIC.replace("wsnt:Topic", "br:Topic").replace("Concrete", "Full").replace("closed", "/."),
         ),
-        who,
+        user,
     ),
 }
 
@@ -469,7 +477,7 @@ FORGED: dict[str, Ask] = {
 @pytest.mark.parametrize("guarded", [True, False])
 @pytest.mark.parametrize("door", FORGED)
 def test_no_client_publishes_operator_events(gate: Gate, door: str, guarded: bool) -> None:
-    """Whatever the policy allows, and where there is none; for each door see test_doors.py."""
+    """For any policy, and without one; for each protocol see test_doors.py."""
     world = World(gate if guarded else None)
     why = FORGED[door](world, "root", BROKER)
     assert "only the engine publishes" in why, why

@@ -1,4 +1,4 @@
-"""ZeroMQ at the gateway: publications, prefixes of subscribers, retries, and the connection behind the sockets."""
+"""ZeroMQ at the gateway: publications, subscribed prefixes, retries, and the connections of the sockets."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_publications(parts: list[bytes], body: PublishBody, flags: int) -> None
         ([b"a", b"<x/>", b"[" * 100_000], "properties"),
     ],
 )
-def test_messages_that_are_no_publications(parts: list[bytes], reason: str) -> None:
+def test_invalid_publications(parts: list[bytes], reason: str) -> None:
     with pytest.raises(MessageError) as wrong:
         read_publication(parts)
     assert wrong.value.reason == reason
@@ -102,8 +102,8 @@ def publication(name: str, lost: int = 0) -> _Publication:
     return _Publication("pipeline", PublishBody(name, b""), 0, "", lost)
 
 
-def test_failed_publications_are_sent_again_in_order() -> None:
-    """One that was sent on several lost connections is sent by itself."""
+def test_failed_publications_are_repeated_in_order() -> None:
+    """One that was sent on several lost connections is repeated alone."""
     retries = _Retries()
     for name in ("n0", "n1", "n2"):
         retries.add(publication(name), 10.0)
@@ -113,7 +113,7 @@ def test_failed_publications_are_sent_again_in_order() -> None:
     for name, lost in (("n0", 0), ("n1", 3), ("n2", 0)):
         retries.add(publication(name, lost), 10.0)
     assert [each.body.topic for each in retries.due(10.5)] == ["n0"]
-    assert retries.due(99.0) == [], "one is under way"
+    assert retries.due(99.0) == [], "one is in flight"
     retries.answered(None)
     assert [each.body.topic for each in retries.due(10.6)] == ["n1"], "at once after a success"
     retries.answered(MessageError("x", "lost again"))
@@ -122,26 +122,26 @@ def test_failed_publications_are_sent_again_in_order() -> None:
 
 
 class Peers:
-    """Connections that tests close."""
+    """Connections closed by the test."""
 
     def __init__(self) -> None:
         self.closed: set[Peer] = set()
-        self.asked = 0
+        self.requests = 0
 
     def is_alive(self, peer: Peer) -> bool:
-        self.asked += 1
+        self.requests += 1
         return peer not in self.closed
 
 
 A, B, C = (1, 10), (2, 20), (3, 30)
 
 
-def test_a_prefix_lasts_from_its_first_to_its_last_connection() -> None:
+def test_a_prefix_ends_with_its_last_connection() -> None:
     peers = Peers()
     prefixes = Prefixes(peers.is_alive)
     assert [prefixes.begin(b"p", A), prefixes.begin(b"p", B), prefixes.begin(b"p", A)] == [True, False, False]
     peers.closed.add(B)
-    # Nor does a later connection with the same number of a file end a prefix of another.
+    # A later connection with the same file descriptor does not end a prefix, either.
     for stranger in (C, B, (2, 21), (1, 11), None):
         assert not prefixes.end(b"p", stranger)
     assert list(prefixes.sweep()) == []
@@ -157,18 +157,18 @@ def test_a_prefix_lasts_from_its_first_to_its_last_connection() -> None:
     assert len(prefixes) == 0
 
 
-def test_prefixes_are_bounded_in_length_in_number_and_by_connection() -> None:
+def test_prefixes_are_bounded() -> None:
     prefixes, half = Prefixes(Peers().is_alive), MOST_PREFIXES // 2
     with pytest.raises(MessageError, match="1024 bytes"):
         prefixes.begin(b"x" * (LONGEST_PREFIX + 1), A)
     assert all(prefixes.begin(b"%d" % number, A) for number in range(half))
     with pytest.raises(MessageError, match="a connection has"):
-        prefixes.begin(b"half of all are left for others", A)
+        prefixes.begin(b"half is for other connections", A)
     assert all(prefixes.begin(b"more %d" % number, (number, 1)) for number in range(half))
     with pytest.raises(MessageError, match="no further one"):
         prefixes.begin(b"one more", B)
     assert len(prefixes) == MOST_PREFIXES
-    assert not prefixes.begin(b"0", B), "one that is there is no further one"
+    assert not prefixes.begin(b"0", B), "an existing prefix is not counted again"
     long = Prefixes(Peers().is_alive)
     assert all(long.begin(b"%01024d" % number, (number, 1)) for number in range(256))
     with pytest.raises(MessageError, match="262144 bytes"):
@@ -177,7 +177,7 @@ def test_prefixes_are_bounded_in_length_in_number_and_by_connection() -> None:
 
 @pytest.mark.parametrize("connects", [False, True])
 def test_idle_connections_are_checked(connects: bool) -> None:
-    """In both directions: a peer without power ends nothing."""
+    """For bound and connected sockets: a peer without power sends no FIN."""
     with socket.create_server(("127.0.0.1", 0)) as peer:
         there = f"tcp://127.0.0.1:{peer.getsockname()[1]}"
         own = f">{there}" if connects else "tcp://127.0.0.1:*"
@@ -193,12 +193,12 @@ KEEPALIVE = "02"
 
 
 def timer_of(port: int, at: int) -> str:
-    """The timer of the established connection with this local (1) or remote (2) port, by Linux's list."""
+    """The timer of the established connection with this local (1) or remote (2) port, from /proc/net/tcp."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
     return next((row[5][:2] for row in rows if row[at].endswith(f":{port:04X}") and row[3] == "01"), "")
 
 
-def test_connections_that_come_and_go_leave_nothing_and_cost_a_look_each() -> None:
+def test_closed_connections_are_removed_at_constant_cost() -> None:
     peers = Peers()
     prefixes = Prefixes(peers.is_alive)
     prefixes.begin(b"p", A)
@@ -207,10 +207,10 @@ def test_connections_that_come_and_go_leave_nothing_and_cost_a_look_each() -> No
         prefixes.begin(b"p", peer)
         peers.closed.add(peer)
     assert len(prefixes._peers[b"p"]) < 200
-    assert peers.asked < 30_000
+    assert peers.requests < 30_000
 
 
-def test_a_connection_is_the_number_of_its_file_and_its_inode() -> None:
+def test_connections_are_identified_by_descriptor_and_inode() -> None:
     one, other = socket.socketpair()
     file = one.fileno()
     peer = peer_of(file)
@@ -219,19 +219,19 @@ def test_a_connection_is_the_number_of_its_file_and_its_inode() -> None:
     one.close()
     assert not is_open(peer)
     os.dup2(other.fileno(), file)
-    assert not is_open(peer), "the number has another connection now"
+    assert not is_open(peer), "the descriptor has another connection"
     os.close(file)
     assert peer_of(file) is None
     other.close()
 
 
 class FakeConnection:
-    """A connection on which each subscription is granted, or refused, with the handlers of those in force."""
+    """A connection that grants or refuses each subscription, with the handlers of the active ones."""
 
     def __init__(self, refuses: bool) -> None:
         self.lost = threading.Event()
         self.refuses = refuses
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.handlers: dict[str, object] = {}
         self.at_end: list[str] | None = None
 
@@ -239,7 +239,7 @@ class FakeConnection:
         if isinstance(body, frames.UnsubscribeBody):
             self.at_end = sorted(self.handlers)
             return frames.Frame(frames.FrameKind.RECEIPT, 0, 1, b"")
-        self.asked.append(body.expression)
+        self.requests.append(body.expression)
         if self.refuses:
             raise FaultReceived("not allowed", "Forbidden", 0)
         receipt = frames.encode(frames.FrameKind.RECEIPT, 1, frames.ReceiptBody(f"id of {body.expression}"))
@@ -271,7 +271,7 @@ def upstream(connection: FakeConnection) -> Iterator[FramedUpstream]:
         made.close()
 
 
-def test_a_refusal_is_forgotten_with_its_subscription() -> None:
+def test_unsubscribe_removes_a_refusal() -> None:
     connection = FakeConnection(refuses=True)
     with upstream(connection) as made:
         for expression in ("a", "b"):
@@ -279,15 +279,15 @@ def test_a_refusal_is_forgotten_with_its_subscription() -> None:
         wait_until(lambda: sorted(made._failed) == ["a", "b"])
         made.unsubscribe("a")
         wait_until(lambda: list(made._failed) == ["b"])
-        assert sorted(connection.asked) == ["a", "b"]
+        assert sorted(connection.requests) == ["a", "b"]
 
 
-def test_a_subscription_has_its_handler_until_it_has_ended() -> None:
+def test_the_handler_stays_until_the_receipt_of_unsubscribe() -> None:
     connection = FakeConnection(refuses=False)
     with upstream(connection) as made:
         made.subscribe(frames.SubscribeBody("a"))
         wait_until(lambda: made.is_in_force("a"))
         made.unsubscribe("a")
         wait_until(lambda: connection.at_end is not None)
-        assert connection.at_end == ["id of a"], "messages that come until then are taken"
+        assert connection.at_end == ["id of a"], "messages are accepted until then"
         wait_until(lambda: not connection.handlers)

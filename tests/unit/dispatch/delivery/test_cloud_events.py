@@ -110,8 +110,8 @@ def test_a_batch_has_all_notifications() -> None:
 @pytest.mark.parametrize("form", MODES)
 def test_headers_of_every_push(form: Mode) -> None:
     headers = dict(pushed(form, replayed(notification(), "r1", "s1", 1_700_000_000_123, 1)).headers)
-    ours = {"Notification-Id": "n1", "Attempt": "2", "Subscription": "s1", "Replay": "r1"}
-    assert {name: headers[f"Arborcast-{name}"] for name in ours} == ours
+    own = {"Notification-Id": "n1", "Attempt": "2", "Subscription": "s1", "Replay": "r1"}
+    assert {name: headers[f"Arborcast-{name}"] for name in own} == own
     assert headers.get("ce-id") == ("n1" if form == "cloudevents-binary" else None)
 
 

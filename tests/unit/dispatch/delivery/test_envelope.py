@@ -118,18 +118,18 @@ def test_addressing_and_reference_parameters(soap: str, addressing: bool, form: 
 
 
 def test_stored_reference_parameters_replace_no_header() -> None:
-    ours = (NS["wsa"], "To"), (NS["wsa"], "Action"), (NS["wsa"], "MessageID"), (DELIVERY, "Delivery")
-    parameters = tuple(f'<x:{name} xmlns:x="{namespace}">other</x:{name}>' for namespace, name in ours)
+    own = (NS["wsa"], "To"), (NS["wsa"], "Action"), (NS["wsa"], "MessageID"), (DELIVERY, "Delivery")
+    parameters = tuple(f'<x:{name} xmlns:x="{namespace}">other</x:{name}>' for namespace, name in own)
     header, _ = header_and_body(
         pushed(subscription(addressing=True, consumer=EndpointReference("http://consumer/", parameters)))
     )
-    assert sorted(block.tag for block in header) == sorted(f"{{{namespace}}}{name}" for namespace, name in ours)
+    assert sorted(block.tag for block in header) == sorted(f"{{{namespace}}}{name}" for namespace, name in own)
     assert "other" not in [block.text for block in header]
     with pytest.raises(etree.XMLSyntaxError):
         Envelope(subscription(consumer=EndpointReference("http://consumer/", ("<a>",))))
 
 
-def test_message_id_is_the_same_on_every_attempt_and_differs_otherwise() -> None:
+def test_message_id_is_equal_on_each_attempt() -> None:
     def message_id(target: Subscription, *messages: Notification, attempt: int = 1) -> str:
         return header_and_body(pushed(target, *messages, attempt=attempt))[0].findtext("wsa:MessageID", "", NS)
 

@@ -38,9 +38,7 @@ def having(health: Health, *kinds: Kind, now: int = 0) -> Health:
         (("failing", "failing", "failing"), "open", True),
     ],
 )
-def test_failures_in_a_row_open_the_breaker_and_the_first_degrades(
-    kinds: tuple[Kind, ...], breaker: str, degraded: bool
-) -> None:
+def test_consecutive_failures_open_the_breaker(kinds: tuple[Kind, ...], breaker: str, degraded: bool) -> None:
     health = having(HEALTHY, *kinds, now=1000)
     assert (health.breaker, health.degraded) == (breaker, degraded)
     assert (health.may_try(2999), health.may_try(3000)) == (breaker == "closed", True)
@@ -66,7 +64,7 @@ def test_retry_after_opens_the_breaker_within_bounds(retry_after_ms: int, wait_m
     assert (again.breaker, again.probe_at_ms) == ("open", 35_000), "without Retry-After: the wait between probes"
 
 
-def test_failed_probe_waits_longer_up_to_a_bound_and_an_answered_one_closes() -> None:
+def test_waits_between_probes_grow_and_an_answer_closes() -> None:
     health = having(HEALTHY, "unreachable", "unreachable", "unreachable")
     waits = []
     for _ in range(4):
@@ -91,7 +89,7 @@ def test_recovered_after_quick_answers_and_the_quarantine() -> None:
 @pytest.mark.parametrize(
     ("again_ms", "quarantine_ms"), [(1_000, 2_000), (FORGIVEN_MS, 2_000), (FORGIVEN_MS + 1, 1_000)]
 )
-def test_each_relapse_doubles_the_quarantine_until_it_is_forgiven(again_ms: int, quarantine_ms: int) -> None:
+def test_each_relapse_within_half_an_hour_doubles_the_quarantine(again_ms: int, quarantine_ms: int) -> None:
     recovered = having(having(HEALTHY, "unreachable", now=0), "quick", "quick", "quick", now=1000)
     again = having(recovered, "unreachable", now=again_ms)
     assert having(again, "quick", "quick", "quick", now=again_ms + quarantine_ms - 1).degraded
@@ -137,7 +135,7 @@ def test_trials_of_a_degraded_endpoint_are_as_frequent_as_probes() -> None:
     assert (again.trials, again.trial_at_ms) == (once.trials, once.trial_at_ms) == (1, 2_000), "before the trial"
 
 
-def test_trials_that_cost_time_are_rarer_and_at_the_same_time_as_others() -> None:
+def test_late_trials_are_rarer_and_simultaneous() -> None:
     late = trials_of(*[Sign("slow", late=True)] * 15)
     assert late[-1] - late[-2] == 600
     assert late[-1] % 600 == 0
@@ -150,7 +148,7 @@ def test_trials_that_cost_time_are_rarer_and_at_the_same_time_as_others() -> Non
     assert trials_of(*[Sign("slow", late=True)] * 2, patient=True) != [0, 0]
 
 
-def test_a_quick_answer_allows_timely_pushes_until_the_next_failure() -> None:
+def test_a_quick_answer_allows_timely_pushes() -> None:
     health = having(HEALTHY, "unreachable", "unreachable", now=1_000)
     health = having(health, "quick", now=4_000)
     assert health.degraded, "reliable messages stay with the redelivery"
@@ -294,7 +292,7 @@ def test_sets_of_endpoints_are_rebuilt_only_after_a_change() -> None:
     )
 )
 def test_endpoints_on_trial_equal_a_full_scan(history: list[tuple[str, str, bool, int]]) -> None:
-    """The registry examines only endpoints that may have changed, also after the clock was put back."""
+    """The registry examines only endpoints that may have changed, also after the clock was set back."""
     registry, now_ms = EndpointHealthRegistry(SETTINGS, lambda _: True), NOW_MS
     for endpoint, event, patient, pause_ms in history:
         now_ms += pause_ms

@@ -121,7 +121,7 @@ def pushed(transport: FakeTransport, subscription: Subscription) -> list[tuple[P
     return ended
 
 
-def test_parts_are_pushed_one_after_the_other_and_have_one_outcome() -> None:
+def test_parts_are_pushed_in_sequence_with_one_outcome() -> None:
     transport = FakeTransport(lambda _: PushResult(202, duration_s=0.5))
     ((push, outcome),) = pushed(transport, old(1_000))
     assert outcome.delivered
@@ -153,7 +153,7 @@ def test_no_parts_are_sent_after_a_refused_one() -> None:
     assert (outcome.status, outcome.delivered, len(transport.sent)) == (503, False, 2)
 
 
-def test_a_wrapper_as_large_as_the_limit_is_an_error_of_the_envelope() -> None:
+def test_a_too_large_wrapper_is_an_error_of_the_envelope() -> None:
     transport = FakeTransport()
     long = Subscription("s", EndpointReference("http://old/"), form="legacy", policy=DeliveryPolicy(fragment_bytes=300))
     ((_, outcome),) = pushed(transport, long)

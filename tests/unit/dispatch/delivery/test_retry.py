@@ -80,7 +80,7 @@ def test_outcome_where_a_result_may_come_later(
     assert not outcome.endpoint_unreachable
 
 
-def test_five_numbered_retransmissions_ever_longer_apart_then_given_up() -> None:
+def test_five_retransmissions_with_growing_waits() -> None:
     verdicts = [judged(BROKEN, counted=counted) for counted in range(7)]
     waits = (1000, 1000, 2000, 4000, 8000, 10_000)  # the first after a push that did not count
     assert verdicts == [*(Verdict("parked", NOW + wait) for wait in waits), Verdict("dead")]
@@ -102,7 +102,7 @@ def test_limits_of_a_subscription() -> None:
 @pytest.mark.parametrize(
     ("retry_after", "wait"), [(0.0, 1000), (0.5, 1000), (7.0, 7000), (60.0, 60_000), (1e9, 120_000)]
 )
-def test_retry_after_is_obeyed_within_bounds(retry_after: float, wait: int) -> None:
+def test_retry_after_is_bounded(retry_after: float, wait: int) -> None:
     policy = policy_of(DEFAULT_POLICY, RetrySettings(first_wait_s=1.0, jitter=0.0, longest_retry_after_s=120.0))
     assert judged(PushResult(503, retry_after_s=retry_after), policy) == Verdict("parked", NOW + wait)
 

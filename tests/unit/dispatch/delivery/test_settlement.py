@@ -111,11 +111,14 @@ def test_a_timely_delivery_has_one_try_and_never_waits(outcome: Outcome, state: 
         assert (decision.verdict, decision.why, decision.letter) == (Verdict(state), why, False)
 
 
-def test_an_expired_delivery_leaves_a_dead_letter_within_its_validity() -> None:
-    ours, publishers = Waiting(message(59_500)), Waiting(message(0, NOW_MS + 500))
-    assert [settle(each, push(), BROKEN, POLICY, NOW_MS, 0.0).letter for each in (ours, publishers)] == [True, False]
+def test_dead_letters_of_expired_deliveries() -> None:
+    by_lifespan, by_validity = Waiting(message(59_500)), Waiting(message(0, NOW_MS + 500))
+    assert [settle(each, push(), BROKEN, POLICY, NOW_MS, 0.0).letter for each in (by_lifespan, by_validity)] == [
+        True,
+        False,
+    ]
 
-    for waiting, letter in ((ours, True), (publishers, False)):
+    for waiting, letter in ((by_lifespan, True), (by_validity, False)):
         decision = expired(waiting, POLICY.lifespan_ms, "too old when read")
         assert (decision.verdict.state, decision.tries, decision.letter) == ("expired", UNTRIED, letter)
         assert decision.why.error == "lifespan"

@@ -123,8 +123,8 @@ def test_places_of_notifications_that_are_read_again() -> None:
     assert [known.number(0, offset) for offset in (3, 4, 8, 9, 10)] == [1_000, 1_000, 1_000, 1_007, None]
     assert known.number(2, 1) is None
     assert (("one", "n4") in known.unwritten, ("two", "n4") in known.unwritten) == (False, True)
-    places = [received(offset=at)._replace(parked_as=known.number(0, at)) for at in (3, 8)]
-    places = [each.delivery("one").place for each in places]
+    repeated = [received(offset=at)._replace(parked_as=known.number(0, at)) for at in (3, 8)]
+    places = [each.delivery("one").place for each in repeated]
     assert places[0] < Place(1_000, 0, 4) < places[1] < Place(1_007, 0, 9)
 
 
@@ -152,7 +152,7 @@ OTHER = subscription("other")
 FIRST, SECOND, THIRD = (received(offset=each) for each in (1, 2, 3))
 
 
-def test_buffered_messages_are_released_when_the_lane_is_free_or_late() -> None:
+def test_messages_are_released_when_the_lane_is_free_or_late() -> None:
     buffer = HoldBuffer(10)
     for to, message, now in ((ONE, FIRST, 0.0), (OTHER, SECOND, 0.1), (ONE, THIRD, 0.2)):
         assert buffer.add(to, message, now)

@@ -209,7 +209,7 @@ def test_a_silence_begins_with_the_newest_time_stamp(interval_ms: int, times: tu
     assert run.intake.outcomes.report.matched == {("s", "a"): 1_500}
 
 
-def test_policies_are_those_of_the_control_log() -> None:
+def test_policies_from_the_control_log() -> None:
     state = ControlState()
     policies = IntervalPolicies(known_to_redelivery(state, *SUBSCRIBED))
     for each in SUBSCRIBED:

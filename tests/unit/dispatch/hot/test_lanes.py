@@ -73,7 +73,7 @@ def test_equal_xml_ids_do_not_share_a_push() -> None:
     assert names(lanes.take()) == ("s", ["3", "4"])
 
 
-def test_a_lane_drained_twice_before_its_turn_takes_no_place() -> None:
+def test_a_lane_drained_twice_takes_no_slot() -> None:
     """Otherwise the lanes behind it would never have a turn."""
     lanes = Lanes(LIMITS, Limits(per_endpoint=1, per_host=1))
     first, drained, last = (subscription(name, url="http://one/", form="raw") for name in ("first", "drained", "last"))

@@ -217,7 +217,7 @@ def test_a_topic_without_metadata_closes_the_connection() -> None:
     assert [producer.aborted for producer in made] == [True] * 3
 
 
-def test_attempts_are_sent_in_time_and_is_behind() -> None:
+def test_attempts_are_sent_in_time_and_delays_are_detected() -> None:
     producer, clock = FakeProducer(), Clock(128.0)
     log = log_over(producer, clock)
     sent: list[int] = []

@@ -90,7 +90,7 @@ def test_lanes_found_by_an_earlier_session() -> None:
     assert lanes.for_workers()[0] == {"t"}
 
 
-def test_an_update_examines_only_lanes_that_were_read() -> None:
+def test_updates_examine_only_lanes_that_were_read() -> None:
     examined: list[int] = []
 
     def acknowledged(number: int) -> bool:

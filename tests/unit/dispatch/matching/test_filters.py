@@ -214,7 +214,7 @@ def test_types_are_compared_before_conditions_without_parsing(parsed: list[bytes
     assert parsed == []
 
     # Audit, trace and replay.
-    everybody: Any = SimpleNamespace(of=lambda _: Found([filtered], []))
+    view: Any = SimpleNamespace(of=lambda _: Found([filtered], []))
     for kind, found in (("reading", [filtered]), ("alarm", [])):
         message = notification(payload=b"<reading/>", type=kind)
-        assert filters.matching_recipients(everybody, Conditions(), message).existing == found
+        assert filters.matching_recipients(view, Conditions(), message).existing == found

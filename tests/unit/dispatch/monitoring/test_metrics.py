@@ -82,7 +82,7 @@ def test_slow_endpoints_are_listed_and_no_label() -> None:
     assert "http://" not in metrics.registry.text()
 
 
-def test_the_percentile_of_an_endpoint_is_that_of_all_its_pushes() -> None:
+def test_percentiles_cover_all_pushes_of_an_endpoint() -> None:
     metrics = JobMetrics(clock=lambda: 1_000.0)
     for first in (0, 100):
         metrics.recorded(rows_of(*(attempt(f"p{first + number}", duration_ms=12.0) for number in range(100))))

@@ -78,7 +78,7 @@ def test_waiting_deliveries_by_time_without_their_messages(logs: ListedLogs) -> 
     assert counts == {ViewGroup("s1", "", TopicPath("a"), ""): 2}
 
 
-def test_a_repeated_batch_changes_nothing_and_a_request_does(logs: ListedLogs) -> None:
+def test_a_repeated_batch_and_a_requested_attempt(logs: ListedLogs) -> None:
     logs.park(delivery(1), message(1), Tries(1, 1, 90, 8), at_ms=10)
     logs.tried(delivery(1), Tries(2, 2, 99, 9))
     logs.park(delivery(1), message(1), Tries(1, 1, 90, 8), at_ms=70)

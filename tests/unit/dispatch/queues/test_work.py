@@ -109,9 +109,9 @@ def test_a_request_that_one_server_refuses_goes_to_another(answer: PushResult) -
     world.run(1_000)
     assert (states(world), world.buried) == ({"delivered": 9}, [])
     assert world.now_ms - world.arrivals[-1].at_ms > 900, "without a wait"
-    gone = answer.status == 410
-    assert world.gone_said == ["s1"] * gone
-    assert (len(world.arrived("s1")) == 1) == gone
+    is_gone = answer.status == 410
+    assert world.gone_said == ["s1"] * is_gone
+    assert (len(world.arrived("s1")) == 1) == is_gone
 
 
 def test_a_request_that_all_servers_refuse_is_a_dead_letter() -> None:
@@ -223,10 +223,10 @@ def test_an_unreachable_user_is_logged_once(caplog: pytest.LogCaptureFixture) ->
     transport = FakeTransport(lambda _: REFUSED)
     users = QueueUsers(transport, cast(Any, None))
     row = Attempt("n", LANE, TopicPath("q"), "", 0, "", "expired", 1, 2, 0.0)
-    for name in ("away", "away", "gone"):
+    for name in ("away", "away", "off"):
         users.unanswered(notification(reply_to=EndpointReference(f"http://{name}/")), row)
         transport.drive(0.0)
-    assert [vars(each)["endpoint"] for each in caplog.records] == ["http://away/", "http://gone/"]
+    assert [vars(each)["endpoint"] for each in caplog.records] == ["http://away/", "http://off/"]
 
 
 def test_the_reply_address_is_for_servers_only() -> None:
@@ -267,7 +267,7 @@ def test_permission_of_a_server_to_answer_to_a_pull_point() -> None:
     assert b"Answer" not in body(msgspec.structs.replace(server, queue=0))
 
 
-def test_equal_requests_are_executed_once_in_the_first_place() -> None:
+def test_equal_requests_are_executed_once_at_the_first_position() -> None:
     world = World()
     world.serve("s", takes_ms=100)
     world.ask("busy", merge=b"e")
@@ -335,7 +335,7 @@ def test_pushes_of_queues_are_bounded_in_bytes() -> None:
     assert world.store.count == 0
 
 
-def test_a_server_and_other_subscriptions_share_the_limit_of_their_endpoint() -> None:
+def test_servers_and_subscriptions_share_an_endpoint_s_limit() -> None:
     world = World(push=PushSettings(max_in_flight_per_endpoint=2))
     world.serve("s", capacity=8, takes_ms=100)
     world.subscribe("other", endpoint="s")
@@ -441,7 +441,7 @@ def test_a_server_that_reports_later_is_busy_until_its_result() -> None:
 
 @pytest.mark.parametrize("capacity", [1, 2])
 @pytest.mark.parametrize(
-    ("meanwhile", "state", "servers"),
+    ("event", "state", "servers"),
     [
         ("", "delivered", ["s"]),
         ("", "refused", ["s", "other"]),
@@ -454,7 +454,7 @@ def test_a_server_that_reports_later_is_busy_until_its_result() -> None:
         ("leaves", None, ["s", "other"]),
     ],
 )
-def test_later_and_missing_results(meanwhile: str, state: State | None, servers: list[str], capacity: int) -> None:
+def test_later_and_missing_results(event: str, state: State | None, servers: list[str], capacity: int) -> None:
     world = World()
     world.serve("s", capacity=capacity)
     world.answers("s", LATER)
@@ -463,11 +463,11 @@ def test_later_and_missing_results(meanwhile: str, state: State | None, servers:
     world.answers("s", OK)
     world.serve("other")
     world.hear()
-    if meanwhile == "clock set back":
+    if event == "clock set back":
         world.set_clock(-DAY_MS)
-    elif meanwhile == "restart":
+    elif event == "restart":
         world.restart()
-    elif meanwhile == "leaves":
+    elif event == "leaves":
         world.end("s")
     world.run(CALLBACK_MS - 2_000)
     assert sent(world) == [("s", "a", 0)], "the result is awaited"

@@ -35,7 +35,7 @@ def test_loads_that_stay_in_real_time(limit: float, loads: list[tuple[int, float
     assert set(driven(ModePolicy(limit), "realtime", loads)) == {"realtime"}
 
 
-def test_a_larger_burst_stays_in_real_time_once_its_pace_is_measured() -> None:
+def test_larger_bursts_stay_in_real_time_after_a_measurement() -> None:
     policy = ModePolicy(8.0)
     assert "batch" in driven(ModePolicy(8.0), "realtime", backlog(15_000, 3_000.0)[1:]), "before"
     driven(policy, "realtime", [*backlog(8_000, 3_000.0, looks=10), (0, 0.0)])

@@ -85,7 +85,7 @@ def stop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stop:
     return partial(Stopped, monkeypatch, tmp_path)
 
 
-def test_nothing_is_recalled_behind_the_position_of_an_idle_partition(stop: Stop) -> None:
+def test_nothing_is_recalled_for_idle_partitions(stop: Stop) -> None:
     known = [WorkerProgress(RUN, 0, 500, RUN, clean=True), WorkerProgress(RUN, 1, 30, EARLIER_RUN)]
     stopped = stop({0: 520, 1: 30}, known)
 

@@ -159,7 +159,7 @@ def test_upkeep_joins_files_and_removes_old_days(tmp_path: Path) -> None:
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 11
 
 
-def test_a_damaged_file_of_one_day_does_not_stop_the_upkeep_of_others(tmp_path: Path) -> None:
+def test_a_damaged_file_does_not_stop_the_upkeep_of_other_days(tmp_path: Path) -> None:
     table = DeltaTableWriter(ENDPOINT_HEALTH, str(tmp_path))
     for number in range(10):
         table.append(ENDPOINT_HEALTH.arrow([health_row(day, f"e{number}") for day in (0, 30)]), "w", number)

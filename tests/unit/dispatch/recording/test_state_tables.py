@@ -224,7 +224,7 @@ def letter(payload: bytes = b"<x/>") -> bytes:
     return dead_letters.encode(DeadLetter("s", "http://e/", message, "dead", 3_000, 5, "server-error", "HTTP 500", 500))
 
 
-def test_dead_letters_hold_the_whole_message_until_they_are_removed(tmp_path: Path, log: Log) -> None:
+def test_dead_letters_have_the_whole_message_until_removed(tmp_path: Path, log: Log) -> None:
     for number, value in ((1, letter()), (2, letter()), (3, b"junk")):
         log.add(b"s\t4.0.%d" % number, value)
     tables = tables_of((tmp_path, DeadLettersFold()))

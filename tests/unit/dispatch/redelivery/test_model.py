@@ -175,7 +175,6 @@ class Histories(RuleBasedStateMachine):
 
     @rule(for_ms=st.sampled_from([1, 100, 1_000, 2_500, 20_000, 130_000, LIFESPAN_MS + 60_000]))
     def pass_time(self, for_ms: int) -> None:
-        """Time passes."""
         self.world.run(for_ms)
         self._all_due_are_tried()
         self._waits_are_bounded()
@@ -211,7 +210,6 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: "end" in self.happens)
     @rule(name=st.sampled_from(NAMES))
     def unsubscribe(self, name: str) -> None:
-        """The subscription ends."""
         self.over.add(name)
         if name in self.world.subscriptions:
             del self.world.subscriptions[name]
@@ -238,7 +236,6 @@ class Histories(RuleBasedStateMachine):
     @rule(forward_ms=st.sampled_from([3_600_000, 60_000, -1_000, -10_000, -60_000, -3_600_000]))
     @precondition(lambda self: "clock" in self.happens)
     def set_the_clock(self, forward_ms: int) -> None:
-        """The clock is set."""
         self.world.set_clock(forward_ms)
         self.set_ms, self.rows_when_set = self.world.true_ms, len(self.world.attempts)
         self._changed()
@@ -342,7 +339,7 @@ class Histories(RuleBasedStateMachine):
         return min(end_ms, self.valid.get(notification, end_ms))
 
     def _ends_by_validity(self, notification: str) -> bool:
-        """Whether its validity ends before its lifespan: no dead letter."""
+        """Whether it ends by its validity, without a dead letter."""
         return self.valid.get(notification, 1 << 62) <= self.accepted[notification] + LIFESPAN_MS
 
     def _due(self, notification: str, attempt: int) -> int:
@@ -441,7 +438,7 @@ class Histories(RuleBasedStateMachine):
         """With nothing in flight, every due delivery has been tried."""
         world = self.world
         if world.in_flight or world.true_ms - self.set_ms < TOLERANCE_MS:
-            return  # the clock was put back a little, and has to reach the time again
+            return  # the clock was set back a little and has not reached the time again
         for name, subscription in world.subscriptions.items():
             closed = world.health.get(subscription.consumer.address).breaker == "closed"
             if closed and not self._stopped(subscription) and not subscription.policy.strict:
@@ -494,9 +491,9 @@ class Histories(RuleBasedStateMachine):
         return subscription.paused or subscription.id in self.world.suspended_now | self.world.suspended_said.keys()
 
     def _nothing_is_too_old(self) -> None:
-        """Lifespans end in any wait; during a push, when it has ended."""
+        """Lifespans end during any wait; during a push, at its end."""
         if self.world.true_ms - self.set_ms < TOLERANCE_MS:
-            return  # the clock was put back a little, and has to reach the time again
+            return  # the clock was set back a little and has not reached the time again
         for lane in self.world.redelivery._lanes.values():
             old_ms = self.world.now_ms - LIFESPAN_MS
             if self.world.true_ms - self.set_ms < TOLERANCE_MS:

@@ -111,7 +111,7 @@ def test_waiting_messages_are_bounded_in_bytes() -> None:
     assert "retry.parked_bytes is 3000" in world.attempts[0].detail
 
 
-def test_messages_refused_together_over_a_link_are_tried_one_by_one() -> None:
+def test_refused_messages_of_a_link_are_tried_one_by_one() -> None:
     """The refused one becomes a dead letter; the others arrive once and in order."""
     world = World()
     world.link("link")

@@ -62,7 +62,7 @@ def test_retry_after_applies_to_the_endpoint() -> None:
     assert sorted(world.arrived("s")) == ["n0", "n0", "n1"]
 
 
-def test_probes_of_many_unreachable_endpoints_delay_no_other_lane() -> None:
+def test_probes_of_unreachable_endpoints_delay_no_other_lane() -> None:
     world = World(push=PushSettings(max_in_flight=4), retry=retry(longest_probe_s=10.0))
     for number in range(30):
         world.subscribe(f"away{number}")

@@ -107,7 +107,7 @@ def test_a_query_is_started_again_until_the_gate_closes(monkeypatch: pytest.Monk
     assert not supervised.supervisor.gave_up
 
 
-def test_the_supervisor_gives_up_with_the_cause_and_closes_the_gate(
+def test_the_supervisor_stops_and_closes_the_gate(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(query_supervisor, "BACKOFF", Backoff(0.0, 0.0))

@@ -67,12 +67,12 @@ def test_a_commit_during_the_repair_is_kept(tmp_path: Path, monkeypatch: pytest.
     table = written(tmp_path, 0, 1)
     is_commit = repair._is_commit
 
-    def meanwhile(path: Path) -> bool:
+    def with_a_commit(path: Path) -> bool:
         if path == commit(tmp_path, 2):
             table.extend(rows_of(attempts.encode([attempt("n9", "s", "delivered")])), {"attempts-0": 9})
         return is_commit(path)
 
-    monkeypatch.setattr(repair, "_is_commit", meanwhile)
+    monkeypatch.setattr(repair, "_is_commit", with_a_commit)
     assert not repair_table(ATTEMPTS, str(tmp_path))
     assert ids(tmp_path) == ["n0", "n1", "n9"]
 
@@ -161,7 +161,7 @@ def test_a_table_that_cannot_be_reverted_begins_empty(tmp_path: Path) -> None:
     (kept,) = tmp_path.glob("attempts.damaged-*")
     assert len(list(kept.rglob("*.parquet"))) == 2
 
-    # A table of states does so for a damaged file, too: its log contains all states.
+    # A damaged data file also empties a table of states: its log contains all states.
     topics = tmp_path / "topics"
     table = DeltaTableWriter(TOPICS, str(topics))
     table.replace(TOPICS.arrow([]), {"control-0": 1})
@@ -187,7 +187,7 @@ def table(tmp_path: Path) -> DeltaTable:
     return open_table(ATTEMPTS.location(TableSettings(), tmp_path))
 
 
-def test_rows_are_those_that_pyarrow_finds(table: DeltaTable) -> None:
+def test_rows_equal_those_of_pyarrow(table: DeltaTable) -> None:
     names: list[list[str]] = [["n1"], ["n1", "n2"], ["' OR 1 = 1 --"], ["N1"], []]
     for column, values in (*(("notification", each) for each in names), ("subscription", ["it's"])):
         expected = ATTEMPTS.read(table, where=ds.field(column).isin(values)).to_pylist() if values else []

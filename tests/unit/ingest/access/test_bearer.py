@@ -25,7 +25,7 @@ from tests.support.soap_messages import envelope, notify
 
 RSA = rsa.generate_private_key(65537, 2048)
 OTHER = rsa.generate_private_key(65537, 2048)
-SHORT = rsa.generate_private_key(65537, 1024)  # noqa: S505  # to be refused
+SHORT = rsa.generate_private_key(65537, 1024)  # noqa: S505  # too short
 EC = ec.generate_private_key(ec.SECP256R1())
 ED = ed25519.Ed25519PrivateKey.generate()
 
@@ -73,7 +73,7 @@ def unsigned(header: dict[str, Any]) -> str:
 
 
 def confused() -> str:
-    """The public key, which everybody has, used as an HMAC secret."""
+    """The public key, used as an HMAC secret."""
     secret = RSA.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     start = unsigned({"alg": "HS256", "kid": "r"}).rpartition(".")[0]
     return start + "." + base64.urlsafe_b64encode(hmac.new(secret, start.encode(), hashlib.sha256).digest()).decode()
@@ -86,7 +86,7 @@ EXTENSIONS: tuple[dict[str, Any], ...] = (
     {"crit": "exp"},
     {"b64": False},
 )
-"""Headers that a reader has to understand."""
+"""Headers that a recipient must understand."""
 
 KEY_IDS: tuple[object, ...] = ("r", "", "../../etc/passwd", "r\x00", "x" * 5_000, 0, True, ["r"], {"r": 1})
 
@@ -99,7 +99,7 @@ def test_valid_tokens(jwks: Path, good: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "says"),
+    ("bad", "words"),
     [
         (token(exp=1), "expired"),
         (token(nbf=1 << 40), "not valid yet"),
@@ -120,9 +120,9 @@ def test_valid_tokens(jwks: Path, good: str) -> None:
         (unsigned({"kid": "r"}), "algorithm"),
         *((unsigned({"alg": alg, "kid": "r"}), "algorithm") for alg in ("none", "None", ["RS256"], {"RS256": 1})),
         *((unsigned({"alg": "RS256", "kid": kid}), "unknown|is invalid") for kid in KEY_IDS),
-        # Extensions that a reader has to understand.
+        # Extensions that a recipient must understand (`crit`).
         *((with_header(**extension), "is invalid") for extension in EXTENSIONS),
-        # Keys in the token, or the address of keys.
+        # Keys in the token, and URLs of keys.
         (with_header(OTHER, jwk=public(OTHER, "RS256")), "is invalid"),
         (with_header(OTHER, x5c=["AAAA"]), "is invalid"),
         *((with_header(OTHER, **{name: "http://127.0.0.1:9/k"}), "is invalid") for name in ("jku", "x5u")),
@@ -132,13 +132,13 @@ def test_valid_tokens(jwks: Path, good: str) -> None:
         ("x" * 20_000, "too long"),
     ],
 )
-def test_refused_tokens(jwks: Path, bad: str, says: str) -> None:
-    with pytest.raises(WrongToken, match=says):
+def test_refused_tokens(jwks: Path, bad: str, words: str) -> None:
+    with pytest.raises(WrongToken, match=words):
         Bearer(settings(jwks)).check(bad)
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "words"),
     [
         ("", "not a JWKS"),
         ("[]", "not a JWKS"),
@@ -149,19 +149,19 @@ def test_refused_tokens(jwks: Path, bad: str, says: str) -> None:
         (json.dumps({"keys": [public(SHORT, "RS256")]}), "1024 bits"),
     ],
 )
-def test_unusable_keys(text: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_unusable_keys(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         read_keys(text, "jwks.json")
 
 
 @pytest.mark.parametrize("key", ["jwt_algorithms", "jwks_file", "jwt_issuer", "jwt_audience"])
-def test_settings_without_an_asymmetric_algorithm_issuer_or_audience(jwks: Path, key: str) -> None:
+def test_settings_without_algorithm_issuer_or_audience(jwks: Path, key: str) -> None:
     for value in ("", "none", "HS256", "RS256, HS256") if key == "jwt_algorithms" else ("",):
         with pytest.raises(ConfigError, match=rf"access\.{key}"):
             settings(jwks, **{key: value})
 
 
-def test_through_the_gateway_and_amid_wrong_tokens_of_the_same_address(jwks: Path) -> None:
+def test_valid_tokens_amid_wrong_ones_of_the_same_address(jwks: Path) -> None:
     write_users({}, jwks.parent / "users.toml")
     users = Users(FileUsers(jwks.parent / "users.toml"), remember_s=60, guesses=Guesses(3, 300))
     access = settings(jwks, cache_s=0)
@@ -181,7 +181,7 @@ def test_through_the_gateway_and_amid_wrong_tokens_of_the_same_address(jwks: Pat
     assert len(parts.notifications.accepted) == 2
 
 
-def test_a_token_is_checked_once_until_its_end_or_other_keys(jwks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checked_tokens_are_cached_until_they_expire(jwks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arborcast.ingest.access.bearer._REMEMBERED", 3)
     wall, steady = [time.time()], [0.0]
     bearer = Bearer(settings(jwks, cache_s=60.0), lambda: wall[0], lambda: steady[0])
@@ -204,12 +204,12 @@ def test_a_token_is_checked_once_until_its_end_or_other_keys(jwks: Path, monkeyp
         bearer.check(long_lived[:-4] + ("AAAA" if not long_lived.endswith("AAAA") else "BBBB"))
     wall[0] += 6
     steady[0] += 6
-    assert checks(brief, "bert") == 2, "its end is over, though within the leeway"
+    assert checks(brief, "bert") == 2, "expired, though within the leeway"
     wall[0] -= 3_600
     steady[0] += 53
     assert checks(long_lived, "anna") == 1
     steady[0] += 2
-    assert checks(long_lived, "anna") == 2, "the wall clock, put back, does not lengthen it"
+    assert checks(long_lived, "anna") == 2, "a wall clock that is set back does not extend it"
     for number in range(5):
         bearer.check(token(sub=f"user-{number}"))
     assert len(bearer._good) == 3

@@ -1,4 +1,4 @@
-"""Through the application: credentials, rights, and that a refusal changes nothing."""
+"""Through the application: credentials, rights, and refusals that change nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def encoded(credentials: bytes) -> str:
         *(basic("anna", password) for password in ("pb", "", "pä", "pa\u0000")),
         *(basic(name, "pa") for name in ("nobody", "", "änna", "\u202eanna")),
         *(encoded(text) for text in (b"anna", b"\xff:\xff", b"anna\r\nX: y:pa")),
-        encoded(b"anna:p\xe4"),  # Latin-1, where UTF-8 was asked for
+        encoded(b"anna:p\xe4"),  # Latin-1 instead of UTF-8
         encoded(b"anna:" + b"p" * 200_000),
         encoded(b"a" * 200_000 + b":pa"),
         f"{ANNA}ä",
@@ -81,7 +81,7 @@ def test_pages_for_all_and_pages_for_users(parts: GatewayParts) -> None:
     assert parts.get("/health/live").status == 200
     assert parts.get("/wsn/NotificationBroker?wsdl").status != 401
     for page, status in (("/metrics", 200), ("/status.json", 404)):
-        assert parts.get(page).status == 401  # from nowhere that is known
+        assert parts.get(page).status == 401  # an unknown client address
         assert asyncio.run(parts.request("GET", page, headers={"authorization": OLGA})).status == status
 
 
@@ -89,14 +89,14 @@ def test_pages_for_all_and_pages_for_users(parts: GatewayParts) -> None:
     ("client", "server", "local"),
     [
         ("127.0.0.1", "127.0.0.1", True),
-        ("192.0.2.7", "192.0.2.7", True),  # the supervisor, where the gateway listens on this address alone
+        ("192.0.2.7", "192.0.2.7", True),  # the supervisor, if the gateway listens only on this address
         ("2001:db8::7", "2001:db8::7", True),
         ("192.0.2.8", "192.0.2.7", False),
         ("2001:db8::8", "2001:db8::7", False),
         ("192.0.2.8", "127.0.0.1", False),
     ],
 )
-async def test_this_machine_needs_no_credentials(parts: GatewayParts, client: str, server: str, local: bool) -> None:
+async def test_local_requests_need_no_credentials(parts: GatewayParts, client: str, server: str, local: bool) -> None:
     gate = parts.gateway.gate
     assert gate is not None
     scope = {"client": (client, 1), "server": (server, 2), "headers": []}
@@ -118,11 +118,13 @@ def sent(parts: GatewayParts, header: str, soap: str = "1.1") -> HttpAnswer:
 def test_username_tokens(parts: GatewayParts, clock: Clock) -> None:
     assert sent(parts, token("bert", "pb"), "1.2").status == 202
     assert sent(parts, token("anna", "pa", created=at(-10))).status == 202
-    assert sent(parts, token("anna", "pa", more="<w:Username>olga</w:Username>")).status == 202, "the first counts"
+    assert sent(parts, token("anna", "pa", more="<w:Username>olga</w:Username>")).status == 202, (
+        "the first user name counts"
+    )
     assert sent(parts, token("anna", "pb", more="<w:Password>pa</w:Password>")).fault == "FailedAuthentication"
     for value in ("4;annapa", "anna:pa", "annapa"):
         answer = parts.post(envelope(notify(message("t:a"))), authorization=f"Basic {value}")
-        assert answer.status == 401, "the cache of passwords is not one of Basic credentials"
+        assert answer.status == 401, "no cache hit for Basic credentials"
     assert sent(parts, digest("anna", "pa")).status == 202
     again = sent(parts, digest("anna", "pa"))
     assert (again.status, again.fault, "used before" in again.reason) == (500, "FailedAuthentication", True)
@@ -145,7 +147,7 @@ def test_username_tokens(parts: GatewayParts, clock: Clock) -> None:
     ],
 )
 def test_creation_times_of_tokens(parts: GatewayParts, created: str, status: int) -> None:
-    for _ in range(2):  # the second time it is known already
+    for _ in range(2):  # the second time from the cache
         answer = sent(parts, token("anna", "pa", created=created))
         assert answer.status == status
         assert status == 202 or answer.fault == "MessageExpired"
@@ -160,7 +162,7 @@ def test_creation_times_of_tokens(parts: GatewayParts, created: str, status: int
         (digest("anna", "pb"), "FailedAuthentication"),
         (digest("nobody", "pa"), "FailedAuthentication"),
         (digest("nobody", ""), "FailedAuthentication"),
-        # A digest needs the password in clear text, which is not stored for bert.
+        # A digest requires the password in clear text, which is not stored for bert.
         (digest("bert", "pb"), "FailedAuthentication"),
         (digest("bert", ""), "FailedAuthentication"),
         (digest("anna", "pa", seconds=400), "MessageExpired"),
@@ -182,13 +184,13 @@ def test_refused_username_tokens(parts: GatewayParts, header: str, fault: str) -
     assert nothing_happened(parts)
 
 
-def test_guesses_end_after_fifty(parts: GatewayParts) -> None:
+def test_guesses_are_limited_to_fifty(parts: GatewayParts) -> None:
     assert [sent(parts, token("anna", str(guess))).status for guess in range(55)] == [500] * 50 + [429] * 5
     assert nothing_happened(parts)
 
 
 def test_a_wrong_digest_costs_no_lookup(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else its time would show which users exist, and each guess would cost a directory a search."""
+    """Otherwise the time would show whether a user exists, and each guess would cost a directory search."""
     monkeypatch.setattr(Users, "find", lambda *_: pytest.fail("looked up"))
     for name in ("anna", "nobody"):
         assert sent(parts, digest(name, "wrong")).fault == "FailedAuthentication"
@@ -201,15 +203,15 @@ def path_in(answer: HttpAnswer) -> str:
     return (answer.text("Address") or "").removeprefix("http://127.0.0.1:8080")
 
 
-def created(parts: GatewayParts, who: str, name: str = "") -> str:
+def created(parts: GatewayParts, user: str, name: str = "") -> str:
     attribute = f' pullPointQueueName="{name}"' if name else ""
     body = envelope(f"<wsnt:CreatePullPoint{attribute}/>")
-    return path_in(parts.post(body, "/wsn/CreatePullPoint", authorization=who))
+    return path_in(parts.post(body, "/wsn/CreatePullPoint", authorization=user))
 
 
-def test_subscriptions_and_pull_points_belong_to_their_owner(parts: GatewayParts) -> None:
-    def subscribed(who: str) -> str:
-        return path_in(parts.post(envelope(subscribe(filters=topic_expression("t:a//."))), authorization=who))
+def test_owners_of_subscriptions_and_pull_points(parts: GatewayParts) -> None:
+    def subscribed(user: str) -> str:
+        return path_in(parts.post(envelope(subscribe(filters=topic_expression("t:a//."))), authorization=user))
 
     assert subscribed(ANNA) != subscribed(BERT)
     assert subscribed(ANNA) == subscribed(ANNA)
@@ -229,29 +231,29 @@ TRIGGER = (
 
 
 @pytest.mark.parametrize(
-    ("what", "body", "path"),
+    ("limit", "body", "path"),
     [
         ("pull_points", "<wsnt:CreatePullPoint/>", "/wsn/CreatePullPoint"),
         ("registrations", REGISTER, "/wsn/NotificationBroker"),
         ("triggers", TRIGGER, "/wsn/NotificationBroker"),
     ],
 )
-def test_no_owner_has_more_than_its_share(parts: GatewayParts, what: str, body: str, path: str) -> None:
+def test_no_owner_has_more_than_its_share(parts: GatewayParts, limit: str, body: str, path: str) -> None:
     parts.have_topics("{urn:t}a/to")
-    limits: dict[str, Any] = {what: 4}
+    limits: dict[str, Any] = {limit: 4}
     parts.gateway.settings = dataclasses.replace(parts.gateway.settings, share_per_owner=50, **limits)
     numbers = iter(range(10))
 
-    def ask(who: str) -> HttpAnswer:
-        return parts.post(envelope(body.replace("%d", str(next(numbers)))), path, authorization=who)
+    def post(user: str) -> HttpAnswer:
+        return parts.post(envelope(body.replace("%d", str(next(numbers)))), path, authorization=user)
 
-    first = ask(ANNA)
-    assert [first.status, ask(ANNA).status] == [200, 200]
-    assert "gateway.share_per_owner allows 2" in ask(ANNA).reason
-    assert [ask(BERT).status, ask(BERT).status] == [200, 200], "what is left is for others"
-    if what == "pull_points":
+    first = post(ANNA)
+    assert [first.status, post(ANNA).status] == [200, 200]
+    assert "gateway.share_per_owner allows 2" in post(ANNA).reason
+    assert [post(BERT).status, post(BERT).status] == [200, 200], "the rest is for other owners"
+    if limit == "pull_points":
         assert parts.post(envelope("<wsnt:DestroyPullPoint/>"), path_in(first), authorization=ANNA).status == 200
-        assert ask(ANNA).status == 200
+        assert post(ANNA).status == 200
 
 
 def with_policy(parts: GatewayParts, text: str) -> None:
@@ -260,19 +262,19 @@ def with_policy(parts: GatewayParts, text: str) -> None:
     parts.gateway.gate._policy = lambda: policy
 
 
-def test_topics_outside_ones_rights_are_not_shown(parts: GatewayParts) -> None:
+def test_topics_without_rights_are_not_shown(parts: GatewayParts) -> None:
     parts.post(envelope(notify(message("t:a/b"))), authorization=ANNA)
-    ask = envelope(
+    post = envelope(
         '<r:GetResourceProperty xmlns:r="http://docs.oasis-open.org/wsrf/rp-2"'
         ' xmlns:s="http://docs.oasis-open.org/wsn/t-1">s:TopicSet</r:GetResourceProperty>'
     )
-    assert parts.post(ask, authorization=ANNA).root.find(".//{urn:t}a/b") is not None
+    assert parts.post(post, authorization=ANNA).root.find(".//{urn:t}a/b") is not None
     with_policy(parts, "")
-    assert parts.post(ask, authorization=ANNA).root.find(".//{urn:t}a") is None
+    assert parts.post(post, authorization=ANNA).root.find(".//{urn:t}a") is None
 
 
 @pytest.mark.parametrize(
-    ("publishers", "who", "status"),
+    ("publishers", "user", "status"),
     [
         ((), ANNA, 202),
         (("anna",), ANNA, 202),
@@ -283,20 +285,20 @@ def test_topics_outside_ones_rights_are_not_shown(parts: GatewayParts) -> None:
         (("olga",), OLGA, 202),
     ],
 )
-def test_publishers_of_a_topic(parts: GatewayParts, publishers: tuple[str, ...], who: str, status: int) -> None:
+def test_publishers_of_a_topic(parts: GatewayParts, publishers: tuple[str, ...], user: str, status: int) -> None:
     with_policy(parts, guarded_gateway.POLICY.replace('"bert"]', '"bert", "olga"]'))
     for path in ("{urn:t}a/b", "{urn:t}c"):
         parts.table.apply(TopicRecord(TopicPath(path), policy=TopicPolicy(publishers=publishers)))
-    # Beside one that anybody may publish to: all of it is refused.
-    answer = parts.post(envelope(notify(message("t:a/c"), message("t:a/b"))), authorization=who)
+    # Together with a message to a topic without publishers: both are refused.
+    answer = parts.post(envelope(notify(message("t:a/c"), message("t:a/b"))), authorization=user)
     assert (answer.status, len(parts.notifications.accepted)) == (status, 2 if status == 202 else 0)
-    # The list allows nothing that the policy does not.
-    assert parts.post(envelope(notify(message("t:c"))), authorization=who).status == 403
+    # The list of publishers adds no rights to the policy.
+    assert parts.post(envelope(notify(message("t:c"))), authorization=user).status == 403
 
 
 # Secrets.
 
-SECRET = "correct-horse-battery"  # noqa: S105  # looked for everywhere
+SECRET = "correct-horse-battery"  # noqa: S105  # searched everywhere
 
 
 def test_no_answer_and_no_log_shows_a_password(

@@ -17,9 +17,9 @@ from tests.support.routing import make_trigger
 
 
 def allow(do: str, *topics: str, users: str = "", groups: str = "") -> str:
-    """A rule, as the file has it."""
-    who = f'users = ["{users}"]' if users else f'groups = ["{groups}"]'
-    return f"[[allow]]\ndo = {json.dumps(do.split())}\ntopics = {json.dumps(topics)}\n{who}\n"
+    """A rule in the file's syntax."""
+    holders = f'users = ["{users}"]' if users else f'groups = ["{groups}"]'
+    return f"[[allow]]\ndo = {json.dumps(do.split())}\ntopics = {json.dumps(topics)}\n{holders}\n"
 
 
 POLICY = read_policy(
@@ -33,9 +33,9 @@ POLICY = read_policy(
 OPERATOR = Identity("x", frozenset({"operators"}))
 
 
-def subscribing(who: Identity, *expressions: str) -> bool:
+def subscribing(identity: Identity, *expressions: str) -> bool:
     parsed = [parse_friendly(each, {"p": "urn:p", "q": "urn:q"}) for each in expressions]
-    return POLICY.caller(who).subscribe.covers(parsed)
+    return POLICY.caller(identity).subscribe.covers(parsed)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def subscribing(who: Identity, *expressions: str) -> bool:
         (["p:*/press"], False),
         (["//."], False),
         ([], False),
-        # Both must select: the second keeps it within what is allowed.
+        # An intersection: the second expression keeps it within the allowed topics.
         (["//.", "p:line1//."], True),
         (["{urn:q}x"], True),
         (["{urn:q}//."], True),
@@ -80,17 +80,22 @@ def test_publishing_groups_xpath_and_an_empty_policy() -> None:
     assert not subscribing(Identity("stranger"), "p:line2/a")
     assert subscribing(OPERATOR)
     xpath = parse("/*/line1", XPATH, {})
-    assert not press.subscribe.covers([xpath]), "it is for those who may see everything"
+    assert not press.subscribe.covers([xpath]), "requires a right to all topics"
     assert POLICY.caller(OPERATOR).subscribe.covers([xpath])
     empty = read_policy("", "policy").caller(Identity("x"))
     assert not empty.publish.holds(TopicPath("a"))
     assert not empty.subscribe.covers([parse_friendly("a")])
     paths = [TopicPath(f"{{urn:p}}{name}") for name in ("line1/a", "status")]
-    assert [known_to(who).holds(path) for who in (stranger, None) for path in paths] == [True, False, True, True]
+    assert [known_to(identity).holds(path) for identity in (stranger, None) for path in paths] == [
+        True,
+        False,
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "words"),
     [
         ("allow = 3", "two brackets"),
         ("[[deny]]", "[deny]"),
@@ -104,14 +109,14 @@ def test_publishing_groups_xpath_and_an_empty_policy() -> None:
         *((allow("publish", topic, users="a"), "has wildcards") for topic in ("a/*", "a//b", "a//b//.")),
     ],
 )
-def test_errors_of_a_policy_name_their_place(text: str, says: str) -> None:
+def test_errors_in_a_policy(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read_policy(text, "policy.toml")
-    assert says in str(refused.value)
+    assert words in str(refused.value)
     assert "policy.toml" in str(refused.value)
 
 
-# Subscriptions that the policy does not allow (any more).
+# Existing subscriptions that the policy does not allow.
 
 REVIEWED = read_policy(
     allow("subscribe", "a//.", users="anna")
@@ -142,7 +147,7 @@ NOT_ALL = "its owner may not subscribe to all of that"
         ("bert", "a", [(NOT_ALL, True)], False),
         ("carl", "a", [("its owner is no user", True)], False),
         ("carl", "b", [(NOT_ALL, False)], True),
-        # Bert's token may have groups that our file does not.
+        # Bert's token may have groups that the file does not have.
         ("bert", "a", [(NOT_ALL, False)], True),
         ("", "a", [("it was made while no authentication was required", False)], False),
     ],

@@ -1,4 +1,4 @@
-"""The address of a client: headers of trusted proxies, and nothing that others write."""
+"""The address of a client from the headers of trusted proxies only."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def scope(peer: str, **headers: str) -> dict[str, Any]:
         ("10.0.0.1", "198.51.100.7", "198.51.100.7"),
         ("::ffff:10.0.0.1", "198.51.100.7", "198.51.100.7"),
         ("2001:db8:ff::2", "198.51.100.7", "198.51.100.7"),
-        # The client itself has written what is further left.
+        # Addresses further left are written by the client.
         ("10.0.0.1", "127.0.0.1, 198.51.100.7", "198.51.100.7"),
         ("10.0.0.1", "10.0.0.1, 198.51.100.7", "198.51.100.7"),
-        # From proxy to proxy.
+        # Several proxies.
         ("10.0.0.1", "6.6.6.6, 198.51.100.7, 10.0.1.3 , 10.0.0.1", "198.51.100.7"),
         ("10.0.0.1", "10.0.1.3, 10.0.1.4", "10.0.1.3"),
         ("10.0.0.1", "198.51.100.7:4711", "198.51.100.7"),
         ("10.0.0.1", "2001:db8::7", "2001:db8::7"),
         ("10.0.0.1", "[2001:db8::7]:4711", "2001:db8::7"),
         ("10.0.0.1", "::ffff:198.51.100.7", "198.51.100.7"),
-        # An unreadable part ends it: the request counts as the proxy's that let it pass.
+        # An unreadable part ends the list: the client is the proxy that added it.
         ("10.0.0.1", "198.51.100.7, unknown", "10.0.0.1"),
         ("10.0.0.1", "198.51.100.7, _hidden, 10.0.1.3", "10.0.1.3"),
         ("10.0.0.1", "198.51.100.7, ", "10.0.0.1"),
         ("10.0.0.1", "", "10.0.0.1"),
         ("10.0.0.1", ", ".join(["10.0.1.3"] * 5_000), "10.0.1.3"),
-        # From strangers it is not read.
+        # Ignored from other peers.
         ("198.51.100.7", "6.6.6.6", "198.51.100.7"),
         ("10.0.0.2", "6.6.6.6", "10.0.0.2"),
     ],
@@ -69,15 +69,15 @@ def test_x_forwarded_for(peer: str, header: str, client: str) -> None:
         ("for=[2001:db8::7]", "2001:db8::7"),
         ("proto=https;for=6.6.6.6, for=198.51.100.7;host=a, for=10.0.1.3", "198.51.100.7"),
         (r'for="198.51.100\.7"', "198.51.100.7"),
-        # A host that is made to look like a further hop.
+        # A host value that imitates a further hop.
         ('for=198.51.100.7;host="x,for=6.6.6.6"', "198.51.100.7"),
         (r'for=198.51.100.7;host="x\",for=6.6.6.6;host=\"y"', "198.51.100.7"),
-        # An open quotation mark of the client's before the proxy's part.
+        # The client's open quotation mark before the proxy's part.
         ('for="6.6.6.6, for=198.51.100.7', "10.0.0.1"),
         ('for="x, for=198.51.100.7, for="6.6.6.6', "10.0.0.1"),
         ("for=198.51.100.7, proto=https", "10.0.0.1"),
         *((text, "10.0.0.1") for text in ("for=unknown", "for", "")),
-        # Without quadratic time.
+        # Linear time.
         *((text, "10.0.0.1") for text in (" " * 30_000 + "?", "a" * 30_000, 'a="' + "\\x" * 15_000, "," * 30_000)),
     ],
 )
@@ -97,7 +97,7 @@ def test_several_headers_other_headers_and_no_proxies() -> None:
 
 
 @given(st.binary(), st.sampled_from(["X-Forwarded-For", "Forwarded"]))
-def test_no_text_of_a_client_hides_the_part_of_the_proxy(
+def test_text_of_a_client_does_not_hide_the_proxy_s_part(
     sent: bytes, header: Literal["X-Forwarded-For", "Forwarded"]
 ) -> None:
     written = "for=198.51.100.7" if header == "Forwarded" else "198.51.100.7"
@@ -129,13 +129,13 @@ def test_connections_and_handshakes_of_a_proxy_are_not_counted() -> None:
 
 
 def gate(folder: Path, proxies: Proxies) -> Gate:
-    """With one user: anna, whose password is `right`."""
+    """With one user, anna, with the password `right`."""
     write_users({"anna": User("anna", hash_password("right", log_n=4))}, folder / "users.toml")
     users = Users(FileUsers(folder / "users.toml"), remember_s=0, guesses=Guesses(3, 6))
     return Gate(None, Authenticator(AccessSettings(methods="basic"), users), proxies=proxies)
 
 
-async def test_guesses_and_rates_count_for_the_client_behind_the_proxy(tmp_path: Path) -> None:
+async def test_guesses_and_rates_of_clients_behind_a_proxy(tmp_path: Path) -> None:
     entered = gate(tmp_path, Proxies(PROXIES))
 
     async def enter(address: str, password: str) -> str:
@@ -155,8 +155,8 @@ async def test_guesses_and_rates_count_for_the_client_behind_the_proxy(tmp_path:
 
 
 @pytest.mark.parametrize("machine", ["127.0.0.1", "10.0.0.9"])
-async def test_a_proxy_on_this_machine_does_not_make_its_clients_local(tmp_path: Path, machine: str) -> None:
-    """It comes from loopback, or from the gateway's own address; so does one that the settings do not name."""
+async def test_clients_of_a_local_proxy_are_not_local(tmp_path: Path, machine: str) -> None:
+    """For loopback, for the gateway's own address, and for a local proxy that is not in the settings."""
     named, unnamed = gate(tmp_path, Proxies(machine)), gate(tmp_path, Proxies())
     await named.check_page(scope(machine))
     with pytest.raises(NotAuthenticated):

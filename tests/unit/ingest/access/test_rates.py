@@ -47,12 +47,12 @@ def test_bytes_beyond_the_burst_delay_the_next_request() -> None:
     rates.received("a", 6000)
     with pytest.raises(TooManyRequests) as refused:
         rates.request("a")
-    assert refused.value.retry_after_s == 5  # 4000 too many, and one to go on with
+    assert refused.value.retry_after_s == 5  # 4000 bytes too many, plus one
     clock.now += 4.002
     rates.request("a")
 
 
-def test_buckets_are_few_and_dropped_when_full() -> None:
+def test_the_number_of_buckets_is_bounded() -> None:
     buckets = Buckets(1.0, 1.0, keys=3)
     for number in range(1000):
         buckets.take(str(number), 1, 0.0)
@@ -81,7 +81,7 @@ def test_the_key_of_a_client(host: str, key: str) -> None:
     assert client_key(host) == key
 
 
-def test_connections_are_counted_and_forgotten() -> None:
+def test_connections_are_counted_by_address() -> None:
     peers = PeerConnections(2)
     assert [peers.opened("192.0.2.1") for _ in range(3)] == [False, False, True]
     assert peers.opened("192.0.2.2") is False
@@ -90,7 +90,7 @@ def test_connections_are_counted_and_forgotten() -> None:
     assert len(peers) == 0
 
 
-def test_over_the_rate_nothing_is_accepted(parts: GatewayParts) -> None:
+def test_requests_above_the_rate_are_refused(parts: GatewayParts) -> None:
     parts.gateway.gate = Gate(limited(Clock(), requests_per_s=1.0, request_burst=1))
     assert parts.post(envelope(notify())).status == 202
     answer = parts.post(envelope(notify()))
@@ -107,11 +107,11 @@ def test_the_deliveries_that_a_publisher_causes_are_limited() -> None:
     for number, topic in enumerate(("t:a//.", "t:a//.", "t:a//.", "t:b")):
         parts.post(envelope(subscribe(f"http://127.0.0.1:9/{number}", topic_expression(topic))))
     few, many, none = (envelope(notify(*map(message, names))) for names in (["t:b"], ["t:a", "t:a/b"], ["t:c"]))
-    assert [parts.post(few).status, parts.post(many).status] == [202, 202]  # 7 of 6: paid for afterwards
+    assert [parts.post(few).status, parts.post(many).status] == [202, 202]  # 7 of 6: the excess delays later requests
     refused = parts.post(few)
     assert (refused.status, refused.headers[b"retry-after"]) == (429, b"20")
     assert "6 deliveries per minute" in refused.reason
-    # Over the limit a request is refused before its deliveries are counted, even if there are none.
+    # Above the limit a request is refused before its deliveries are counted, even if it has none.
     old = legacy.wsn_process(legacy.notify("a:b", "x"))
     assert [parts.post(none).status, parts.post(old).status] == [429, 429]
     accepted = len(parts.notifications.accepted)
@@ -120,18 +120,18 @@ def test_the_deliveries_that_a_publisher_causes_are_limited() -> None:
     assert len(parts.notifications.accepted) == accepted + 2
 
 
-def test_current_messages_for_a_subscriber_count_as_its_deliveries() -> None:
+def test_current_messages_count_as_deliveries() -> None:
     parts = GatewayParts(topics=TopicSettings(retain_all=True))
     parts.gateway.gate = Gate(limited(Clock(), deliveries_per_minute=6))
     for number in range(4):
         assert parts.post(envelope(notify(message(f"t:a/b{number}")))).status == 202
     wanted = f'<wsnt:SubscriptionPolicy><p:CurrentMessage xmlns:p="{ARBORCAST_POLICY}"/></wsnt:SubscriptionPolicy>'
-    asking, plain = (
+    with_current, plain = (
         envelope(subscribe("http://127.0.0.1:9/", topic_expression("t:a//."), more=more)) for more in (wanted, "")
     )
-    assert [parts.post(asking).status for _ in range(3)] == [200, 200, 429]
+    assert [parts.post(with_current).status for _ in range(3)] == [200, 200, 429]
     assert len([each for each in parts.notifications.accepted if each.only]) == 8
-    assert parts.post(plain).status == 200, "nothing is sent for it"
+    assert parts.post(plain).status == 200, "no deliveries"
 
 
 # Through real sockets.
@@ -154,20 +154,20 @@ def test_connections_of_one_address() -> None:
 
 class _Large:
     def wsdl(self, *_: object) -> bytes:
-        return b"<a>" + b"x" * 32_000_000 + b"</a>"  # more than the kernel's buffers on both sides take
+        return b"<a>" + b"x" * 32_000_000 + b"</a>"  # more than the socket buffers of both sides
 
 
-def test_a_client_that_does_not_read_is_cut_off(parts: GatewayParts) -> None:
-    parts.gateway.descriptions = _Large()  # type: ignore[assignment]  # all that is asked of it
+def test_a_client_that_does_not_read_is_disconnected(parts: GatewayParts) -> None:
+    parts.gateway.descriptions = _Large()  # type: ignore[assignment]  # the only method used
     with served(parts, access=LimitSettings(send_timeout_s=0.2)) as port, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.settimeout(60)
         client.connect(("127.0.0.1", port))
         client.sendall(b"GET /wsn/NotificationBroker?wsdl HTTP/1.1\r\nHost: localhost\r\n\r\n")
         deadline = time.monotonic() + 120
-        # Nothing is read meanwhile: the end of the connection shows in what sending does.
+        # The client reads nothing: the end of the connection is an error of send.
         with contextlib.suppress(ConnectionError):
             while time.monotonic() < deadline:
                 client.sendall(b"x")
                 time.sleep(0.02)
-        assert time.monotonic() < deadline, "the connection is still there"
+        assert time.monotonic() < deadline, "still connected"

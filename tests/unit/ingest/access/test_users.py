@@ -63,7 +63,7 @@ def test_invalid_names(name: str) -> None:
         *(f"[users.a]\n{line}" for line in ('password = "geheim"', 'colour = "x"', "groups = [1]", "clear = 1")),
     ],
 )
-def test_errors_of_the_file_show_nothing_of_it(text: str) -> None:
+def test_errors_do_not_show_the_content_of_the_file(text: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read_users(text, "users.toml")
     assert "users.toml" in str(refused.value)
@@ -97,7 +97,7 @@ def test_users_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @dataclass
 class Source:
-    """One user, `a`; counts its checks, which wait until they may answer."""
+    """One user, `a`. Counts its checks, which wait for `may_answer`."""
 
     checks: int = 0
     right: str = "right"
@@ -132,17 +132,17 @@ def clock() -> Clock:
 
 
 def users_of(source: UserSource, clock: Clock, name: int, address: int = 300, remember_s: float = 0) -> Users:
-    """Users with this limit of guesses for one name, and for one address."""
+    """Users with these limits of guesses per name and per address."""
     return Users(source, remember_s=remember_s, guesses=Guesses(name, address, clock), clock=clock)
 
 
-async def test_right_credentials_are_recalled_for_a_while(source: Source, clock: Clock) -> None:
+async def test_right_credentials_are_cached(source: Source, clock: Clock) -> None:
     users = users_of(source, clock, 100, remember_s=60)
     assert users.recall(b"a:right") is None
     assert await users.check("a", "wrong", "h", b"a:wrong") is None
     assert await users.check("a", "right", "h", b"a:right") == A
     assert [users.recall(sent) for sent in (b"a:wrong", b"a:righ", b"a:right", b"")] == [None, None, A, None]
-    # Credentials given in another way are not recalled by the form in which they are kept.
+    # Cache keys of other credentials are not recalled.
     assert await users.check("a", "right", "h") == A
     assert [users.recall(sent) for sent in (b"1;aright", b"a")] == [None, None]
     checks = source.checks
@@ -154,7 +154,7 @@ async def test_right_credentials_are_recalled_for_a_while(source: Source, clock:
     assert source.checks == checks + 1
 
 
-async def test_guesses_at_the_same_moment_are_counted(source: Source, clock: Clock) -> None:
+async def test_concurrent_guesses_are_counted(source: Source, clock: Clock) -> None:
     source.may_answer.clear()
     users = users_of(source, clock, 3)
     guesses = [asyncio.create_task(users.check("a", str(number), "bad")) for number in range(50)]
@@ -166,7 +166,7 @@ async def test_guesses_at_the_same_moment_are_counted(source: Source, clock: Clo
     assert source.checks == 3
 
 
-async def test_right_passwords_are_no_guesses(source: Source, clock: Clock) -> None:
+async def test_right_passwords_are_not_counted_as_guesses(source: Source, clock: Clock) -> None:
     users = users_of(source, clock, 1)
     assert [await users.check("a", "right", "h") for _ in range(5)] == [A] * 5
     hung_up = asyncio.create_task(users.check("a", "right", "h"))
@@ -202,8 +202,8 @@ async def test_guesses_count_for_their_address_and_name(source: Source, clock: C
 
 
 @pytest.mark.parametrize("remember_s", [0, 60])
-async def test_guesses_of_others_lock_no_user_out(source: Source, clock: Clock, remember_s: int) -> None:
-    """Also when the cached password is checked again, and with the very name that is guessed."""
+async def test_guesses_from_an_address_do_not_lock_its_users_out(source: Source, clock: Clock, remember_s: int) -> None:
+    """Also when the cached password is checked again, for the guessed name."""
     users = users_of(source, clock, 3, 3, remember_s)
     assert await users.check("a", "right", "h", b"a:right") == A
     clock.now = 1_000
@@ -213,10 +213,10 @@ async def test_guesses_of_others_lock_no_user_out(source: Source, clock: Clock, 
     checks = source.checks
     assert users.recall(b"a:right") is None
     assert await users.check("a", "right", "h", b"a:right") == A
-    assert source.checks == checks + 1, "it was not taken from the cache"
+    assert source.checks == checks + 1, "not from the cache"
 
 
-async def test_checks_that_wait_are_bounded(source: Source, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_checks_are_bounded(source: Source, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users_module, "_WAITING", 4)
     users = users_of(source, clock, 100, remember_s=1)
     assert await users.check("a", "right", "h") == A
@@ -230,7 +230,7 @@ async def test_checks_that_wait_are_bounded(source: Source, clock: Clock, monkey
     again = asyncio.create_task(users.check("a", "right", "h"))
     await asyncio.sleep(0)
     source.may_answer.set()
-    assert await again == A, "a known user does not wait for strangers"
+    assert await again == A, "a known user does not wait for unknown ones"
     assert await asyncio.gather(*waiting) == [None] * 4
     assert await users.check("a", "right", "new") == A
 
@@ -258,8 +258,8 @@ def in_ldap(port: int = 1) -> LdapUsers:
     return LdapUsers(access, DirectorySettings(url=f"ldap://127.0.0.1:{port}"))
 
 
-async def test_passwords_that_ldap_cannot_carry_are_wrong(clock: Clock) -> None:
-    source = in_ldap()  # nothing listens there: whatever is sent raises IdentitiesAway
+async def test_passwords_that_ldap_cannot_transmit_are_wrong(clock: Clock) -> None:
+    source = in_ldap()  # no server: a request raises IdentitiesAway
     for password in ("p\x07a", "p\x85a", "p\ue000a", "pa\u05d0", "pa\udc80", "\u00ad\u2060", "p" * 2_000, ""):
         assert source.check("anna", password) is None
     users = users_of(source, clock, 3)
@@ -268,12 +268,12 @@ async def test_passwords_that_ldap_cannot_carry_are_wrong(clock: Clock) -> None:
         await users.check("anna", "pa", "h")
 
 
-def test_an_ldap_server_that_is_away_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_ldap_server_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     users = in_ldap()
     for _ in range(3):
         with pytest.raises(IdentitiesAway) as away:
             users.check("anna", "pa")
-        assert "127.0.0.1" not in str(away.value), "its address is for the log"
+        assert "127.0.0.1" not in str(away.value), "the address is in the log only"
     (line,) = [each for each in caplog.messages if "ldap://127.0.0.1:1" in each]
     assert line.startswith("users cannot be looked up")
 
@@ -281,11 +281,11 @@ def test_an_ldap_server_that_is_away_is_logged_once(caplog: pytest.LogCaptureFix
 BIND_RESPONSE = bytes.fromhex("300c02010161070a010004000400")
 
 
-def test_an_ldap_server_that_has_closed_the_connection_is_away() -> None:
+def test_a_connection_closed_by_the_ldap_server() -> None:
     def reset(connection: socket.socket) -> None:
         connection.recv(65_536)
         connection.sendall(BIND_RESPONSE)
-        # A reset: what the client sends from now on fails.
+        # A reset: further requests fail.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     with ScriptedServer(reset) as server:

@@ -1,4 +1,4 @@
-"""HTTP to one camera: limits, kept connections, and answers that are none."""
+"""HTTP to one camera: limits, kept connections, and invalid answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 def exchange(
     *answers: bytes, posts: int = 1, total_s: float = 60.0, closes: bool = False, credentials: Credentials = NONE
 ) -> tuple[list[HttpAnswer], int]:
-    """What posts to a server get that gives these answers, one for each request, and the number of connections."""
+    """The results of posts to a server with these answers, one per request, and the number of connections."""
     left, writers = list(answers), list[asyncio.StreamWriter]()
     connections = 0
 
@@ -86,12 +86,12 @@ def test_answers_of_cameras(answer: bytes, body: bytes) -> None:
         b"HTTP/1.1 200 OK\r\n\r\n" + b"y" * (MAX_ANSWER + 1),
     ],
 )
-def test_what_is_no_answer(answer: bytes) -> None:
+def test_invalid_answers(answer: bytes) -> None:
     with pytest.raises(NoAnswer, match="no answer from http"):
         exchange(answer)
 
 
-def test_of_several_challenges_the_digest_counts() -> None:
+def test_digest_is_preferred_to_other_challenges() -> None:
     digest = b'WWW-Authenticate: Digest realm="r", nonce="n", qop="auth", algorithm=md5\r\n'
     basic = b'WWW-Authenticate: Basic realm="r"\r\n'
     for headers in (digest + basic, basic + digest):
@@ -99,15 +99,15 @@ def test_of_several_challenges_the_digest_counts() -> None:
         (found,), _ = exchange(refusal, OK, credentials=Credentials("user", "password"))
         assert found.status == 200
     (found,), _ = exchange(refusal, refusal, credentials=Credentials("user", "wrong"))
-    assert found.status == 401, "once with each challenge"
+    assert found.status == 401, "one attempt per challenge"
 
 
-def test_a_slow_answer_is_given_up() -> None:
+def test_a_slow_answer_times_out() -> None:
     with pytest.raises(NoAnswer):
         exchange(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n...", total_s=0.2)
 
 
-async def test_the_outbound_policy_decides_by_each_address_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_outbound_policy_checks_each_address_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     async def resolve(*_: object, **__: object) -> list[object]:
         return [(2, 1, 6, "", ("10.0.0.1", 80)), (2, 1, 6, "", ("169.254.169.254", 80))]
 
@@ -121,7 +121,7 @@ async def test_the_outbound_policy_decides_by_each_address_of_a_name(monkeypatch
             await CameraConnection(AddressPolicy(settings), NONE).post(url, {}, b"", 60.0)
 
 
-async def test_an_address_without_an_answer_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_address_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"</x>")
         writer.write(OK)

@@ -1,4 +1,4 @@
-"""The conversation with a camera, in virtual time, with the faults that cameras were seen to have."""
+"""The conversation with a camera, in virtual time, with faults that real cameras have shown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SERVICE = "http://camera.example:8080/onvif/event_service"
 HOST = "http://camera.example:8080/"
 HOUR, DAY = 3_600.0, 86_400.0
 
-# The state of a camera is to be right after this time.
+# The state of a camera must be correct after this time.
 TRUE_WITHIN_S = 30.0
 
 UNKNOWN = Fault("the subscription is not known")
@@ -40,7 +40,7 @@ UNKNOWN = Fault("the subscription is not known")
 
 @dataclass
 class Queue:
-    """A subscription at the camera, and the events that wait in it."""
+    """A subscription at the camera, and its waiting events."""
 
     until: float
     push: bool
@@ -49,7 +49,7 @@ class Queue:
 
 @dataclass
 class VirtualCamera:
-    """A camera that has an event every `every_s` seconds, and the faults that its fields say."""
+    """A camera with an event every `every_s` seconds, and the faults in its fields."""
 
     every_s: float = 7.0
     on: bool = True
@@ -71,10 +71,10 @@ class VirtualCamera:
     events: int = 0
     made: int = 0
     lost: set[int] = field(default_factory=set)
-    """Events that no client could get: there was no subscription, or the camera has dropped it."""
+    """Events that no client could receive: without a subscription, or dropped by the camera."""
     queues: dict[str, Queue] = field(default_factory=dict)
     pushed: list[int] = field(default_factory=list)
-    asked: list[CameraOperation] = field(default_factory=list)
+    requests: list[CameraOperation] = field(default_factory=list)
     created: int = 0
 
     def live(self, now: float) -> list[Queue]:
@@ -83,7 +83,7 @@ class VirtualCamera:
         return list(self.queues.values())
 
     def tick(self, until: float) -> None:
-        """The events up to a time."""
+        """Creates the events up to a time."""
         while (at := (self.events + 1) * self.every_s) <= until:
             self.events += 1
             live = self.live(at) if self.on else []
@@ -102,8 +102,8 @@ class VirtualCamera:
         self.queues.clear()
 
     def answer(self, request: Request, offset_s: float, now: float) -> tuple[float, Outcome, list[int]]:
-        """When the answer comes, the answer, and the events in it."""
-        self.asked.append(request.operation)
+        """The time of the answer, the answer, and its events."""
+        self.requests.append(request.operation)
         if not self.on or (self.only_at and not request.url.startswith(self.only_at)):
             return now + min(request.patience_s, 5.0), Silent("no answer"), []
         done, outcome, events = self._answer(request, offset_s, now)
@@ -157,7 +157,7 @@ class VirtualCamera:
 
 @dataclass
 class Run:
-    """A conversation with a camera, moved on in virtual time."""
+    """A conversation with a camera, in virtual time."""
 
     camera: VirtualCamera
     conversation: Conversation = field(default_factory=lambda: Conversation(URL, pause=Backoff(1.0, 5.0).after))
@@ -166,7 +166,7 @@ class Run:
     true_since: float = 0.0
     on: bool = True
     wrong_for_s: float = 0.0
-    """The longest time for which the state was wrong, a change of the camera included."""
+    """The longest time with a wrong state, including changes of the camera."""
     states: list[str] = field(default_factory=list)
     hold: bool = False
 
@@ -176,14 +176,14 @@ class Run:
             if isinstance(request, Request):
                 done, outcome, events = self.camera.answer(request, self.conversation.offset_s, self.now)
                 assert done > self.now, "an answer takes time"
-                # A change of the camera meets a request under way.
+                # A change of the camera during a request.
                 if done > end and not self.camera.on:
                     done = max(done, end)
                 self._passes(done)
                 self.conversation.take(request, outcome, self.now)
                 self.received += events
             else:
-                assert request > self.now, "the conversation goes round in circles"
+                assert request > self.now, "the conversation does not wait"
                 self._passes(min(request, end))
             if self.conversation.status.state and self.states[-1:] != [self.conversation.status.state]:
                 self.states.append(self.conversation.status.state)
@@ -197,7 +197,7 @@ class Run:
         self.camera.tick(at)
 
     def missed(self) -> set[int]:
-        """Events that the camera would have given."""
+        """Events that could have been received."""
         got = {*self.received, *self.camera.pushed}
         queued = {event for each in self.camera.queues.values() for event in each.waiting}
         return set(range(1, self.camera.events + 1)) - got - self.camera.lost - queued
@@ -231,18 +231,18 @@ FAULTS: dict[str, tuple[dict[str, Any], Sequence[tuple[float, Callable[[VirtualC
     "gives 0.0.0.0": ({"base": "http://0.0.0.0/sub", "only_at": HOST}, ()),
     "leaves out its port": ({"base": "http://camera.example/sub", "only_at": HOST}, ()),
     "ends the lease early": ({}, [(number * HOUR, with_(grants_s=20.0)) for number in range(1, 3)]),
-    "is away for a day": ({}, [(HOUR, with_(on=False)), (HOUR + 300, forgets), (HOUR + DAY, with_(on=True))]),
+    "is off for a day": ({}, [(HOUR, with_(on=False)), (HOUR + 300, forgets), (HOUR + DAY, with_(on=True))]),
     "refuses renewals": ({"renews": False}, ()),
     "refuses renewals, with one subscription": ({"renews": False, "most": 1}, ()),
-    "reads durations wrong": ({"reads_durations": False}, ()),
+    "misreads durations": ({"reads_durations": False}, ()),
     "does not wait": ({"ignores_wait": True}, ()),
     "pushes only": ({"pulls": False}, [(HOUR, forgets), (2 * HOUR, with_(on=False)), (2 * HOUR + 90, with_(on=True))]),
 }
-"""The fields of a camera, and its changes by time."""
+"""The fields of a camera, and its changes with their times."""
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_no_event_is_lost_and_the_state_is_true_within_half_a_minute(name: str) -> None:
+def test_no_event_is_lost_and_the_state_is_soon_correct(name: str) -> None:
     fields, changes = FAULTS[name]
     run = Run(VirtualCamera(**fields))
     for at, change in changes:
@@ -252,63 +252,63 @@ def test_no_event_is_lost_and_the_state_is_true_within_half_a_minute(name: str) 
     run.until(end)
     assert run.conversation.status.state == "connected"
     assert not run.missed()
-    assert run.camera.asked.count(CameraOperation.PULL) < end * (1 + 1 / 7), "it asks in a loop"
-    # Nothing comes twice but from an old subscription beside a new one.
+    assert run.camera.requests.count(CameraOperation.PULL) < end * (1 + 1 / 7), "polls in a loop"
+    # Duplicates are only from an old subscription beside a new one.
     assert len(run.received) <= len(set(run.received)) * 1.2
-    # A change of a slow camera is seen after some answers.
+    # With a slow camera a change is detected after some answers.
     assert run.wrong_for_s <= (TRUE_WITHIN_S if run.camera.delay_s < 1 else 4 * PATIENCE_S)
-    down = {"reboots", "is away for a day", "pushes only"}
+    down = {"reboots", "is off for a day", "pushes only"}
     assert run.states == (["connected", "away", "connected"] if name in down else ["connected"])
 
 
-def test_a_day_costs_few_requests() -> None:
+def test_the_number_of_requests_of_a_day() -> None:
     run = Run(VirtualCamera(every_s=DAY))
     run.until(DAY)
-    asked = run.camera.asked
-    assert asked.count(CameraOperation.PULL) <= DAY / 6
-    assert asked.count(CameraOperation.RENEW) <= DAY / (LEASE_S / 2) + 1
-    assert asked.count(CameraOperation.CREATE) == 1
-    assert asked.count(CameraOperation.CLOCK) == 24
+    requests = run.camera.requests
+    assert requests.count(CameraOperation.PULL) <= DAY / 6
+    assert requests.count(CameraOperation.RENEW) <= DAY / (LEASE_S / 2) + 1
+    assert requests.count(CameraOperation.CREATE) == 1
+    assert requests.count(CameraOperation.CLOCK) == 24
 
 
-def test_refused_credentials_are_tried_rarely() -> None:
+def test_refused_credentials_are_seldom_repeated() -> None:
     run = Run(VirtualCamera(denies=True))
     run.until(HOUR)
     assert run.states == ["refused"]
-    # With the clock read again each time: two attempts each.
-    assert run.camera.asked.count(CameraOperation.SERVICES) <= 2 * HOUR / 300 + 2
+    # The clock is read again each time: two attempts each.
+    assert run.camera.requests.count(CameraOperation.SERVICES) <= 2 * HOUR / 300 + 2
     run.camera.denies = False
     run.until(2 * HOUR)
     assert run.conversation.status.state == "connected"
 
 
-def test_while_events_cannot_be_stored_the_lease_goes_on_without_pulls() -> None:
+def test_the_lease_is_renewed_while_events_cannot_be_stored() -> None:
     run = Run(VirtualCamera())
     run.until(60)
-    run.hold, pulls = True, run.camera.asked.count(CameraOperation.PULL)
+    run.hold, pulls = True, run.camera.requests.count(CameraOperation.PULL)
     run.until(HOUR)
-    assert run.camera.asked.count(CameraOperation.PULL) == pulls
-    assert run.camera.asked.count(CameraOperation.CREATE) == 1
+    assert run.camera.requests.count(CameraOperation.PULL) == pulls
+    assert run.camera.requests.count(CameraOperation.CREATE) == 1
     run.hold = False
     run.until(2 * HOUR)
     assert not run.missed()
     assert run.states == ["connected"]
 
 
-def test_a_known_subscription_is_continued_and_the_states_are_requested() -> None:
+def test_a_known_subscription_is_continued() -> None:
     first = Run(VirtualCamera(most=1))
     first.until(60)
     known = first.conversation.subscription
     second = Run(first.camera, Conversation(URL, known), now=first.now + 10, received=first.received)
     second.until(300)
-    assert second.camera.asked.count(CameraOperation.CREATE) == 1
-    assert CameraOperation.SYNCHRONIZE in second.camera.asked
+    assert second.camera.requests.count(CameraOperation.CREATE) == 1
+    assert CameraOperation.SYNCHRONIZE in second.camera.requests
     assert not second.missed()
 
 
 @dataclass
 class Scripted:
-    """A conversation whose requests get these outcomes."""
+    """A conversation whose requests have these outcomes."""
 
     conversation: Conversation = field(default_factory=lambda: Conversation(URL, pause=lambda _: 1.0))
     now: float = 0.0
@@ -332,25 +332,25 @@ def granted(number: int) -> Granted:
     return Granted(120.0, EndpointReference(f"{SERVICE}/{number}"))
 
 
-def test_a_renewal_is_given_up_only_on_a_fault() -> None:
+def test_a_subscription_is_replaced_only_after_a_fault() -> None:
     scripted = Scripted()
     scripted.get(Clock(0.0), Services(SERVICE), granted(1), Done(1))
     for after_s, outcome in ((70, Silent("timed out")), (10, Broken("<")), (10, Granted(120.0))):
         assert scripted.get(outcome, after_s=after_s).operation is CameraOperation.RENEW
     assert scripted.conversation.subscription == granted(1).reference
     assert not scripted.get(Fault("no"), after_s=70).absolute
-    # Once more, with a time in place of the duration; then there is a new subscription beside the old one.
+    # Repeated with a time instead of the duration; then there is a new subscription beside the old one.
     assert scripted.get(Fault("no")).absolute
     assert scripted.get(granted(2)).operation is CameraOperation.CREATE
     assert [scripted.get(Done(0)).to for _ in range(2)] == [granted(1).reference, granted(2).reference]
 
 
-def test_push_is_for_cameras_without_pull_points_and_for_those_whose_pulls_fail() -> None:
+def test_push_instead_of_missing_or_failing_pull_points() -> None:
     run = Run(VirtualCamera(pulls=False))
     run.until(HOUR)
     assert run.conversation.by_push
     named = ("CLOCK", "SERVICES", "CREATE", "SUBSCRIBE", "RENEW")
-    assert set(run.camera.asked) == {CameraOperation[name] for name in named}
+    assert set(run.camera.requests) == {CameraOperation[name] for name in named}
     scripted = Scripted()
     scripted.get(Clock(0.0), Services(SERVICE))
     for number in (1, 2):
@@ -372,5 +372,5 @@ def test_push_is_for_cameras_without_pull_points_and_for_those_whose_pulls_fail(
         ("file:///etc/passwd", ["http://camera.example:8080/etc/passwd"]),
     ],
 )
-def test_a_camera_is_called_at_its_own_host_only(given: str, expected: list[str]) -> None:
+def test_only_the_host_of_the_camera_is_called(given: str, expected: list[str]) -> None:
     assert addresses(URL, given) == expected

@@ -46,18 +46,18 @@ def envelope(body: str) -> bytes:
     return f"<s:Envelope {DECLARED}><s:Body>{body}</s:Body></s:Envelope>".encode()
 
 
-def asked(operation: CameraOperation, **fields: Any) -> Request:
+def request(operation: CameraOperation, **fields: Any) -> Request:
     return Request(operation, URL, 29.0, **fields)
 
 
 def outcome(operation: CameraOperation, body: str | bytes, status: int = 200) -> Outcome:
     document = envelope(body) if isinstance(body, str) else body
-    return read_answer(asked(operation), HttpAnswer(status, {}, document), NOW)[0]
+    return read_answer(request(operation), HttpAnswer(status, {}, document), NOW)[0]
 
 
-def test_a_request_is_addressed_and_signed_by_the_clock_of_the_camera() -> None:
+def test_addressing_and_signature_of_a_request() -> None:
     to = EndpointReference(f"{URL}?a=1&b=2", ('<x:Id xmlns:x="urn:x">7</x:Id>',))
-    message, media_type = written(asked(CameraOperation.PULL, to=to, wait_s=8), Credentials("u", "p"), NOW, "")
+    message, media_type = written(request(CameraOperation.PULL, to=to, wait_s=8), Credentials("u", "p"), NOW, "")
     root = etree.fromstring(message)
     assert media_type.endswith(
         'action="http://www.onvif.org/ver10/events/wsdl/PullPointSubscription/PullMessagesRequest"'
@@ -69,15 +69,15 @@ def test_a_request_is_addressed_and_signed_by_the_clock_of_the_camera() -> None:
     digest = hashlib.sha1(nonce + created.encode() + b"p", usedforsecurity=False).digest()
     assert (created, root.findtext(".//{*}Password")) == ("2026-01-01T12:00:00Z", base64.b64encode(digest).decode())
     assert b"p</" not in message
-    clock, _ = written(asked(CameraOperation.CLOCK), Credentials("u", "p"), NOW, "")
-    assert b"Security" not in clock, "it is asked without credentials, which need it"
+    clock, _ = written(request(CameraOperation.CLOCK), Credentials("u", "p"), NOW, "")
+    assert b"Security" not in clock, "without credentials, which depend on it"
 
 
 @pytest.mark.parametrize("operation", CameraOperation)
-def test_leases_are_in_whole_seconds_and_no_header_must_be_understood(operation: CameraOperation) -> None:
+def test_leases_are_in_whole_seconds_without_must_understand(operation: CameraOperation) -> None:
     for absolute in (False, True):
         message, _ = written(
-            asked(operation, absolute=absolute), NONE, NOW + timedelta(milliseconds=17), "http://gw/cameras/k"
+            request(operation, absolute=absolute), NONE, NOW + timedelta(milliseconds=17), "http://gw/cameras/k"
         )
         assert b"mustUnderstand" not in message
         text = "".join(map(str, etree.fromstring(message).itertext()))
@@ -160,20 +160,22 @@ def test_faults(body: str | bytes, status: int, denied: bool, unsupported: bool)
 
 @pytest.mark.parametrize("algorithm", ["", ", algorithm=MD5", ", algorithm=SHA-256"])
 @pytest.mark.parametrize("qop", ["", ', qop="auth"'])
-def test_http_digest_is_that_of_requests(algorithm: str, qop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_http_digest_equals_that_of_the_requests_library(
+    algorithm: str, qop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     challenge = f'realm="a b", nonce="n1", opaque="o"{algorithm}{qop}'
     access = DigestAccess(Credentials("user", "pass"))
     assert access.challenged(f"Digest {challenge}")
-    theirs: Any = HTTPDigestAuth("user", "pass")
-    theirs.init_per_thread_state()
+    reference: Any = HTTPDigestAuth("user", "pass")
+    reference.init_per_thread_state()
     named = {"realm": "a b", "nonce": "n1", "opaque": "o"}
     named |= {"algorithm": algorithm.rpartition("=")[2]} if algorithm else {}
-    theirs._thread_local.chal = named | ({"qop": "auth"} if qop else {})
-    expected = theirs.build_digest_header("POST", "http://c/onvif/x?a=1")
+    reference._thread_local.chal = named | ({"qop": "auth"} if qop else {})
+    expected = reference.build_digest_header("POST", "http://c/onvif/x?a=1")
     assert expected is not None
     read = parts_of(expected)
-    ours = parts_of(access.authorization("POST", "http://c/onvif/x?a=1", read.get("cnonce")))
-    assert ours == read
+    header = parts_of(access.authorization("POST", "http://c/onvif/x?a=1", read.get("cnonce")))
+    assert header == read
 
 
 def parts_of(header: str) -> dict[str, str]:
@@ -196,9 +198,9 @@ def test_http_digest_counts_and_ends_with_a_wrong_password() -> None:
 
 
 def message(topic: str, items: str = "", operation: str = "Changed") -> str:
-    said = f' PropertyOperation="{operation}"' if operation else ""
+    kind = f' PropertyOperation="{operation}"' if operation else ""
     return (
-        f"<wsnt:NotificationMessage>{topic}<wsnt:Message><tt:Message{said}><tt:Source>{items}</tt:Source></tt:Message>"
+        f"<wsnt:NotificationMessage>{topic}<wsnt:Message><tt:Message{kind}><tt:Source>{items}</tt:Source></tt:Message>"
         "</wsnt:Message></wsnt:NotificationMessage>"
     )
 
@@ -241,7 +243,7 @@ def test_topics(one: str, expected: str) -> None:
     assert etree.fromstring(found.payload).tag == found.type
 
 
-def test_events_that_cannot_be_read_are_counted() -> None:
+def test_unreadable_events_are_counted() -> None:
     found = events_of(
         message(topic("tns1:A")),
         message(topic("tns1:A|tns1:B")),

@@ -1,7 +1,7 @@
-"""Cameras over real HTTP: the worker, the publisher and the door, with the logs as lists.
+"""Cameras over real HTTP: the worker, the publisher and the push address, with lists for logs.
 
-One camera is foreign: gSOAP's server with the WS-Security of gSOAP, as in the firmware of many cameras, from Debian's
-packages, compiled into the cache. Neither its XML nor its digests are ours.
+One camera is independent software: gSOAP's server with WS-Security, as in the firmware of many cameras, from Debian's
+packages, compiled into the cache.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _compile(root: Path, folder: Path, program: Path) -> None:
         *(share / each for each in _PLUGINS),
     ]
     options = ["-O0", "-w", "-DWITH_OPENSSL", "-DWITH_DOM", "-x", "c++"]
-    # gSOAP's libraries statically: the program needs none of the cache.
+    # gSOAP's libraries statically: the program needs no library from the cache.
     linked = [*(f"-L{each}" for each in libraries), "-Wl,-Bstatic", "-lgsoapssl++", "-Wl,-Bdynamic"]
     made = folder / "camera.new"
     included_too = [f"-I{each}" for each in places]
@@ -101,7 +101,7 @@ def _compile(root: Path, folder: Path, program: Path) -> None:
 
 
 class GsoapCamera:
-    """A running one, as a context manager."""
+    """A context manager for a running camera."""
 
     def __init__(self, port: int, user: str, password: str, lease_s: int) -> None:
         self.url = f"http://127.0.0.1:{port}/onvif/device_service"
@@ -119,7 +119,7 @@ class GsoapCamera:
         self._process.communicate()
 
     def happens(self, value: str) -> None:
-        """An event; "forget" drops all subscriptions, too."""
+        """An event; "forget" also drops all subscriptions."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{value}\n")
         self._process.stdin.flush()
@@ -141,8 +141,8 @@ MOTION = TopicPath("cameras/gate/VideoSource/MotionAlarm/Source.1")
 
 
 @pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses in true time are in test_conversation.py."""
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorter pauses. Real ones are in test_conversation.py."""
     monkeypatch.setattr(worker, "_CHECK_S", 0.02)
     monkeypatch.setattr(worker, "Conversation", partial(conversation.Conversation, pause=lambda _: 0.05))
     monkeypatch.setattr(conversation, "_IDLE_S", 0.05)
@@ -205,53 +205,53 @@ async def with_camera(
 ) -> AsyncIterator[tuple[Running, Camera]]:
     """A camera that was added, in this state."""
     with camera or Camera() as there:
-        async with running(parts) as ours:
-            await ours.add(there, "viewer" if password else "", password)
-            await ours.connected(state)
-            yield ours, there
+        async with running(parts) as gateway:
+            await gateway.add(there, "viewer" if password else "", password)
+            await gateway.connected(state)
+            yield gateway, there
 
 
-async def test_events_are_published_and_the_last_of_each_property_is_current() -> None:
-    async with with_camera() as (ours, camera):
+async def test_publications_and_current_messages_of_events() -> None:
+    async with with_camera() as (gateway, camera):
         camera.happens()
         camera.happens(source="2")
         camera.happens(value="false")
-        found = await ours.received(2)
+        found = await gateway.received(2)
         assert b'PropertyOperation="Changed"' in found[0]
         assert b'<tt:SimpleItem Name="State" Value="true"/>' in found[0]
-        current = ours.parts.notifications.current
+        current = gateway.parts.notifications.current
         await wait_until_async(lambda: b'"false"' in current[MOTION].payload)
         other = TopicPath("cameras/gate/VideoSource/MotionAlarm/Source.2")
         assert b'"true"' in current[other].payload
         camera.sends(event("tns1:RuleEngine/Counter", operation=""))
-        (counted,) = await ours.received(1, TopicPath("cameras/gate/RuleEngine/Counter"))
+        (counted,) = await gateway.received(1, TopicPath("cameras/gate/RuleEngine/Counter"))
         assert b"PropertyOperation" not in counted
-        assert len(current) == 2, "what is no property has no current message"
-        assert ours.worker.counts["gate"].events == 4
+        assert len(current) == 2, "only properties have current messages"
+        assert gateway.worker.counts["gate"].events == 4
 
 
 async def test_broken_answers_an_outage_of_kafka_and_a_restart() -> None:
-    async with with_camera() as (ours, camera):
+    async with with_camera() as (gateway, camera):
         camera.spoils = 1
         camera.happens()
-        (first, *_) = await ours.received(1)
+        (first, *_) = await gateway.received(1)
         assert b"Initialized" in first
         assert [camera.count(each) for each in ("CreatePullPointSubscription", "SetSynchronizationPoint")] == [1, 1]
         camera.happens(value="door\x01 open")
-        await wait_until_async(lambda: b"door open" in ours.payloads()[-1])
-        # While they cannot be stored, events wait, and come in their order.
-        before = len(ours.payloads())
-        ours.parts.notifications.error = InfrastructureError("Kafka is away", 1.0)
+        await wait_until_async(lambda: b"door open" in gateway.payloads()[-1])
+        # Events wait while they cannot be stored, and keep their order.
+        before = len(gateway.payloads())
+        gateway.parts.notifications.error = InfrastructureError("Kafka is unavailable", 1.0)
         for number in range(5):
             camera.happens(value=f"{number}")
         (held,) = camera.subscriptions.values()
         await wait_until_async(lambda: held.waiting == [] or len(held.waiting) >= 1)
-        ours.parts.notifications.error = None
-        found = (await ours.received(before + 5))[before:]
+        gateway.parts.notifications.error = None
+        found = (await gateway.received(before + 5))[before:]
         assert [each.partition(b'Name="State" Value="')[2][:1] for each in found] == [b"0", b"1", b"2", b"3", b"4"]
-        # Started again, it has lost its subscriptions, and tells its states to a new one.
+        # A restarted camera has lost its subscriptions, and sends its states to a new one.
         camera.forget()
-        await wait_until_async(lambda: b"Initialized" in ours.payloads()[-1])
+        await wait_until_async(lambda: b"Initialized" in gateway.payloads()[-1])
         assert camera.count("CreatePullPointSubscription") == 2
         assert camera.count("Unsubscribe") == 0
 
@@ -263,9 +263,9 @@ async def test_events_that_are_stored_one_by_one_are_stored_once(monkeypatch: py
     async def appended(notifications: Sequence[Notification], retained: Sequence[Notification] = ()) -> None:
         attempts.append(len(notifications))
         if len(notifications) > 1:
-            raise InvalidRequest("together they are refused")
+            raise InvalidRequest("a batch is refused")
         if len(attempts) == 3:
-            raise InfrastructureError("Kafka is away")
+            raise InfrastructureError("Kafka is unavailable")
         await append(notifications, retained)
 
     monkeypatch.setattr(parts.notifications, "append", appended)
@@ -279,27 +279,27 @@ async def test_events_that_are_stored_one_by_one_are_stored_once(monkeypatch: py
 async def test_credentials_by_the_clock_of_the_camera(http_digest: bool) -> None:
     secret = "secret & <more>"  # noqa: S105
     there = Camera("viewer", secret, http_digest=http_digest, clock=timedelta(days=-400))
-    async with with_camera(there, secret) as (ours, camera):
+    async with with_camera(there, secret) as (gateway, camera):
         camera.clock = timedelta(days=-9)
         camera.happens()
-        await ours.received(1)
+        await gateway.received(1)
         camera.forget()
         camera.happens()
         await wait_until_async(lambda: camera.count("CreatePullPointSubscription") >= 2)
-        await ours.connected()
+        await gateway.connected()
 
 
 async def test_a_wrong_password_until_it_is_corrected() -> None:
-    async with with_camera(Camera("viewer", "right"), "wrong", state="refused") as (ours, _):
-        assert "not authorized" in (await ours.connected("refused")).error
-        record = ours.cameras.get("gate")
+    async with with_camera(Camera("viewer", "right"), "wrong", state="refused") as (gateway, _):
+        assert "not authorized" in (await gateway.connected("refused")).error
+        record = gateway.cameras.get("gate")
         assert record is not None
         right = msgspec.structs.replace(record, sealed=KEYS.seal(b"right", record.sealing_context()))
-        await ours.parts.control.commit([right])
-        await ours.connected()
+        await gateway.parts.control.commit([right])
+        await gateway.connected()
 
 
-async def test_an_address_of_a_subscription_is_mended_and_its_parameters_are_returned() -> None:
+async def test_the_address_and_parameters_of_a_subscription() -> None:
     parameters = '<d:SubscriptionId xmlns:d="http://www.axis.com/2009/event">7</d:SubscriptionId>'
     async with with_camera(Camera(address="http://10.1.2.3:99", parameters=parameters)) as (_, camera):
         assert camera.headers
@@ -314,38 +314,38 @@ async def test_a_camera_that_pushes() -> None:
     server = make_server(parts.app, settings, None, None)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     parts.gateway.own.base = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    async with with_camera(Camera(pulls=False), parts=parts) as (ours, camera):
-        assert (await ours.connected()).push
+    async with with_camera(Camera(pulls=False), parts=parts) as (gateway, camera):
+        assert (await gateway.connected()).push
         (held,) = camera.subscriptions.values()
         assert held.consumer == f"{parts.gateway.own.base}/cameras/key-of-the-gate"
         await asyncio.to_thread(camera.happens)
-        await ours.received(1)
+        await gateway.received(1)
         refused = await parts.request("POST", "/cameras/another-key", b"<a/>")
         assert refused.status == 410
-        assert ours.worker.counts["gate"].events == 1
+        assert gateway.worker.counts["gate"].events == 1
     server.stop()
     await serving
 
 
 async def test_operator_events_of_a_lost_camera(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Half a minute in virtual time is in test_conversation.py.
+    # _TROUBLE_S in virtual time is in test_conversation.py.
     monkeypatch.setattr(conversation, "_TROUBLE_S", 1.0)
-    async with with_camera() as (ours, camera):
-        assert not [each for each in ours.parts.notifications.accepted if each.topic in (GONE, BACK)]
+    async with with_camera() as (gateway, camera):
+        assert not [each for each in gateway.parts.notifications.accepted if each.topic in (GONE, BACK)]
         camera.pulls, camera.most = False, 0
         camera.forget()
-        assert (await ours.connected("refused")).since_ms
-        (gone,) = await ours.received(1, GONE)
-        assert b'kind="camera-gone"' in gone
-        assert b"<Camera>gate</Camera>" in gone
+        assert (await gateway.connected("refused")).since_ms
+        (lost,) = await gateway.received(1, GONE)
+        assert b'kind="camera-gone"' in lost
+        assert b"<Camera>gate</Camera>" in lost
         camera.pulls, camera.most = True, 10
-        await ours.connected()
-        await ours.received(1, BACK)
-        await ours.parts.control.commit(ending_camera("gate"))
-        await wait_until_async(lambda: not ours.worker.sessions and not ours.worker.counts)
+        await gateway.connected()
+        await gateway.received(1, BACK)
+        await gateway.parts.control.commit(ending_camera("gate"))
+        await wait_until_async(lambda: not gateway.worker.sessions and not gateway.worker.counts)
 
 
-async def test_another_gateway_continues_with_the_subscription_in_the_log() -> None:
+async def test_another_gateway_continues_with_the_subscription() -> None:
     with Camera(most=1) as camera:
         async with running() as first:
             record = await first.add(camera)
@@ -354,7 +354,7 @@ async def test_another_gateway_continues_with_the_subscription_in_the_log() -> N
         async with running(first.parts, first.cameras) as second:
             await second.received(1)
             assert camera.count("CreatePullPointSubscription") == 1
-            # While it is paused, it is left alone.
+            # A paused camera is not called.
             await second.parts.control.commit([msgspec.structs.replace(record, paused=True)])
             await wait_until_async(lambda: not second.worker.sessions)
             await second.parts.control.commit([record])
@@ -364,37 +364,37 @@ async def test_another_gateway_continues_with_the_subscription_in_the_log() -> N
 
 
 async def test_the_outbound_policy_and_a_fixed_set_of_topics(caplog: pytest.LogCaptureFixture) -> None:
-    async with with_camera(parts=GatewayParts(outbound=AddressPolicy()), state="refused") as (ours, camera):
-        assert "outbound rule" in (await ours.connected("refused")).error
+    async with with_camera(parts=GatewayParts(outbound=AddressPolicy()), state="refused") as (gateway, camera):
+        assert "outbound rule" in (await gateway.connected("refused")).error
         assert not camera.asked
-    async with with_camera(parts=GatewayParts(topics=TopicSettings(fixed=True))) as (ours, camera):
+    async with with_camera(parts=GatewayParts(topics=TopicSettings(fixed=True))) as (gateway, camera):
         camera.happens()
-        await wait_until_async(lambda: ours.worker.counts.get("gate") and ours.worker.counts["gate"].dropped)
+        await wait_until_async(lambda: gateway.worker.counts.get("gate") and gateway.worker.counts["gate"].dropped)
         assert "the topic set is fixed" in caplog.text
 
 
 def test_a_camera_on_gsoap() -> None:
-    """It reads our requests and checks our digests, has no device service, names 0.0.0.0 as its address, and does not
-    declare the prefixes of its topics."""
+    """It checks the gateway's digests, has no device service, returns 0.0.0.0 as its address, and does not declare the
+    prefixes of its topics."""
 
     async def conversation_with(camera: GsoapCamera) -> None:
-        async with running() as ours:
-            await ours.add(camera, "viewer", "se<cret")
-            await ours.connected()
+        async with running() as gateway:
+            await gateway.add(camera, "viewer", "se<cret")
+            await gateway.connected()
             camera.happens("true")
             topic = TopicPath("cameras/gate/Device/Trigger/DigitalInput/InputToken.1")
-            (first,) = await ours.received(1, topic)
+            (first,) = await gateway.received(1, topic)
             assert b'<tt:SimpleItem Name="LogicalState" Value="true"' in first
             await asyncio.to_thread(camera.renewed)
             camera.happens("forget")
-            created = ours.cameras.state("gate")
-            session = ours.worker.sessions["gate"]
+            created = gateway.cameras.state("gate")
+            session = gateway.worker.sessions["gate"]
             await wait_until_async(lambda: created and session.conversation.subscription != created.subscription)
             await wait_until_async(lambda: session.conversation.status.state == "connected")
-            while len(ours.payloads(topic)) < 2:
-                camera.happens("a &amp; b")  # the camera loses it if the subscription has just expired
+            while len(gateway.payloads(topic)) < 2:
+                camera.happens("a &amp; b")  # lost if the subscription has just expired
                 await asyncio.sleep(1.0)
-            assert b'Value="a &amp; b"' in (await ours.received(2, topic))[-1]
+            assert b'Value="a &amp; b"' in (await gateway.received(2, topic))[-1]
 
     try:
         camera = GsoapCamera(HeldPort().for_life_of(conversation_with), "viewer", "se<cret", 12)

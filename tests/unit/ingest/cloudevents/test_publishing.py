@@ -1,4 +1,4 @@
-"""CloudEvents at the door, as the SDK of the project writes them; what is refused is refused as a whole."""
+"""CloudEvents from the CNCF SDK at /publish; a refused request stores nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def refusal(parts: GatewayParts, document: object, media: str = EVENT) -> str:
     answer = send(parts, {"content-type": media}, json.dumps(document).encode())
     assert answer.status in (400, 415), answer.body
     assert parts.notifications.accepted == []
-    assert parts.control.records == [], "no topic is added for it"
+    assert parts.control.records == [], "no topic is added"
     return answer.body.decode().rstrip()
 
 
@@ -73,11 +73,11 @@ def test_events_of_the_sdk(mode: str, media: str) -> None:
         assert (stored.payload, stored.type) == (ORDER, "{urn:o}order")
     else:
         assert json.loads(legacy_content.unwrap(stored.payload)) == {"n": ["ä", 1]}
-        assert stored.type == "com.example.order", "subscribers filter JSON by the type of the event"
+        assert stored.type == "com.example.order", "JSON is filtered by the type of the event"
     published = dict(published_in(stored.producer))
     published.pop("datacontenttype", None)
     assert published == {**ATTRIBUTES, "time": "2026-01-31T12:00:00Z"}
-    assert stored.message_id, "a repetition is known by source and id"
+    assert stored.message_id, "repetitions have equal source and id"
 
 
 def test_a_batch_is_stored_in_order() -> None:
@@ -98,7 +98,7 @@ def test_a_batch_is_stored_in_order() -> None:
         ("/publish/{urn:t}x", {}, "{urn:t}x"),
     ],
 )
-def test_where_the_topic_is(path: str, headers: dict[str, str], topic: str) -> None:
+def test_sources_of_the_topic(path: str, headers: dict[str, str], topic: str) -> None:
     parts = GatewayParts()
     answer = send(parts, {"content-type": EVENT, **headers}, json.dumps(event()).encode(), path)
     assert answer.status == 202, answer.body
@@ -149,7 +149,7 @@ def test_data(changes: dict[str, object], payload: bytes | None) -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_mistake_is_named_with_its_place(changes: dict[str, object], words: str) -> None:
+def test_invalid_events(changes: dict[str, object], words: str) -> None:
     wrong = event(**changes)
     assert words in refusal(GatewayParts(), wrong)
     batch = refusal(GatewayParts(), [event(subject="new/topic"), wrong], BATCH)
@@ -157,7 +157,7 @@ def test_a_mistake_is_named_with_its_place(changes: dict[str, object], words: st
     assert words in batch
 
 
-def test_what_is_no_event() -> None:
+def test_invalid_documents() -> None:
     assert "a list of CloudEvents in JSON" in refusal(GatewayParts(), {}, BATCH)
     assert "a CloudEvent in JSON" in refusal(GatewayParts(), [])
     assert f"a batch has 1 to {limits.EVENTS} events, this one has 0" in refusal(GatewayParts(), [], BATCH)
@@ -178,7 +178,7 @@ def test_a_bad_header_in_binary_mode() -> None:
     assert published_in(only(parts).producer)["id"] == 'a "b" c'
 
 
-def test_elements_that_hide_in_escapes_are_counted() -> None:
+def test_elements_in_json_escapes_are_counted() -> None:
     parts = GatewayParts()
     hidden = b"<x>" + b"<y/>" * 250_000 + b"</x>"
     escaped = b'"' + hidden.replace(b"<", b"\\u003c") + b'"'

@@ -1,4 +1,4 @@
-"""Subscribing at publishers on demand, over real HTTP, with the control log as a list."""
+"""Subscriptions at publishers on demand, over real HTTP, with a list for the control log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BR = "http://docs.oasis-open.org/wsn/br-2"
 
 
 class Running:
-    """A gateway with its worker on the event loop of the test."""
+    """A gateway with its worker, on the event loop of the test."""
 
     def __init__(self, publisher: Publisher) -> None:
         self.parts = GatewayParts()
@@ -69,7 +69,7 @@ class Running:
         return registration.upstream
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """The publisher was asked, and the answer is recorded."""
+        """Until the publisher's answer is recorded."""
         await wait_until_async(condition, lambda: self.publisher.operations)
 
     async def until_held(self, number: int = 1) -> None:
@@ -89,121 +89,121 @@ async def running() -> AsyncIterator[tuple[Running, Publisher]]:
             await made.stop_worker()
 
 
-async def test_from_the_first_subscriber_to_the_end_of_the_registration() -> None:
-    async with running() as (ours, publisher):
+async def test_the_life_of_a_registration_on_demand() -> None:
+    async with running() as (gateway, publisher):
         publisher.reference_parameters = (
             '<wsa:ReferenceParameters><k:Key xmlns:k="urn:k">7</k:Key></wsa:ReferenceParameters>'
         )
-        path = await ours.register("t:a/b")
-        await ours.subscribe("t:other")
-        first = await ours.subscribe("t:a//.")
-        await ours.until_held()
-        (asked,) = publisher.asked
-        subscribe = asked.message.find(f".//{{{WSNT}}}Subscribe")
+        path = await gateway.register("t:a/b")
+        await gateway.subscribe("t:other")
+        first = await gateway.subscribe("t:a//.")
+        await gateway.until_held()
+        (received,) = publisher.asked
+        subscribe = received.message.find(f".//{{{WSNT}}}Subscribe")
         assert subscribe is not None
-        assert subscribe.findtext(f"{{{WSNT}}}ConsumerReference/{{{WSA}}}Address") == ours.parts.gateway.own.broker
+        assert subscribe.findtext(f"{{{WSNT}}}ConsumerReference/{{{WSA}}}Address") == gateway.parts.gateway.own.broker
         expression = subscribe.find(f"{{{WSNT}}}Filter/{{{WSNT}}}TopicExpression")
         assert expression is not None
         assert (expression.text, expression.get("Dialect")) == ("t:a/b", f"{soap.DIALECT}Full")
         assert expression.nsmap["t"] == "urn:t"
         assert subscribe.findtext(f"{{{WSNT}}}InitialTerminationTime") == "PT600S"
-        # Another process goes on where this one ended, and pauses when the last subscriber leaves.
-        await ours.stop_worker()
-        ours.start_worker()
-        second = await ours.subscribe("t:a/b", "http://127.0.0.1:9/second")
-        await ours.unsubscribe(first)
-        await ours.post("<wsnt:PauseSubscription/>", second)
-        await ours.until(lambda: ours.upstream[0].paused)
+        # Another process continues, and pauses when the last subscriber leaves.
+        await gateway.stop_worker()
+        gateway.start_worker()
+        second = await gateway.subscribe("t:a/b", "http://127.0.0.1:9/second")
+        await gateway.unsubscribe(first)
+        await gateway.post("<wsnt:PauseSubscription/>", second)
+        await gateway.until(lambda: gateway.upstream[0].paused)
         assert publisher.operations == ["Subscribe", "PauseSubscription"]
         key = publisher.asked[-1].message.find("{*}Header/{urn:k}Key")
         assert key is not None
         assert (key.text, key.get(f"{{{WSA}}}IsReferenceParameter")) == ("7", "true")
-        await ours.post("<wsnt:ResumeSubscription/>", second)
-        await ours.until(lambda: not ours.upstream[0].paused)
-        await ours.post(f'<b:DestroyRegistration xmlns:b="{BR}"/>', path)
-        await ours.until(lambda: publisher.subscriptions == {})
+        await gateway.post("<wsnt:ResumeSubscription/>", second)
+        await gateway.until(lambda: not gateway.upstream[0].paused)
+        await gateway.post(f'<b:DestroyRegistration xmlns:b="{BR}"/>', path)
+        await gateway.until(lambda: publisher.subscriptions == {})
         assert publisher.operations == ["Subscribe", "PauseSubscription", "ResumeSubscription", "Unsubscribe"]
 
 
-async def test_a_publisher_that_cannot_pause_is_subscribed_at_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_publisher_that_cannot_pause_is_unsubscribed(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "arborcast.ingest.demand")
-    async with running() as (ours, publisher):
+    async with running() as (gateway, publisher):
         publisher.refuses = {"PauseSubscription"}
-        await ours.register("t:a")
+        await gateway.register("t:a")
         for _ in range(2):
-            path = await ours.subscribe("t:a")
-            await ours.until_held()
-            await ours.unsubscribe(path)
-            await ours.until_held(0)
-        # It was asked for a pause only once.
+            path = await gateway.subscribe("t:a")
+            await gateway.until_held()
+            await gateway.unsubscribe(path)
+            await gateway.until_held(0)
+        # PauseSubscription is sent only once.
         assert publisher.operations == ["Subscribe", "PauseSubscription", "Unsubscribe", "Subscribe", "Unsubscribe"]
         assert publisher.subscriptions == {}
         assert "answered 500: 's:Client no'" in caplog.text
 
 
-async def test_each_topic_has_a_subscription_of_its_own() -> None:
-    async with running() as (ours, publisher):
-        publisher.ends = "9999-12-31T23:59:59.9999999-05:00"  # .NET's way to write a time without end
-        await ours.register("t:a", "t:b", "t:c//.")
-        await ours.subscribe("t:b")
-        await ours.until_held()
-        await ours.subscribe("t:c/not/there/yet")
-        await ours.until_held(2)
+async def test_each_topic_has_its_own_subscription() -> None:
+    async with running() as (gateway, publisher):
+        publisher.ends = "9999-12-31T23:59:59.9999999-05:00"  # .NET's value for no end
+        await gateway.register("t:a", "t:b", "t:c//.")
+        await gateway.subscribe("t:b")
+        await gateway.until_held()
+        await gateway.subscribe("t:c/not/there/yet")
+        await gateway.until_held(2)
         assert {held.topic for held in publisher.subscriptions.values()} == {"t:b", "t:c//."}
-        assert [each.terminates_ms for each in ours.upstream] == [None, None]
+        assert [each.terminates_ms for each in gateway.upstream] == [None, None]
 
 
-async def test_a_publisher_that_is_away_or_names_a_forbidden_address_is_tried_again() -> None:
-    async with running() as (ours, publisher):
+async def test_an_unreachable_publisher_and_a_forbidden_address() -> None:
+    async with running() as (gateway, publisher):
         publisher.away = True
-        await ours.register("t:a")
-        await ours.subscribe("t:a")
-        await ours.until(lambda: len(publisher.asked) >= 2)
-        assert ours.upstream == ()
-        # The address in its answer is checked like the one that it registered.
+        await gateway.register("t:a")
+        await gateway.subscribe("t:a")
+        await gateway.until(lambda: len(publisher.asked) >= 2)
+        assert gateway.upstream == ()
+        # The address in the answer is checked like the registered one.
         address = "<wsa:Address>file:///x</wsa:Address>"
         publisher.reference_parameters = f"<wsa:EndpointReference>{address}</wsa:EndpointReference>"
         publisher.away, before = False, len(publisher.asked)
-        await ours.until(lambda: len(publisher.asked) >= before + 2)
-        assert ours.upstream == ()
+        await gateway.until(lambda: len(publisher.asked) >= before + 2)
+        assert gateway.upstream == ()
         publisher.reference_parameters = ""
-        await ours.until_held()
+        await gateway.until_held()
 
 
-async def test_a_publisher_that_hangs_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_publisher_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "_TOTAL_S", 600)  # longer than the test
     with socket.create_server(("127.0.0.1", 0)) as silent, Publisher() as refusing:
         refusing.refuses = {"Subscribe"}
-        async with running() as (ours, publisher):
+        async with running() as (gateway, publisher):
             for url in (f"http://127.0.0.1:{silent.getsockname()[1]}/", refusing.url, publisher.url):
-                await ours.register("t:a", url=url)
-            await ours.subscribe("t:a")
-            await ours.until(lambda: len(publisher.subscriptions) == 1)
+                await gateway.register("t:a", url=url)
+            await gateway.subscribe("t:a")
+            await gateway.until(lambda: len(publisher.subscriptions) == 1)
 
 
-async def test_renewals_in_time_and_a_new_subscription_for_a_lost_one() -> None:
-    async with running() as (ours, publisher):
+async def test_renewals_and_replacement_of_a_lost_subscription() -> None:
+    async with running() as (gateway, publisher):
         publisher.lasts_s = 100
-        await ours.register("t:a")
-        await ours.subscribe("t:a")
-        await ours.until_held()
-        (before,) = ours.upstream
-        ours.parts.later(seconds=79)
-        await ours.subscribe("t:x")  # something to look at
-        ours.parts.later(seconds=2)
-        await ours.until(lambda: ours.upstream[0] != before)
+        await gateway.register("t:a")
+        await gateway.subscribe("t:a")
+        await gateway.until_held()
+        (before,) = gateway.upstream
+        gateway.parts.later(seconds=79)
+        await gateway.subscribe("t:x")  # triggers a step
+        gateway.parts.later(seconds=2)
+        await gateway.until(lambda: gateway.upstream[0] != before)
         assert publisher.operations == ["Subscribe", "Renew"]
-        renewed = ours.upstream[0].terminates_ms
+        renewed = gateway.upstream[0].terminates_ms
         assert renewed is not None
         assert before.terminates_ms is not None
         assert 80_000 <= renewed - before.terminates_ms <= 82_000
         publisher.subscriptions.clear()
-        ours.parts.later(seconds=81)
-        await ours.until(lambda: bool(ours.upstream) and ours.upstream[0].reference != before.reference)
+        gateway.parts.later(seconds=81)
+        await gateway.until(lambda: bool(gateway.upstream) and gateway.upstream[0].reference != before.reference)
         assert publisher.operations == ["Subscribe", "Renew", "Renew", "Subscribe"]
 
 
-async def test_failures_of_registrations_that_have_ended_are_not_kept() -> None:
+async def test_failures_of_ended_registrations_are_removed() -> None:
     async def no_threads_left() -> None:
         raise RuntimeError("cannot schedule new futures after shutdown")
 

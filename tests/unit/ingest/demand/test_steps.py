@@ -1,4 +1,4 @@
-"""What to do at publishers on demand."""
+"""The next steps at publishers on demand."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ AHEAD = msgspec.structs.replace(HELD, terminates_ms=86_401_000, renew_ms=86_400_
         ([HELD], {"a"}, 800, True, [ChangeUpstream(Act.RENEW, HELD)]),
         ([AHEAD], {"a"}, 86_400_000, True, []),
         ([AHEAD], {"a"}, 86_395_001, True, []),
-        ([AHEAD], {"a"}, 0, True, [ChangeUpstream(Act.RENEW, AHEAD)]),  # the clock was put back
+        ([AHEAD], {"a"}, 0, True, [ChangeUpstream(Act.RENEW, AHEAD)]),  # the clock was set back
         ([HELD], {"a"}, 1_000, True, [ChangeUpstream(Act.FORGET, HELD), SubscribeUpstream(A)]),
         ([HELD], {"b"}, 0, True, [ChangeUpstream(Act.PAUSE, HELD), SubscribeUpstream(B)]),
         ([HELD], set(), 0, True, [ChangeUpstream(Act.PAUSE, HELD)]),
         ([HELD], set(), 0, False, [ChangeUpstream(Act.END, HELD)]),
         ([HELD], set(), 900, True, [ChangeUpstream(Act.PAUSE, HELD)]),
         ([HELD], set(), 1_000, True, [ChangeUpstream(Act.FORGET, HELD)]),
-        ([PAUSED], set(), 900, True, []),  # a paused one is not renewed
+        ([PAUSED], set(), 900, True, []),  # paused: no renewal
         ([PAUSED], set(), 1_000, True, [ChangeUpstream(Act.FORGET, PAUSED)]),
         ([PAUSED], {"a"}, 900, True, [ChangeUpstream(Act.RESUME, PAUSED)]),
         ([PAUSED], {"a"}, 1_000, True, [ChangeUpstream(Act.FORGET, PAUSED), SubscribeUpstream(A)]),
@@ -70,7 +70,7 @@ def test_steps(upstream: list[Upstream], wanted: set[str], now_ms: int, pausable
         ("a/b", subscription(topic="a/b/c"), False),
         ("a/b", subscription(topic="a/b", paused=True), False),
         ("a/b", subscription(topic="a/b", terminates_ms=100), False),
-        ("a//.", subscription(topic="a/x/y"), True),  # a topic that is not there yet
+        ("a//.", subscription(topic="a/x/y"), True),  # a topic that does not exist yet
         ("a//.", subscription(topic="b"), False),
         ("a//.", subscription(topic="", paused=True), False),
         ("a/*", subscription(topic="a/b", terminates_ms=101), True),

@@ -1,4 +1,4 @@
-"""IHE DSUB: messages like the profile's own (ITI-52, ITI-53, ITI-54), and what is refused."""
+"""IHE DSUB: messages like the profile's (ITI-52, ITI-53, ITI-54), and refusals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.gateway_parts import GatewayParts, HttpAnswer, path_of
 
 SIMPLE = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Simple"
 ENTRIES = "urn:uuid:aa2332d0-f8fe-11e0-be50-0800200c9a66"
-ENTRIES_OF_ANYBODY = "urn:uuid:742790e0-aba6-43d6-9f1f-e43ed9790b79"
+ENTRIES_OF_ANY_PATIENT = "urn:uuid:742790e0-aba6-43d6-9f1f-e43ed9790b79"
 SETS = "urn:uuid:fbede94e-dbdc-4f6b-bc1f-d730e677cece"
 SETS_OF_ANYBODY = "urn:uuid:868cad3d-ec09-4565-b66c-1be10d034399"
 
@@ -44,7 +44,7 @@ def query(identifier: str, *slots: tuple[str, ...]) -> str:
 
 
 def topic(name: str, declared: str = "") -> str:
-    """As the profile writes it: with a prefix that nothing declares."""
+    """As in the profile: with an undeclared prefix."""
     return f'<wsnt:TopicExpression {declared} Dialect="{SIMPLE}">ihe:{name}</wsnt:TopicExpression>'
 
 
@@ -84,7 +84,7 @@ FOLDER = '<rim:RegistryPackage id="Folder01"/>'
 
 
 def publish(parts: GatewayParts, *objects: str, named: str = "", **headers: str) -> HttpAnswer:
-    """ITI-54: a Notify without a topic; its namespaces are declared far outside."""
+    """ITI-54: a Notify without a topic; its namespaces are declared on an outer element."""
     reference = "<wsnt:ProducerReference><wsa:Address>urn:oid:1.2.3.4.5</wsa:Address></wsnt:ProducerReference>"
     content = (
         f"<lcm:SubmitObjectsRequest><rim:RegistryObjectList><!-- all -->{''.join(objects)}"
@@ -98,7 +98,7 @@ def publish(parts: GatewayParts, *objects: str, named: str = "", **headers: str)
 
 
 def delivered(parts: GatewayParts) -> list[tuple[Subscription, Notification]]:
-    """What a worker would push: by topic, then by condition, after a way through the log."""
+    """The pushes of a worker: matched by topic, then by condition, after decoding from the log."""
     found = []
     for each in parts.notifications.accepted:
         stored = decode(encode(each)[1])
@@ -111,7 +111,7 @@ def names(notifications: Iterable[Notification]) -> list[str]:
     return [etree.fromstring(each.payload)[0][0].get("id") or "" for each in notifications]
 
 
-def test_a_publish_without_a_topic_is_put_on_those_of_the_profile(parts: GatewayParts) -> None:
+def test_topics_of_a_publish_without_a_topic(parts: GatewayParts) -> None:
     answer = publish(parts, entry("Document01"), submission(), FOLDER, entry("Document02"))
     assert answer.status == 202
     accepted = parts.notifications.accepted
@@ -150,7 +150,7 @@ def test_a_query_selects_entries(parts: GatewayParts, name: str) -> None:
     assert f">ihe:{name}</wsnt:Topic>".encode() in push.body
     assert b'xmlns:ihe="urn:ihe:iti:dsub:2009"' in push.body
     in_push = PATIENT.partition("^")[0].encode() in push.body
-    assert in_push == (name == "FullDocumentEntry"), "a reference has nothing of the patient"
+    assert in_push == (name == "FullDocumentEntry"), "a reference has no data of the patient"
     assert parts.post(soap.envelope("<wsnt:Unsubscribe/>", "1.2"), path_of(answer)).status == 200
     assert delivered(parts) == []
 
@@ -165,7 +165,7 @@ CLASS_CODE = "$XDSDocumentEntryClassCode"
         ([(CODES, "('44950^^cpt',' 44970^^cpt')")], True),
         ([(CODES, "('1^^cpt')", "('44970^^cpt','2^^cpt')")], True),
         ([(CODES, "('44970^^other')")], False),
-        # The same slot twice: both must be there.
+        # The same slot twice: both must match.
         ([(CODES, "('44970^^cpt')"), (CODES, "('9^^cpt')")], True),
         ([(CODES, "('44970^^cpt')"), (CODES, "('8^^cpt')")], False),
         ([(CLASS_CODE, "('44970^^cpt')")], False),
@@ -179,9 +179,9 @@ CLASS_CODE = "$XDSDocumentEntryClassCode"
     ],
 )
 def test_slots_as_conditions(parts: GatewayParts, slots: list[tuple[str, ...]], selected: bool) -> None:
-    # A namespace of an earlier draft, which the profile's example of ITI-54 declares.
+    # A namespace of an earlier draft, declared by the profile's example of ITI-54.
     draft = topic("FullDocumentEntry", 'xmlns:ihe="urn:ihe:iti:pub-sub:2008"')
-    answer = subscribe(parts, draft, query(ENTRIES_OF_ANYBODY, *slots))
+    answer = subscribe(parts, draft, query(ENTRIES_OF_ANY_PATIENT, *slots))
     assert answer.status == 200, answer.reason
     author = slot("authorPerson", "^Welby^Marcus^^O'Hara")
     inside = (
@@ -220,19 +220,19 @@ def test_a_classification_belongs_to_one_submission_set(parts: GatewayParts) -> 
     [
         ("urn:uuid:14d4debf-8f97-4251-9a74-a90016b0af0d", [MINE], "14d4debf"),
         (ENTRIES, [MINE, ("$XDSDocumentEntryCreationTimeFrom", "'2004'")], "$XDSDocumentEntryCreationTimeFrom"),
-        (ENTRIES_OF_ANYBODY, [MINE], "$XDSDocumentEntryPatientId"),
+        (ENTRIES_OF_ANY_PATIENT, [MINE], "$XDSDocumentEntryPatientId"),
         (ENTRIES, [(CLASS_CODE, "('1^^s')")], "$XDSDocumentEntryPatientId must be there"),
         (ENTRIES, [MINE, MINE], "once"),
-        (ENTRIES_OF_ANYBODY, [], "at least one"),
-        (ENTRIES_OF_ANYBODY, [(CLASS_CODE,)], "no rim:Value"),
-        (ENTRIES_OF_ANYBODY, [(CLASS_CODE, "1^^s")], f"{CLASS_CODE}: '1^^s'"),
-        (ENTRIES_OF_ANYBODY, [(CLASS_CODE, "('1^s')")], "code^^codingScheme"),
-        (ENTRIES_OF_ANYBODY, [(CLASS_CODE, "('')")], "empty"),
-        (ENTRIES_OF_ANYBODY, [(PERSON, "('a%b')")], "%"),
-        (ENTRIES_OF_ANYBODY, [(PERSON, "('a_')")], "_ nowhere"),
-        (ENTRIES_OF_ANYBODY, [(PERSON, "('%')")], "empty"),
-        (ENTRIES_OF_ANYBODY, [(PERSON, "('a''\"')")], "quotes of both kinds"),
-        (ENTRIES_OF_ANYBODY, [(PERSON, *["('a')"] * 300)], "256"),
+        (ENTRIES_OF_ANY_PATIENT, [], "at least one"),
+        (ENTRIES_OF_ANY_PATIENT, [(CLASS_CODE,)], "no rim:Value"),
+        (ENTRIES_OF_ANY_PATIENT, [(CLASS_CODE, "1^^s")], f"{CLASS_CODE}: '1^^s'"),
+        (ENTRIES_OF_ANY_PATIENT, [(CLASS_CODE, "('1^s')")], "code^^codingScheme"),
+        (ENTRIES_OF_ANY_PATIENT, [(CLASS_CODE, "('')")], "empty"),
+        (ENTRIES_OF_ANY_PATIENT, [(PERSON, "('a%b')")], "%"),
+        (ENTRIES_OF_ANY_PATIENT, [(PERSON, "('a_')")], "_ nowhere"),
+        (ENTRIES_OF_ANY_PATIENT, [(PERSON, "('%')")], "empty"),
+        (ENTRIES_OF_ANY_PATIENT, [(PERSON, "('a''\"')")], "quotes of both kinds"),
+        (ENTRIES_OF_ANY_PATIENT, [(PERSON, *["('a')"] * 300)], "256"),
     ],
 )
 def test_invalid_queries(parts: GatewayParts, identifier: str, slots: list[tuple[str, ...]], words: str) -> None:

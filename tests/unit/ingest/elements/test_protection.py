@@ -1,4 +1,4 @@
-"""Secrets that subscribers set: sealed before they are stored, told once, changed over without a gap."""
+"""Secrets set by subscribers: sealed before they are stored, returned once, rotated without a gap."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def authorization(parts: GatewayParts) -> str | None:
 
 
 def assert_kept_secret(parts: GatewayParts, secret: str, log: str = "") -> None:
-    """Neither the log, nor the control records, nor any repr shows it."""
+    """The secret is in no log, control record or repr."""
     shown = [log, repr(only_subscription(parts)), repr(parts.control.records)]
     shown += [str(control.encode(record)) for record in parts.control.records]
     assert not [text for text in shown if secret in text or secret.removeprefix("whsec_") in text]
@@ -81,9 +81,7 @@ def assert_kept_secret(parts: GatewayParts, secret: str, log: str = "") -> None:
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 @pytest.mark.parametrize("given", ["", GIVEN], ids=["made", "given"])
-def test_only_a_made_secret_is_in_the_answer_and_none_elsewhere(
-    version: str, given: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_only_generated_secrets_are_in_the_answer(version: str, given: str, caplog: pytest.LogCaptureFixture) -> None:
     parts = gateway()
     with caplog.at_level(logging.DEBUG):
         answer = subscribe(parts, SIGNING_WITH_GIVEN if given else SIGNING, version=version)
@@ -101,7 +99,7 @@ def test_only_a_made_secret_is_in_the_answer_and_none_elsewhere(
     assert json.loads(value or b"")["record"]["subscription"]["protection"]["secrets"][0]["sealed"].startswith("k1:")
 
 
-def test_subscribing_again_changes_the_secret_of_the_same_subscription() -> None:
+def test_subscribing_again_changes_the_secret() -> None:
     parts = gateway()
     subscribe(parts, SIGNING_WITH_GIVEN)
     before = only_subscription(parts)
@@ -115,7 +113,7 @@ def test_subscribing_again_changes_the_secret_of_the_same_subscription() -> None
         subscribe(parts, SIGNING)
     protection = only_subscription(parts).protection
     assert protection is not None
-    assert len(protection.secrets) == 4, "a client in a loop does not fill the record"
+    assert len(protection.secrets) == 4, "bounded for a client in a loop"
 
 
 def test_rotation() -> None:
@@ -136,7 +134,7 @@ def test_rotation() -> None:
     assert operation(parts, "RotateSecret", attributes='Overlap="P50Y"').text("OldUntil") == "2027-01-02T00:00:00Z"
 
 
-def test_rotation_of_a_subscription_without_a_secret_and_of_none() -> None:
+def test_rotation_without_a_secret_or_a_subscription() -> None:
     parts = gateway()
     body = soap.envelope(f'<p:RotateSecret xmlns:p="{ARBORCAST_POLICY}"/>')
     for path in ("/wsn/subscriptions/unknown", "/wsn/NotificationBroker"):
@@ -156,7 +154,7 @@ def test_credentials() -> None:
     assert_kept_secret(parts, "dXNlcjpww6Rzczogd29yZA==")
     assert operation(parts, "SetCredentials", "<p:Bearer> abc.DEF-_~+/== </p:Bearer>").status == 200
     assert authorization(parts) == "Bearer abc.DEF-_~+/=="
-    assert signed_by(parts, GIVEN), "signing is another matter"
+    assert signed_by(parts, GIVEN), "signing is independent"
     assert operation(parts, "SetCredentials").status == 200
     assert authorization(parts) is None
 
@@ -188,8 +186,8 @@ def test_a_refusal_does_not_quote_secrets(content: str, fault: str) -> None:
     assert b"hemlig" not in answer.body
 
 
-def test_protection_that_is_not_possible(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Credentials without TLS, unless the operator permits it; secrets of a pull point; any without a key file."""
+def test_refused_protection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Credentials without TLS, unless permitted; secrets of a pull point; any protection without a key file."""
     in_the_clear, http = policy(credentials("<p:Bearer>abc</p:Bearer>")), "http://consumer.example/"
     parts = gateway()
     answer = subscribe(parts, in_the_clear, http)
@@ -203,6 +201,6 @@ def test_protection_that_is_not_possible(tmp_path: Path, caplog: pytest.LogCaptu
     parts.gateway.protector = Protector(SecretSettings(key_file=str(tmp_path / "absent")))
     answer = subscribe(parts, SIGNING)
     assert answer.fault == "UnsupportedPolicyRequestFault"
-    assert "absent" not in answer.reason, "where our files are is no matter of clients"
+    assert "absent" not in answer.reason, "clients do not learn file names"
     assert "arborcast keys new" in caplog.text
     assert len(parts.control.records) == 1

@@ -1,4 +1,4 @@
-"""Topics out of elements, which are remembered by their bytes; documents of all topics, written once for each view."""
+"""Topics from elements, cached by their bytes; documents of all topics, serialized once per view."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def topic(text: str) -> etree._Element:
 
 
 def read(memory: TopicMemory, text: str, identity: bytes) -> TopicPath:
-    """The topic of a publisher that may publish to it."""
+    """The topic, for a publisher with the right to publish to it."""
     unchecked: dict[bytes, PublishedTopic] = {}
     found = memory.read(topic(text), identity, unchecked)
     memory.remember(unchecked)
     return found.path
 
 
-def test_checked_topics_are_remembered_by_their_bytes() -> None:
+def test_checked_topics_are_cached_by_their_bytes() -> None:
     memory = TopicMemory()
     read(memory, "p:a", b"1")
     assert read(memory, "not read", b"1") == "{urn:p}a"
@@ -45,7 +45,7 @@ def test_checked_topics_are_remembered_by_their_bytes() -> None:
     assert memory.read(topic("p:theirs"), b"3", {}) == ("{urn:p}theirs", "p")
 
 
-def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "_REMEMBERED_BYTES", 10_000)
     memory = TopicMemory()
     for number in range(1_000):
@@ -73,7 +73,7 @@ def below(*anchors: str) -> Grant:
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The thread of each document that is written."""
+    """The thread of each serialization."""
     found: list[int] = []
     for form, writer in list(topics._WRITERS.items()):
 
@@ -86,19 +86,19 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("form", ["set", "expressions"])
-async def test_a_document_is_written_once_for_equal_views(threads: list[int], form: Form) -> None:
+async def test_equal_views_share_a_document(threads: list[int], form: Form) -> None:
     there, sets = tree("{urn:t}a/b", "{urn:t}c", "{urn:u}d"), TopicSets()
     anna = caller("anna", subscribe=below("{urn:t}a"), publish=below("{urn:t}c"))
     bert = caller("bert", subscribe=below("{urn:t}a", "{urn:t}c"))
-    whole = {await sets.text(form, there, who) for who in (None, None, caller("olga", manage=ALL))}
+    whole = {await sets.text(form, there, viewer) for viewer in (None, None, caller("olga", manage=ALL))}
     assert (len(whole), len(threads)) == (1, 1)
-    parts = {await sets.text(form, there, who) for who in (anna, bert, anna)}
+    parts = {await sets.text(form, there, viewer) for viewer in (anna, bert, anna)}
     assert (len(parts), len(threads)) == (1, 2)
     assert parts != whole
     assert threading.get_ident() not in threads, "not on the event loop"
 
 
-async def test_a_change_of_topics_is_seen_at_once(threads: list[int]) -> None:
+async def test_documents_follow_changes_of_topics(threads: list[int]) -> None:
     there, sets = tree("{urn:t}a"), TopicSets()
     found = ["<c" in await sets.text("set", there, None)]
     there.put(TopicRecord(TopicPath("{urn:t}a/c")))
@@ -108,13 +108,13 @@ async def test_a_change_of_topics_is_seen_at_once(threads: list[int]) -> None:
     assert (found, len(threads)) == ([False, True, False], 3)
 
 
-async def test_kept_documents_are_bounded_and_the_oldest_is_dropped(threads: list[int]) -> None:
+async def test_the_number_of_cached_documents_is_bounded(threads: list[int]) -> None:
     there, sets = tree(*(f"{{urn:t}}a{number}" for number in range(10))), TopicSets(cached=1_000)
     callers = [caller(str(number), subscribe=below(f"{{urn:t}}a{number}")) for number in range(10)]
-    for who in callers:
-        await sets.text("set", there, who)
+    for viewer in callers:
+        await sets.text("set", there, viewer)
     assert 1 <= len(sets._written) < 10
     assert sum(len(each.text) for each in sets._written.values()) <= 1_000
-    for who, written in ((callers[-1], 10), (callers[0], 11)):
-        await sets.text("set", there, who)
+    for viewer, written in ((callers[-1], 10), (callers[0], 11)):
+        await sets.text("set", there, viewer)
         assert len(threads) == written

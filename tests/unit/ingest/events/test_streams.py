@@ -1,4 +1,4 @@
-"""Streams of events: what is sent, what is settled, what waits again, and what a client gets that comes back."""
+"""Streams of events: sent, settled and returned messages, and resumed streams."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHORT_CLAIMS = GatewaySettings(pull_claim_s=1)
 
 
 class Stream(Visit):
-    """A visit whose answer has begun."""
+    """A visit with a started answer."""
 
     def __init__(self, parts: GatewayParts, path: str = "/events/a//.", **headers: str) -> None:
         super().__init__(parts, path, headers)
@@ -70,7 +70,7 @@ class Stream(Visit):
 
 
 async def put(parts: GatewayParts, made: Subscription, *names: str, payload: bytes = b"<x/>") -> None:
-    """As dispatch does."""
+    """Stores messages like dispatch."""
     sent = [Notification(name, TopicPath("a/b"), payload, 1_700_000_000_000) for name in names]
     await parts.pulls.put(
         made.id, [StoredMessage(stored_element(each, made), each.id, "", each.accepted_ms) for each in sent]
@@ -106,7 +106,7 @@ async def test_a_stream_is_a_subscription_with_a_lease(parts: GatewayParts) -> N
             "data": "<x/>",
         }
         assert second["cursor"] == visit.last_id
-    assert parts.table.get(made.id) is not None, "until its lease ends"
+    assert parts.table.get(made.id) is not None, "the subscription ends with its lease"
 
 
 async def test_json_lines(parts: GatewayParts) -> None:
@@ -119,13 +119,13 @@ async def test_json_lines(parts: GatewayParts) -> None:
         assert json.loads(line)["data"] == {"a": 1}
 
 
-async def test_after_a_cut_nothing_is_lost_or_repeated(parts: GatewayParts) -> None:
+async def test_a_resumed_stream_loses_and_repeats_nothing(parts: GatewayParts) -> None:
     async with Stream(parts) as first:
         made = first.made
         await put(parts, made, "n1", "n2", "n3")
         await first.gets("n1", "n2", "n3")
     await parts.pulls.close()
-    assert waiting(parts, made) == ["n1", "n2", "n3"], "it is not known which the client has"
+    assert waiting(parts, made) == ["n1", "n2", "n3"], "none is acknowledged"
     await put(parts, made, "n4")
     async with Stream(parts, last_event_id=first.events[1]["cursor"]) as second:
         await second.gets("n3", "n4")
@@ -136,21 +136,21 @@ async def test_after_a_cut_nothing_is_lost_or_repeated(parts: GatewayParts) -> N
             await put(parts, made, "n6", "n7")
             await fourth.gets("n6", "n7")
             await third.ended()
-            assert third.names == ["n5"], "it ended when the client came back"
+            assert third.names == ["n5"], "ended by the new connection"
     assert only_subscription(parts).id == made.id
 
 
-async def test_a_client_gets_the_claims_of_a_dead_gateway_at_once(parts: GatewayParts) -> None:
-    """Not only after pull_claim_s."""
+async def test_claims_of_a_killed_gateway_are_sent_at_once(parts: GatewayParts) -> None:
+    """Before pull_claim_s is over."""
     async with Stream(parts) as first:
         made = first.made
     await put(parts, made, "n1", "n2", "n3")
-    claimed = await parts.pulls.take(made.id, 3, 0)  # by a gateway that was killed
+    claimed = await parts.pulls.take(made.id, 3, 0)  # the claim of a killed gateway
     async with Stream(parts, last_event_id=f"{made.id}.{claimed.messages[0].offset}") as second:
         await second.gets("n2", "n3")
 
 
-async def test_received_messages_are_settled_and_an_end_ends_the_stream() -> None:
+async def test_received_messages_are_settled_and_the_stream_ends() -> None:
     parts = GatewayParts(SHORT_CLAIMS)
     async with Stream(parts) as visit:
         made = visit.made
@@ -172,10 +172,10 @@ async def test_unacknowledged_messages_are_not_settled() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    gone = asyncio.get_running_loop().create_future()
-    stuck = stream._Stream(parts.gateway, Reservation(parts.app.inflight), made, "text/event-stream", send, gone)
+    lost = asyncio.get_running_loop().create_future()
+    stuck = stream._Stream(parts.gateway, Reservation(parts.app.inflight), made, "text/event-stream", send, lost)
     stuck.unacknowledged = lambda: 10_000_000
-    await stuck.run()  # it ends by itself
+    await stuck.run()  # ends without a disconnect
     stuck.close()
     await parts.pulls.close()
     assert b"n1" in b"".join(each.get("body", b"") for each in sent)
@@ -183,7 +183,7 @@ async def test_unacknowledged_messages_are_not_settled() -> None:
 
 
 async def test_an_idle_stream_of_a_dead_client_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TCP would notice it after a quarter of an hour."""
+    """TCP itself would need a quarter of an hour."""
     monkeypatch.setattr(stream, "_HEARTBEAT_S", 0.01)
     parts = GatewayParts(SHORT_CLAIMS)
     async with Stream(parts) as visit:
@@ -199,8 +199,8 @@ async def test_an_idle_stream_of_a_dead_client_ends(monkeypatch: pytest.MonkeyPa
     idle.close()
 
 
-def test_a_real_connection_that_is_not_read_ends_without_loss() -> None:
-    """What the kernel took is in its buffers: the client's system has not acknowledged it."""
+def test_a_connection_that_is_not_read_ends_without_loss() -> None:
+    """Bytes in the kernel's buffers are not acknowledged by the client's system."""
     parts = GatewayParts(SHORT_CLAIMS)
     with served(parts) as port:
 
@@ -226,20 +226,20 @@ def test_a_real_connection_that_is_not_read_ends_without_loss() -> None:
         asyncio.run(put(parts, made, *sent, payload=b"<x>%s</x>" % (b"y" * 5_000)))
         with connect(made.id):
             wait_until(lambda: parts.app.streams.open == 1)
-            wait_until(lambda: parts.app.streams.open == 0, "the stream has ended by itself")
+            wait_until(lambda: parts.app.streams.open == 0, "the gateway ends the stream")
         wait_until(lambda: waiting(parts, made) == sent)
         with connect(made.id) as second:
             found = read(second, lambda found: found.count(b'"specversion"') == 60)
         assert re.findall(r'"id":"(n[0-9]+)"', found.decode()) == sent
 
 
-async def test_a_client_that_does_not_read_claims_no_more(parts: GatewayParts) -> None:
+async def test_a_client_that_does_not_read_has_one_claim(parts: GatewayParts) -> None:
     names = [f"n{number}" for number in range(30)]
     async with Stream(parts) as visit:
         visit.reading.clear()
         await put(parts, visit.made, *names, payload=b"<x>%s</x>" % (b"y" * 20_000))
         await asyncio.sleep(0.05)
-        assert 26 <= len(waiting(parts, visit.made)) < 30, "as much as is claimed at a time"
+        assert 26 <= len(waiting(parts, visit.made)) < 30, "one claim"
         assert 0 < parts.app.inflight.taken < 200_000
         visit.reading.set()
         await visit.gets(*names)
@@ -295,7 +295,7 @@ async def test_idle_streams_have_comments_and_a_renewed_lease(monkeypatch: pytes
         assert lines.body.strip() == ""
 
 
-async def test_which_streams_cannot_be_resumed(parts: GatewayParts) -> None:
+async def test_streams_that_cannot_be_resumed(parts: GatewayParts) -> None:
     async with Stream(parts) as visit:
         made = visit.made
     for path in ("/events/a/b", "/events/a//.?filter=x"):
@@ -319,14 +319,14 @@ async def test_from_last_sends_the_current_messages(parts: GatewayParts) -> None
 
 
 async def test_a_browser_reconnects_while_the_gateway_starts(parts: GatewayParts) -> None:
-    """After another status than 200 it never would."""
+    """A browser reconnects only after status 200."""
     parts.started = False
     answer = await parts.request("GET", "/events/a", headers={"accept": "text/event-stream"})
     assert answer.status == 200
     assert answer.body.startswith(b"retry: 1000\n: the gateway is starting")
     assert (await parts.request("GET", "/events/a")).status == 503
     parts.started = True
-    parts.control.error = InfrastructureError("Kafka is away", 2.0)
+    parts.control.error = InfrastructureError("Kafka is unavailable", 2.0)
     assert (await parts.request("GET", "/events/a")).status == 503
 
 
@@ -341,10 +341,10 @@ async def test_a_browser_reconnects_while_the_gateway_starts(parts: GatewayParts
         ("/events/a?filter=x[", {}, "x["),
         ("/events/a?" + "filter=x&" * 17, {}, "may have 16 filters, not 17"),
         ("/events/a?" + "a=1&" * 70, {}, "the query cannot be read"),
-        ("/events/a/\ufffd", {}, "not percent-encoded UTF-8"),  # the server has decoded it
+        ("/events/a/\ufffd", {}, "not percent-encoded UTF-8"),  # decoded by the server
     ],
 )
-async def test_mistakes(parts: GatewayParts, path: str, headers: dict[str, str], words: str) -> None:
+async def test_invalid_requests(parts: GatewayParts, path: str, headers: dict[str, str], words: str) -> None:
     answer = await parts.request("GET", path, headers=headers)
     assert (answer.status, parts.control.records) == (400, [])
     assert words in answer.body.decode()
@@ -359,6 +359,6 @@ def test_dialects_and_prefixes() -> None:
     assert read("/events/{urn:t}a//.", "") == ["{urn:t}a//."]
     assert read("/events/t:a|t:b", "dialect=full&xmlns:t=urn:t") == ["{urn:t}a|{urn:t}b"]
     assert read("/events", "") == read("/events///", "") == []
-    assert read("/events/a//", "") == ["a//."], "as curl and browsers send a//."
+    assert read("/events/a//", "") == ["a//."], "curl and browsers remove the last dot"
     with pytest.raises(InvalidRequest):
         read("/events/a", "filter=%ff")

@@ -1,4 +1,4 @@
-"""Links to other engines, reports of interests, and the registration of a member."""
+"""Links to other engines, reports of interests, and registration of a member."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_to_members_and_from_the_representative_to_groups() -> None:
 
 
 def links(where: Topology, wants: PeerInterests, there: Sequence[Subscription] = (), at: int = 5) -> list[Subscription]:
-    """Those of G/a that are new or changed."""
+    """New and changed links of G/a."""
     records = changes("G/a", required_links("G/a", where, wants), there, at, protect)
     return [each.subscription for each in records if isinstance(each, SubscriptionRecord)]
 
@@ -92,17 +92,17 @@ def test_the_life_of_a_link_to_another_group() -> None:
     assert (changed.consumer.address, changed.selector()) == ("http://y/federation", "c|d")
     assert changed.created_ms == there[0].created_ms
     assert changed.protection != there[0].protection, "a secret is sealed for one address"
-    # Without an interest it takes nothing new, and may open again.
+    # Without an interest the link ends, and can be opened again.
     (ended,) = links(ALL, interests(), there, 9)
     assert ended.terminates_ms == 9
     assert changes("G/a", [], [ended], 10, protect) == []
     assert links(ALL, interests(H_="c"), [ended], 11) == there
-    # While no member of the group is there, its messages wait.
+    # Messages wait while the group has no live member.
     absent = topology("G/a", "H/x", gone="H/x")
     assert absent_groups(absent) == {"H/"}
     assert required_links("G/a", absent, interests(H_="c")) == []
     assert changes("G/a", [], there, 9, protect, absent_groups(absent)) == []
-    # Subscriptions of others are left alone.
+    # Other subscriptions are not changed.
     plain = msgspec.structs.replace(there[0], id="s", form="notify", peer=None)
     assert changes("G/a", [], [plain], 9, protect) == []
 
@@ -118,7 +118,7 @@ def test_reports_to_members_and_groups() -> None:
     assert reports_of("G/b", ALL, wants, ("own",)) == {"G/a": ToPeer([("own",)], [])}
 
 
-def test_a_successor_does_not_report_to_others_their_own_interest() -> None:
+def test_a_successor_does_not_report_an_interest_to_its_group() -> None:
     wants = interests(H_="h")
     wants.apply(PeerInterest("G/a", "G/a", 2, ("a",), ("h",)))
     after = topology("G/a", "G/b", "H/x", gone="G/a")
@@ -139,14 +139,14 @@ def test_the_fold_of_interests() -> None:
     assert found.links == set()
 
 
-def test_suspended_links_are_resumed_when_the_other_end_is_there() -> None:
+def test_suspended_links_are_resumed_when_the_peer_is_live() -> None:
     wanted = required_links("G/a", ALL, interests(G_b="b", H_="h"))
     assert resumed(wanted, ALL, {"peer-b", "s"}.__contains__) == [Tombstone(suspension_key("peer-b"))]
     assert resumed(wanted, topology("G/a", "G/b", gone="G/b"), {"peer-b"}.__contains__) == []
 
 
-def test_the_two_links_of_a_member_that_takes_datagrams() -> None:
-    """They come and go in an order that leaves no gap."""
+def test_the_two_links_of_a_member_with_datagrams() -> None:
+    """They are added and removed in an order without a gap."""
     wants, where = interests(G_b="a", H_="c"), {"G/b": "udp://192.0.2.7:8096"}
     first = changes("G/a", required_links("G/a", ALL, wants, where), [], 5, protect)
     there = [each.subscription for each in first if isinstance(each, SubscriptionRecord)]
@@ -199,24 +199,24 @@ async def test_a_member_that_was_removed_registers_again(status: int, numbers: l
 
 
 def test_when_an_interest_is_sent() -> None:
-    told = _InterestSender("G/a", Mock(), Mock())
+    sender = _InterestSender("G/a", Mock(), Mock())
     one, other = (("a",), ()), (("b",), ())
-    assert told.is_due("G/b", one, 1, 100.0)
-    assert told.is_due("G/b", one, 1, 101.0), "until it is taken"
-    version = told._sent["G/b"].version
-    told._sent["G/b"] = told._sent["G/b"]._replace(taken=True)
-    assert not told.is_due("G/b", one, 1, 131.0)
-    assert told.is_due("G/b", one, 1, 131.1)
-    assert told._sent["G/b"].version == version
-    told._sent["G/b"] = told._sent["G/b"]._replace(taken=True)
-    assert told.is_due("G/b", one, 2, 132.0), "a member that registered again has lost it"
-    assert told.is_due("G/b", other, 2, 132.0)
-    told._under_way.add("G/b")
-    assert not told.is_due("G/b", one, 3, 500.0)
-    assert told.is_due("G/c", one, 1, 500.0)
+    assert sender.is_due("G/b", one, 1, 100.0)
+    assert sender.is_due("G/b", one, 1, 101.0), "until it is accepted"
+    version = sender._sent["G/b"].version
+    sender._sent["G/b"] = sender._sent["G/b"]._replace(taken=True)
+    assert not sender.is_due("G/b", one, 1, 131.0)
+    assert sender.is_due("G/b", one, 1, 131.1)
+    assert sender._sent["G/b"].version == version
+    sender._sent["G/b"] = sender._sent["G/b"]._replace(taken=True)
+    assert sender.is_due("G/b", one, 2, 132.0), "a member that registered again needs it"
+    assert sender.is_due("G/b", other, 2, 132.0)
+    sender._under_way.add("G/b")
+    assert not sender.is_due("G/b", one, 3, 500.0)
+    assert sender.is_due("G/c", one, 1, 500.0)
 
 
-def test_versions_grow_after_the_clock_was_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_increase_after_the_clock_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([2_000, 1_000, 1_500])
     monkeypatch.setattr("arborcast.ingest.federation.member.time_ms", lambda: next(times))
     sender, versions = _InterestSender("G/a", Mock(), Mock()), []

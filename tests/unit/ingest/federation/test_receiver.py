@@ -1,4 +1,4 @@
-"""Requests and datagrams of other engines: accepted, dropped, or refused."""
+"""Requests and datagrams of other engines: accepted, dropped or refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.gateway_parts import GatewayParts, HttpAnswer
 
 
 class Engine:
-    """G/a, over lists. `b` is a member of its group, `x` represents another one."""
+    """G/a with lists for logs. `b` is a member of its group, `x` represents another group."""
 
     def __init__(self, folder: Path, topics: TopicSettings | None = None) -> None:
         key = folder / "key"
@@ -73,7 +73,7 @@ class Engine:
 
     @property
     def ids(self) -> list[str]:
-        """Those of what was accepted."""
+        """The ids of the accepted notifications."""
         return [each.id for each in self.accepted]
 
     def policy(self, topic: str, routing: str) -> None:
@@ -103,10 +103,10 @@ def test_a_push_is_stored_with_its_path_and_properties(engine: Engine) -> None:
     assert (found.id, found.topic, found.payload, found.path) == ("n1", "a/b", b"<x/>", ("H/x", "G/b"))
     assert (found.priority, found.valid_until_ms, found.reliable, found.type) == (100, 99, True, "x")
     assert (found.distribution, found.cause, found.hops) == ("to:H", "c", 3)
-    assert found.triggers_left == MAX_TRIGGERED, "no engine is believed more"
+    assert found.triggers_left == MAX_TRIGGERED, "bounded"
     assert found.accepted_ms == int(engine.parts.now.timestamp() * 1000)
     assert found.control == engine.parts.table.position
-    assert TopicPath("a/b") in engine.parts.table.topics, "an open set adds it, as for any publisher"
+    assert TopicPath("a/b") in engine.parts.table.topics, "an open topic set adds it"
     assert engine.receiver.taken == {"G/b": 1}
 
 
@@ -125,7 +125,7 @@ def test_routing_policies_of_own_publications(engine: Engine) -> None:
     assert engine.accepted[-1].fast
     engine.parts.gateway.federation = None
     engine.publish("a/b")
-    assert engine.accepted[-1].distribution == "", "for a federation only"
+    assert engine.accepted[-1].distribution == "", "only in a federation"
 
 
 def test_repetitions_within_ten_minutes(engine: Engine) -> None:
@@ -136,7 +136,7 @@ def test_repetitions_within_ten_minutes(engine: Engine) -> None:
     engine.now += REMEMBERED_S + 2
     engine.push(notification())
     assert engine.ids == ["n1", "n2", "n3", "n1"]
-    # One that was not stored is none, and one at the same moment is stored once.
+    # A notification that was not stored is no repetition; of two concurrent ones one is stored.
     engine.parts.notifications.error = InfrastructureError("the Kafka broker does not answer", 1.0)
     answer = engine.push(notification("n4"))
     assert (answer.status, answer.headers[b"retry-after"]) == (503, b"1")
@@ -156,7 +156,7 @@ def test_loops_long_paths_and_operator_events_are_dropped(engine: Engine) -> Non
     event = notification("n4", topic=f"{SYSTEM}/breaker/closed")
     pushed = (notification(path=("G/a",)), notification("n2", path=long), event, notification("n3", triggers_left=7))
     engine.parts.started = False
-    assert engine.push(*pushed).status == 503, "while it starts, others repeat"
+    assert engine.push(*pushed).status == 503, "during a start senders repeat"
     engine.parts.started = True
     assert engine.push(*pushed).status == 200
     assert [(each.id, each.triggers_left) for each in engine.accepted] == [("n3", 7)]
@@ -171,7 +171,7 @@ def test_topics_of_a_fixed_set_and_new_topics(tmp_path: Path, caplog: pytest.Log
     assert [each.topic for each in engine.accepted] == ["there", "there"]
     assert engine.receiver.dropped == {"topic": 2}
     assert caplog.text.count("on the topic a/b is dropped") == 1
-    # More than may be added at once are added one by one.
+    # Topics above new_per_minute are added one by one.
     engine = Engine(tmp_path, TopicSettings(new_per_minute=2))
     pushed = [notification(f"n{number}", f"t{number}") for number in range(3)]
     assert engine.push(*pushed).status == 503
@@ -190,7 +190,7 @@ def test_topics_of_a_fixed_set_and_new_topics(tmp_path: Path, caplog: pytest.Log
         notification(subject=b"text"),
         *(notification(topic=topic) for topic in ("a//b", "1")),
         *(notification(name) for name in ("", "a\nb", "x" * 300)),
-        notification(path=("somebody",)),
+        notification(path=("no engine",)),
         notification(hops=-1),
         notification(package="nonsense"),
     ],
@@ -218,15 +218,15 @@ def test_refused_requests(engine: Engine) -> None:
         (engine.interest("a/*"), 400, "topics and subtrees"),
         (engine.interest(*(f"a/n{number}" for number in range(257))), 400, "up to 256"),
     ]
-    for answer, status, said in cases:
+    for answer, status, words in cases:
         assert answer.status == status, answer.body
-        assert said in answer.body.decode()
-        # A link goes on behind what can never be taken.
+        assert words in answer.body.decode()
+        # Permanent refusals are Client faults: the link continues with the next message.
         assert (b"<faultcode>Client</faultcode>" in answer.body) is (status in (400, 413))
     assert engine.accepted == []
 
 
-def test_interests_are_records_and_the_newest_of_a_sender_counts(engine: Engine) -> None:
+def test_the_newest_interest_of_each_sender_counts(engine: Engine) -> None:
     body = encode_interest("G/b", "G/a", 1, ["a"])
     as_push = engine.keys.signed("POST", PATH, body)
     assert engine.parts.post(body, INTEREST_PATH, **as_push).status == 401
@@ -234,10 +234,10 @@ def test_interests_are_records_and_the_newest_of_a_sender_counts(engine: Engine)
         assert engine.interest(*topics, version=version).status == 200
     assert engine.parts.control.records == [PeerInterest("G/b", "G/b", 5, ("a", "b//."))]
     assert engine.interest("h", sender="H/x", to="G/", version=9).status == 200
-    # Another one represents that group now, by another clock.
+    # Another member represents that group, with another clock.
     assert engine.interest("i", sender="H/y", to="G/", version=2).status == 200
     assert engine.interests.topics("H/") == ("i",)
-    # The clock of a sender is put back by a day.
+    # The clock of a sender is set back by a day.
     now_ms = int(engine.parts.now.timestamp() * 1000)
     for version, topic in ((now_ms + 86_400_000, "x"), (now_ms, "y"), (now_ms - 1, "x")):
         assert engine.interest(topic, version=version).status == 200
@@ -270,9 +270,7 @@ def test_signatures_of_large_requests_are_checked_in_a_thread(engine: Engine, mo
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640])
-def test_a_key_file_that_others_may_read_is_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
-) -> None:
+def test_a_key_file_readable_by_others_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int) -> None:
     file = tmp_path / "federation.key"
     file.write_text(new_secret())
     file.chmod(mode)
@@ -307,7 +305,7 @@ def test_datagrams_that_are_not_from_a_member_are_dropped(engine: Engine) -> Non
         door(engine),
         b"anything",
         b"ACD1" + bytes(9_000),
-        datagram(engine, one, key=b"another key, of somebody else"),
+        datagram(engine, one, key=b"the key of another federation"),
         datagram(engine, one, ago_s=301),
         datagram(engine, one, sender="H/x"),
         datagram(engine, one, sender="G/a"),
@@ -319,9 +317,7 @@ def test_datagrams_that_are_not_from_a_member_are_dropped(engine: Engine) -> Non
     assert engine.accepted == []
 
 
-def test_datagrams_that_cannot_be_stored_or_are_too_many_are_lost(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_datagrams_are_lost_without_kafka_or_above_the_limit(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     at = door(engine)
     engine.parts.started = False
     assert take(at, datagram(engine, notification())) == {"unstored": 1}
@@ -340,7 +336,7 @@ def test_datagrams_that_cannot_be_stored_or_are_too_many_are_lost(
 
 
 def test_datagrams_amid_a_flood_of_garbage(engine: Engine) -> None:
-    """It neither stops the reading nor keeps the event loop from other work."""
+    """Reading continues, and the event loop is not blocked."""
     chance = random.Random(7)
 
     async def run() -> int:

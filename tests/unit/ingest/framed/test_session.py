@@ -1,4 +1,4 @@
-"""Connections of the framed edge: the client and raw frames against a server whose logs are lists."""
+"""Connections of the framed protocol: the client, and raw frames, with a server whose logs are lists."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def stored(topic: str, payload: str, name: str, producer: str = "") -> StoredMes
 
 
 def deliver(edge: FramedEdge, subscription: str, *messages: StoredMessage) -> None:
-    """What dispatch does."""
+    """Stores messages like dispatch."""
     edge.on_loop(lambda: edge.parts.pulls.put(subscription, messages))
 
 
@@ -76,7 +76,7 @@ def nothing_waits(edge: FramedEdge) -> bool:
 
 
 def publication(number: int, payload: bytes = b"<x/>", properties: dict[str, str] | None = None) -> bytes:
-    """A frame that publishes to the topic `a`."""
+    """A frame with a publication to the topic `a`."""
     return frames.encode(FrameKind.PUBLISH, number, frames.PublishBody("a", payload, properties or {}))
 
 
@@ -96,7 +96,7 @@ Connects = Callable[..., FramedClient]
 
 @pytest.fixture
 def dial() -> Iterator[Connects]:
-    """Makes connections, and closes them."""
+    """Opens connections, and closes them at the end of the test."""
     opened: list[FramedClient] = []
 
     def make(edge: FramedEdge, *, connect: bool = True) -> FramedClient:
@@ -111,12 +111,10 @@ def dial() -> Iterator[Connects]:
 # Publishing.
 
 
-def test_many_at_a_time_keep_their_order_and_an_invalid_one_is_refused_alone(
-    edge: FramedEdge, connection: Connection
-) -> None:
+def test_pipelined_publications_keep_their_order(edge: FramedEdge, connection: Connection) -> None:
     producers = [connection.session().producer(topic) for topic in ("a", "b", "new/c")]
     begun = [producers[number % 3].begin(f"<n>{number}</n>" if number != 50 else "<n>") for number in range(1_000)]
-    assert not begun[0].cancel(), "it was sent"
+    assert not begun[0].cancel(), "already sent"
     with pytest.raises(FaultReceived):
         published(begun.pop(50), 120)
     names = [published(each, 120) for each in begun]
@@ -128,9 +126,7 @@ def test_many_at_a_time_keep_their_order_and_an_invalid_one_is_refused_alone(
         assert numbers == sorted(numbers)
 
 
-def test_refused_publications_leave_nothing_and_the_connection_goes_on(
-    edge: FramedEdge, connection: Connection
-) -> None:
+def test_refused_publications_keep_the_connection(edge: FramedEdge, connection: Connection) -> None:
     for topic, out, code in (
         ("a//", Outgoing("<x/>"), "ExpressionError"),
         ("a", Outgoing("\x00", is_text=True), "MalformedMessage"),
@@ -147,7 +143,7 @@ def test_refused_publications_leave_nothing_and_the_connection_goes_on(
         with pytest.raises(FaultReceived) as refused:
             connection.session().producer(topic).send(out)
         assert refused.value.fault == code, out
-    edge.parts.notifications.error = InfrastructureError("Kafka is away", 2.0)
+    edge.parts.notifications.error = InfrastructureError("Kafka is unavailable", 2.0)
     with pytest.raises(BrokerUnavailable) as away:
         connection.session().producer("a").send("<x/>")
     assert away.value.retry_after == 2.0
@@ -159,9 +155,9 @@ def test_refused_publications_leave_nothing_and_the_connection_goes_on(
 LINK = Subscription("peer-berlin", EndpointReference("http://berlin/"), form="peer", peer=Peer("G/here", "G/berlin"))
 
 
-def test_refused_frames_leave_nothing_and_the_connection_goes_on(edge: FramedEdge, dial: Connects) -> None:
-    """Unknown ones, those that would take long to read, and refused subscriptions. The ids of links follow from the
-    names of engines."""
+def test_refused_frames_keep_the_connection(edge: FramedEdge, dial: Connects) -> None:
+    """Unknown frames, frames that are costly to decode, and refused subscriptions. Link ids are derived from engine
+    names."""
     for fold in edge.parts.control.folds:
         fold.apply(SubscriptionRecord(LINK))
         fold.apply(TriggerRecord(make_trigger("hot", "a", "b")))
@@ -199,10 +195,8 @@ def test_refused_frames_leave_nothing_and_the_connection_goes_on(edge: FramedEdg
     assert edge.parts.table.get("peer-berlin") == LINK
 
 
-def test_a_connection_that_ends_amid_its_publications_leaves_no_error(
-    dial: Connects, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Large payloads are read in a thread, and what waits behind them is dropped meanwhile."""
+def test_a_close_during_publications_logs_no_error(dial: Connects, caplog: pytest.LogCaptureFixture) -> None:
+    """Large payloads are parsed in a thread; later frames are dropped during that."""
     with framed_edge() as edge:
         for _ in range(5):
             raw = dial(edge)
@@ -214,13 +208,13 @@ def test_a_connection_that_ends_amid_its_publications_leaves_no_error(
     assert not [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
 
 
-def test_a_publication_that_ends_each_connection_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ZeroMQ edge, against a gateway that fails over one message."""
+def test_a_publication_that_ends_each_connection_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ZeroMQ edge with a gateway that fails for one message."""
     add = Publisher.add
 
     def fail(publisher: Publisher, frame: Frame) -> None:
         if b"poison" in frame.body:
-            raise frames.FrameError("this one ends the connection")
+            raise frames.FrameError("the connection ends")
         add(publisher, frame)
 
     monkeypatch.setattr(Publisher, "add", fail)
@@ -258,7 +252,7 @@ def test_messages_are_deleted_when_acknowledged(edge: FramedEdge, connection: Co
     wait_for(lambda: len(got) == 2)
     assert got == [Message(b"<x>1</x>", "a/b", "n1"), Message(b"<x>2</x>", "a/b", "n2")]
     wait_for(lambda: nothing_waits(edge))
-    # Text and properties arrive as they were sent.
+    # Text and properties are unchanged.
     connection.session().producer("a").send(Outgoing("4 < 5", {"unit": "bar", "empty": ""}, is_text=True))
     (sent,) = edge.parts.notifications.accepted
     deliver(edge, consumer.subscription, stored("a", sent.payload.decode(), sent.id, sent.producer.decode()))
@@ -268,7 +262,7 @@ def test_messages_are_deleted_when_acknowledged(edge: FramedEdge, connection: Co
     assert list(edge.parts.table.subscriptions()) == []
 
 
-def test_a_message_whose_handler_fails_comes_again_alone(edge: FramedEdge, connection: Connection) -> None:
+def test_a_message_with_a_failed_handler_is_redelivered_alone(edge: FramedEdge, connection: Connection) -> None:
     got: list[tuple[str, int]] = []
 
     def handle(message: Message) -> None:
@@ -283,7 +277,7 @@ def test_a_message_whose_handler_fails_comes_again_alone(edge: FramedEdge, conne
     assert sorted(got) == [("n1", 1), ("n2", 1), ("n2", 2), ("n3", 1)]
 
 
-def test_only_a_durable_subscription_outlives_its_connection(edge: FramedEdge) -> None:
+def test_only_durable_subscriptions_outlive_their_connection(edge: FramedEdge) -> None:
     with client(edge).connection() as connection:
         connection.session().consumer("a", print)
         durable = connection.session().consumer("a", print, name="archive").subscription
@@ -301,24 +295,24 @@ def test_the_window_and_the_number_of_unacknowledged_messages(
     raw = dial(edge)
     deliver(edge, raw.subscribe("a", window=2), *(stored("a", "<x/>", f"n{number}") for number in range(5)))
     first, second = raw.read(), raw.read()
-    assert raw.is_alive(), "and no third message"
+    assert raw.is_alive(), "no third message"
     for each in (second, first):
         raw.send(frames.encode(FrameKind.ACK, each.correlation))
     assert raw.read().kind == FrameKind.MESSAGE
     raw = dial(edge)
     deliver(edge, raw.subscribe("b", window=10_000), *(stored("b", "<x/>", f"m{number}") for number in range(400)))
     some = [raw.read() for _ in range(200)]
-    assert raw.is_alive(), "and no further message"
+    assert raw.is_alive(), "no further message"
     raw.send(b"".join(frames.encode(FrameKind.ACK, each.correlation) for each in some))
     assert [raw.read().kind for _ in range(200)] == [FrameKind.MESSAGE] * 200
 
 
-def test_an_unreadable_message_costs_no_other_and_is_given_up(
+def test_unreadable_messages_are_settled(
     edge: FramedEdge, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     got: list[str] = []
     consumer = connection.session().consumer("a", lambda message: got.append(message.id))
-    long, deep = "xmlns " * 60_000, "<x>" * 256 + "</x>" * 256  # two of these are more than a request may have
+    long, deep = "xmlns " * 60_000, "<x>" * 256 + "</x>" * 256  # two of these exceed the limits of a request
     deliver(
         edge,
         consumer.subscription,
@@ -336,7 +330,7 @@ def test_an_unreadable_message_costs_no_other_and_is_given_up(
     assert not connection.lost.is_set()
 
 
-def test_a_claim_waits_again_at_once_when_sending_fails(
+def test_a_claim_is_returned_at_once_if_sending_fails(
     edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = dial(edge)
@@ -354,9 +348,9 @@ def test_a_claim_waits_again_at_once_when_sending_fails(
 # Connections.
 
 
-def test_before_connect_frames_are_few_and_short(edge: FramedEdge, dial: Connects) -> None:
+def test_frames_before_connected_are_bounded(edge: FramedEdge, dial: Connects) -> None:
     connect = frames.encode(FrameKind.CONNECT, 1, frames.ConnectBody())
-    for data, says in (
+    for data, words in (
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "begins with"),
         (publication(1), "CONNECT"),
         (frames.encode(FrameKind.CONNECT, 1, frames.ConnectBody("x" * 20_000))[:16], "16384 bytes"),
@@ -366,7 +360,7 @@ def test_before_connect_frames_are_few_and_short(edge: FramedEdge, dial: Connect
         raw = dial(edge, connect=False)
         raw.send(data)
         error = raw.error()
-        assert says in error.text
+        assert words in error.text
         assert data != publication(1) or error.code == "NotAuthenticated"
         assert raw.ends()
     raw = dial(edge, connect=False)
@@ -377,7 +371,7 @@ def test_before_connect_frames_are_few_and_short(edge: FramedEdge, dial: Connect
         client(edge).connection()
 
 
-def test_connections_without_use_are_ended(edge: FramedEdge, dial: Connects) -> None:
+def test_idle_connections_are_closed(edge: FramedEdge, dial: Connects) -> None:
     silent, half, idle, good = dial(edge, connect=False), dial(edge), dial(edge), dial(edge)
     half.send(publication(1)[:20])
     wait_for(lambda: edge.server.connections == 4)
@@ -392,7 +386,7 @@ def test_connections_without_use_are_ended(edge: FramedEdge, dial: Connects) -> 
     assert idle.error().code == "Idle"
 
 
-def test_a_frame_after_a_pause_has_its_whole_time(edge: FramedEdge, dial: Connects) -> None:
+def test_the_time_out_of_a_frame_begins_with_the_frame(edge: FramedEdge, dial: Connects) -> None:
     raw = dial(edge)
 
     async def pause() -> None:
@@ -409,12 +403,12 @@ def test_a_frame_after_a_pause_has_its_whole_time(edge: FramedEdge, dial: Connec
 
 
 async def pending(edge: FramedEdge) -> int:
-    """The bytes of frames that are not whole."""
+    """The bytes of incomplete frames."""
     return sum(each._decoder.pending for each in edge.server._connections)
 
 
-def test_a_closed_connection_whose_rest_is_not_received_is_cut_off(edge: FramedEdge, dial: Connects) -> None:
-    """Its peer may be dead: TCP would keep the rest, and its messages claimed, for a quarter of an hour."""
+def test_a_closed_connection_with_unsent_bytes_is_aborted(edge: FramedEdge, dial: Connects) -> None:
+    """A dead peer: TCP would keep the bytes, and the claims, for a quarter of an hour."""
     raw = dial(edge)
     name = raw.subscribe("a", window=10_000)
 
@@ -457,7 +451,7 @@ def test_only_connections_with_a_due_deadline_are_checked(
     assert "as a whole" in connections[0].error().text
 
 
-def test_pings_are_no_connect(edge: FramedEdge, dial: Connects) -> None:
+def test_pings_do_not_replace_connect(edge: FramedEdge, dial: Connects) -> None:
     silent = dial(edge, connect=False)
     assert silent.is_alive()
 
@@ -477,7 +471,7 @@ def test_the_number_of_connections(dial: Connects, monkeypatch: pytest.MonkeyPat
     with framed_edge(limits=LimitSettings(connections_per_client=1)) as edge:
         _first = dial(edge)
         assert edge.server.connections == 1
-    # Of one address few may be without CONNECT.
+    # Connections without CONNECT are bounded per address.
     monkeypatch.setattr(server, "_MOST_UNKNOWN", 3)
     with framed_edge() as edge:
         _known = [dial(edge) for _ in range(5)]
@@ -489,7 +483,7 @@ def test_the_number_of_connections(dial: Connects, monkeypatch: pytest.MonkeyPat
         assert dial(edge)
 
 
-def test_an_orderly_stop_stores_what_it_has_begun_and_leaves_nothing(dial: Connects) -> None:
+def test_a_stop_stores_started_publications(dial: Connects) -> None:
     parts = GatewayParts()
     with framed_edge(parts) as edge:
         before = threading.active_count()
@@ -519,8 +513,8 @@ def test_a_factory_reads_its_settings(tmp_path: Path, edge: FramedEdge) -> None:
         ConnectionFactory("framed://127.0.0.1:1").connection()
 
 
-def test_a_broker_that_sends_nothing_more_is_noticed() -> None:
-    """Also by a thread whose data it does not read."""
+def test_a_silent_broker_is_detected() -> None:
+    """Also in a thread that is blocked in a send."""
 
     def answer(plain: socket.socket) -> None:
         decoder = Decoder(2**30)
@@ -550,23 +544,23 @@ def test_a_broker_that_sends_nothing_more_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_receivers_are_authenticated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
-    """A user without rights any more is cut off; one over its rate is not."""
+def test_connections_are_authenticated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
+    """A user that has lost its rights is disconnected, one above its rate is not."""
     parts = guarded(tmp_path, time.time)
     with (
         framed_edge(parts, FramedSettings(idle_s=10_000)) as edge,
         client(edge, "anna", "pa").connection() as connection,
     ):
-        asked = threading.Event()
+        entered = threading.Event()
 
         async def enter(_: object) -> ClientRequest:
-            asked.set()
-            raise NotAuthenticated("gone") if ends else TooManyRequests("often", 1.0)
+            entered.set()
+            raise NotAuthenticated("removed") if ends else TooManyRequests("often", 1.0)
 
         assert parts.gateway.gate is not None
         monkeypatch.setattr(parts.gateway.gate, "enter", enter)
         sweep(edge, 61)
-        assert asked.wait(120)
+        assert entered.wait(120)
         if ends:
             assert connection.lost.wait(120)
         else:
@@ -574,25 +568,25 @@ def test_receivers_are_authenticated_again(tmp_path: Path, monkeypatch: pytest.M
                 connection.session().producer("a").send("<x/>")
 
 
-def test_a_slow_check_of_a_password_is_no_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_password_check_is_no_missing_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = guarded(tmp_path, time.time)
     gate = parts.gateway.gate
     assert gate is not None
-    enter, asked, go_on = gate.enter, threading.Event(), asyncio.Event()
+    enter, entered, released = gate.enter, threading.Event(), asyncio.Event()
 
     async def slow(scope: Mapping[str, Any]) -> ClientRequest:
-        asked.set()
-        await go_on.wait()
+        entered.set()
+        await released.wait()
         return await enter(scope)
 
     monkeypatch.setattr(gate, "enter", slow)
     with framed_edge(parts) as edge, ThreadPoolExecutor() as pool:
         connecting = pool.submit(client(edge, "anna", "pa").connection)
-        assert asked.wait(120)
+        assert entered.wait(120)
 
         async def swept() -> None:
             edge.server.sweep(asyncio.get_running_loop().time() + 20)
-            go_on.set()
+            released.set()
 
         edge.on_loop(swept)
         connecting.result(120).close()
@@ -602,7 +596,7 @@ def test_a_slow_check_of_a_password_is_no_silence(tmp_path: Path, monkeypatch: p
 
 
 def test_incomplete_frames_are_in_the_budget_of_all_requests(dial: Connects) -> None:
-    """As bodies of HTTP: some go on, the others wait or are refused, and nothing is left at their end."""
+    """As with HTTP bodies: some are read, others wait or are refused, and the budget is free at the end."""
     limit = 4 * 1024 * 1024
     with framed_edge(inflight_bytes=limit) as edge:
         opened = [dial(edge) for _ in range(12)]
@@ -626,7 +620,7 @@ def test_incomplete_frames_are_in_the_budget_of_all_requests(dial: Connects) -> 
                     rest[each] = memoryview(b"")
             there, counted = pending()
             assert there <= counted <= limit
-            return edge.server.connections <= 4  # there is memory for three of them
+            return edge.server.connections <= 4  # memory for three frames
 
         wait_for(most_are_refused)
         for each in opened:
@@ -635,8 +629,8 @@ def test_incomplete_frames_are_in_the_budget_of_all_requests(dial: Connects) -> 
         assert pending() == (0, 0)
 
 
-def test_the_budget_of_a_whole_frame_is_free_though_the_clock_stands_still(edge: FramedEdge, dial: Connects) -> None:
-    """That of uvloop does within a turn, in which two reads may complete two frames."""
+def test_the_budget_is_released_within_one_turn_of_the_loop(edge: FramedEdge, dial: Connects) -> None:
+    """uvloop's clock does not advance within a turn, in which two reads may complete two frames."""
     dial(edge)
     ping, publish = frames.encode(FrameKind.PING, 7), publication(8, element(40_000))
 
@@ -655,7 +649,7 @@ def test_the_budget_of_a_whole_frame_is_free_though_the_clock_stands_still(edge:
     assert edge.on_loop(receive) == 0
 
 
-def test_publications_that_wait_are_in_the_budget(
+def test_waiting_publications_are_in_the_budget(
     edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stuck, loops = asyncio.Event(), list[asyncio.AbstractEventLoop]()
@@ -670,19 +664,19 @@ def test_publications_that_wait_are_in_the_budget(
         raw.send(publication(number, element(50_000)))
     wait_for(lambda: edge.inflight.taken >= 500_000 and loops)
     loops[0].call_soon_threadsafe(stuck.set)
-    wait_for(lambda: edge.inflight.taken < 50_000)  # a buffer stays with the connection until it is swept
+    wait_for(lambda: edge.inflight.taken < 50_000)  # the connection keeps a buffer until the next sweep
 
 
-def test_few_requests_of_one_connection_are_under_way(
+def test_concurrent_requests_of_a_connection_are_bounded(
     edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    most, now, go_on, original = 0, 0, asyncio.Event(), subscriptions.subscribe
+    most, now, released, original = 0, 0, asyncio.Event(), subscriptions.subscribe
 
     async def slow(*arguments: Any) -> Any:
         nonlocal most, now
         now += 1
         most = max(most, now)
-        await go_on.wait()
+        await released.wait()
         now -= 1
         return await original(*arguments)
 
@@ -694,7 +688,7 @@ def test_few_requests_of_one_connection_are_under_way(
 
     async def finish() -> None:
         assert [bool(each._held) for each in edge.server._connections] == [True]
-        go_on.set()
+        released.set()
 
     edge.on_loop(finish)
     kinds = [raw.read().kind for _ in range(40)]
@@ -702,7 +696,7 @@ def test_few_requests_of_one_connection_are_under_way(
     assert raw.is_alive()
 
 
-def test_a_client_that_does_not_read_its_messages_holds_up_no_other(edge: FramedEdge, dial: Connects) -> None:
+def test_a_client_that_does_not_read_delays_no_other(edge: FramedEdge, dial: Connects) -> None:
     raw, other = dial(edge), dial(edge)
     name, sent = raw.subscribe("a", window=10_000), 0
     while not edge.server.unread:
@@ -714,10 +708,10 @@ def test_a_client_that_does_not_read_its_messages_holds_up_no_other(edge: Framed
     assert found == [f"n{number}" for number in range(sent)]
 
 
-def test_a_client_that_does_not_read_answers_is_not_read_either(edge: FramedEdge, dial: Connects) -> None:
+def test_a_client_that_does_not_read_answers_is_not_read(edge: FramedEdge, dial: Connects) -> None:
     raw = dial(edge)
     raw.socket.setblocking(False)
-    # Refused with a text, which is longer than the frame.
+    # The error is longer than the refused frame.
     refused, sent = frames.encode(FrameKind.CONNECTED, 1) * 4_096, 0
     while not edge.server.unread:
         try:

@@ -1,4 +1,4 @@
-"""Requests at the gateway's application: its health, failures, metrics and memory, and requests of web pages."""
+"""Requests to the gateway's application: health, failures, metrics and memory, and requests of web pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNSUBSCRIBE = soap.envelope("<wsnt:Unsubscribe/>")
 UNKNOWN = soap.envelope("<x/>")
 
 
-def test_alive_even_when_not_ready(parts: GatewayParts) -> None:
+def test_liveness_is_independent_of_readiness(parts: GatewayParts) -> None:
     parts.obstacle = "the Kafka broker does not answer"
     assert parts.get("/health/live").status == 200
     answer = parts.get("/health/ready")
@@ -55,7 +55,7 @@ def test_metrics_count_answers(parts: GatewayParts) -> None:
     } <= set(parts.get("/metrics").body.decode().splitlines())
 
 
-def test_a_body_in_pieces_is_read_up_to_the_limit() -> None:
+def test_bodies_in_pieces_are_bounded() -> None:
     for size in (1, 7, 1_000):
         pieces = [NOTIFY[start : start + size] for start in range(0, len(NOTIFY), size)]
         assert asyncio.run(GatewayParts().request("POST", f"{BROKER}/", pieces=pieces)).status == 202
@@ -64,7 +64,7 @@ def test_a_body_in_pieces_is_read_up_to_the_limit() -> None:
     assert (answer.status, answer.headers[b"connection"]) == (413, b"close")
 
 
-def test_a_client_that_leaves_gets_no_answer_and_changes_nothing(parts: GatewayParts) -> None:
+def test_a_disconnected_client_gets_no_answer(parts: GatewayParts) -> None:
     sent: list[object] = []
 
     async def receive() -> dict[str, object]:
@@ -78,7 +78,7 @@ def test_a_client_that_leaves_gets_no_answer_and_changes_nothing(parts: GatewayP
 
 
 def test_failures(parts: GatewayParts, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A defect is logged without details in the answer; what an operator must mend is 503."""
+    """A defect is logged, without details in the answer; an error for the operator is 503."""
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError("secret detail")
@@ -93,9 +93,7 @@ def test_failures(parts: GatewayParts, caplog: pytest.LogCaptureFixture, monkeyp
     assert (answer.status, answer.headers[b"retry-after"]) == (503, b"30")
 
 
-def test_the_interpreter_switches_more_often_while_a_thread_parses(
-    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_switch_interval_is_shorter_during_a_parse(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> None:
     usual, parse, seen = sys.getswitchinterval(), app._parse_large, []
 
     def watched(body: bytes, content_type: bytes) -> Request:
@@ -118,7 +116,7 @@ def test_the_interpreter_switches_more_often_while_a_thread_parses(
     ],
     ids=["accepted", "refused", "unknown", "malformed"],
 )
-def test_a_request_leaves_nothing_for_the_garbage_collector(parts: GatewayParts, body: bytes, status: int) -> None:
+def test_a_request_leaves_no_reference_cycles(parts: GatewayParts, body: bytes, status: int) -> None:
     async def left() -> list[object]:
         gc.collect()
         gc.set_debug(gc.DEBUG_SAVEALL)
@@ -133,15 +131,15 @@ def test_a_request_leaves_nothing_for_the_garbage_collector(parts: GatewayParts,
         gc.garbage.clear()
 
 
-WANTED = "https://pages.example"
+PERMITTED = "https://pages.example"
 
 
-def asked(parts: GatewayParts, method: str, path: str, body: bytes = b"", **headers: str) -> HttpAnswer:
+def requested(parts: GatewayParts, method: str, path: str, body: bytes = b"", **headers: str) -> HttpAnswer:
     return asyncio.run(parts.request(method, path, body, headers))
 
 
 def shared(answer: HttpAnswer) -> dict[str, str]:
-    """The headers by which a browser shares the answer with a page."""
+    """The CORS headers of the answer."""
     return {
         name.decode().removeprefix("access-control-"): value.decode()
         for name, value in answer.headers.items()
@@ -152,13 +150,13 @@ def shared(answer: HttpAnswer) -> dict[str, str]:
 @pytest.mark.parametrize(
     "headers",
     [
-        pytest.param({"origin": "https://evil.example", "sec_fetch_site": "cross-site"}, id="a page elsewhere"),
+        pytest.param({"origin": "https://evil.example", "sec_fetch_site": "cross-site"}, id="another site"),
         pytest.param({"origin": "http://127.0.0.1:9000", "sec_fetch_site": "same-site"}, id="a page on another port"),
         pytest.param({"origin": "https://evil.example"}, id="an older browser"),
-        pytest.param({"host": "evil.example:8080", "origin": "http://evil.example:8080"}, id="a name that leads here"),
+        pytest.param({"host": "evil.example:8080", "origin": "http://evil.example:8080"}, id="DNS rebinding"),
     ],
 )
-def test_a_foreign_page_does_and_reads_nothing(headers: dict[str, str]) -> None:
+def test_requests_of_foreign_pages_are_refused(headers: dict[str, str]) -> None:
     for method, path, body in (
         ("POST", BROKER, SUBSCRIBE),
         ("POST", BROKER, NOTIFY),
@@ -171,34 +169,34 @@ def test_a_foreign_page_does_and_reads_nothing(headers: dict[str, str]) -> None:
         ("OPTIONS", BROKER, b""),
     ):
         parts = GatewayParts()
-        answer = asked(parts, method, path, body, content_type="text/plain;charset=utf-8", **headers)
+        answer = requested(parts, method, path, body, content_type="text/plain;charset=utf-8", **headers)
         assert (answer.status, shared(answer)) == (403, {}), (method, path)
-        assert b"gateway." in answer.body, "it has the setting that admits it"
-        assert answer.headers[b"connection"] == b"close", "what follows is the body, and no request"
+        assert b"gateway." in answer.body, "the answer names the setting"
+        assert answer.headers[b"connection"] == b"close", "the body is not parsed as a request"
         assert (parts.control.records, parts.notifications.accepted, parts.app.inflight.taken) == ([], [], 0)
         assert 'arborcast_gateway_refused_total{reason="PageRefused"} 1' in parts.metrics.text().splitlines()
 
 
-def test_a_permitted_page_asks_before_and_reads_the_answer() -> None:
-    parts = GatewayParts(GatewaySettings(page_origins=f"https://other.example, {WANTED}"))
+def test_cors_of_a_permitted_page() -> None:
+    parts = GatewayParts(GatewaySettings(page_origins=f"https://other.example, {PERMITTED}"))
     question = {
-        "origin": WANTED,
+        "origin": PERMITTED,
         "access_control_request_method": "POST",
         "access_control_request_headers": "content-type,soapaction",
         "access_control_request_private_network": "true",
     }
-    answer = asked(parts, "OPTIONS", BROKER, b"", **question)
+    answer = requested(parts, "OPTIONS", BROKER, b"", **question)
     permitted = shared(answer)
     assert (answer.status, "POST" in permitted.pop("allow-methods")) == (204, True)
     permitted.pop("max-age", None)
     assert permitted == {
-        "allow-origin": WANTED,
+        "allow-origin": PERMITTED,
         "allow-headers": "content-type,soapaction",
         "allow-private-network": "true",
     }
-    answer = asked(parts, "POST", BROKER, SUBSCRIBE, origin=WANTED, sec_fetch_site="cross-site")
-    assert (answer.status, shared(answer)["allow-origin"]) == (200, WANTED)
-    assert answer.headers[b"vary"] == b"origin", "a cache gives it to no other page"
-    fault = asked(parts, "POST", BROKER, b"<x/>", origin=WANTED)
-    assert (fault.status, shared(fault)["allow-origin"]) == (400, WANTED)
-    assert shared(asked(parts, "POST", BROKER, SUBSCRIBE)) == {}
+    answer = requested(parts, "POST", BROKER, SUBSCRIBE, origin=PERMITTED, sec_fetch_site="cross-site")
+    assert (answer.status, shared(answer)["allow-origin"]) == (200, PERMITTED)
+    assert answer.headers[b"vary"] == b"origin", "caches separate pages"
+    fault = requested(parts, "POST", BROKER, b"<x/>", origin=PERMITTED)
+    assert (fault.status, shared(fault)["allow-origin"]) == (400, PERMITTED)
+    assert shared(requested(parts, "POST", BROKER, SUBSCRIBE)) == {}

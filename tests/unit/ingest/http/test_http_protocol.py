@@ -1,4 +1,4 @@
-"""What a client may do with a connection: no bytes keep it busy for nothing, and none gather without end."""
+"""Abuse of connections: CPU time and memory for received bytes are bounded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_connect_is_refused(sent: bytes, packet: int, connection: BareConnection
         connection.send(sent[at : at + packet])
     last = b"HTTP/1.1 " + connection.answered.rpartition(b"HTTP/1.1 ")[2]
     if sent.startswith(OFFER) and packet > len(sent):
-        assert last.startswith(b"HTTP/1.1 200 ")  # what is under way is answered, and that is the last answer
+        assert last.startswith(b"HTTP/1.1 200 ")  # the request in flight has the last answer
     else:
         assert last.startswith(b"HTTP/1.1 405 ")
         assert b"allow: GET, HEAD, POST\r\n" in last
@@ -62,7 +62,7 @@ def test_interim_answers(version: bytes, interim: bool, connection: BareConnecti
     assert ((b"100 Continue" in connection.answered), b" 200 OK" in connection.answered) == (interim, True)
 
 
-def test_an_offer_is_parsed_twice_at_most(
+def test_an_upgrade_offer_is_parsed_at_most_twice(
     connection: BareConnection, app: Noting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_protocol, "_UPGRADE", frozenset())
@@ -80,7 +80,7 @@ def test_an_offer_is_parsed_twice_at_most(
         (b"1;x=", b"y" * 100),
     ],
 )
-def test_trailers_and_extensions_of_chunks_end(
+def test_trailers_and_chunk_extensions_are_bounded(
     begin: bytes, between: bytes, connection: BareConnection, app: Noting
 ) -> None:
     connection.send(CHUNKED + begin)
@@ -103,7 +103,7 @@ def test_long_bodies_in_small_pieces(connection: BareConnection, app: Noting) ->
 
 @pytest.fixture
 def held(connection: BareConnection, app: Noting) -> Callable[[bytes], bytes]:
-    """What is answered to these bytes, which all come before the first answer."""
+    """The answers to these bytes, all of which arrive before the first answer."""
 
     def answered(sent: bytes) -> bytes:
         app.hold = asyncio.Event()
@@ -117,7 +117,7 @@ def held(connection: BareConnection, app: Noting) -> Callable[[bytes], bytes]:
     return answered
 
 
-def test_few_requests_are_taken_ahead(held: Callable[[bytes], bytes], app: Noting) -> None:
+def test_pipelined_requests_are_bounded(held: Callable[[bytes], bytes], app: Noting) -> None:
     answered = held(b"".join(GET % number for number in range(1_000)))
     count = 1 + http_protocol._AHEAD
     assert [path for _, path, *_ in app.asked] == [f"/{number}" for number in range(count)]
@@ -136,7 +136,7 @@ def test_requests_before_a_bad_one_are_answered(
     assert [b"connection: close" in each for each in answers][:-1] == [False] * (len(answers) - 1)
 
 
-def test_nothing_is_read_while_requests_wait_for_their_turn(connection: BareConnection, app: Noting) -> None:
+def test_reading_pauses_while_pipelined_requests_wait(connection: BareConnection, app: Noting) -> None:
     app.hold = asyncio.Event()
     connection.send(GET % 1 + GET % 2 + GET % 3)
     app.hold.set()
@@ -152,7 +152,7 @@ def test_nothing_is_read_while_requests_wait_for_their_turn(connection: BareConn
     assert len(app.asked) == 4
 
 
-def test_a_request_that_has_its_answer_gets_no_other(connection: BareConnection) -> None:
+def test_one_answer_per_request(connection: BareConnection) -> None:
     async def hasty(scope: object, receive: object, send: object) -> None:
         await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})  # type: ignore[operator]
         await send({"type": "http.response.body"})  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""The memory budget of requests: which bodies are read, wait, or are refused."""
+"""The memory budget of requests: bodies that are read, wait, or are refused."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from arborcast.ingest.http.inflight import SMALL, Inflight, Reservation
 MB = 1024 * 1024
 LIMIT = 64 * MB
 LARGE = 4 * MB
-FULL = 10  # of these, in five eighths
+FULL = 10  # bodies of this size in five eighths of the budget
 
 
 class Client:
-    """A body that comes while it is read."""
+    """A body that arrives in packets."""
 
     def __init__(self, budget: Inflight, expected: int = LARGE) -> None:
         self.budget = budget
@@ -33,7 +33,7 @@ class Client:
         self.refused = reason
 
     def send(self, size: int) -> bool:
-        """A packet that is not the last; whether more is read."""
+        """A packet before the last one. Returns whether reading continues."""
         assert self.reads
         self.reservation.add(size)
         self.reads = self.budget.partly(self.reservation, self.expected)
@@ -47,7 +47,7 @@ class Client:
 
 
 class World:
-    """A budget with a clock that stands, and the number of times that memory could be given back."""
+    """A budget with a fake clock, and the number of its calls to return memory."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -70,7 +70,7 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """The loop is only there for the timer; what it would do, `later` does."""
+    """The loop serves only the timer, whose work is done by `later`."""
     loop = asyncio.new_event_loop()
     asyncio._set_running_loop(loop)
     try:
@@ -80,13 +80,13 @@ def world() -> Iterator[World]:
         loop.close()
 
 
-def test_bodies_wait_in_their_order_and_not_for_long(world: World) -> None:
+def test_waiting_bodies_are_in_order_and_time_out(world: World) -> None:
     busy = world.clients(FULL)
     third, fourth = world.clients(2, sent=0)
     assert [third.reads, fourth.reads] == [False, False]
     busy.pop().finish()
     world.later()
-    assert [third.reads, fourth.reads] == [False, False], "it is not answered yet"
+    assert [third.reads, fourth.reads] == [False, False], "not answered yet"
     busy.pop().reservation.release()
     world.later()
     assert [third.reads, fourth.reads] == [True, False]
@@ -99,7 +99,7 @@ def test_bodies_wait_in_their_order_and_not_for_long(world: World) -> None:
     assert world.budget.refused == 1
 
 
-def test_few_wait(world: World) -> None:
+def test_waiting_bodies_are_bounded(world: World) -> None:
     world.clients(FULL)
     packet = 256 * 1024
     waiting = sum(not client.refused for client in world.clients(200, sent=packet))
@@ -110,14 +110,14 @@ def test_few_wait(world: World) -> None:
 def test_a_stalled_body_makes_room_for_others(world: World) -> None:
     idle = world.clients(FULL, sent=LARGE - 1)
     world.later(60)
-    assert not any(client.refused for client in idle), "there is no other"
+    assert not any(client.refused for client in idle), "no other body"
     late = world.clients(3)
     assert all(client.reads for client in late)
     assert [bool(client.refused) for client in idle] == [True] * 3 + [False] * (FULL - 3)
     assert "stalled" in idle[0].refused
 
 
-def test_a_byte_now_and_then_is_no_progress(world: World) -> None:
+def test_dripping_bodies_count_as_stalled(world: World) -> None:
     dripping = world.clients(FULL, sent=100_000)
     steady = dripping.pop()
     late = world.clients(1)[0]
@@ -132,7 +132,7 @@ def test_a_byte_now_and_then_is_no_progress(world: World) -> None:
     assert not steady.refused
 
 
-def test_small_bodies_have_room_of_their_own_until_all_is_taken(world: World) -> None:
+def test_small_bodies_have_reserved_memory(world: World) -> None:
     world.clients(FULL + 1)
     assert all(client.reads for client in world.clients(20, sent=1_000, expected=SMALL))
     assert world.budget.take(Reservation(world.budget), 100_000)
@@ -141,18 +141,18 @@ def test_small_bodies_have_room_of_their_own_until_all_is_taken(world: World) ->
     assert world.clients(1, sent=1_000, expected=2_000)[0].refused
 
 
-def test_the_rest_of_a_body_that_was_answered_early_takes_no_memory(world: World) -> None:
+def test_the_rest_of_an_answered_body_needs_no_memory(world: World) -> None:
     world.clients(FULL)
     (late,) = world.clients(1)
     taken = world.budget.taken
     assert [late.reads] == [False]
-    late.reservation.release()  # refused for what its head says
+    late.reservation.release()  # refused by its head
     assert [late.reads] == [True]
     assert late.send(100_000)
     assert world.budget.taken == taken - 1
 
 
-def test_a_release_counts_once_and_a_body_alone_may_be_larger_than_the_budget(world: World) -> None:
+def test_release_is_idempotent_and_one_body_may_be_large(world: World) -> None:
     (client,) = world.clients(1)
     client.reservation.release()
     client.reservation.release()
@@ -162,7 +162,7 @@ def test_a_release_counts_once_and_a_body_alone_may_be_larger_than_the_budget(wo
     assert world.budget.take(Reservation(world.budget), 2 * LIMIT)
 
 
-def test_memory_is_given_back_after_a_peak_only(world: World) -> None:
+def test_memory_is_returned_only_after_a_peak(world: World) -> None:
     for _ in range(100):
         world.clients(1, expected=MB)[0].reservation.release()
     assert world.fell == 0
@@ -171,7 +171,7 @@ def test_memory_is_given_back_after_a_peak_only(world: World) -> None:
     assert world.fell
 
 
-async def test_large_bodies_are_parsed_in_turn_and_wait_for_seconds() -> None:
+async def test_large_bodies_are_parsed_in_order_within_seconds() -> None:
     now = 0.0
     budget = Inflight(LIMIT, clock=lambda: now)
     first, second, third = (Reservation(budget) for _ in range(3))
@@ -189,7 +189,7 @@ async def test_large_bodies_are_parsed_in_turn_and_wait_for_seconds() -> None:
     for _ in range(2):
         await asyncio.sleep(0)
         budget.assign()
-    assert got == [], "the small one does not overtake"
+    assert got == [], "first in, first out"
     first.release()
     second.release()
     budget.assign()

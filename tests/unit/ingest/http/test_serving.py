@@ -1,4 +1,4 @@
-"""Raw bytes on the socket: what uvicorn and httptools must do for us, and what we do in their place."""
+"""Raw bytes on sockets: requirements on uvicorn and httptools, and the gateway's additions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.served_app import BODY, LENGTH, NOTIFY, START, connected, exc
 
 pytestmark = pytest.mark.slow
 
-# As the JDK's HTTP client, and so Apache CXF, sends every POST.
+# Sent with each POST by the JDK's HTTP client, and so by Apache CXF.
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
 
 
@@ -28,7 +28,7 @@ def head(extra: bytes = b"", size: bytes = LENGTH) -> bytes:
     return START + extra + size + b"\r\n"
 
 
-def test_how_long_a_connection_is_kept(parts: GatewayParts) -> None:
+def test_keep_alive(parts: GatewayParts) -> None:
     with served(parts) as port:
         answer = exchange(port, head(H2C) + BODY + NOTIFY + head(H2C) + BODY, times=3)
         assert answer.count(b"HTTP/1.1 202 ") == len(parts.notifications.accepted) == 3
@@ -56,7 +56,7 @@ def test_waiting_connections_are_accepted_together(parts: GatewayParts) -> None:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:
             await asyncio.sleep(0)
-        for _ in range(8):  # the event loop needs some turns for each, and accepts one by itself in each of them
+        for _ in range(8):  # too few turns to accept 40 connections one by one
             await asyncio.sleep(0)
         found = len(server.server_state.connections)
         server.stop()
@@ -105,15 +105,15 @@ def test_a_small_server_closes_incomplete_requests_for_new_ones(sent: bytes) -> 
             held.enter_context(connected(port)).sendall(sent)
         assert exchange(port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").startswith(b"HTTP/1.1 200 ")
         with contextlib.suppress(ConnectionError):
-            assert first.recv(1) == b"", "the oldest was closed"
+            assert first.recv(1) == b"", "the oldest connection is closed"
         assert len(server.server_state.connections) <= settings.max_connections + 1
 
 
-def test_a_small_server_ends_idle_connections_and_gives_memory_back() -> None:
+def test_a_small_server_closes_idle_connections_and_frees_memory() -> None:
     with serving_small(GatewaySettings(port=0, request_timeout_s=0.1)) as (port, _):
         with connected(port) as idle:
             assert idle.recv(1) == b""
         assert b" 408 " in exchange(port, sized(100_000) + b"x" * 70_000)
     with serving_small(GatewaySettings(port=0, max_body_bytes=200_000)) as (port, _):
-        for _ in range(5):  # more than fit at a time
+        for _ in range(5):  # more than the budget in total
             assert b"150000 bytes" in exchange(port, sized(150_000), b"x" * 150_000, until=b"bytes\n")

@@ -1,4 +1,4 @@
-"""Real TLS on loopback: certificates of clients, certificates that change, and handshakes that go no further."""
+"""TLS on loopback: client certificates, renewed certificates, and stalled handshakes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def server_tls(certificates: Certificates, **more: Any) -> ServerTls:
     return ServerTls(TlsSettings(certificates.certificate("server"), certificates.key("server"), **more))
 
 
-def asked(
+def notified(
     port: int, certificates: Certificates, client: str = "", source: str = "127.0.0.1"
 ) -> tuple[bytes, dict[str, object]]:
     """The first bytes of the answer to a Notify, and the server's certificate."""
@@ -51,12 +51,12 @@ def asked(
             connection.sendall(NOTIFY)
             return connection.recv(4096), shown
         except (ssl.SSLError, ConnectionError):
-            # With TLS 1.3 a client learns only afterwards that its certificate was not good.
+            # In TLS 1.3 the client's handshake is complete before the server has checked its certificate.
             return b"", shown
 
 
 def is_served(port: int, certificates: Certificates) -> bool:
-    return asked(port, certificates)[0].startswith(b"HTTP/1.1 202")
+    return notified(port, certificates)[0].startswith(b"HTTP/1.1 202")
 
 
 def test_no_plain_http_and_no_older_versions(certificates: Certificates) -> None:
@@ -79,7 +79,10 @@ def test_no_plain_http_and_no_older_versions(certificates: Certificates) -> None
     ("settings", "accepted"),
     [
         ({}, {"client"}),
-        ({"certificate_name": "dns", "certificate_users": "any"}, {"elsewhere"}),  # the other has no name of this kind
+        (
+            {"certificate_name": "dns", "certificate_users": "any"},
+            {"elsewhere"},
+        ),  # the other certificate has no DNS name
     ],
     ids=["users", "any name of a kind"],
 )
@@ -90,17 +93,15 @@ def test_client_certificates(
     users = Users(FileUsers(tmp_path / "users.toml"), remember_s=60, guesses=Guesses(50, 1_000))
     parts = GatewayParts()
     parts.gateway.gate = Gate(None, Authenticator(AccessSettings(methods="certificate", **settings), users))
-    # One that another authority signed ends the connection; one of no known user is refused.
+    # A certificate of another authority ends the connection; an unknown user is refused.
     with served(parts, tls=server_tls(certificates, client_ca_file=certificates.authority)) as port:
-        found = {name: asked(port, certificates, name)[0][9:12] for name in ("", "elsewhere", "stranger", "client")}
+        found = {name: notified(port, certificates, name)[0][9:12] for name in ("", "elsewhere", "stranger", "client")}
     assert found.pop("stranger") == b""
     assert found == {name: b"202" if name in accepted else b"401" for name in ("", "elsewhere", "client")}
     assert len(parts.notifications.accepted) == len(accepted)
 
 
-def test_a_renewed_certificate_is_taken_over_and_a_broken_one_is_not(
-    certificates: Certificates, tmp_path: Path
-) -> None:
+def test_renewed_and_mismatched_certificates(certificates: Certificates, tmp_path: Path) -> None:
     folder, again = tmp_path / "served", tmp_path / "again"
     folder.mkdir()
     again.mkdir()
@@ -109,14 +110,14 @@ def test_a_renewed_certificate_is_taken_over_and_a_broken_one_is_not(
     tls = ServerTls(TlsSettings(str(folder / "our.pem"), str(folder / "our.key")))
     renewed = make_certificates(again)
     with served(GatewayParts(), tls=tls) as port:
-        first = asked(port, certificates)[1]
+        first = notified(port, certificates)[1]
         assert not tls.refresh()
         shutil.copy(renewed.folder / "server.pem", folder / "our.pem")
-        assert not tls.refresh(), "the certificate does not go with the key"
-        assert asked(port, certificates)[1] == first
+        assert not tls.refresh(), "certificate and key do not match"
+        assert notified(port, certificates)[1] == first
         shutil.copy(renewed.folder / "server.key", folder / "our.key")
         assert tls.refresh()
-        assert asked(port, renewed)[1]["serialNumber"] != first["serialNumber"]
+        assert notified(port, renewed)[1]["serialNumber"] != first["serialNumber"]
 
 
 def test_settings_of_unusable_files_are_named(certificates: Certificates, tmp_path: Path) -> None:
@@ -149,43 +150,43 @@ BEGINNING = b"\x16\x03\x01\x02\x00\x01"
 
 @contextlib.contextmanager
 def stalled(port: int, count: int, sources: list[str]) -> Iterator[None]:
-    """So many handshakes that go no further than their first bytes."""
+    """Handshakes that stop after their first bytes."""
     with contextlib.ExitStack() as stack:
         for number in range(count):
             one = stack.enter_context(connected(port, sources[number % len(sources)]))
-            with contextlib.suppress(ConnectionError):  # it was refused already
+            with contextlib.suppress(ConnectionError):  # already refused
                 one.sendall(BEGINNING)
         yield
 
 
 @pytest.fixture
 def tls(certificates: Certificates) -> ServerTls:
-    # Longer than any test takes: nothing is cut off because of its time.
+    # Longer than any test: no handshake times out.
     return server_tls(certificates, handshake_timeout_s=600, handshakes=100, handshakes_per_client=10)
 
 
-# On Linux this whole network is this machine; elsewhere only one address of it.
+# On Linux all of 127.0.0.0/8 is local, elsewhere only 127.0.0.1.
 @pytest.mark.skipif(sys.platform != "linux", reason="needs more than one loopback address")
-def test_stalled_handshakes_take_nothing_from_others(tls: ServerTls, certificates: Certificates) -> None:
+def test_stalled_handshakes_are_bounded_per_address(tls: ServerTls, certificates: Certificates) -> None:
     with served(GatewayParts(), tls=tls) as port, stalled(port, 60, ["127.0.0.2"]):
         wait_until(lambda: tls.handshakes.begun == 60)
-        assert tls.handshakes.refused == 50, "one address has ten"
+        assert tls.handshakes.refused == 50, "ten per address"
         assert is_served(port, certificates)
         with pytest.raises((ConnectionError, ssl.SSLError)):
-            asked(port, certificates, source="127.0.0.2")
+            notified(port, certificates, source="127.0.0.2")
     tls.handshakes = type(tls.handshakes)()
     sources = [f"127.0.0.{number}" for number in range(2, 34)]
     with served(GatewayParts(), tls=tls) as port, stalled(port, 160, sources):
         wait_until(lambda: tls.handshakes.begun == 160)
-        assert tls.handshakes.refused == 60, "the oldest of all make room"
+        assert tls.handshakes.refused == 60, "the oldest handshakes are closed"
         assert is_served(port, certificates)
 
 
-def test_ended_handshakes_make_room_and_a_stop_waits_for_none(tls: ServerTls, certificates: Certificates) -> None:
+def test_ended_handshakes_are_not_counted(tls: ServerTls, certificates: Certificates) -> None:
     with contextlib.ExitStack() as stack, served(GatewayParts(), tls=tls) as port:
         for _ in range(16):
             with connected(port) as one:
-                one.sendall(b"GET / HTTP/1.1\r\n\r\n")  # no TLS at all
+                one.sendall(b"GET / HTTP/1.1\r\n\r\n")  # no TLS
                 with contextlib.suppress(ConnectionError):
                     while one.recv(4096):
                         pass
@@ -195,7 +196,7 @@ def test_ended_handshakes_make_room_and_a_stop_waits_for_none(tls: ServerTls, ce
         wait_until(lambda: tls.handshakes.begun == 33)
 
 
-async def test_a_handshake_that_is_cancelled_before_its_start_closes_its_connection(certificates: Certificates) -> None:
+async def test_cancelled_handshakes_close_their_connections(certificates: Certificates) -> None:
     tls = server_tls(certificates, handshakes=1)
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
@@ -206,10 +207,10 @@ async def test_a_handshake_that_is_cancelled_before_its_start_closes_its_connect
         while tls.handshakes.begun < 3:  # within one turn of the event loop
             acceptor._accept()
         acceptor.close()
-        await acceptor.wait_closed()  # a ResourceWarning for an open socket fails the test
+        await acceptor.wait_closed()  # an open socket would be a ResourceWarning
 
 
-def test_a_stalled_handshake_is_cut_off(certificates: Certificates) -> None:
+def test_a_stalled_handshake_times_out(certificates: Certificates) -> None:
     tls = server_tls(certificates, handshake_timeout_s=2)
     with served(GatewayParts(), tls=tls) as port:
         with connected(port) as silent, connected(port) as halting:
@@ -217,14 +218,14 @@ def test_a_stalled_handshake_is_cut_off(certificates: Certificates) -> None:
             assert is_served(port, certificates)
             assert (tls.handshakes.begun, tls.handshakes.succeeded) == (3, 1)
             for one in (silent, halting):
-                one.settimeout(45)  # asyncio by itself would give them a minute
+                one.settimeout(45)  # asyncio's own limit is a minute
                 with contextlib.suppress(ConnectionError):
                     assert one.recv(100) == b""
         assert is_served(port, certificates)
     assert (tls.handshakes.begun, tls.handshakes.succeeded) == (4, 2)
 
 
-def test_accepting_goes_on_after_descriptors_ran_out(
+def test_accepting_continues_after_emfile(
     tls: ServerTls, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = iter([OSError(errno.EMFILE, "Too many open files")])
@@ -241,13 +242,13 @@ def test_accepting_goes_on_after_descriptors_ran_out(
         assert is_served(port, certificates)
 
 
-def test_the_oldest_handshake_makes_room_and_an_ipv6_network_is_one_client() -> None:
+def test_handshakes_are_limited_per_ipv6_network() -> None:
     room = HandshakeLimiter(3, 2)
     assert [room.enter(name, f"{host}.1.1.1") for name, host in (("a", 1), ("b", 1), ("c", 2))] == [None] * 3
     assert (room.full_for("1.1.1.1"), room.full_for("2.1.1.1")) == (True, False)
     assert room.enter("d", "3.3.3.3") == "a"
     assert not room.full_for("1.1.1.1")
-    for name in "abcd":  # the first was removed already
+    for name in "abcd":  # "a" is already removed
         room.leave(name)
     assert len(room) == len(room._of) == 0
     room.enter("a", "2001:db8::1")

@@ -1,4 +1,4 @@
-"""The bridge of a gateway over lists, with a real MQTT broker and its own clients; the file of rules."""
+"""The bridge of a gateway with lists for logs, a real MQTT broker and its clients; the file of rules."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rules_of(folder: Path, text: str, base: str = BASE) -> Rules:
 
 
 class World:
-    """A gateway over lists, and bridges of it to one broker."""
+    """A gateway with lists for logs, and its bridges to one broker."""
 
     def __init__(self, broker: Mosquitto, folder: Path, rules: str = IN, **more: object) -> None:
         self.parts = GatewayParts()
@@ -59,7 +59,7 @@ class World:
 
     @asynccontextmanager
     async def bridge(self, parts: GatewayParts | None = None, *, connects: bool = True) -> AsyncIterator[MqttBridge]:
-        """One that runs, of this gateway or another."""
+        """A running bridge of this gateway or another."""
         gateway = (parts or self.parts).gateway
         made = MqttBridge(gateway, self.settings, self.rules)
         running = asyncio.create_task(made.run())
@@ -74,9 +74,9 @@ class World:
     async def publish(self, topic: str, *payloads: str, more: tuple[str, ...] = ()) -> None:
         await asyncio.to_thread(self.broker.publish, topic, *payloads, more=more)
 
-    async def tried(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Until messages wait because the log is away."""
-        await wait_until_async(lambda: "messages wait at the broker: Kafka is away" in caplog.text)
+    async def wait_for_outage(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Until messages wait because Kafka is unavailable."""
+        await wait_until_async(lambda: "messages wait at the broker: Kafka is unavailable" in caplog.text)
 
     @property
     def stored(self) -> list[tuple[str, str]]:
@@ -88,7 +88,7 @@ def world(mosquitto: Mosquitto, tmp_path: Path) -> World:
     return World(mosquitto, tmp_path)
 
 
-AWAY = InfrastructureError("Kafka is away", 0.01)
+AWAY = InfrastructureError("Kafka is unavailable", 0.01)
 
 
 def numbered(start: int, end: int) -> list[str]:
@@ -107,16 +107,16 @@ async def test_messages_are_stored_in_order_as_xml_or_text(world: World) -> None
     assert world.parts.gateway.inflight.taken == 0
 
 
-async def test_messages_that_were_not_stored_come_to_the_next_gateway(
+async def test_unstored_messages_are_delivered_to_the_next_gateway(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = GatewayParts()
     world.parts.notifications.error = AWAY
     async with world.bridge():
-        pass  # the broker has its session from now on
+        pass  # creates the session at the broker
     await world.publish("plant/a", *numbered(0, 30))
     async with world.bridge():
-        await world.tried(caplog)
+        await world.wait_for_outage(caplog)
     await world.publish("plant/a", *numbered(30, 40))
     async with world.bridge(other) as bridge:
         await wait_until_async(lambda: bridge.counts["accepted"] == 40)
@@ -125,7 +125,7 @@ async def test_messages_that_were_not_stored_come_to_the_next_gateway(
     assert [each.payload.decode() for each in other.notifications.accepted] == numbered(0, 40)
 
 
-async def test_no_more_than_the_receive_maximum_is_under_way(
+async def test_messages_in_flight_are_within_the_receive_maximum(
     mosquitto_install: MosquittoInstall, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with running_mosquitto(mosquitto_install, tmp_path / "m", "log_type all\n") as broker:
@@ -133,7 +133,7 @@ async def test_no_more_than_the_receive_maximum_is_under_way(
         world.parts.notifications.error = AWAY
         async with world.bridge() as bridge:
             await world.publish("plant/a", *numbered(0, 30))
-            await world.tried(caplog)
+            await world.wait_for_outage(caplog)
             await wait_until_async(lambda: broker.text().count("Sending PUBLISH") == 5)
             await asyncio.sleep(0.5)
             assert broker.text().count("Sending PUBLISH") == 5
@@ -142,7 +142,7 @@ async def test_no_more_than_the_receive_maximum_is_under_way(
     assert [payload for _, payload in world.stored] == numbered(0, 30)
 
 
-async def test_messages_while_the_broker_or_the_bridge_is_away(world: World, tmp_path: Path) -> None:
+async def test_messages_during_a_stop_of_the_broker_or_the_bridge(world: World, tmp_path: Path) -> None:
     await world.publish("plant/a", "<kept/>", more=("-r",))
     async with world.bridge() as bridge:
         await world.publish("plant/a", "<before/>")
@@ -156,8 +156,8 @@ async def test_messages_while_the_broker_or_the_bridge_is_away(world: World, tmp
     async with world.bridge():
         await wait_until_async(lambda: len(world.stored) == 4)
     expected = ["<kept/>", "<before/>", "<broker/>", "<bridge/>"]
-    assert [payload for _, payload in world.stored] == expected, "a retained message comes once to a session"
-    # The session still has the subscription of an earlier rule.
+    assert [payload for _, payload in world.stored] == expected, "retained messages are sent once per session"
+    # The session still has the subscription of a removed rule.
     world.rules = rules_of(tmp_path, IN.replace("plant", "other"), world.settings.base)
     async with world.bridge() as bridge:
         await world.publish("plant/a", "<x/>")
@@ -167,7 +167,7 @@ async def test_messages_while_the_broker_or_the_bridge_is_away(world: World, tmp
     assert [payload for _, payload in world.stored] == [*expected, "<y/>"]
 
 
-async def test_refused_messages_hold_up_no_others_and_are_logged_once_a_minute(
+async def test_refused_messages_are_skipped_and_logged_once_a_minute(
     world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     binary, lines = tmp_path / "binary", tmp_path / "lines"
@@ -213,7 +213,7 @@ async def test_a_second_engine_with_the_same_client_id_is_logged(
 
 
 @pytest.mark.parametrize("outbound", [OutboundSettings(), OutboundSettings(scope="loopback", deny="127.0.0.0/8")])
-async def test_the_outbound_policy_holds(
+async def test_the_outbound_policy_applies(
     world: World, caplog: pytest.LogCaptureFixture, outbound: OutboundSettings
 ) -> None:
     async with world.bridge(GatewayParts(outbound=AddressPolicy(outbound)), connects=False):
@@ -221,7 +221,7 @@ async def test_the_outbound_policy_holds(
     assert "New client connected" not in world.broker.text()
 
 
-async def test_messages_are_refused_once_and_beyond_a_rate_they_wait(parts: GatewayParts, tmp_path: Path) -> None:
+async def test_refused_messages_and_messages_above_the_rate(parts: GatewayParts, tmp_path: Path) -> None:
     counts = Counter[str]()
     made = Incoming(parts.gateway, rules_of(tmp_path, IN), LOCAL, counts)
 
@@ -232,7 +232,7 @@ async def test_messages_are_refused_once_and_beyond_a_rate_they_wait(parts: Gate
     parts.notifications.error = AWAY
     assert await made.take(bad) == 2
     for _ in range(3):
-        with pytest.raises(InfrastructureError, match="Kafka is away"):
+        with pytest.raises(InfrastructureError, match="Kafka is unavailable"):
             await made.take(bad[2:])
     parts.notifications.error = None
     assert await made.take(bad[2:]) == 1
@@ -250,7 +250,7 @@ async def test_messages_are_refused_once_and_beyond_a_rate_they_wait(parts: Gate
     assert counts == {"accepted": 1 + settled, "refused": 2, "repeated": 0}
 
 
-async def test_a_batch_that_is_stored_in_part_is_settled_in_part(
+async def test_a_partly_stored_batch_is_partly_settled(
     parts: GatewayParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append = parts.notifications.append
@@ -259,7 +259,7 @@ async def test_a_batch_that_is_stored_in_part_is_settled_in_part(
     async def appended(notifications: Sequence[Notification], retained: Sequence[Notification] = ()) -> None:
         attempts.append([each.payload for each in notifications])
         if len(notifications) > 1:
-            raise InvalidRequest("together they are refused")
+            raise InvalidRequest("a batch is refused")
         if notifications[0].payload == b"<n>2</n>" and len(attempts) < 5:
             raise AWAY
         await append(notifications, retained)
@@ -310,7 +310,7 @@ async def test_an_outgoing_rule_is_a_subscription(parts: GatewayParts, tmp_path:
     changed = only_subscription(parts)
     assert (made.policy.strict, changed.policy.strict) == (False, True)
     assert changed.consumer.address == "mqtt://127.0.0.2:1884/b/%7Btopic%7D?retain"
-    assert changed.created_ms == made.created_ms, "it is the same one, with its waiting messages"
+    assert changed.created_ms == made.created_ms, "the same subscription, with its waiting messages"
     await kept("")
     assert list(parts.table.subscriptions()) == []
 
@@ -337,7 +337,7 @@ async def test_rules_settings_and_commands_of_the_documentation(mosquitto: Mosqu
     assert world.stored == [("plant/kiln/temperature", '{"celsius": 1180}')]
 
 
-# The file of rules, and each mistake in it by a sentence.
+# The file of rules, and the messages for its errors.
 
 
 def test_rules_of_both_directions(tmp_path: Path) -> None:
@@ -377,14 +377,14 @@ def test_rules_of_both_directions(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_mistakes(tmp_path: Path, text: str, words: str) -> None:
+def test_invalid_rules(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as raised:
         rules_of(tmp_path, text)
     assert "rules.toml" in str(raised.value)
 
 
-def test_the_same_topics_in_and_out_by_other_ways_are_no_mistake_and_a_missing_file_is_named(tmp_path: Path) -> None:
-    """What this engine has sent is recognised when it comes back."""
+def test_overlapping_rules_are_valid_and_a_missing_file_is_named(tmp_path: Path) -> None:
+    """The engine's own messages are recognised when the broker returns them."""
     with pytest.raises(ConfigError, match=r"mqtt.rules_file = '.*none.toml' cannot be read: "):
         read_rules(tmp_path / "none.toml", BASE)
     both = '[in.everything]\nmqtt = "#"\ntopic = "mqtt/{#}"\n[out.alarms]\ntopic = "alarms//."\nmqtt = "a/{topic}"\n'

@@ -1,4 +1,4 @@
-"""Open topic sets grow within bounds; every topic gets a code."""
+"""The growth of open topic sets is bounded; each topic gets a code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def topic(path: str, *, final: bool = False) -> TopicRecord:
 
 
 def wait_s(admission: TopicAdmission, names: str, now_s: float) -> float:
-    """The seconds after which these topics may come, 0 if they are admitted."""
+    """The seconds until these topics can be admitted, 0 if they are."""
     try:
         admission.admit(table(), map(TopicPath, names), now_s)
     except TooManyTopics as error:
@@ -63,19 +63,19 @@ def test_final_refusals_name_the_setting(settings: TopicSettings, paths: list[st
     assert paths[-1] in str(caught.value)
     assert caught.value.fault == "TopicNotSupportedFault"
     full = TopicSettings(fixed=True, maximum=1, new_per_minute=0)
-    assert TopicAdmission(full).admit(table(topic("a")), [TopicPath("a")], 0.0).records == [], "it is there"
+    assert TopicAdmission(full).admit(table(topic("a")), [TopicPath("a")], 0.0).records == [], "an existing topic"
 
 
 def test_the_window_slides() -> None:
     admission = TopicAdmission(TopicSettings(new_per_minute=3))
     admitted = admission.admit(table(), [TopicPath("{urn:t}a/b")], 10.0)
-    assert admitted.records == [topic("{urn:t}a/b")], "that topic only"
+    assert admitted.records == [topic("{urn:t}a/b")], "no parent topics"
     for names, now_s, expected in (
         ("b", 10.9, 0),
         ("c", 40.0, 0),
-        ("d", 40.5, 30),  # 29.5 s, and not too early
+        ("d", 40.5, 30),  # 29.5 s, rounded up
         ("d", 69.9, 1),
-        # The two of second 10 have left the window of sixty seconds, the one of second 40 has not.
+        # The two of second 10 are outside the window of sixty seconds, the one of second 40 is inside.
         *(("d", 70.0, 0), ("e", 70.0, 0), ("f", 70.0, 30)),
         ("f", 99.9, 1),
         *(("f", 100.0, 0), ("g", 100.0, 30)),
@@ -83,7 +83,9 @@ def test_the_window_slides() -> None:
         assert wait_s(admission, names, now_s) == expected, (names, now_s)
     admission = TopicAdmission(TopicSettings(new_per_minute=4))
     assert [wait_s(admission, "ab", 10.0), wait_s(admission, "cd", 30.0)] == [0, 0]
-    assert [wait_s(admission, names, 60.0) for names in ("e", "ef", "efg")] == [10, 10, 30], "room for all of them"
+    assert [wait_s(admission, names, 60.0) for names in ("e", "ef", "efg")] == [10, 10, 30], (
+        "for all topics of the request"
+    )
 
 
 def notify(parts: GatewayParts, *topics: str) -> HttpAnswer:
@@ -95,7 +97,7 @@ def subscribe(parts: GatewayParts, *expressions: str) -> None:
     assert parts.post(soap.envelope(soap.subscribe(filters=filters))).status == 200
 
 
-def test_refused_notifies_cost_nothing() -> None:
+def test_refused_notifies_use_no_budget() -> None:
     parts = GatewayParts(topics=TopicSettings(new_per_minute=3))
     assert notify(parts, "t:a", "t:b").status == 202
     refused = notify(parts, "t:c", "t:d")
@@ -111,7 +113,7 @@ def test_refused_notifies_cost_nothing() -> None:
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_a_notify_refused_for_its_topics_counts_for_no_deliveries(older: bool) -> None:
+def test_a_notify_refused_for_its_topics_has_no_deliveries(older: bool) -> None:
     parts = GatewayParts(topics=TopicSettings(new_per_minute=2))
     parts.gateway.gate = Gate(Rates(LimitSettings(deliveries_per_minute=1)))
     subscribe(parts, "known")
@@ -127,21 +129,21 @@ def test_a_notify_refused_for_its_topics_counts_for_no_deliveries(older: bool) -
     refused = send("known", "c")
     assert (refused.status, b"retry-after" in refused.headers) == (503, True)
     assert send("known").status in (200, 202)
-    assert send("known").status == 429, "now it is"
+    assert send("known").status == 429, "above the rate"
 
 
-def test_topics_that_subscriptions_name_and_those_under_a_wildcard() -> None:
+def test_topics_in_subscriptions_by_name_and_by_wildcard() -> None:
     parts = GatewayParts(topics=TopicSettings(new_per_minute=2))
     subscribe(parts, "t:plant/line1|t:plant/line2|t:plant//x")
     assert [notify(parts, "t:a", "t:b").status, notify(parts, "t:c").status] == [202, 503]
     assert [notify(parts, f"t:plant/line{number}").status for number in (1, 2, 3)] == [202, 202, 503]
-    # Those reached by a wildcard have a number of their own, else one subscriber to everything would let a publisher
+    # Topics under a wildcard have their own budget: otherwise one subscription to all topics would let a publisher
     # with a counter fill the tree.
     subscribe(parts, "t:plant//.")
     assert [notify(parts, "t:plant/x1", "t:plant/x2").status, notify(parts, "t:plant/x3").status] == [202, 503]
 
 
-async def test_a_publisher_that_hangs_up_gives_nothing_back_that_is_added() -> None:
+async def test_a_cancelled_request_keeps_the_budget_of_added_topics() -> None:
     parts = GatewayParts(topics=TopicSettings(new_per_minute=1))
     adding = asyncio.create_task(parts.gateway.admit({TopicPath("a"): ""}))
     await asyncio.sleep(0)

@@ -23,68 +23,68 @@ NONE = "NoCurrentMessageOnTopicFault"
 
 
 def parts_with(*names: str, topics: TopicSettings | None = None, retain: bool | None = True) -> GatewayParts:
-    """A gateway with these topics of urn:t."""
+    """A gateway with these topics in urn:t."""
     parts = GatewayParts(topics=topics)
     parts.have_topics(*(f"{{urn:t}}{name}" for name in names), retain=retain)
     return parts
 
 
 def publish(parts: GatewayParts, **payloads: str) -> None:
-    """One message to each of these topics."""
+    """Publishes one message to each topic."""
     content = [soap.message(f"t:{name}", f'<n xmlns="urn:n">{text}</n>') for name, text in payloads.items()]
     assert parts.post(soap.envelope(soap.notify(*content))).status == 202
 
 
-def ask(parts: GatewayParts, topic: str = "t:a", version: str = "1.1") -> HttpAnswer:
+def get_current(parts: GatewayParts, topic: str = "t:a", version: str = "1.1") -> HttpAnswer:
     body = f"<wsnt:GetCurrentMessage>{soap.topic(topic)}</wsnt:GetCurrentMessage>"
     return parts.post(soap.envelope(body, version))
 
 
 def subscribe(parts: GatewayParts, topic: str = "") -> HttpAnswer:
-    """One that wants the current messages."""
+    """A Subscribe that requests the current messages."""
     filters = soap.topic_expression(topic) if topic else None
     return parts.post(soap.envelope(soap.subscribe(filters=filters, more=WANTED)))
 
 
 def sent(parts: GatewayParts) -> list[Notification]:
-    """What was sent as a current message."""
+    """The notifications sent as current messages."""
     return [each for each in parts.notifications.accepted if each.only]
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 def test_the_last_message_of_a_topic_while_it_is_retained(version: str) -> None:
     parts = parts_with("a")
-    answer = ask(parts, version=version)
+    answer = get_current(parts, version=version)
     assert (answer.fault, "no message" in answer.reason) == (NONE, True)
     oasis.validate(answer.body)
     publish(parts, a="1", b="other")
     publish(parts, b="other", a="2")
     publish(parts, b="other")
-    response = oasis.validate(ask(parts, version=version).body)
+    response = oasis.validate(get_current(parts, version=version).body)
     assert response.tag == f"{{{soap.WSNT}}}GetCurrentMessageResponse"
     assert [child.text for child in response] == ["2"]
     parts.table.apply(TopicRecord(TopicPath("{urn:t}a")))
-    assert ask(parts).fault == NONE
+    assert get_current(parts).fault == NONE
 
 
 def test_an_expired_message_is_no_current_message() -> None:
     parts = parts_with("a", "b")
     short = '<p:Publication xmlns:p="urn:arborcast:policy" Messages="1" Lifespan="PT2S"/>'
     parts.post(soap.envelope(soap.notify(soap.message("t:a", "<n/>"), soap.message("t:b", "<n/>"), short)))
-    assert ask(parts).status == 200
+    assert get_current(parts).status == 200
     parts.later(seconds=2)
-    answer = ask(parts)
-    assert (answer.fault, "over" in answer.reason, ask(parts, "t:b").status) == (NONE, True, 200)
+    answer = get_current(parts)
+    assert (answer.fault, "over" in answer.reason, get_current(parts, "t:b").status) == (NONE, True, 200)
     subscribe(parts)
     assert [each.topic for each in sent(parts)] == ["{urn:t}b"]
 
 
 def test_topics_of_a_fixed_set() -> None:
     parts = parts_with("a", topics=TopicSettings(fixed=True))
-    assert [ask(parts, topic).fault for topic in ("t:b", "t:a")] == ["TopicNotSupportedFault", NONE]
+    assert [get_current(parts, topic).fault for topic in ("t:b", "t:a")] == ["TopicNotSupportedFault", NONE]
 
 
-def test_a_subscriber_gets_the_current_messages_of_its_topics_each_time() -> None:
+def test_each_subscribe_sends_the_current_messages() -> None:
     parts = parts_with("a", "a/b", "c")
     parts.have_topics("{urn:t}a/b", retain=True, priority=5)
     publish(parts, **{"a": "1", "a/b": "2", "c": "3", "a/plain": "4"})
@@ -100,7 +100,7 @@ def test_a_subscriber_gets_the_current_messages_of_its_topics_each_time() -> Non
     assert {each.id for each in sent(parts)} <= published
 
 
-def test_too_many_current_messages_are_refused_and_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_current_messages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arborcast.wire.limits.CURRENT_MESSAGES", 1)
     parts = parts_with("a", "b")
     publish(parts, a="1", b="2")
@@ -111,27 +111,27 @@ def test_too_many_current_messages_are_refused_and_nothing_is_changed(monkeypatc
     assert subscribe(parts, "t:a").status == 200
 
 
-def test_messages_are_handed_over_in_small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_current_messages_are_sent_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(current_message, "_AT_A_TIME", 2)
     names = [f"a{number}" for number in range(5)]
     parts = parts_with(*names)
     publish(parts, **dict.fromkeys(names, "x"))
-    asked: list[int] = []
+    sizes: list[int] = []
     latest = parts.gateway.retained.latest
 
     async def counted(paths: list[TopicPath]) -> object:
-        asked.append(len(paths))
+        sizes.append(len(paths))
         await asyncio.sleep(0)
         return await latest(paths)
 
     parts.gateway.retained.latest = counted  # type: ignore[method-assign, assignment]
     subscribe(parts)
-    assert (asked, len(sent(parts))) == ([2, 2, 1], 5)
+    assert (sizes, len(sent(parts))) == ([2, 2, 1], 5)
 
 
-def test_notifications_that_match_anyway_are_not_sent_as_current_messages() -> None:
-    """Accepted between the record of the subscription and the look at the current messages, here or by a gateway whose
-    view was behind; and one that was restored, whose stamp is of another control log."""
+def test_matched_notifications_are_not_sent_as_current_messages() -> None:
+    """Notifications accepted between the record of the subscription and the read of the current messages, by this
+    gateway or by one with an older view; and a restored one, with a position of another control log."""
     parts = parts_with("a", "b", "c", "d")
     publish(parts, a="1", b="2", c="3", d="4")
     commit = parts.control.commit
@@ -152,51 +152,51 @@ def test_notifications_that_match_anyway_are_not_sent_as_current_messages() -> N
     parts.control.commit = commit_and_publish  # type: ignore[method-assign]
     subscribe(parts)
     assert [each.topic for each in sent(parts)] == ["{urn:t}c", "{urn:t}d"]
-    assert {each.control for each in sent(parts)} == {parts.table.position}, "for the subscriptions of now"
+    assert {each.control for each in sent(parts)} == {parts.table.position}, "for the current subscriptions"
 
 
-def test_appends_under_way_are_awaited() -> None:
+def test_appends_in_flight_are_awaited() -> None:
     parts = parts_with("a")
     publish(parts, a="1")
-    under_way = parts.notifications.current.pop(TopicPath("{urn:t}a"))
+    in_flight = parts.notifications.current.pop(TopicPath("{urn:t}a"))
 
     async def settled() -> None:
-        parts.notifications.current[under_way.topic] = under_way
+        parts.notifications.current[in_flight.topic] = in_flight
 
     parts.notifications.settled = settled  # type: ignore[method-assign]
     subscribe(parts)
-    assert [each.id for each in sent(parts)] == [under_way.id]
+    assert [each.id for each in sent(parts)] == [in_flight.id]
 
 
-def test_with_retain_all_topics_may_say_no() -> None:
-    parts = parts_with("said", topics=TopicSettings(retain_all=True))
-    parts.have_topics("{urn:t}unsaid", retain=None)
+def test_retain_all_and_topics_without_retain() -> None:
+    parts = parts_with("retained", topics=TopicSettings(retain_all=True))
+    parts.have_topics("{urn:t}unset", retain=None)
     parts.have_topics("{urn:t}no", retain=False)
-    publish(parts, said="1", unsaid="2", no="3", new="4")
-    assert set(parts.notifications.current) == {"{urn:t}said", "{urn:t}unsaid", "{urn:t}new"}
-    for name, payload in (("said", "1"), ("unsaid", "2"), ("new", "4")):
-        assert [child.text for child in oasis.validate(ask(parts, f"t:{name}").body)] == [payload]
-    refused = ask(parts, "t:no")
+    publish(parts, retained="1", unset="2", no="3", new="4")
+    assert set(parts.notifications.current) == {"{urn:t}retained", "{urn:t}unset", "{urn:t}new"}
+    for name, payload in (("retained", "1"), ("unset", "2"), ("new", "4")):
+        assert [child.text for child in oasis.validate(get_current(parts, f"t:{name}").body)] == [payload]
+    refused = get_current(parts, "t:no")
     assert (refused.fault, "does not keep" in refused.reason) == (NONE, True)
     subscribe(parts)
-    assert {each.topic for each in sent(parts)} == {"{urn:t}said", "{urn:t}unsaid", "{urn:t}new"}
-    # A topic that was removed has none.
-    for name in ("said", "unsaid", "new"):
+    assert {each.topic for each in sent(parts)} == {"{urn:t}retained", "{urn:t}unset", "{urn:t}new"}
+    # A removed topic has no current message.
+    for name in ("retained", "unset", "new"):
         parts.table.apply(TopicRemoved(TopicPath(f"{{urn:t}}{name}")))
-    assert (ask(parts, "t:new").fault, "no message" in ask(parts, "t:new").reason) == (NONE, True)
+    assert (get_current(parts, "t:new").fault, "no message" in get_current(parts, "t:new").reason) == (NONE, True)
     subscribe(parts)
     assert len(sent(parts)) == 3
 
 
-def test_while_kafka_is_away_requests_do_not_queue_up() -> None:
+def test_concurrent_requests_while_kafka_is_unavailable() -> None:
     settings = KafkaSettings(bootstrap_servers="127.0.0.1:1", request_timeout_s=0.5)
 
     async def run() -> list[object]:
         retained = RetainedMessages(settings)
         try:
-            # In turn they would take longer than a test may.
-            asked = [retained.latest([TopicPath("a")]) for _ in range(2_000)]
-            return list(await asyncio.gather(*asked, return_exceptions=True))
+            # One after the other they would exceed the time limit of a test.
+            sizes = [retained.latest([TopicPath("a")]) for _ in range(2_000)]
+            return list(await asyncio.gather(*sizes, return_exceptions=True))
         finally:
             retained.close()
 

@@ -1,4 +1,4 @@
-"""ONVIF's services as its clients use them: SOAP 1.2, the action in the media type, credentials that nobody checks."""
+"""ONVIF's services: SOAP 1.2, the action in the media type, unchecked credentials."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ MESSAGE = (
 )
 
 
-def ask(parts: GatewayParts, body: str, path: str = EVENTS, action: str = "") -> HttpAnswer:
-    """One request the way onvif-zeep-async sends it."""
+def post(parts: GatewayParts, body: str, path: str = EVENTS, action: str = "") -> HttpAnswer:
+    """One request in the form of onvif-zeep-async."""
     header = (
         f"<wsa:Action>{action}</wsa:Action><wsa:MessageID>urn:uuid:1</wsa:MessageID>"
         f"<wsa:To>http://127.0.0.1:8080{path}</wsa:To>{_SECURITY}"
@@ -45,7 +45,7 @@ def ask(parts: GatewayParts, body: str, path: str = EVENTS, action: str = "") ->
 def create(parts: GatewayParts, inside: str = "") -> str:
     """The path of a new pull point subscription."""
     body = f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}">{inside}</tev:CreatePullPointSubscription>'
-    answer = ask(parts, body, action=f"{TEV}/EventPortType/CreatePullPointSubscriptionRequest")
+    answer = post(parts, body, action=f"{TEV}/EventPortType/CreatePullPointSubscriptionRequest")
     assert answer.status == 200, answer.reason
     assert answer.text("Action") == f"{TEV}/EventPortType/CreatePullPointSubscriptionResponse"
     return (answer.text("Address") or "").removeprefix("http://127.0.0.1:8080")
@@ -56,11 +56,11 @@ def pull(parts: GatewayParts, path: str, limit: int = 10, timeout: str = "PT0S")
         f'<tev:PullMessages xmlns:tev="{TEV}"><tev:Timeout>{timeout}</tev:Timeout>'
         f"<tev:MessageLimit>{limit}</tev:MessageLimit></tev:PullMessages>"
     )
-    return ask(parts, body, path, f"{TEV}/PullPointSubscription/PullMessagesRequest")
+    return post(parts, body, path, f"{TEV}/PullPointSubscription/PullMessagesRequest")
 
 
 def deliver(parts: GatewayParts, path: str, *numbers: int) -> None:
-    """What dispatch does."""
+    """Stores messages like dispatch."""
     messages = [StoredMessage(MESSAGE.replace(">1<", f">{number}<").encode()) for number in numbers]
     asyncio.run(parts.pull_log.commit([(path.rpartition("/")[2], message) for message in messages]))
 
@@ -76,13 +76,13 @@ def test_the_subscription_is_its_own_pull_point(parts: GatewayParts) -> None:
     assert path == f"/wsn/subscriptions/{subscription.id}"
     assert subscription.pull_point == subscription.id
     assert subscription.terminates_ms == round(parts.now.timestamp() * 1000) + 600_000
-    (content,) = ask(parts, f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}"/>').root.iterfind(".//{*}Body/*")
+    (content,) = post(parts, f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}"/>').root.iterfind(".//{*}Body/*")
     assert [(child.tag, child.text) for child in list(content)[1:]] == [
         (f"{{{soap.WSNT}}}CurrentTime", "2026-01-01T00:00:00Z"),
         (f"{{{soap.WSNT}}}TerminationTime", "2026-01-01T00:01:00Z"),
-    ], "without a time it is pull_subscription_s"
+    ], "pull_subscription_s by default"
     assert content[0].tag == f"{{{TEV}}}SubscriptionReference"
-    assert len({each.id for each in parts.table.subscriptions()}) == 2, "each client has its own, however alike"
+    assert len({each.id for each in parts.table.subscriptions()}) == 2, "equal requests create two subscriptions"
 
 
 def test_an_item_filter_together_with_a_concrete_set(parts: GatewayParts) -> None:
@@ -93,7 +93,7 @@ def test_an_item_filter_together_with_a_concrete_set(parts: GatewayParts) -> Non
     )
     wrong = f"<tev:Filter>{filters % 'x'}</tev:Filter>"
     body = f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}">{wrong}</tev:CreatePullPointSubscription>'
-    assert ask(parts, body).fault == "InvalidMessageContentExpressionFault"
+    assert post(parts, body).fault == "InvalidMessageContentExpressionFault"
     assert list(parts.table.subscriptions()) == []
     create(parts, f"<tev:Filter>{filters % content}</tev:Filter>")
     assert parts.post(soap.envelope(soap.subscribe(filters=filters % content))).status == 200
@@ -116,12 +116,12 @@ def test_messages_are_pulled_in_order_and_once(parts: GatewayParts) -> None:
     assert numbers(answer) == [1, 2]
     assert answer.text("Action") == f"{TEV}/PullPointSubscription/PullMessagesResponse"
     assert [numbers(pull(parts, path)) for _ in range(2)] == [[3], []]
-    for inside, says in (
+    for inside, words in (
         ("<tev:Timeout>soon</tev:Timeout>", "soon"),
         ("<tev:MessageLimit>-1</tev:MessageLimit>", "-1"),
     ):
-        answer = ask(parts, f'<tev:PullMessages xmlns:tev="{TEV}">{inside}</tev:PullMessages>', path)
-        assert (answer.status, answer.fault, says in answer.reason) == (500, "Sender", True)
+        answer = post(parts, f'<tev:PullMessages xmlns:tev="{TEV}">{inside}</tev:PullMessages>', path)
+        assert (answer.status, answer.fault, words in answer.reason) == (500, "Sender", True)
 
 
 def test_pulls_extend_the_subscription() -> None:
@@ -131,11 +131,11 @@ def test_pulls_extend_the_subscription() -> None:
     parts.later(seconds=31)
     answer = pull(parts, path)
     assert answer.text("CurrentTime") == "2026-01-01T00:00:31Z"
-    assert answer.text("TerminationTime") == "2026-01-01T00:02:31Z", "59 seconds were left"
+    assert answer.text("TerminationTime") == "2026-01-01T00:02:31Z", "59 seconds are left"
     appended = len(parts.control.records)
     pull(parts, path)
-    assert len(parts.control.records) == appended, "not every pull is written down"
-    # The schema needs a time where there is none.
+    assert len(parts.control.records) == appended, "not each pull has a record"
+    # The schema requires a time, also without an end.
     for never in (f' xmlns:xsi="{soap.XSI}" xsi:nil="true"/>', ">9999-12-31T23:59:59Z</tev:InitialTerminationTime>"):
         path = create(parts, f"<tev:InitialTerminationTime{never}")
         assert pull(parts, path).text("TerminationTime") == "9000-01-01T00:00:00Z"
@@ -144,10 +144,10 @@ def test_pulls_extend_the_subscription() -> None:
 def test_a_synchronization_point_renew_and_unsubscribe(parts: GatewayParts) -> None:
     path = create(parts)
     synchronize = f'<tev:SetSynchronizationPoint xmlns:tev="{TEV}"/>'
-    answer = ask(parts, synchronize, path)
+    answer = post(parts, synchronize, path)
     assert answer.root.find(f".//{{{TEV}}}SetSynchronizationPointResponse") is not None
-    assert ask(parts, synchronize, "/wsn/subscriptions/x").fault == "ResourceUnknownFault"
-    assert ask(parts, soap.renew("PT5M"), path).text("TerminationTime") == "2026-01-01T00:05:00Z"
+    assert post(parts, synchronize, "/wsn/subscriptions/x").fault == "ResourceUnknownFault"
+    assert post(parts, soap.renew("PT5M"), path).text("TerminationTime") == "2026-01-01T00:05:00Z"
 
     async def end() -> HttpAnswer:
         """Unsubscribe while a pull waits."""
@@ -164,7 +164,7 @@ def test_a_synchronization_point_renew_and_unsubscribe(parts: GatewayParts) -> N
     assert pull(parts, path).fault == "ResourceUnknownFault"
 
 
-def test_only_its_own_subscriptions_can_be_pulled(parts: GatewayParts) -> None:
+def test_other_subscriptions_cannot_be_pulled(parts: GatewayParts) -> None:
     parts.post(soap.envelope(soap.subscribe()))
     for name in (only_subscription(parts).id, "x"):
         assert pull(parts, f"/wsn/subscriptions/{name}").fault == "ResourceUnknownFault"
@@ -176,7 +176,7 @@ def test_event_properties(parts: GatewayParts) -> None:
     onvif = "http://www.onvif.org/ver10/topics"
     parts.table.apply(TopicRecord(TopicPath(f"{{{onvif}}}RuleEngine/Motion")))
     parts.table.apply(TopicRecord(TopicPath(f"{{{onvif}}}Device/{{urn:vendor}}Sensor"), prefixes="tns1 vendor"))
-    answer = ask(parts, f'<tev:GetEventProperties xmlns:tev="{TEV}"/>')
+    answer = post(parts, f'<tev:GetEventProperties xmlns:tev="{TEV}"/>')
     (content,) = answer.root.iterfind(".//{*}Body/*")
     names = [etree.QName(child).localname for child in content]
     dialects = ["TopicExpressionDialect"] * 3 + ["MessageContentFilterDialect"] * 2
@@ -190,7 +190,7 @@ def test_event_properties(parts: GatewayParts) -> None:
 
 def test_the_device_service(parts: GatewayParts) -> None:
     more = "<d:IncludeCapability>true</d:IncludeCapability>"
-    answer = ask(parts, f'<d:GetServices xmlns:d="{TDS}">{more}</d:GetServices>', DEVICE)
+    answer = post(parts, f'<d:GetServices xmlns:d="{TDS}">{more}</d:GetServices>', DEVICE)
     assert {
         service.findtext(f"{{{TDS}}}Namespace"): service.findtext(f"{{{TDS}}}XAddr")
         for service in answer.root.iterfind(f".//{{{TDS}}}Service")
@@ -198,8 +198,8 @@ def test_the_device_service(parts: GatewayParts) -> None:
     capabilities = answer.root.find(f".//{{{TEV}}}Capabilities")
     assert capabilities is not None
     assert capabilities.get("WSPullPointSupport") == "true"
-    clock = ask(parts, f'<d:GetSystemDateAndTime xmlns:d="{TDS}"/>', DEVICE)
+    clock = post(parts, f'<d:GetSystemDateAndTime xmlns:d="{TDS}"/>', DEVICE)
     times = [clock.text(name) for name in ("Year", "Month", "Day", "Hour", "Minute", "Second")]
     assert times == ["2026", "1", "1", "0", "0", "0"]
-    older = ask(parts, f'<d:GetCapabilities xmlns:d="{TDS}"/>', DEVICE)
+    older = post(parts, f'<d:GetCapabilities xmlns:d="{TDS}"/>', DEVICE)
     assert f"http://127.0.0.1:8080{EVENTS}" in [element.text for element in older.root.iterfind(".//{*}XAddr")]

@@ -1,4 +1,4 @@
-"""POST /publish/TOPIC, as curl does it."""
+"""POST /publish/TOPIC, as with curl."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def publish(parts: GatewayParts, topic: str, body: bytes, media: str = "applicat
 
 
 @pytest.mark.parametrize("media", ["application/xml", "text/xml; charset=utf-8", "Application/XML"])
-def test_one_xml_element_is_stored_as_sent(parts: GatewayParts, media: str) -> None:
+def test_an_xml_element_is_stored_unchanged(parts: GatewayParts, media: str) -> None:
     answer = publish(parts, "plant/line1", b"<?xml version=\"1.0\"?><!-- c --><r a='1'><![CDATA[<]]></r>\n", media)
     assert (answer.status, answer.body) == (202, b"")
     (accepted,) = parts.notifications.accepted
@@ -35,18 +35,18 @@ def test_a_percent_encoded_path_over_http(parts: GatewayParts) -> None:
     assert [each.topic for each in parts.notifications.accepted] == ["{urn:t}a/\u00e9"]
 
 
-@pytest.mark.parametrize("said", ['{"a": "<b>&\\u0000", "n": [1, 2.5]}', '"\uffff"', "7", "  null\n"])
-def test_json_is_text_in_the_element_of_loose_content(parts: GatewayParts, said: str) -> None:
-    assert publish(parts, "a", said.encode(), "application/json; charset=utf-8").status == 202
+@pytest.mark.parametrize("text", ['{"a": "<b>&\\u0000", "n": [1, 2.5]}', '"\uffff"', "7", "  null\n"])
+def test_json_is_the_text_of_a_content_element(parts: GatewayParts, text: str) -> None:
+    assert publish(parts, "a", text.encode(), "application/json; charset=utf-8").status == 202
     payload = parts.notifications.accepted[0].payload
     root = etree.fromstring(payload)
     assert root.tag == f"{{{NAMESPACE}}}Content"
-    assert json.loads(root.text or "") == json.loads(said)
+    assert json.loads(root.text or "") == json.loads(text)
     assert b"<" not in unwrap(payload)
 
 
 @pytest.mark.parametrize(
-    ("topic", "body", "media", "status", "says"),
+    ("topic", "body", "media", "status", "words"),
     [
         ("", b"<r/>", "text/xml", 400, "at least one name"),
         ("café/1st", b"<r/>", "text/xml", 400, "at position 5, a name has letters"),
@@ -61,15 +61,15 @@ def test_json_is_text_in_the_element_of_loose_content(parts: GatewayParts, said:
         ("a", json.dumps("<" * 900).encode(), "application/json", 413, "XML text"),
     ],
 )
-def test_refusals_are_plain_text(topic: str, body: bytes, media: str, status: int, says: str) -> None:
+def test_refusals_are_plain_text(topic: str, body: bytes, media: str, status: int, words: str) -> None:
     parts = GatewayParts(GatewaySettings(max_body_bytes=1024 if status == 413 else 1_000_000))
     answer = publish(parts, topic, body, media)
     assert (answer.status, answer.headers[b"content-type"]) == (status, b"text/plain; charset=utf-8")
-    assert says in answer.body.decode()
+    assert words in answer.body.decode()
     assert (parts.notifications.accepted, parts.control.records) == ([], [])
 
 
-def test_large_bodies_fixed_topics_and_later(parts: GatewayParts) -> None:
+def test_large_bodies_fixed_topics_and_errors_of_kafka(parts: GatewayParts) -> None:
     assert publish(parts, "a", b"<r>" + b"x" * 100_000 + b"</r>").status == 202
     assert publish(parts, "a", b'"' + b"x" * 100_000 + b'"', "application/json").status == 202
     assert [len(each.payload) > 100_000 for each in parts.notifications.accepted] == [True, True]

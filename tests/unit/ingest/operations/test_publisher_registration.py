@@ -1,4 +1,4 @@
-"""RegisterPublisher, DestroyRegistration, and who may publish where registration is required."""
+"""RegisterPublisher, DestroyRegistration, and publications where registration is required."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ TIME = "UnacceptableInitialTerminationTimeFault"
 
 
 @pytest.mark.parametrize(
-    ("body", "fault", "says"),
+    ("body", "fault", "words"),
     [
         (register("t:a", demand="true"), REJECTED, "PublisherReference"),
         (register(publisher="http://p/", demand="1"), REJECTED, "Topic"),
@@ -106,14 +106,14 @@ TIME = "UnacceptableInitialTerminationTimeFault"
         (register(ends="soon"), TIME, "soon"),
     ],
 )
-def test_refused_registrations(parts: GatewayParts, body: str, fault: str, says: str) -> None:
+def test_refused_registrations(parts: GatewayParts, body: str, fault: str, words: str) -> None:
     answer = parts.post(soap.envelope(body))
     assert (answer.status, answer.fault) == (500, fault)
-    assert says in answer.reason
+    assert words in answer.reason
     assert parts.control.records == []
 
 
-def test_a_fixed_topic_set_and_the_number_of_registrations_are_limits() -> None:
+def test_limits_of_registrations() -> None:
     fixed = GatewayParts(topics=TopicSettings(fixed=True))
     assert fixed.post(soap.envelope(register("t:a"))).fault == "TopicNotSupportedFault"
     assert fixed.control.records == []
@@ -128,7 +128,7 @@ def test_a_fixed_topic_set_and_the_number_of_registrations_are_limits() -> None:
 def test_the_end_of_a_registration(parts: GatewayParts) -> None:
     path = registered(parts)
     identifier = only(parts).id
-    assert parts.post(destroy()).fault == "ResourceUnknownFault", "at the broker it needs an address"
+    assert parts.post(destroy()).fault == "ResourceUnknownFault", "at the broker an address is required"
     answer = parts.post(destroy(), path)
     assert answer.root.find(f".//{{{BR}}}DestroyRegistrationResponse") is not None
     assert parts.control.records[1:] == [
@@ -167,7 +167,7 @@ def test_a_registered_publisher_is_recognized_by_its_reference(reference: str) -
     assert len(parts.notifications.accepted) == 3
 
 
-def test_a_registered_publisher_is_recognized_by_the_address_that_it_uses() -> None:
+def test_a_registered_publisher_is_recognized_by_its_address() -> None:
     parts = GatewayParts(REQUIRED)
     answer = parts.post(soap.envelope(register("t:a", ends="2026-01-01T00:01:00Z")))
     assert address(answer, "ConsumerReference") == address(answer, "PublisherRegistrationReference")
@@ -177,7 +177,7 @@ def test_a_registered_publisher_is_recognized_by_the_address_that_it_uses() -> N
     parts.later(seconds=60)
     assert notify(parts, soap.message("t:a"), path=path).fault == "ResourceUnknownFault"
     assert len(parts.notifications.accepted) == 1
-    # As is one with the older envelope.
+    # Also with the older envelope.
     path, body = registered(parts, "all//."), legacy.wsn_process(legacy.notify("all:alarm", "<x/>"))
     assert parts.post(body, "/wsnprocess").fault == "Client"
     assert parts.post(body, path).text("WsnProcessResponse") == "success!"

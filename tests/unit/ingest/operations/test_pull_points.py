@@ -1,4 +1,4 @@
-"""Pull points as their clients see them; answers and faults of each operation are in tests/conformance/cases.toml."""
+"""Pull points; the answers and faults of each operation are in tests/conformance/cases.toml."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_names_addresses_and_the_number_of_pull_points() -> None:
     assert first == f"/wsn/pullpoints/{record.id}"
     others = {create(parts, 'pullPointQueueName="others"'), create(parts, 'xmlns:x="urn:x" x:y="z"')}
     others.add(create(parts, path="/wsn/NotificationBroker"))
-    assert len(others | {first}) == 4, "without a name each is a new one"
+    assert len(others | {first}) == 4, "new ones without a name"
     refused = parts.post(soap.envelope("<wsnt:CreatePullPoint/>"), FACTORY)
     assert (refused.fault, "4 pull points" in refused.reason) == ("UnableToCreatePullPointFault", True)
     parts.post(soap.envelope("<wsnt:DestroyPullPoint/>"), first)
@@ -64,7 +64,7 @@ def test_messages_are_pulled_in_order_once_and_unchanged(parts: GatewayParts) ->
         soap.message("nonsense:/", "<a/>"),
     ],
 )
-def test_a_message_that_cannot_be_read_costs_no_other(parts: GatewayParts, wrong: str) -> None:
+def test_an_unreadable_message_does_not_affect_others(parts: GatewayParts, wrong: str) -> None:
     path = create(parts)
     fill(parts, path, "1")
     answer = parts.post(soap.envelope(soap.notify(soap.message(), wrong)), path)
@@ -73,11 +73,11 @@ def test_a_message_that_cannot_be_read_costs_no_other(parts: GatewayParts, wrong
     assert pull(parts, path) == ["1", "2"]
 
 
-def test_how_many_messages_an_answer_has(parts: GatewayParts) -> None:
+def test_the_number_of_messages_in_an_answer(parts: GatewayParts) -> None:
     path, texts = create(parts), [str(number) for number in range(300)]
     for number in ("1" + "0" * 19, "+" + "9" * 20, "0" * 30 + "9" * 18, "9" * 5_000):
         fill(parts, path, *texts)
-        assert pull(parts, path, number) == texts, "beyond all bounds are all"
+        assert pull(parts, path, number) == texts, "any large number"
     for default in (None, 0):
         fill(parts, path, *texts)
         assert [len(pull(parts, path, default)) for _ in range(2)] == [256, 44]
@@ -91,10 +91,10 @@ def test_how_many_messages_an_answer_has(parts: GatewayParts) -> None:
     counts = []
     while answers := parts.post(get(), path).root.findall(f".//{{{soap.WSNT}}}NotificationMessage"):
         counts.append(len(answers))
-    assert counts == [2, 1], "20,000 elements and attributes"
+    assert counts == [2, 1], "at most 20,000 elements and attributes"
 
 
-def test_destroying_ends_the_subscriptions_too(parts: GatewayParts) -> None:
+def test_destroy_ends_the_subscriptions(parts: GatewayParts) -> None:
     path = create(parts)
     subscribe(parts, path)
     subscription, identifier = only_subscription(parts), path.rpartition("/")[2]
@@ -118,7 +118,7 @@ def test_a_pull_point_as_a_consumer(parts: GatewayParts) -> None:
     raw = "<wsnt:SubscriptionPolicy><wsnt:UseRaw/></wsnt:SubscriptionPolicy>"
     assert subscribe(parts, path, raw).fault == "UnsupportedPolicyRequestFault"
     answer, again = subscribe(parts, path), subscribe(parts, f"{path}/")
-    assert answer.text("Address") == again.text("Address"), "however its address is spelled"
+    assert answer.text("Address") == again.text("Address"), "independent of the spelling of the address"
     assert only_subscription(parts).pull_point == path.rpartition("/")[2]
     # Ids of other resources are unknown.
     as_pull_point = f"/wsn/pullpoints/{only_subscription(parts).id}"
@@ -135,19 +135,19 @@ def test_a_pull_point_as_a_consumer(parts: GatewayParts) -> None:
     assert list(parts.table.subscriptions()) == []
 
 
-def test_at_the_brokers_address_the_message_names_the_pull_point(parts: GatewayParts) -> None:
+def test_pull_points_in_wsa_to_at_the_broker(parts: GatewayParts) -> None:
     path = create(parts)
     fill(parts, path, "1")
     header = soap.addressing("urn:any", to=f"http://127.0.0.1:8080{path}")
 
-    def ask(operation: str, header: str) -> HttpAnswer:
+    def post(operation: str, header: str) -> HttpAnswer:
         return parts.post(soap.envelope(f"<wsnt:{operation}/>", header=header))
 
     for operation in ("GetMessages", "DestroyPullPoint"):
-        answer = ask(operation, "")
+        answer = post(operation, "")
         validate(answer.body)
         assert (answer.fault, "no pull point is named" in answer.reason) == ("ResourceUnknownFault", True)
-    assert payloads(ask("GetMessages", header)) == ["1"]
-    assert ask("DestroyPullPoint", header).status == 200
-    gone = ask("GetMessages", header)
-    assert (gone.fault, "there is no pull point" in gone.reason) == ("ResourceUnknownFault", True)
+    assert payloads(post("GetMessages", header)) == ["1"]
+    assert post("DestroyPullPoint", header).status == 200
+    unknown = post("GetMessages", header)
+    assert (unknown.fault, "there is no pull point" in unknown.reason) == ("ResourceUnknownFault", True)

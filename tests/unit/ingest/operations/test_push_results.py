@@ -1,4 +1,4 @@
-"""POST /results/…: receivers report on pushes that they have taken for later."""
+"""POST /results/…: later results of receivers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ PROMISE = Promise("s", "p-7", NOW_MS - 1_000, NOW_MS + 60_000, 2)
 ADDRESS = PATH + write_promise(PROMISE, RESULT_KEYS)
 
 
-def post(parts: GatewayParts, path: str = ADDRESS, **said: object) -> HttpAnswer:
-    return parts.post(json.dumps(said).encode(), path)
+def post(parts: GatewayParts, path: str = ADDRESS, **fields: object) -> HttpAnswer:
+    return parts.post(json.dumps(fields).encode(), path)
 
 
-def test_a_result_is_logged_before_the_answer_and_the_first_counts(parts: GatewayParts) -> None:
+def test_the_first_result_is_logged_before_the_answer(parts: GatewayParts) -> None:
     parts.results.error = InfrastructureError("the results log cannot be written", 2.0)
     answer = post(parts, push="p-7", state="failed")
     assert (answer.status, answer.headers[b"retry-after"]) == (503, b"2")
@@ -46,12 +46,12 @@ def test_a_result_is_logged_before_the_answer_and_the_first_counts(parts: Gatewa
     assert len(parts.results.taken) == 1
 
 
-async def test_equal_results_at_the_same_moment_are_stored_once() -> None:
+async def test_concurrent_equal_results_are_stored_once() -> None:
     class Log(ResultList):
-        go_on = threading.Event()
+        released = threading.Event()
 
         def append_encoded(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> int:
-            assert self.go_on.wait(60)
+            assert self.released.wait(60)
             return super().append_encoded(encoded)
 
     log = Log()
@@ -59,7 +59,7 @@ async def test_equal_results_at_the_same_moment_are_stored_once() -> None:
     same = [asyncio.create_task(taking.take(ADDRESS, b'{"state": "failed"}')) for _ in range(5)]
     other = asyncio.create_task(taking.take(ADDRESS, b'{"state": "delivered"}'))
     await asyncio.sleep(0.01)
-    log.go_on.set()
+    log.released.set()
     await asyncio.gather(*same)
     with pytest.raises(ResultRefused, match="the first report counts"):
         await other
@@ -84,7 +84,7 @@ NEXT_KEY = write_promise(PROMISE, KeyRing({"next": b"n" * 32}))
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "says"),
+    ("path", "body", "status", "words"),
     [
         (ADDRESS, b"", 400, "state"),
         (ADDRESS, b"<r/>", 400, "a result is JSON such as"),
@@ -97,17 +97,17 @@ NEXT_KEY = write_promise(PROMISE, KeyRing({"next": b"n" * 32}))
         (ADDRESS, b'{"state": "failed", "push": "p-8"}', 403, "the address of the push p-7"),
         (ADDRESS, b'{"state": "failed", "text": "' + b"x" * 20_000 + b'"}', 413, "more than 16384"),
         *((PATH + end, GOOD, 403, "Arborcast-Callback") for end in ("", "x", FORGED, MIXED, "../publish/a")),
-        # It may be in the key file soon.
+        # The key may be added soon.
         (PATH + NEXT_KEY, GOOD, 503, "the key 'next', which is not in the key file of this gateway"),
     ],
 )
-def test_refused_results(parts: GatewayParts, path: str, body: bytes, status: int, says: str) -> None:
+def test_refused_results(parts: GatewayParts, path: str, body: bytes, status: int, words: str) -> None:
     answer = parts.post(body, path)
     assert (answer.status, parts.results.taken) == (status, [])
-    assert says in answer.body.decode()
+    assert words in answer.body.decode()
     assert answer.headers.get(b"retry-after") == (b"5" if status == 503 else None)
 
 
-def test_results_count_for_the_rate_of_their_address(parts: GatewayParts) -> None:
+def test_the_rate_of_results_is_limited(parts: GatewayParts) -> None:
     parts.gateway.gate = Gate(Rates(LimitSettings(requests_per_s=0.001, request_burst=1)))
     assert [post(parts, state="delivered").status for _ in range(2)] == [204, 429]

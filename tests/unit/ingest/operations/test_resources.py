@@ -1,4 +1,4 @@
-"""What the conformance table cannot reach: sizes, clashes of prefixes, states that only a table can have."""
+"""Resource properties beyond the conformance table: sizes, prefix clashes, states of records."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_repeated_properties_are_answered_once() -> None:
 
 
 def test_the_document_of_a_subscription_is_valid(parts: GatewayParts) -> None:
-    # Prefixes that would break ours if they were declared carelessly.
+    # Prefixes that clash with those of the document.
     clash = {"wsnt": "urn:t", "wsnt_": "urn:u", "": "urn:default"}
     subscription = Subscription(
         "s",
@@ -85,7 +85,7 @@ def test_the_state_of_a_subscription(parts: GatewayParts) -> None:
 
     def state() -> tuple[str | None, str | None]:
         body = f'<wsrf-rp:GetResourceProperty {RP} xmlns:p="urn:arborcast:policy">p:State</wsrf-rp:GetResourceProperty>'
-        # It is ours: whoever asks for it knows it, the standard's schemas do not.
+        # An extension: the standard's schemas do not have it.
         (found,) = parts.post(soap.envelope(body), path).root.iter("{urn:arborcast:policy}State")
         return found.text, found.get("Since")
 

@@ -21,43 +21,43 @@ def subscribed(parts: GatewayParts, number: int = 0, termination: str | None = N
     return path_of(parts.post(soap.envelope(body)))
 
 
-def ask(parts: GatewayParts, path: str, body: str) -> HttpAnswer:
+def post(parts: GatewayParts, path: str, body: str) -> HttpAnswer:
     return parts.post(soap.envelope(body), path)
 
 
-def test_pause_and_resume_which_takes_a_suspension_back(parts: GatewayParts) -> None:
+def test_pause_and_resume_which_ends_a_suspension(parts: GatewayParts) -> None:
     path = subscribed(parts)
     for operation, paused in (("PauseSubscription", True), ("ResumeSubscription", False)):
         parts.suspensions.apply(SubscriptionSuspended(only_subscription(parts).id, "refused", 1, 2))
-        assert ask(parts, path, f"<wsnt:{operation}/>").root.find(f".//{{*}}{operation}Response") is not None
+        assert post(parts, path, f"<wsnt:{operation}/>").root.find(f".//{{*}}{operation}Response") is not None
         assert (only_subscription(parts).paused, len(parts.suspensions)) == (paused, paused)
 
 
 def test_renewals_within_the_grace_time_to_a_future_time() -> None:
     parts = GatewayParts(GatewaySettings(expiry_grace_s=60))
     path = subscribed(parts, termination="PT1M")
-    answer = ask(parts, path, soap.renew("2025-01-01T00:00:00Z"))
+    answer = post(parts, path, soap.renew("2025-01-01T00:00:00Z"))
     assert (answer.fault, answer.text("MinimumTime")) == ("UnacceptableTerminationTimeFault", "2026-01-01T00:00:00Z")
     assert len(parts.control.records) == 1
     parts.later(seconds=119)
-    assert ask(parts, path, soap.renew("PT1M")).status == 200
+    assert post(parts, path, soap.renew("PT1M")).status == 200
     parts.later(seconds=120)
-    assert ask(parts, path, soap.renew("PT1M")).fault == "ResourceUnknownFault"
+    assert post(parts, path, soap.renew("PT1M")).fault == "ResourceUnknownFault"
 
 
-def test_unsubscribe_leaves_nothing(parts: GatewayParts) -> None:
+def test_unsubscribe_leaves_no_records(parts: GatewayParts) -> None:
     path = subscribed(parts)
     name = only_subscription(parts).id
-    # The job and an operator write under keys of their own, which this gateway may not have read yet.
+    # The job and an operator write records with other keys, which this gateway may not have read yet.
     parts.control.records += [SubscriptionSuspended(name, "refused", 1, 2), SecretsResealed(name, {})]
-    assert ask(parts, path, "<wsnt:Unsubscribe/>").root.find(".//{*}UnsubscribeResponse") is not None
+    assert post(parts, path, "<wsnt:Unsubscribe/>").root.find(".//{*}UnsubscribeResponse") is not None
     assert parts.control.records[3:] == [
         SubscriptionEnded(name, "unsubscribed", 1_767_225_600_000),
         *(Tombstone(f"{kind}:{name}") for kind in ("sub", "susp", "seal")),
     ]
     assert live(parts.control.records) == set()
     assert list(parts.table.subscriptions()) == []
-    assert ask(parts, path, "<wsnt:Unsubscribe/>").fault == "ResourceUnknownFault"
+    assert post(parts, path, "<wsnt:Unsubscribe/>").fault == "ResourceUnknownFault"
 
 
 def test_subscriptions_beyond_their_grace_time_are_ended() -> None:
@@ -72,8 +72,8 @@ def test_subscriptions_beyond_their_grace_time_are_ended() -> None:
     assert (ended.id, ended.reason, ended.at_ms) == (first.rpartition("/")[2], "expired", 1_767_225_670_000)
 
 
-@pytest.mark.parametrize("renewal", ["under way", "meanwhile"])
-def test_expiry_in_several_steps_keeps_a_renewed_one(renewal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("renewal", ["before", "during"])
+def test_expiry_in_several_steps_keeps_a_renewed_subscription(renewal: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = GatewayParts(GatewaySettings(expiry_grace_s=0))
     # Equal times are listed by their ids.
     kept = max(subscribed(parts, number, "PT1S").rpartition("/")[2] for number in range(7))
@@ -95,7 +95,7 @@ def test_expiry_in_several_steps_keeps_a_renewed_one(renewal: str, monkeypatch: 
         await subscription_manager.replace(parts.gateway, last, terminates_ms=None)
 
     async def scenario() -> int:
-        if renewal == "meanwhile":
+        if renewal == "during":
             ended, _ = await asyncio.gather(end_expired(parts.gateway), renew())
             return ended
         async with parts.gateway.locks.hold(kept):
@@ -103,4 +103,4 @@ def test_expiry_in_several_steps_keeps_a_renewed_one(renewal: str, monkeypatch: 
 
     assert asyncio.run(scenario()) == 6
     assert only_subscription(parts).id == kept
-    assert listed == [7], "all that are due are listed once"
+    assert listed == [7], "due subscriptions are listed once"

@@ -1,4 +1,4 @@
-"""CreateTrigger and DestroyTrigger: what is recorded, and what is refused with nothing created."""
+"""CreateTrigger and DestroyTrigger: records, and refusals without records."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ LOOPING = (
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "words"),
     [
         *((create(name=name), "has a Name of") for name in ("", "a b", "x" * 101)),
         (create(on="t:a["), "t:a["),
@@ -99,7 +99,7 @@ LOOPING = (
         (create(payload="text"), "is one XML element"),
         (create(payload=ALARM * 2), "is one XML element"),
         (create(payload="<x>"), ""),
-        # It would match what it publishes.
+        # It would match its own publications.
         *((create(on=on), "again and again") for on in ("t:a//.", None)),
         (create(on="t:a/alarm", payload=None), "again and again"),
         (create(on="t:a//.", payload=None, more=TYPES), "again and again"),
@@ -111,14 +111,14 @@ LOOPING = (
         (create(more=soap.content_filter("//o:n[")), "//o:n["),
     ],
 )
-def test_refused_triggers(parts: GatewayParts, body: bytes, said: str) -> None:
+def test_refused_triggers(parts: GatewayParts, body: bytes, words: str) -> None:
     answer = parts.post(body)
     assert answer.status in (400, 500)
-    assert said in answer.reason, answer.reason
+    assert words in answer.reason, answer.reason
     assert (parts.control.records, len(parts.table.triggers)) == ([], 0)
 
 
-def test_a_filter_may_exclude_the_triggers_own_messages(parts: GatewayParts) -> None:
+def test_a_filter_may_exclude_the_trigger_s_own_messages(parts: GatewayParts) -> None:
     for number, (on, payload, more) in enumerate(
         (
             ("t:a//.", ALARM, TYPES),
@@ -129,7 +129,7 @@ def test_a_filter_may_exclude_the_triggers_own_messages(parts: GatewayParts) -> 
     ):
         created(parts.post(create(f"t{number}", on, payload, more=more)))
     payloads = [(each.trigger.payload, each.trigger.type) for each in parts.table.triggers if each.trigger]
-    assert payloads[2:] == [("", "")] * 2, "without a message the one that arrives is published"
+    assert payloads[2:] == [("", "")] * 2, "without a payload the matched one is published"
 
 
 def test_levels_of_a_payload(parts: GatewayParts) -> None:
@@ -141,7 +141,7 @@ def test_levels_of_a_payload(parts: GatewayParts) -> None:
     created(nested(PAYLOAD_LEVELS))
 
 
-def test_names_the_number_of_triggers_and_their_end() -> None:
+def test_names_number_and_end_of_triggers() -> None:
     parts = with_topic(GatewayParts(GatewaySettings(triggers=2)))
     identifier = created(parts.post(create()))
     assert "there is a trigger hot already" in parts.post(create(on="t:c")).reason
@@ -159,7 +159,7 @@ def test_names_the_number_of_triggers_and_their_end() -> None:
     created(parts.post(create()))
 
 
-def test_two_gateways_create_one_at_the_same_moment(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_gateways_create_a_trigger_concurrently(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> None:
     commit, others = parts.control.commit, make_trigger("theirs", "on", "to")
     assert others.trigger is not None
     rival = TriggerRecord(msgspec.structs.replace(others, trigger=msgspec.structs.replace(others.trigger, name="hot")))
@@ -182,7 +182,7 @@ def test_operations_on_subscriptions_do_not_reach_triggers(parts: GatewayParts) 
         answer = parts.post(soap.envelope(body), f"/wsn/subscriptions/{identifier}")
         assert answer.fault == "ResourceUnknownFault", body
     parts.post(soap.envelope(soap.subscribe(filters=soap.topic_expression("t:a/b"))))
-    assert len(parts.control.records) == before + 1, "no Subscribe is taken for an equal one"
+    assert len(parts.control.records) == before + 1, "a trigger is not equal to a subscription"
     assert parts.table.statistics().subscriptions == 1
 
 
@@ -197,7 +197,7 @@ def test_message_types_and_required_registration() -> None:
 
 
 def test_the_owner_of_a_trigger(tmp_path: Path) -> None:
-    """Rights to create and to destroy one are in test_table_of_rights.py."""
+    """The rights to create and destroy triggers are in test_table_of_rights.py."""
     parts = with_topic(guarded(tmp_path, Clock()))
     parts.have_topics("{urn:t}c")
     assert "anna may not publish to {urn:t}c" in parts.post(create(to="t:c"), authorization=ANNA).reason

@@ -25,8 +25,8 @@ def body(
     ).encode()
 
 
-def learnt(document: bytes, shapes: Shapes[str] | None = None) -> Shapes[str]:
-    """What stands around its payload means "known"."""
+def shapes_with(document: bytes, shapes: Shapes[str] | None = None) -> Shapes[str]:
+    """The shapes, with that of this document, whose value is "known"."""
     shapes = Shapes() if shapes is None else shapes
     request = parse(document)
     place = [part.tag for part in request.operation[0]].index(CONTENT)
@@ -35,7 +35,7 @@ def learnt(document: bytes, shapes: Shapes[str] | None = None) -> Shapes[str]:
 
 
 def scanned(request: Request) -> tuple[bytes, str] | None:
-    """The payload as the scan finds it; None where there is not just one of one message."""
+    """The payload as found by the scan; None if there is not exactly one message with one payload."""
     if len(request.operation) != 1:
         return None
     contents = [number for number, part in enumerate(request.operation[0]) if part.tag == CONTENT]
@@ -46,8 +46,8 @@ def scanned(request: Request) -> tuple[bytes, str] | None:
     return source.fragment(node), str(request.operation[0][contents[0]][0].tag)
 
 
-def test_a_payload_in_a_known_place_is_found_as_the_scan_finds_it() -> None:
-    shapes = learnt(body("<o/>"))
+def test_known_shapes_find_the_payload_of_the_scan() -> None:
+    shapes = shapes_with(body("<o/>"))
     for payload in ("<p>text</p>", '<e:x a=">"/>', '<x xmlns="urn:x"><e:y b="\'"/></x>', '<x t="e:q">&lt;e:q/&gt;</x>'):
         request = parse(body(payload))
         found = shapes.find(request)
@@ -80,20 +80,22 @@ def test_a_payload_in_a_known_place_is_found_as_the_scan_finds_it() -> None:
         body("</w:Message><w:Message><o/>"),
     ],
 )
-def test_what_is_not_the_same_around_one_element_is_scanned(other: bytes) -> None:
-    assert learnt(body("<o/>")).find(parse(other)) is None
+def test_other_shapes_are_scanned(other: bytes) -> None:
+    assert shapes_with(body("<o/>")).find(parse(other)) is None
 
 
-def test_a_header_that_looks_like_a_body_is_scanned() -> None:
+def test_a_header_with_a_copy_of_the_body_is_scanned() -> None:
     known = body("<o/>", header=HEADER % "1")
     inside = known[known.index(b"<s:Body>") : known.index(b"<o/>")].decode()
     closed = "</w:Message></w:NotificationMessage></w:Notify></s:Body>"
     request = parse(body("<o/>", header=f"<s:Header><x>{inside}<fake/>{closed}</x></s:Header>"))
-    assert learnt(known).find(request) is None
+    assert shapes_with(known).find(request) is None
 
 
-def test_what_is_long_is_not_remembered() -> None:
-    assert learnt(body("<o/>", topic="t:" + "a" * 5_000)).find(parse(body("<o/>", topic="t:" + "a" * 5_000))) is None
+def test_long_shapes_are_not_cached() -> None:
+    assert (
+        shapes_with(body("<o/>", topic="t:" + "a" * 5_000)).find(parse(body("<o/>", topic="t:" + "a" * 5_000))) is None
+    )
 
 
 PIECES = [
@@ -116,7 +118,7 @@ HEADERS = st.one_of(st.just(""), st.just(HEADER % "1"), TEXTS.map(lambda inside:
     st.sampled_from([body("<o/>"), body("<o/>", header=HEADER % "1"), body(" <o/>\n", beside="<w:Topic/>")]),
 )
 @example(body("<o/>"), body("<e:p/>"), body("<o/>"))
-def test_whatever_stands_there_both_read_the_same(first: bytes, second: bytes, third: bytes) -> None:
+def test_shapes_agree_with_the_scan(first: bytes, second: bytes, third: bytes) -> None:
     shapes: Shapes[str] = Shapes()
     for document in (third, first, second):
         try:
@@ -126,6 +128,6 @@ def test_whatever_stands_there_both_read_the_same(first: bytes, second: bytes, t
         found, expected = shapes.find(request), scanned(request)
         assert found is None or (found.payload, found.name) == expected
         if expected is not None:
-            learnt(document, shapes)
+            shapes_with(document, shapes)
             again = shapes.find(parse(document))
             assert again is None or (again.payload, again.name) == expected

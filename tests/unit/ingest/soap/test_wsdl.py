@@ -43,7 +43,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("path", ["/wsn/NotificationBroker", "/wsn/NotificationBroker/", "/WSN/Broker"])
-def test_the_brokers_has_all_that_a_client_needs(parts: GatewayParts, path: str) -> None:
+def test_the_wsdl_of_the_broker(parts: GatewayParts, path: str) -> None:
     root = parts.get(f"{path}?wsdl").root
     bindings = {binding.get("name"): binding for binding in root.iter(f"{WSDL}binding")}
     found: dict[str, list[str]] = {}
@@ -55,16 +55,14 @@ def test_the_brokers_has_all_that_a_client_needs(parts: GatewayParts, path: str)
             port_type = binding.get("type", "").partition(":")[2]
             found.setdefault(service.get("name", ""), []).append(port_type)
     assert {name: list(dict.fromkeys(port_types)) for name, port_types in found.items()} == WHOLE
-    assert next(iter(found)) == "NotificationBroker", "most clients take the first when they are not told"
+    assert next(iter(found)) == "NotificationBroker", "most clients use the first service by default"
     assert len(set(names)) == len(names), "WSDL 1.1, 2.6: unique among all ports of the document"
     assert len(list(root.iter(f"{WSDL}binding"))) == len(bindings)
     assert set(bindings) == {f"{each}Soap{version}" for all_ in WHOLE.values() for each in all_ for version in (11, 12)}
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_every_address_has_a_wsdl_with_both_soap_versions_and_its_own_public_url(
-    parts: GatewayParts, address: str
-) -> None:
+def test_the_wsdl_of_each_address(parts: GatewayParts, address: str) -> None:
     parts.gateway.own = OwnAddresses("10.0.0.1", 8080, "https://events.example/a&b")
     answer = parts.get(f"/wsn/{address}?wsdl")
     assert (answer.status, answer.headers[b"content-type"]) == (200, b"text/xml; charset=utf-8")
@@ -75,7 +73,7 @@ def test_every_address_has_a_wsdl_with_both_soap_versions_and_its_own_public_url
     assert {port.get("binding") for port in ports} == bindings
 
 
-def test_operations_and_faults_are_those_of_the_published_port_types(parts: GatewayParts) -> None:
+def test_operations_and_faults_of_the_published_port_types(parts: GatewayParts) -> None:
     root = parts.get("/wsn/NotificationBroker?WSDL").root
     binding = root.find(f"{WSDL}binding[@name='NotificationBrokerSoap12']")
     assert binding is not None
@@ -86,7 +84,7 @@ def test_operations_and_faults_are_those_of_the_published_port_types(parts: Gate
     assert {"InvalidFilterFault", "SubscribeCreationFailedFault", "NotifyMessageNotSupportedFault"} <= faults
 
 
-def test_documents_are_as_published_but_for_a_dtd_that_nobody_can_fetch(parts: GatewayParts) -> None:
+def test_documents_are_as_published_without_a_dtd(parts: GatewayParts) -> None:
     (jar,) = jars.jar_paths("wsdl")
     with zipfile.ZipFile(jar) as archive:
         schema = archive.read("org/apache/cxf/wsn/wsdl/b-2.xsd")
@@ -101,23 +99,23 @@ def test_documents_are_as_published_but_for_a_dtd_that_nobody_can_fetch(parts: G
 
 
 @pytest.mark.parametrize("name", ["nothing.xsd", "", "../../etc/passwd", "wsn.wsdl"])
-def test_other_documents_are_not_there(parts: GatewayParts, name: str) -> None:
+def test_other_documents_do_not_exist(parts: GatewayParts, name: str) -> None:
     assert parts.get(f"/wsn/wsdl/{name}").status == 404
 
 
-def test_every_kind_of_address_has_one(parts: GatewayParts) -> None:
+def test_each_kind_of_address_has_a_wsdl(parts: GatewayParts) -> None:
     for kind in Kind:
         assert parts.get(f"{kind.value}{'x' if kind.value.endswith('/') else ''}?wsdl").status == 200
 
 
 @pytest.mark.parametrize("path", ["/wsn/NotificationBroker?wsdl", "/wsn/wsdl/b-2.xsd"])
-def test_without_the_published_schemas_there_is_no_wsdl_and_a_word_why(path: str) -> None:
+def test_without_the_published_schemas_the_wsdl_is_503(path: str) -> None:
     answer = GatewayParts().get(path)
     assert answer.status == 503
     assert b"arborcast fetch" in answer.body
 
 
-def test_a_jar_that_is_none_or_another_is_refused(tmp_path: Path) -> None:
+def test_invalid_jars_are_refused(tmp_path: Path) -> None:
     broken, other = tmp_path / "broken.jar", tmp_path / "other.jar"
     broken.write_bytes(b"not a jar")
     with zipfile.ZipFile(other, "w") as archive:

@@ -53,7 +53,7 @@ async def test_keyed_locks() -> None:
     assert "k" not in locks
 
 
-async def test_an_error_of_the_end_of_the_log_reaches_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_of_end_offset_is_raised_in_all_waiters(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[Any] = [OSError("the connection is lost"), {TopicPartition("arborcast.control", 0): 7}]
     kafka = Mock(**{"partitions_for_topic.return_value": {0}, "end_offsets.side_effect": answers})
     monkeypatch.setattr(consumer, "make_consumer", lambda *_, **__: kafka)
@@ -65,7 +65,7 @@ async def test_an_error_of_the_end_of_the_log_reaches_all_who_wait(monkeypatch: 
 
 
 class LateView:
-    """Commits of one of two gateways to a log: its view is as far as its last commit."""
+    """The commits of one of two gateways. Its view ends with its last commit."""
 
     def __init__(self, log: list[ControlRecord], table: RoutingTable, turns: list[int]) -> None:
         self._log, self._table, self._turns = log, table, turns
@@ -100,7 +100,7 @@ NAMES = st.sampled_from(["t:a", "t:a/b", "t:c", "t:d/e"])
     st.lists(st.tuples(st.booleans(), st.lists(NAMES, min_size=1, max_size=3)), min_size=1, max_size=12),
     st.lists(st.integers(0, 5), max_size=20),
 )
-def test_two_gateways_that_name_the_same_topics_at_once_agree(
+def test_two_gateways_add_the_same_topics_concurrently(
     notifies: list[tuple[bool, list[str]]], turns: list[int]
 ) -> None:
     log, pair = list[ControlRecord](), (GatewayParts(), GatewayParts())
@@ -128,20 +128,20 @@ def test_two_gateways_that_name_the_same_topics_at_once_agree(
         assert isinstance(record, TopicRecord)
         begins.setdefault(record.path, offset)
     for parts in pair:
-        # Its topic is there when a notification is matched.
+        # The topic's record is before the position of its notifications.
         assert all(begins[one.topic] < one.control for one in parts.notifications.accepted)
 
 
-def test_a_view_stops_before_it_has_reached_kafka() -> None:
+def test_a_view_stops_before_it_is_connected() -> None:
     view = ControlLogView(KafkaSettings(), ControlView(), lambda error: pytest.fail(str(error)))
     asyncio.run(view.stop())
 
 
 class Worker:
-    """The view and the changes of one of two workers; the log's end is `end`, and each question for it is counted."""
+    """The view and the changes of one of two workers. The log ends at `end`; requests for that are counted."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, sole: bool) -> None:
-        self.end = self.questions = 0
+        self.end = self.requests = 0
         memory = memoryview(bytearray(GatewayPositions.size(2)))
         own, self.sibling = GatewayPositions(memory, 0), GatewayPositions(memory, 1)
         own.is_sole_until(clock() + 3600 if sole else 0)
@@ -152,12 +152,12 @@ class Worker:
         monkeypatch.setattr(self.changes._end, "end_offset", self._end)
 
     def apply(self) -> None:
-        """One more record."""
+        """Applies one more record."""
         position = self._view.applied
         self._view._apply([(TopicRecord(TopicPath(f"t{position}")), position)], position + 1, threading.Event())
 
     async def _end(self) -> int:
-        self.questions += 1
+        self.requests += 1
         await asyncio.sleep(0)
         return self.end
 
@@ -183,11 +183,11 @@ async def test_acknowledged_changes_of_others_are_applied_first(monkeypatch: pyt
     assert not any(each.done() for each in waiting)
     worker.apply()
     await asyncio.gather(*waiting)
-    assert worker.questions == (not sole), "the only gateway needs none, others share one"
+    assert worker.requests == (not sole), "none for a sole gateway, otherwise a shared one"
 
 
 @pytest.mark.parametrize("sole", [True, False])
-def test_requests_go_on_in_their_order(monkeypatch: pytest.MonkeyPatch, sole: bool) -> None:
+def test_requests_continue_in_order(monkeypatch: pytest.MonkeyPatch, sole: bool) -> None:
     async def scenario() -> list[int]:
         worker = Worker(monkeypatch, sole=sole)
         worker.end = 1
@@ -201,7 +201,7 @@ def test_requests_go_on_in_their_order(monkeypatch: pytest.MonkeyPatch, sole: bo
         first = [asyncio.create_task(request(number)) for number in range(3)]
         await turns()
         first[1].cancel()
-        # In the same turn of the loop: the view moves, and another request comes.
+        # In the same turn of the loop the view advances and another request arrives.
         asyncio.get_running_loop().call_soon(worker.apply)
         later = []
         for number in range(3, 12):
@@ -213,7 +213,7 @@ def test_requests_go_on_in_their_order(monkeypatch: pytest.MonkeyPatch, sole: bo
     assert asyncio.run(scenario()) == [0, 2, *range(3, 12)]
 
 
-async def test_a_notification_has_the_position_of_all_acknowledged_changes(
+async def test_a_notification_has_the_position_of_acknowledged_changes(
     parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts.table.apply(TopicRecord(TopicPath("a")), 0)
@@ -225,12 +225,12 @@ async def test_a_notification_has_the_position_of_all_acknowledged_changes(
     monkeypatch.setattr(parts.gateway.changes, "keep_up", keep_up)
     await publish(parts.gateway, request)
     assert [each.control for each in parts.notifications.accepted] == [2]
-    # While the end of the log is unknown, none is accepted.
+    # While the end of the log is unknown, notifications are refused.
     worker = Worker(monkeypatch, sole=False)
-    away = AsyncMock(side_effect=InfrastructureError("Kafka is away", retry_after=1))
+    away = AsyncMock(side_effect=InfrastructureError("Kafka is unavailable", retry_after=1))
     monkeypatch.setattr(worker.changes._end, "end_offset", away)
     monkeypatch.setattr(parts.gateway.changes, "keep_up", worker.changes.keep_up)
-    with pytest.raises(InfrastructureError, match="Kafka is away"):
+    with pytest.raises(InfrastructureError, match="Kafka is unavailable"):
         await publish(parts.gateway, request)
     assert len(parts.notifications.accepted) == 1
 

@@ -1,4 +1,4 @@
-"""The gateway's appends over a scripted producer."""
+"""The gateway's appends, with a scripted producer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KAFKA = KafkaSettings(request_timeout_s=1)
 
 @dataclass
 class Sent:
-    """A record that the producer has; `acknowledge` and `fail` settle it."""
+    """A record of the producer, which is settled by `acknowledge` or `fail`."""
 
     topic: str
     key: bytes
@@ -66,7 +66,7 @@ class ScriptedProducer:
 
 
 class Brokers:
-    """Hands out producers; `away` makes connecting fail."""
+    """Creates producers; `away` lets connecting fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.producers: list[ScriptedProducer] = []
@@ -99,7 +99,7 @@ def several(count: int) -> list[Notification]:
 
 
 async def connected(limit: int = 10_000_000, kafka: KafkaSettings = KAFKA) -> NotificationLog:
-    """A log that takes so many bytes without an acknowledgement."""
+    """A log with this limit of unacknowledged bytes."""
     log = NotificationLog(kafka, GatewaySettings(max_unacknowledged_bytes=limit))
     log.start()
     await wait_until_async(lambda: log.connected)
@@ -112,7 +112,7 @@ def acknowledge(producer: ScriptedProducer) -> None:
     producer.sent.clear()
 
 
-async def test_a_request_is_done_when_all_its_records_are_acknowledged(brokers: Brokers) -> None:
+async def test_a_request_ends_after_all_its_acknowledgements(brokers: Brokers) -> None:
     log = await connected()
     counted: list[int] = []
     log.acknowledged = lambda count, _seconds: counted.append(count)
@@ -137,14 +137,14 @@ async def test_a_request_is_done_when_all_its_records_are_acknowledged(brokers: 
     again = log.append([msgspec.structs.replace(one(1), only="s1")])
     acknowledge(producer)
     await again
-    assert counted == [2, 0], "a current message for a late subscriber is not new"
+    assert counted == [2, 0], "a current message is not counted"
     unanswered = log.append([one(3)])
     await log.stop()
     with pytest.raises(InfrastructureError, match="stops"):
         await unanswered
 
 
-async def test_a_record_that_the_producer_refuses_fails_its_request_only(brokers: Brokers) -> None:
+async def test_a_refused_record_fails_only_its_request(brokers: Brokers) -> None:
     log = await connected()
     producer = brokers.producers[0]
     original = producer.send
@@ -165,7 +165,7 @@ async def test_a_record_that_the_producer_refuses_fails_its_request_only(brokers
     await log.stop()
 
 
-async def test_beyond_the_limit_it_refuses_at_once(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_above_the_limit_are_refused_at_once(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[int] = []
 
     def counted(notification: Notification) -> tuple[bytes, bytes]:
@@ -179,7 +179,7 @@ async def test_beyond_the_limit_it_refuses_at_once(brokers: Brokers, monkeypatch
         encoded.clear()
         with pytest.raises(InfrastructureError, match="Kafka is slow"):
             log.append(notifications, retained)
-        assert sum(encoded) < 1_500_000, "the rest is not encoded"
+        assert sum(encoded) < 1_500_000, "encoding stops at the limit"
     assert (log.unacknowledged_bytes, brokers.producers[0].sent) == (0, [])
     waiting = log.append([one(1, size=900_000)])
     with pytest.raises(InfrastructureError, match="Kafka is slow") as caught:
@@ -191,9 +191,9 @@ async def test_beyond_the_limit_it_refuses_at_once(brokers: Brokers, monkeypatch
     await log.stop()
 
 
-@pytest.mark.parametrize("lost", ["in time", "by an error"])
-async def test_without_an_acknowledgement_all_fail_and_it_connects_again(brokers: Brokers, lost: str) -> None:
-    timeout_s = 0.05 if lost == "in time" else 60.0
+@pytest.mark.parametrize("lost", ["by time-out", "by an error"])
+async def test_reconnect_after_a_missing_acknowledgement(brokers: Brokers, lost: str) -> None:
+    timeout_s = 0.05 if lost == "by time-out" else 60.0
     log = await connected(kafka=dataclasses.replace(KAFKA, request_timeout_s=timeout_s))
     futures = [log.append([one(1)]), log.append([one(2)])]
     brokers.away = True
@@ -201,7 +201,7 @@ async def test_without_an_acknowledgement_all_fail_and_it_connects_again(brokers
         brokers.producers[0].sent[0].fail(KafkaTimeoutError("expired"))
     for future in futures:
         with pytest.raises(
-            InfrastructureError, match="within 0.05 s" if lost == "in time" else "cannot be stored|within"
+            InfrastructureError, match="within 0.05 s" if lost == "by time-out" else "cannot be stored|within"
         ) as caught:
             await future
         assert caught.value.retry_after is not None
@@ -211,7 +211,7 @@ async def test_without_an_acknowledgement_all_fail_and_it_connects_again(brokers
     await wait_until_async(lambda: brokers.producers[0].aborted)
     brokers.away = False
     await wait_until_async(lambda: log.connected)
-    # Late outcomes of the old producer change nothing.
+    # Late results of the old producer are ignored.
     brokers.producers[0].sent[0].acknowledge()
     brokers.producers[0].sent[1].fail(OSError("aborted"))
     await asyncio.sleep(0.01)
@@ -222,16 +222,16 @@ async def test_without_an_acknowledgement_all_fail_and_it_connects_again(brokers
     await log.stop()
 
 
-async def test_connections_that_are_not_needed_are_closed(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a topic that is not available, and one that is made while the gateway stops."""
-    asked, go_on = threading.Event(), threading.Event()
+async def test_unused_connections_are_closed(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection without the topic's metadata, and one that is made during a stop."""
+    requested, released = threading.Event(), threading.Event()
 
     def unavailable(_producer: ScriptedProducer, topic: str) -> set[int]:
         raise InfrastructureError("no metadata")
 
     def slow(_producer: ScriptedProducer, topic: str) -> set[int]:
-        asked.set()
-        assert go_on.wait(60)
+        requested.set()
+        assert released.wait(60)
         return {0, 1, 2}
 
     monkeypatch.setattr(ScriptedProducer, "partitions_for", unavailable)
@@ -239,14 +239,14 @@ async def test_connections_that_are_not_needed_are_closed(brokers: Brokers, monk
     log.start()
     await wait_until_async(lambda: len(brokers.producers) > 2)
     monkeypatch.setattr(ScriptedProducer, "partitions_for", slow)
-    await wait_until_async(asked.is_set)
+    await wait_until_async(requested.is_set)
     await log.stop()
-    go_on.set()
+    released.set()
     await wait_until_async(lambda: all(producer.aborted for producer in brokers.producers))
     assert not log.connected
 
 
-async def test_a_large_request_is_sent_in_turns_with_others(brokers: Brokers) -> None:
+async def test_a_large_request_is_interleaved_with_others(brokers: Brokers) -> None:
     log = await connected()
     (producer,) = brokers.producers
     large, small = log.append(several(3 * AT_A_TIME)), log.append([one(topic="small")])
@@ -259,7 +259,7 @@ async def test_a_large_request_is_sent_in_turns_with_others(brokers: Brokers) ->
     assert [decode(sent.value).id for sent in producer.sent[:-1]] == [f"n{n}" for n in range(3 * AT_A_TIME)]
     acknowledge(producer)
     await asyncio.gather(large, small)
-    # The rest of one is not sent to the next broker.
+    # The rest of a failed request is not sent with the next producer.
     large = log.append(several(2 * AT_A_TIME))
     log._give_up()
     with pytest.raises(InfrastructureError):
@@ -267,7 +267,7 @@ async def test_a_large_request_is_sent_in_turns_with_others(brokers: Brokers) ->
     await wait_until_async(lambda: log.connected)
     await asyncio.sleep(0)
     assert (len(producer.sent), brokers.producers[1].sent) == (AT_A_TIME, [])
-    # At a stop all of it is.
+    # A stop sends all of it.
     large = log.append(several(2 * AT_A_TIME + 1))
     await log.stop()
     assert len(brokers.producers[1].sent) == 2 * AT_A_TIME + 1

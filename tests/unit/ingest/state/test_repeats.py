@@ -1,4 +1,4 @@
-"""Requests that come again under the same message id."""
+"""Repeated requests with the same message id."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_fingerprints_of_requests() -> None:
     assert fingerprint([notification(message_id="")]) == b""
 
 
-def test_the_wall_clock_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put back by an hour, it would turn a message that is repeated on purpose, much later, into a repetition."""
-    up_s = 5.0  # the machine has just started
+def test_the_wall_clock_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set back by an hour, it would make a deliberate repetition, much later, a duplicate."""
+    up_s = 5.0  # just after the start of the machine
     monkeypatch.setattr("time.monotonic", lambda: up_s)
     monkeypatch.setattr("time.time", lambda: pytest.fail("read"))
     memory = RepeatMemory(600)
     memory.add(key(1), steady_now())
-    memory.add(key(2), steady_now() - 590)  # accepted by an earlier gateway, before this start
+    memory.add(key(2), steady_now() - 590)  # accepted before the start of the machine
     assert [memory.has(key(number), steady_now()) for number in (1, 2)] == [True, True]
     up_s += 20
     assert not memory.has(key(2), steady_now())
@@ -56,7 +56,7 @@ def test_the_wall_clock_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None
     assert Repeats(memory)._clock is steady_now
 
 
-def test_the_memory_has_a_window_and_a_size() -> None:
+def test_the_memory_is_bounded_in_time_and_size() -> None:
     memory = RepeatMemory(60)
     memory.add(key(1), 1_000)
     times = [(1, 1_060, True), (1, 1_061, False), (2, 1_000, False)]
@@ -70,7 +70,7 @@ def test_the_memory_has_a_window_and_a_size() -> None:
     assert all(memory.has(key(number), 5) for number in range(20_000))
 
 
-async def test_a_repetition_shares_the_outcome_of_one_under_way() -> None:
+async def test_a_repetition_shares_the_outcome_of_a_request_in_flight() -> None:
     repeats = Repeats(RepeatMemory(60), lambda: 5.0)
     gate = asyncio.Event()
     stored = []
@@ -86,14 +86,14 @@ async def test_a_repetition_shares_the_outcome_of_one_under_way() -> None:
     gate.set()
     results = await asyncio.gather(*both, return_exceptions=True)
     assert [type(one) for one in results] == [InfrastructureError] * 2
-    # Nothing was acknowledged, so the next one is stored, and only that is remembered.
+    # Nothing was acknowledged: the next request is stored, and recorded.
     await repeats.once(key(1), store)
     await repeats.once(key(1), store)
     assert len(stored) == 2
     assert repeats.count == 2
 
 
-def test_whole_requests_of_the_log_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_complete_requests_in_the_log_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     def stored(number: int, size: int) -> tuple[Notification, float]:
         return Notification("n", TopicPath("a"), b"<n/>", 1, request=key(number), request_size=size), steady_now()
 
@@ -101,7 +101,7 @@ def test_whole_requests_of_the_log_are_remembered(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(repeats, "accepted_lately", lambda *_: log)
     memory = RepeatMemory(60)
     assert repeats.remember_history(KafkaSettings(), memory, 60) == 2
-    assert [memory.has(key(number), steady_now()) for number in (1, 2, 3)] == [True, False, True], "cut off by a crash"
+    assert [memory.has(key(number), steady_now()) for number in (1, 2, 3)] == [True, False, True], "2 is incomplete"
 
 
 def test_a_repeated_notify_is_accepted_once_if_it_was_stored(parts: GatewayParts) -> None:
@@ -112,7 +112,7 @@ def test_a_repeated_notify_is_accepted_once_if_it_was_stored(parts: GatewayParts
     parts.notifications.error = None
     answers = [parts.post(notify) for _ in range(3)]
     assert [each.status for each in answers] == [202] * 3
-    # The repetitions' own ids are those of nothing.
+    # The ids of the repetitions are not stored.
     assert [b"arborcast-notification-id" in each.headers for each in answers] == [True, False, False]
     assert (len(parts.notifications.accepted), parts.gateway.repeats.count) == (2, 2)
     first = parts.notifications.accepted[0]

@@ -77,7 +77,7 @@ def transport(make: Callable[..., Transport]) -> Transport:
 
 
 @pytest.fixture
-def hurried(make: Callable[..., Transport]) -> Transport:
+def short_time_outs(make: Callable[..., Transport]) -> Transport:
     """Short time-outs, long enough for a receiver on a busy machine."""
     return make(total_timeout_s=3.0)
 
@@ -313,7 +313,7 @@ def test_a_push_is_repeated_once_if_a_kept_connection_dies(transport: Transport,
 
 
 @each_way_to_wait
-def test_pushes_side_by_side_end_at_their_deadline(hurried: Transport, receiver: Receiver) -> None:
+def test_pushes_side_by_side_end_at_their_deadline(short_time_outs: Transport, receiver: Receiver) -> None:
     """Also one whose answer drips: no single read times out."""
     order: list[str] = []
     ends: dict[int, PushResult] = {}
@@ -324,11 +324,11 @@ def test_pushes_side_by_side_end_at_their_deadline(hurried: Transport, receiver:
 
     paths = ["/hang"] * 20 + ["/drip/0.05", "/drip-headers/0.05"]
     for number, path in enumerate(paths):
-        hurried.submit(PushRequest(receiver.url(path), (), str(number).encode()), partial(end, number))
+        short_time_outs.submit(PushRequest(receiver.url(path), (), str(number).encode()), partial(end, number))
     for _ in range(5):
-        hurried.submit(PushRequest(receiver.url("/quick"), (), b""), lambda _: order.append("quick"))
-    assert hurried.in_flight == 27
-    finish(hurried)
+        short_time_outs.submit(PushRequest(receiver.url("/quick"), (), b""), lambda _: order.append("quick"))
+    assert short_time_outs.in_flight == 27
+    finish(short_time_outs)
     assert order == ["quick"] * 5 + ["timeout"] * 22
     arrived = {int(request.body) for path in set(paths) for request in receiver.received(path)}
     assert arrived == set(range(22)), "the pushes have the same deadline"

@@ -24,7 +24,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 LONG_HEADERS = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 60_000) for number in range(20))
 
 
-class Villain(ScriptedServer):
+class HostileServer(ScriptedServer):
     """Reads a request on each connection before its script."""
 
     def __init__(self, script: Script) -> None:
@@ -38,18 +38,18 @@ class Villain(ScriptedServer):
 
 
 @pytest.fixture
-def villain() -> Iterator[Callable[[Script], Villain]]:
+def hostile() -> Iterator[Callable[[Script], HostileServer]]:
     with contextlib.ExitStack() as stack:
-        yield lambda script: stack.enter_context(Villain(script))
+        yield lambda script: stack.enter_context(HostileServer(script))
 
 
-Villains = Callable[[Script], Villain]
+HostileServers = Callable[[Script], HostileServer]
 
 
-def pushed(make: Make, villain: Villain, limit_s: float = 60.0) -> PushResult:
+def pushed(make: Make, hostile: HostileServer, limit_s: float = 60.0) -> PushResult:
     """The result of a push with this time-out, by default long enough for a busy machine."""
     limits = {"connect_timeout_s": min(limit_s, 20.0), "total_timeout_s": limit_s}
-    return push(make(**limits, max_response_bytes=1_000, keep_response_bytes=100), villain.url)
+    return push(make(**limits, max_response_bytes=1_000, keep_response_bytes=100), hostile.url)
 
 
 def flood(connection: socket.socket, start: bytes, piece: bytes, limit: int = 200_000_000) -> None:
@@ -62,21 +62,21 @@ def flood(connection: socket.socket, start: bytes, piece: bytes, limit: int = 20
             sent += len(piece)
 
 
-def test_a_truncated_body_is_a_failure(make: Make, villain: Villains) -> None:
+def test_a_truncated_body_is_a_failure(make: Make, hostile: HostileServers) -> None:
     half = OK + b"Content-Length: 9\r\n\r\nhalf"
-    result = pushed(make, villain(lambda connection: connection.sendall(half)))
+    result = pushed(make, hostile(lambda connection: connection.sendall(half)))
     assert (result.status, result.failure) == (200, "disconnected")
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, gzip"])
-def test_compressed_answers_are_neither_accepted_nor_unpacked(make: Make, villain: Villains, coding: str) -> None:
+def test_compressed_answers_are_neither_accepted_nor_unpacked(make: Make, hostile: HostileServers, coding: str) -> None:
     bomb = gzip.compress(bytes(1_000_000), 9)[:900]  # these unpack to nearly a megabyte
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nContent-Length: {len(bomb)}\r\n\r\n".encode()
-    bomber = villain(lambda connection: connection.sendall(head + bomb))
-    result = pushed(make, bomber)
+    server = hostile(lambda connection: connection.sendall(head + bomb))
+    result = pushed(make, server)
     assert (result.status, result.failure) == (200, "")
     assert (result.response, result.response_bytes) == (bomb[:100], len(bomb)), "the compressed bytes"
-    request = bomber.requests[0].lower()
+    request = server.requests[0].lower()
     assert b"accept-encoding" not in request or b"accept-encoding: identity" in request
 
 
@@ -90,8 +90,8 @@ def test_compressed_answers_are_neither_accepted_nor_unpacked(make: Make, villai
     ],
     ids=["one header", "many headers", "a few long headers"],
 )
-def test_headers_are_bounded(make: Make, villain: Villains, start: bytes, piece: bytes) -> None:
-    result = pushed(make, villain(lambda c: flood(c, start, piece) if piece else c.sendall(start)))
+def test_headers_are_bounded(make: Make, hostile: HostileServers, start: bytes, piece: bytes) -> None:
+    result = pushed(make, hostile(lambda c: flood(c, start, piece) if piece else c.sendall(start)))
     assert result.failure == "protocol", result
 
 
@@ -100,34 +100,34 @@ def test_headers_are_bounded(make: Make, villain: Villains, start: bytes, piece:
     [(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 500), (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"0" * 65536)],
     ids=["interim answers", "a chunk size"],
 )
-def test_endless_answers_before_a_body(make: Make, villain: Villains, start: bytes, piece: bytes) -> None:
-    result = pushed(make, villain(lambda c: flood(c, start, piece)), limit_s=1.0)
+def test_endless_answers_before_a_body(make: Make, hostile: HostileServers, start: bytes, piece: bytes) -> None:
+    result = pushed(make, hostile(lambda c: flood(c, start, piece)), limit_s=1.0)
     assert result.failure in ("protocol", "disconnected", "timeout"), result
 
 
 @pytest.mark.parametrize(
     ("head", "piece"), [(b"\r\n", b"x" * 65536), (b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 5_000)]
 )
-def test_an_endless_body(make: Make, villain: Villains, head: bytes, piece: bytes) -> None:
-    result = pushed(make, villain(lambda c: flood(c, OK + head, piece)))
+def test_an_endless_body(make: Make, hostile: HostileServers, head: bytes, piece: bytes) -> None:
+    result = pushed(make, hostile(lambda c: flood(c, OK + head, piece)))
     assert (result.status, result.failure, len(result.response)) == (200, "", 100)
     assert result.response_bytes < 1_000_000
 
 
-def test_a_content_length_of_a_gigabyte_is_not_awaited(make: Make, villain: Villains) -> None:
+def test_a_content_length_of_a_gigabyte_is_not_awaited(make: Make, hostile: HostileServers) -> None:
     def script(connection: socket.socket) -> None:
         connection.sendall(OK + b"Content-Length: 1000000000\r\n\r\nxx")
         connection.recv(1)  # until the client closes
 
     # More time if the head of the answer was late because the machine stalled.
-    results = (pushed(make, villain(script), limit_s) for limit_s in (1.0, 4.0, 30.0))
+    results = (pushed(make, hostile(script), limit_s) for limit_s in (1.0, 4.0, 30.0))
     result = next((each for each in results if each.status), None)
     assert result is not None
     assert (result.status, result.failure) == (200, "timeout")
 
 
 @pytest.mark.parametrize("start", [b"", OK + b"X: ", OK + b"Content-Length: 500\r\n\r\n"])
-def test_dripping_answers_end_at_the_deadline(make: Make, villain: Villains, start: bytes) -> None:
+def test_dripping_answers_end_at_the_deadline(make: Make, hostile: HostileServers, start: bytes) -> None:
     """Bytes drip into the status line, a header, or the body: no time-out per read ends this."""
 
     def drip(connection: socket.socket) -> None:
@@ -136,15 +136,15 @@ def test_dripping_answers_end_at_the_deadline(make: Make, villain: Villains, sta
             connection.sendall(bytes([byte]))
             time.sleep(0.05)
 
-    result = pushed(make, villain(drip), limit_s=1.0)
+    result = pushed(make, hostile(drip), limit_s=1.0)
     assert result.failure == "timeout", result
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_no_redirect_is_followed(make: Make, villain: Villains, status: int) -> None:
+def test_no_redirect_is_followed(make: Make, hostile: HostileServers, status: int) -> None:
     for place in ("http://127.0.0.1:1/", "file:///etc/passwd", "//127.0.0.1/", "/elsewhere"):
         answer = f"HTTP/1.1 {status} Gone\r\nLocation: {place}\r\nContent-Length: 0\r\n\r\n".encode()
         # mypy infers no type of a lambda with a default.
-        redirecting = villain(lambda connection, answer=answer: connection.sendall(answer))  # type: ignore[misc]
+        redirecting = hostile(lambda connection, answer=answer: connection.sendall(answer))  # type: ignore[misc]
         result = pushed(make, redirecting)
         assert (result.status, result.failure, len(redirecting.requests)) == (status, "", 1), place

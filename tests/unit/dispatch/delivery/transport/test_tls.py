@@ -108,15 +108,15 @@ Make = Callable[..., Transport]
 
 
 @pytest.fixture
-def hurried(make: Make) -> Make:
+def short_time_outs(make: Make) -> Make:
     """Short time-outs."""
     return partial(make, connect_timeout_s=2.0, total_timeout_s=4.0, max_in_flight=4)
 
 
 @pytest.fixture
-def trusting(hurried: Make, certificates: Certificates) -> Make:
+def trusting(short_time_outs: Make, certificates: Certificates) -> Make:
     """Trusts the private authority."""
-    return partial(hurried, tls_ca_file=certificates.authority)
+    return partial(short_time_outs, tls_ca_file=certificates.authority)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def both(certificates: Certificates, tmp_path: Path) -> str:
 
 
 def test_a_receiver_with_a_certificate_of_the_authority(
-    trusting: Make, hurried: Make, certificates: Certificates
+    trusting: Make, short_time_outs: Make, certificates: Certificates
 ) -> None:
     transport = trusting()
     with Receiver(tls=certificates.server()) as receiver:
@@ -136,7 +136,7 @@ def test_a_receiver_with_a_certificate_of_the_authority(
         found = [(result.status, result.failure, result.reused) for result in results]
         assert found == [(202, "", False), (202, "", True), (202, "", True)]
         assert receiver.received("/tls")[0].body == b"<x/>"
-        assert push(hurried(), receiver.url()).failure == "tls", "public authorities have not signed it"
+        assert push(short_time_outs(), receiver.url()).failure == "tls", "public authorities have not signed it"
 
 
 @pytest.mark.parametrize("name", ["stranger", "elsewhere"])
@@ -186,7 +186,7 @@ def test_connections_are_not_shared_between_client_certificates(
 
 
 def test_certificates_in_a_folder_with_a_non_ascii_name(
-    hurried: Make, certificates: Certificates, tmp_path: Path
+    short_time_outs: Make, certificates: Certificates, tmp_path: Path
 ) -> None:
     folder = tmp_path / "Zo\u00eb's \u2603"
     folder.mkdir()
@@ -194,19 +194,19 @@ def test_certificates_in_a_folder_with_a_non_ascii_name(
     for file in files:
         file.write_bytes((certificates.folder / file.name).read_bytes())
     ca, certificate, key = map(str, files)
-    transport = hurried(tls_ca_file=ca, tls_client_certificate=certificate, tls_client_key=key)
+    transport = short_time_outs(tls_ca_file=ca, tls_client_certificate=certificate, tls_client_key=key)
     with Receiver(tls=certificates.server(ask_client=True)) as receiver:
         assert push(transport, receiver.url()).status == 202
 
 
-def test_the_proxy_of_the_settings_is_used(hurried: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proxy_of_the_settings_is_used(short_time_outs: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "*")  # ignored
     with Receiver() as proxy:
-        assert push(hurried(proxy=proxy.url("")), "http://receiver.invalid/behind").status == 202
+        assert push(short_time_outs(proxy=proxy.url("")), "http://receiver.invalid/behind").status == 202
         (request,) = proxy.requests
         assert (request.path, request.body) == ("http://receiver.invalid/behind", b"<x/>")
     with refusing_url() as away:
-        assert push(hurried(proxy=away.rstrip("/")), "http://receiver.invalid/").failure == "connect"
+        assert push(short_time_outs(proxy=away.rstrip("/")), "http://receiver.invalid/").failure == "connect"
 
 
 def test_http_2_by_alpn(certificates: Certificates) -> None:

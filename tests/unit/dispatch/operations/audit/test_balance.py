@@ -122,7 +122,7 @@ def test_deliveries_without_an_evaluation_within_the_interval() -> None:
     assert (compared(*redriven).report.balanced, compared(*redriven).report.notifications) == (True, 0)
 
 
-def test_the_log_is_examined_within_the_interval_in_each_partition() -> None:
+def test_the_interval_applies_to_each_partition() -> None:
     ledger = Ledger()
     ledger.add(evaluation({"n1": 0, "n2": 0, "n3": 0, "n4": 0, "n5": 0}, offsets=[0, 3, 6, 7, 8]))
     ledger.add(evaluation({"m1": 0, "m2": 0}, partition=1, offsets=[1, 3]))

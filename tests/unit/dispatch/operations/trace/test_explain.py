@@ -286,7 +286,7 @@ WHY: dict[str, list[tuple[Evidence, str]]] = {
 
 
 @pytest.mark.parametrize(("outcome", "found", "why"), [(outcome, *each) for outcome in WHY for each in WHY[outcome]])
-def test_why(outcome: str, found: Evidence, why: str) -> None:
+def test_reasons_of_outcomes(outcome: str, found: Evidence, why: str) -> None:
     delivery = only(found, "s")
     assert delivery.outcome == outcome
     assert re.fullmatch(re.escape(why).replace(r"\.\.\.", ".*"), delivery.why)
@@ -343,7 +343,7 @@ def test_a_batch_matches_by_the_control_records_it_has_read() -> None:
     assert "had ended before" in only(evidence(control, evaluated=next_batch), "there").why
 
 
-def test_a_stamped_message_is_for_the_subscriptions_of_its_acceptance() -> None:
+def test_recipients_of_a_message_with_a_control_position() -> None:
     changes: list[ControlRecord] = [
         subscription("renewed", terminates_ms=ACCEPTED + 1),
         subscription("revived", terminates_ms=ACCEPTED),

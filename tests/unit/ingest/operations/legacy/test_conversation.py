@@ -1,7 +1,7 @@
-"""Conversations of old clients with the gateway: each form of a message, the strings they look for, and what is stored.
+"""Conversations of old clients with the gateway: all forms of messages, the strings in the answers, and the records.
 
-Messages come as elements or as text, in either namespace, in a WsnProcess or as plain operations. Of the pull points
-that clients make before they subscribe none is left behind.
+Messages are elements or text, in either namespace, in a WsnProcess or as plain operations. The pull points that
+clients create before a Subscribe are removed.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ PATHS = ["/wsnprocess", "/WSN/Broker/", "/WSN/CreatePullPoint"]
 
 @dataclass(frozen=True)
 class Form:
-    """A way to write a message."""
+    """A form of a message."""
 
     namespace: str = legacy.WSNT
     element: bool = False
 
     def post(self, parts: GatewayParts, message: str, path: str = "/wsnprocess/") -> str:
-        """The string result."""
+        """The result string."""
         body = wsn_process(self.named(message)) if self.element else legacy.wsn_process(self.named(message))
         return result(parts.post(body, path, Content_Type="text/xml"))
 
@@ -52,11 +52,11 @@ class Form:
 
 
 ESCAPED = Form()
-ask = ESCAPED.post
+send = ESCAPED.post
 
 
 def wsn_process(inside: str) -> bytes:
-    """A WsnProcess with elements in it."""
+    """A WsnProcess with child elements."""
     return soap.envelope(f'\n<o:WsnProcess xmlns:o="{legacy.SERVICE}">\n {inside}\n</o:WsnProcess>')
 
 
@@ -78,7 +78,7 @@ def namespace(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("name", ["", "\n a subscriber \n"])
-def test_a_subscriber_comes_and_goes(parts: GatewayParts, form: Form, name: str) -> None:
+def test_subscribe_and_unsubscribe(parts: GatewayParts, form: Form, name: str) -> None:
     endpoint = legacy.address_in(form.post(parts, legacy.create_pull_point(name)))
     assert endpoint.startswith("http://127.0.0.1:8080/wsn/pullpoints/")
     reference = form.post(parts, legacy.subscribe("\n all:alarm\n", f"\n {URL} ", f" {endpoint}\n"))
@@ -100,29 +100,29 @@ def test_a_subscriber_comes_and_goes(parts: GatewayParts, form: Form, name: str)
     assert form.post(parts, legacy.unsubscribe("all:alarm", URL)) == "faild"
 
 
-def test_clients_cut_the_address_out_of_the_whole_answer(parts: GatewayParts) -> None:
+def test_the_address_can_be_cut_out_of_the_answer(parts: GatewayParts) -> None:
     answer = parts.post(legacy.wsn_process(legacy.subscribe(ALARM, URL)), "/wsnprocess/")
     assert answer.headers[b"content-type"] == b"text/xml; charset=utf-8"
     assert legacy.address_in(html.unescape(answer.body.decode())) == only_subscription(parts).address
 
 
-def test_an_address_for_registration_only_is_never_pushed_to(parts: GatewayParts) -> None:
+def test_an_address_for_registration_only_gets_no_pushes(parts: GatewayParts) -> None:
     dummy = "http://localhost:12345/only/register/use"
-    ask(parts, legacy.subscribe(ALARM, dummy))
+    send(parts, legacy.subscribe(ALARM, dummy))
     assert len(list(parts.table.subscriptions())) == 1
     assert parts.table.match(TopicPath("all/alarm/alarm1")) == ()
-    assert ask(parts, legacy.unsubscribe(ALARM, dummy)) == "success"
+    assert send(parts, legacy.unsubscribe(ALARM, dummy)) == "success"
 
 
 def test_a_pull_point_as_the_consumer(parts: GatewayParts) -> None:
-    point = etree.fromstring(ask(parts, legacy.create_pull_point()))
+    point = etree.fromstring(send(parts, legacy.create_pull_point()))
     address = point[0].text or ""
     identifier = address.removeprefix("http://127.0.0.1:8080/wsn/pullpoints/")
     assert (point.tag, parts.pull_points.exists(identifier)) == (f"{{{legacy.WSNT}}}PullPoint", True)
-    assert "ns2:Address" in ask(parts, legacy.subscribe(ALARM, address))
+    assert "ns2:Address" in send(parts, legacy.subscribe(ALARM, address))
     assert (only_subscription(parts).pull_point, only_subscription(parts).form) == (identifier, "notify")
-    assert ask(parts, legacy.subscribe(ALARM, address)) == REPEATED
-    assert ask(parts, legacy.unsubscribe(ALARM, address)) == "success"
+    assert send(parts, legacy.subscribe(ALARM, address)) == REPEATED
+    assert send(parts, legacy.unsubscribe(ALARM, address)) == "success"
 
 
 ELEMENT = "<level a='1'><!-- c --><![CDATA[<]]></level>"
@@ -151,7 +151,7 @@ def test_notifications(parts: GatewayParts, form: Form) -> None:
         f"{legacy.create_pull_point()}text",
     ],
 )
-def test_anything_but_one_message_is_a_fault(parts: GatewayParts, inside: str) -> None:
+def test_other_contents_than_one_message_are_faults(parts: GatewayParts, inside: str) -> None:
     for body in (wsn_process(inside), legacy.wsn_process(inside)):
         answer = parts.post(body, "/wsnprocess")
         assert answer.status in (400, 500)
@@ -178,22 +178,22 @@ def test_an_incomplete_subscribe_is_refused_and_logged(
     assert parts.control.records == []
 
 
-def test_a_message_without_topic_is_on_the_default_one_or_refused(parts: GatewayParts) -> None:
+def test_the_default_topic(parts: GatewayParts) -> None:
     text = re.sub("<wsnt:Topic .*</wsnt:Topic>", "", legacy.notify(ALARM, "<x/>"))
     assert "no Topic" in parts.post(legacy.wsn_process(text), "/wsnprocess").reason
     parts = GatewayParts(topics=TopicSettings(default="all/other"))
-    assert ask(parts, text) == "success!"
+    assert send(parts, text) == "success!"
     assert [each.topic for each in parts.notifications.accepted] == ["all/other"]
 
 
-def test_any_address_of_ours_and_standard_operations_at_the_old_ones(parts: GatewayParts) -> None:
+def test_both_protocols_at_all_addresses(parts: GatewayParts) -> None:
     for path in (*PATHS, "/wsn/NotificationBroker", "/wsn/CreatePullPoint", "/wsn/subscriptions/x"):
-        assert ask(parts, legacy.notify(ALARM, "<x/>"), path) == "success!"
+        assert send(parts, legacy.notify(ALARM, "<x/>"), path) == "success!"
     assert parts.post(soap.envelope(soap.notify()), "/wsnprocess").status == 202
     assert parts.post(soap.envelope(soap.subscribe()), "/WSN/Broker/").status == 200
 
 
-def test_later_relatives_and_traces(parts: GatewayParts) -> None:
+def test_a_later_service_namespace_and_a_trace(parts: GatewayParts) -> None:
     trace, service = f"00-{'a' * 32}-{'b' * 16}-01", "http://edu.bupt.wangfu.module.wsnMgr.util.soap"
     answer = parts.post(legacy.wsn_process(legacy.notify(ALARM, "<x/>"), service), "/wsnprocess", traceparent=trace)
     assert answer.root.findtext(f".//{{{service}}}WsnProcessResponse") == "success!"
@@ -206,15 +206,15 @@ def delivered(attributes: str) -> str:
     return legacy.subscribe(ALARM, URL).replace("</wsnt:Subscribe>", around)
 
 
-def test_a_subscriber_may_ask_for_parts(parts: GatewayParts) -> None:
-    assert "ns2:Address" in ask(parts, delivered('FragmentBytes="3000"'))
+def test_a_subscriber_may_request_parts(parts: GatewayParts) -> None:
+    assert "ns2:Address" in send(parts, delivered('FragmentBytes="3000"'))
     made = only_subscription(parts)
     assert made.policy.fragment_bytes == 3_000
-    assert ask(parts, delivered('FragmentBytes="3000"')) == REPEATED
-    assert len(parts.control.records) == 1, "nothing has changed"
-    assert ask(parts, delivered('FragmentBytes="8000"')) == REPEATED
+    assert send(parts, delivered('FragmentBytes="3000"')) == REPEATED
+    assert len(parts.control.records) == 1, "no change"
+    assert send(parts, delivered('FragmentBytes="8000"')) == REPEATED
     assert (only_subscription(parts).id, only_subscription(parts).policy.fragment_bytes) == (made.id, 8_000)
-    assert ask(parts, legacy.unsubscribe(ALARM, URL)) == "success"
+    assert send(parts, legacy.unsubscribe(ALARM, URL)) == "success"
     for attributes in ('FragmentBytes="499"', 'FragmentBytes="many"', 'Order="strict"'):
         answer = parts.post(soap.envelope(delivered(attributes)), "/WSN/Broker")
         assert (answer.status in (400, 500), "p:Delivery" in answer.reason) == (True, True), attributes
@@ -222,9 +222,9 @@ def test_a_subscriber_may_ask_for_parts(parts: GatewayParts) -> None:
 
 
 @pytest.mark.parametrize(("routing", "split_bytes"), [("", 0), ("split", 3_000), ("everywhere split reliable", 3_000)])
-def test_topics_that_say_split_have_their_messages_split(parts: GatewayParts, routing: str, split_bytes: int) -> None:
+def test_messages_on_topics_with_split_are_split(parts: GatewayParts, routing: str, split_bytes: int) -> None:
     parts.table.apply(TopicRecord(TopicPath("all"), policy=TopicPolicy(routing=routing)), 0)
-    ask(parts, legacy.notify("all", "<x/>"))
+    send(parts, legacy.notify("all", "<x/>"))
     (message,) = parts.notifications.accepted
     assert (message.split_bytes, message.package) == (split_bytes, "0-0-1-0")
 
@@ -257,7 +257,7 @@ def test_a_plain_subscribe_with_a_subscriber_address(parts: GatewayParts, path: 
         (legacy.subscribe("a", URL).replace("</wsnt:F", "<wsnt:MessageContent/></wsnt:F"), "InvalidFilterFault"),
     ],
 )
-def test_faults_of_a_plain_subscribe_are_the_standards(parts: GatewayParts, message: str, fault: str) -> None:
+def test_faults_of_a_plain_subscribe(parts: GatewayParts, message: str, fault: str) -> None:
     assert parts.post(soap.envelope(message), "/wsnprocess").fault == fault
     assert parts.control.records == []
 
@@ -276,14 +276,14 @@ def plain_notify(
 @pytest.mark.parametrize(
     ("topic", "stored"), [("all:alarm:alarm1", "all/alarm/alarm1"), (" all :\nalarm ", "all/alarm"), ("a", "a")]
 )
-def test_a_plain_notify_may_name_a_colon_path(parts: GatewayParts, path: str, topic: str, stored: str) -> None:
+def test_colon_paths_in_a_plain_notify(parts: GatewayParts, path: str, topic: str, stored: str) -> None:
     assert parts.post(plain_notify(topic), path).status == 202
     assert [each.topic for each in parts.notifications.accepted] == [stored]
     if ":" in topic:
-        assert parts.post(plain_notify(topic)).fault == "InvalidTopicExpressionFault", "the cache is not for others"
+        assert parts.post(plain_notify(topic)).fault == "InvalidTopicExpressionFault", "no cache hit at other addresses"
 
 
-def test_a_declared_prefix_and_another_dialect_mean_what_they_say(parts: GatewayParts) -> None:
+def test_declared_prefixes_and_other_dialects(parts: GatewayParts) -> None:
     declared, full = 'xmlns:all="urn:t"', "http://docs.oasis-open.org/wsn/t-1/TopicExpression/Full"
     assert parts.post(plain_notify("all:alarm", declared=declared), "/wsnprocess").status == 202
     assert [each.topic for each in parts.notifications.accepted] == ["{urn:t}alarm"]
@@ -298,19 +298,19 @@ def test_a_plain_notify_in_the_other_namespace(parts: GatewayParts) -> None:
     (stored,) = parts.notifications.accepted
     assert (stored.topic, stored.payload) == ("all/alarm", payload.encode())
     assert f'xmlns:w="{legacy.WSNT}"'.encode() in stored.producer
-    assert parts.post(body).fault == "ActionNotSupported", "elsewhere it is another namespace"
+    assert parts.post(body).fault == "ActionNotSupported", "a foreign namespace at the standard's address"
 
 
-# Pull points that clients make before they subscribe.
+# Pull points that clients create before a Subscribe.
 
 
 def made(parts: GatewayParts, name: str = "") -> str:
     """The address of the pull point that CreatePullPoint returns."""
-    return legacy.address_in(ask(parts, legacy.create_pull_point(name)))
+    return legacy.address_in(send(parts, legacy.create_pull_point(name)))
 
 
 def subscribe(parts: GatewayParts, endpoint: str, topic: str = ALARM, url: str = URL) -> str:
-    return ask(parts, legacy.subscribe(topic, url, endpoint))
+    return send(parts, legacy.subscribe(topic, url, endpoint))
 
 
 def unsubscribe(parts: GatewayParts, to: str, path: str = "/wsnprocess") -> HttpAnswer:
@@ -334,7 +334,7 @@ def test_rounds_of_a_client_need_one_pull_point(name: str, ends_by: str) -> None
         assert subscribe(parts, made(parts)) == REPEATED
         assert len(parts.pull_points) == 0
         if ends_by == "envelope":
-            assert ask(parts, legacy.unsubscribe(ALARM, URL)) == "success"
+            assert send(parts, legacy.unsubscribe(ALARM, URL)) == "success"
         else:
             to = reference if ends_by == "reference" else endpoint
             path = urlsplit(endpoint).path if ends_by == "endpoint itself" else "/wsnprocess"
@@ -343,7 +343,7 @@ def test_rounds_of_a_client_need_one_pull_point(name: str, ends_by: str) -> None
 
 
 @pytest.mark.parametrize("namespace", [legacy.WSNT, f"{legacy.WSNT}/"])
-def test_plain_calls_leave_nothing_behind(namespace: str) -> None:
+def test_plain_calls_leave_no_records(namespace: str) -> None:
     def envelope(message: str) -> bytes:
         return soap.envelope(message.replace(f'"{legacy.WSNT}"', f'"{namespace}"'))
 
@@ -361,16 +361,16 @@ def test_a_name_keeps_its_endpoint(parts: GatewayParts) -> None:
     endpoint = made(parts, "one")
     assert made(parts, " \n one ") == endpoint != made(parts, "two")
 
-    async def at_once() -> str:
-        """The endpoint for the name while it is bound to a subscription."""
+    async def concurrently() -> str:
+        """The endpoint of the name, requested during the Subscribe that ends it."""
         bodies = (legacy.subscribe(ALARM, URL, endpoint), legacy.create_pull_point("one"))
         requests = [parts.request("POST", "/wsnprocess", legacy.wsn_process(body)) for body in bodies]
-        _, asked = await asyncio.gather(*requests)
-        return legacy.address_in(asked.root.findtext(".//{*}WsnProcessResponse") or "")
+        _, answer = await asyncio.gather(*requests)
+        return legacy.address_in(answer.root.findtext(".//{*}WsnProcessResponse") or "")
 
-    assert asyncio.run(at_once()) == endpoint
+    assert asyncio.run(concurrently()) == endpoint
     assert (len(parts.pull_points), only_subscription(parts).consumer.address) == (1, URL)
-    # A client that was started again, and has forgotten everything.
+    # A restarted client without its state.
     assert made(parts, "one") == endpoint
     assert subscribe(parts, endpoint) == REPEATED
     subscribe(parts, endpoint, "all:other")
@@ -380,7 +380,7 @@ def test_a_name_keeps_its_endpoint(parts: GatewayParts) -> None:
     assert unsubscribe(parts, endpoint).fault == "ResourceUnknownFault"
     again = made(parts, "one")
     assert again != endpoint
-    # Another subscriber of the same name: neither ends the other's subscription.
+    # Another subscriber with the same name: neither can end the other's subscription.
     subscribe(parts, again)
     subscribe(parts, again, url="http://other:9002/")
     answer = unsubscribe(parts, again)
@@ -403,7 +403,7 @@ def test_unused_pull_points_expire() -> None:
     endpoint, named = made(parts), made(parts, "named")
     parts.later(seconds=59)
     expire(parts)
-    assert made(parts, "named") == named  # that is use
+    assert made(parts, "named") == named  # a use
     parts.later(seconds=1)
     expire(parts)
     assert [parts.pull_points.exists(each.rpartition("/")[2]) for each in (endpoint, named)] == [False, True]
@@ -417,12 +417,12 @@ def test_unused_pull_points_expire() -> None:
 
     asyncio.run(until_there_is_none())
     assert live(parts.control.records) == set()
-    # A slow client: the address goes on as one of its subscription.
+    # A slow client: the endpoint continues as that of its subscription.
     subscribe(parts, endpoint)
     assert unsubscribe(parts, endpoint).status == 200
 
 
-def test_pull_points_in_use_and_those_of_the_standard_last(parts: GatewayParts) -> None:
+def test_used_and_standard_pull_points_do_not_expire(parts: GatewayParts) -> None:
     def get_messages(address: str) -> int:
         return parts.post(soap.envelope("<wsnt:GetMessages/>"), urlsplit(address).path).status
 
@@ -437,19 +437,19 @@ def test_pull_points_in_use_and_those_of_the_standard_last(parts: GatewayParts) 
     committed = len(parts.control.records)
     parts.later(days=1)
 
-    async def meanwhile() -> None:
+    async def expire_while_locked() -> None:
         async with parts.gateway.locks.hold(("pull point", locked.rpartition("/")[2])):
             await pull_points.end_unused(parts.gateway)
 
-    asyncio.run(meanwhile())
+    asyncio.run(expire_while_locked())
     assert [get_messages(each) for each in (fetched, filled, of_an_old_one, standard)] == [200] * 4
     assert len(parts.control.records) == committed
     subscribe(parts, fetched)
-    assert len(parts.pull_points) == 5, "nor does a Subscribe end it"
+    assert len(parts.pull_points) == 5, "Subscribe does not end it"
 
 
 @pytest.mark.long
-def test_churn_leaves_everything_as_it_was() -> None:
+def test_memory_after_many_rounds() -> None:
     parts = GatewayParts(GatewaySettings(pull_points=3))
 
     async def call(message: str) -> str:
@@ -462,7 +462,7 @@ def test_churn_leaves_everything_as_it_was() -> None:
             await call(legacy.subscribe(ALARM, URL, endpoint))
             ended = await parts.request("POST", "/wsnprocess/", legacy.plain_unsubscribe(endpoint))
             assert ended.status == 200
-            parts.control.records.clear()  # the log of these tests is a list
+            parts.control.records.clear()  # the log is a list
         gc.collect()
 
     asyncio.run(rounds(500))
@@ -475,4 +475,4 @@ def test_churn_leaves_everything_as_it_was() -> None:
     assert len(parts.pull_points) == len(parts.pull_points.endpoints) == len(parts.gateway.locks) == 0
     assert not list(parts.table.subscriptions())
     assert not any(vars(parts.pull_points.endpoints).values())
-    assert grown < 50_000, "ten bytes for each round"
+    assert grown < 50_000, "ten bytes per round"

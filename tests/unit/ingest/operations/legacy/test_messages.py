@@ -1,4 +1,4 @@
-"""From the text of an old client to a request: what old clients do to XML is undone, and nothing else is changed."""
+"""Messages of old clients, read as requests: defects in their XML are corrected, the rest is unchanged."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_bare_ampersands_are_escaped(text: str, escaped: str) -> None:
     assert with_escaped_ampersands(text) == escaped
 
 
-def test_mended_texts() -> None:
+def test_corrected_texts() -> None:
     for text in ("告警 alarm", "é", "naïve 5 €", "Grüße"):
-        assert decoded_once(text.encode().decode("latin-1")) == text, "it was encoded twice"
+        assert decoded_once(text.encode().decode("latin-1")) == text, "encoded twice"
     root, document = parse('<w:N xmlns:w="urn:w"><w:Message>1 < 2 & <b>3</w:Message></w:N>')
     assert root[0].text == etree.fromstring(document)[0].text == "1 < 2 & <b>3"
     root, _ = parse('\ufeff <?xml version="1.0" encoding="GBK"?><a>é</a>')
@@ -78,9 +78,9 @@ def test_text_with_bare_ampersands_is_read_back(text: str) -> None:
     ],
 )
 def test_content_becomes_one_element(content: str, payload: bytes) -> None:
-    asked = read(legacy.notify("a", content))
-    assert isinstance(asked, Notify)
-    assert asked.messages[0].payload == payload
+    request = read(legacy.notify("a", content))
+    assert isinstance(request, Notify)
+    assert request.messages[0].payload == payload
 
 
 def in_notify(*messages: str) -> str:
@@ -90,11 +90,11 @@ def in_notify(*messages: str) -> str:
 @pytest.mark.parametrize("content", ["<a>cut off", "</a> & <", "R&am", "p;D ", "<![CDATA[ x", "", "<whole/>", " \n"])
 def test_a_part_keeps_its_content_unchanged(content: str) -> None:
     for text in (legacy.notify("a", content, "1-1-0-4"), in_notify(legacy.notify("a", content, "1-1-0-4"))):
-        asked = read(text)
-        assert isinstance(asked, MessagePart)
-        assert (asked.topic, asked.identification) == ("a", "10481519:1")
-        assert (asked.fragment, asked.content) == (Fragment(part=True, more=True, number=4), content)
-        assert asked.namespaces["wsnt"] == legacy.WSNT
+        request = read(text)
+        assert isinstance(request, MessagePart)
+        assert (request.topic, request.identification) == ("a", "10481519:1")
+        assert (request.fragment, request.content) == (Fragment(part=True, more=True, number=4), content)
+        assert request.namespaces["wsnt"] == legacy.WSNT
 
 
 def element(inside: str, name: str) -> str:
@@ -102,7 +102,7 @@ def element(inside: str, name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "words"),
     [
         ("<Subscribe/>", "not Subscribe"),
         (element("", "Renew"), "Renew"),
@@ -116,6 +116,6 @@ def element(inside: str, name: str) -> str:
         *((legacy.notify("a", "", text), "not of the form") for text in ("2-0-0-0", "0-0-1", "0-0-1-\u0660", "x")),
     ],
 )
-def test_refused_requests(text: str, says: str) -> None:
-    with pytest.raises(InvalidRequest, match=says):
+def test_refused_requests(text: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
         read(text)

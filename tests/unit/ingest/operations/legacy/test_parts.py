@@ -1,4 +1,4 @@
-"""Messages in parts: put together once, whichever gateway does it, or given up with a record of it."""
+"""Messages in parts: assembled once, by any gateway, or given up with a record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.gateway_parts import GatewayParts, HttpAnswer
 
 CONTENT = "<alarm>" + "".join(f"<n v='{number}'>R&amp;D é告</n>" for number in range(8)) + "</alarm>"
 TEXTS = legacy.in_parts("a", CONTENT, 100)
-AWAY = InfrastructureError("Kafka is away", 1)
+AWAY = InfrastructureError("Kafka is unavailable", 1)
 
 
 def send(parts: GatewayParts, text: str) -> HttpAnswer:
@@ -34,10 +34,10 @@ def taken(parts: GatewayParts, *texts: str) -> None:
         assert answer.text("WsnProcessResponse") == "success!"
 
 
-def refused(parts: GatewayParts, text: str, says: str, fault: str = "Client") -> None:
+def refused(parts: GatewayParts, text: str, words: str, fault: str = "Client") -> None:
     before = len(parts.parts.records)
     answer = send(parts, text)
-    assert (answer.status, answer.fault, says in answer.reason) == (500, fault, True), answer.reason
+    assert (answer.status, answer.fault, words in answer.reason) == (500, fault, True), answer.reason
     assert not any(isinstance(each, StoredPart) for each in parts.parts.records[before:]), "nothing is stored"
 
 
@@ -46,7 +46,7 @@ def stored(parts: GatewayParts) -> list[bytes]:
 
 
 def look(parts: GatewayParts, after_s: float = 0) -> None:
-    """The duty of the gateway with the lease, after a while."""
+    """The duty of the gateway with the lease, after this time."""
     parts.parts.clock += after_s
     parts.later(seconds=after_s)
     asyncio.run(legacy_parts.maintain(parts.gateway))
@@ -58,7 +58,7 @@ def given_up(parts: GatewayParts) -> list[GivenUp]:
 
 @pytest.mark.parametrize("size", [2, 7, 50, 150, 400])
 def test_parts_in_any_order_and_repeated(parts: GatewayParts, size: int) -> None:
-    """Cut anywhere between characters: in a tag, in a reference."""
+    """Split between any characters: also in a tag or a reference."""
     texts = legacy.in_parts("all:alarm", CONTENT, size)
     random.Random(size).shuffle(texts)
     for number, text in enumerate(texts):
@@ -68,11 +68,11 @@ def test_parts_in_any_order_and_repeated(parts: GatewayParts, size: int) -> None
     assert (message.topic, message.type, message.package) == ("all/alarm", "alarm", "")
     assert isinstance(parts.parts.records[-1], Assembled)
     taken(parts, *texts)
-    assert stored(parts) == [CONTENT.encode()], "repetitions begin nothing new"
+    assert stored(parts) == [CONTENT.encode()], "repetitions are ignored"
     assert (len(parts.parts.messages.open), parts.parts.messages.bytes) == (0, 0)
     parts.later(minutes=3)
     taken(parts, *texts)
-    assert stored(parts) == [CONTENT.encode()] * 2, "after a while it is a new message"
+    assert stored(parts) == [CONTENT.encode()] * 2, "later it is a new message"
 
 
 def test_text_prefixes_and_parts_as_elements(parts: GatewayParts) -> None:
@@ -87,7 +87,7 @@ def test_text_prefixes_and_parts_as_elements(parts: GatewayParts) -> None:
     assert element == b'<o:a xmlns:o="urn:o"><o:b/></o:a>'
 
 
-def test_ids_do_not_depend_on_the_gateway_and_sort_by_time() -> None:
+def test_ids_are_deterministic_and_sort_by_time() -> None:
     ids = []
     for _ in range(2):
         parts = GatewayParts()
@@ -95,7 +95,7 @@ def test_ids_do_not_depend_on_the_gateway_and_sort_by_time() -> None:
         first, second = parts.notifications.accepted
         ids.append(first.id)
         assert (len(first.id), first.id[12], first.id[16] in "89ab") == (32, "7", True)
-        assert first.id < second.id, "made by a clock that stands in 2026"
+        assert first.id < second.id, "the clock of the test is in 2026"
     assert ids[0] == ids[1]
 
 
@@ -107,7 +107,7 @@ def test_parts_that_may_be_delivered_alone_are_notifications(parts: GatewayParts
 
 
 @pytest.mark.parametrize(
-    ("before", "part", "says"),
+    ("before", "part", "words"),
     [
         ("1-0-0-2", "1-0-0-3", "part 2 was the last one"),
         ("1-0-0-2", "1-1-0-3", "part 2 was the last one"),
@@ -117,9 +117,9 @@ def test_parts_that_may_be_delivered_alone_are_notifications(parts: GatewayParts
         ("1-1-0-0", "1-1-1-1", "may not be delivered alone"),
     ],
 )
-def test_contradictory_parts(parts: GatewayParts, before: str, part: str, says: str) -> None:
+def test_contradictory_parts(parts: GatewayParts, before: str, part: str, words: str) -> None:
     taken(parts, legacy.notify("a", "same", before))
-    refused(parts, legacy.notify("a", "same", part), says)
+    refused(parts, legacy.notify("a", "same", part), words)
     assert not parts.notifications.accepted
 
 
@@ -137,8 +137,8 @@ def test_too_large_messages_are_given_up(max_bytes: int, names: str) -> None:
     parts = GatewayParts(GatewaySettings(max_body_bytes=2_048), fragments=FragmentSettings(max_bytes=max_bytes))
     taken(parts, *(legacy.notify("a", "x" * 600, f"1-1-0-{number}") for number in range(3)))
     refused(parts, legacy.notify("a", "x" * 600, "1-0-0-3"), f"{names} is 20")
-    (told,) = given_up(parts)
-    assert (told.reason, told.had, told.missing, told.bytes) == ("size", "0-2", "3-", 1_800)
+    (record,) = given_up(parts)
+    assert (record.reason, record.had, record.missing, record.bytes) == ("size", "0-2", "3-", 1_800)
     assert not parts.parts.messages.open
 
 
@@ -147,16 +147,16 @@ def test_messages_that_lack_parts_are_given_up() -> None:
     for number in (0, 1, 4, 7):
         taken(parts, legacy.notify("all:alarm", "x", f"1-1-0-{number}", "me:9"))
         look(parts, after_s=20)
-    assert not given_up(parts), "each part began the time again"
+    assert not given_up(parts), "each part restarts the time-out"
     look(parts, after_s=10)
-    (told,) = given_up(parts)
-    assert (told.identification, told.topic, told.reason) == ("me:9", "all/alarm", "time")
-    assert (told.had, told.missing, told.bytes) == ("0-1 4 7", "2-3 5-6 8-", 4)
+    (record,) = given_up(parts)
+    assert (record.identification, record.topic, record.reason) == ("me:9", "all/alarm", "time")
+    assert (record.had, record.missing, record.bytes) == ("0-1 4 7", "2-3 5-6 8-", 4)
     look(parts)
     assert len(given_up(parts)) == 1
     taken(parts, *(legacy.notify("all:alarm", "x", f"1-{number < 1:d}-0-{number}", "me:9") for number in range(2)))
-    assert len(parts.notifications.accepted) == 1, "the publisher may begin again"
-    # Parts are kept for an hour: longer it is not waited for, though parts arrive.
+    assert len(parts.notifications.accepted) == 1, "the publisher may repeat the message"
+    # Parts are kept for an hour: an older message is given up, though parts arrive.
     taken(parts, legacy.notify("a", "x", "1-1-0-0"))
     parts.later(minutes=51)
     taken(parts, legacy.notify("a", "x", "1-1-0-2"))
@@ -164,51 +164,47 @@ def test_messages_that_lack_parts_are_given_up() -> None:
     assert [each.reason for each in given_up(parts)] == ["time", "time"]
 
 
-def test_another_gateway_assembles_after_a_crash_before_it(
-    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def dies(*_: Any) -> None:
+def test_another_gateway_assembles_after_a_crash(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: Any) -> None:
         raise AWAY
 
     taken(parts, *TEXTS[:-1])
     at = parts.now
     with monkeypatch.context() as patch:
-        patch.setattr(legacy_parts, "assemble", dies)
+        patch.setattr(legacy_parts, "assemble", fails)
         assert send(parts, TEXTS[-1]).status == 503
     look(parts, after_s=4)
-    assert not stored(parts), "it is left to the gateway that has completed it"
+    assert not stored(parts), "left to the gateway with the last part"
     look(parts, after_s=1)
     look(parts)
     assert stored(parts) == [CONTENT.encode()]
-    assert parts.notifications.accepted[0].accepted_ms == at.timestamp() * 1000, "the age counts from the last part"
+    assert parts.notifications.accepted[0].accepted_ms == at.timestamp() * 1000, "accepted with the last part"
 
 
-def test_a_crash_between_storing_and_recording_it_keeps_the_id(
-    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_id_after_a_crash_before_the_record(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = parts.parts.commit
 
-    async def dies(records: Sequence[Any]) -> int:
+    async def fails(records: Sequence[Any]) -> int:
         if isinstance(records[0], Assembled):
             raise AWAY
         return await commit(records)
 
     taken(parts, *TEXTS[:-1])
     with monkeypatch.context() as patch:
-        patch.setattr(parts.parts, "commit", dies)
+        patch.setattr(parts.parts, "commit", fails)
         assert send(parts, TEXTS[-1]).status == 503
     look(parts, after_s=5)
     first, second = parts.notifications.accepted
     assert (first.id, first.payload) == (second.id, second.payload)
 
 
-def test_while_it_cannot_be_stored_it_is_tried_again_until_parts_are_lost(parts: GatewayParts) -> None:
+def test_storing_is_repeated_until_parts_are_lost(parts: GatewayParts) -> None:
     parts.notifications.error = AWAY
     taken(parts, *TEXTS[:-1])
     assert send(parts, TEXTS[-1]).status == 503
     parts.notifications.error = None
     taken(parts, TEXTS[0])
-    assert stored(parts) == [CONTENT.encode()], "by a repeated part"
+    assert stored(parts) == [CONTENT.encode()], "after a repeated part"
     parts.notifications.error = AWAY
     for text in legacy.in_parts("a", CONTENT, 100, identification="i:2"):
         send(parts, text)
@@ -219,21 +215,19 @@ def test_while_it_cannot_be_stored_it_is_tried_again_until_parts_are_lost(parts:
     assert not parts.parts.messages.complete
 
 
-def test_an_unacceptable_whole_is_given_up_and_the_last_sender_is_answered() -> None:
+def test_an_invalid_assembled_message_is_given_up() -> None:
     parts = GatewayParts(GatewaySettings(max_elements=1_000))
     texts = legacy.in_parts("a", "<r>" + "<x/>" * 1_100 + "</r>", 900)
     taken(parts, *texts[:-1])
     answer = send(parts, texts[-1])
     assert (answer.status >= 400, "elements" in answer.reason) == (True, True)
-    (told,) = given_up(parts)
-    assert (told.reason, told.missing, "elements" in told.detail) == ("content", "", True)
+    (record,) = given_up(parts)
+    assert (record.reason, record.missing, "elements" in record.detail) == ("content", "", True)
     look(parts)
     assert not stored(parts)
 
 
-def test_a_message_whose_parts_have_left_the_log_is_given_up(
-    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_with_expired_parts_is_given_up(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> None:
     async def half(message: Any) -> list[StoredPart]:
         return [each for each in parts.parts.records[:1] if isinstance(each, StoredPart)]
 

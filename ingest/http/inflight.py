@@ -65,8 +65,8 @@ class FreedMemory:
 SMALL: Final = limits.SMALL_REQUEST
 """A body up to this is read without a reservation, and parsed on the event loop.
 
-A request that carries no notifications may have no more: what a Subscribe says is kept in the memory of every process,
-and what any of them says is walked through element by element.
+A request without notifications may have no more: the contents of a Subscribe are in the memory of every process, and
+those of any such request are read element by element.
 """
 
 RESERVATION: Final = "arborcast.reservation"

@@ -266,7 +266,7 @@ class Operation:
     handler: Handler
     kinds: frozenset[Kind]
     carries_messages: bool = False
-    """Whether a request may be as large as a body may; others are small, and what they say is walked through."""
+    """Whether a request may be as large as a body may; others are small, and read element by element."""
 
 
 def check_room(gateway: Gateway, owner: str, held: int, there: int, limit: int, what: str, fault: str) -> None:

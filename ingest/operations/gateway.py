@@ -63,7 +63,9 @@ class NotificationSink(Protocol):
 class CurrentMessages(Protocol):
     """Where the current messages of topics are; see RetainedMessages."""
 
-    async def topics(self, matches: Callable[[TopicPath], bool]) -> list[TopicPath]: ...
+    async def topics(
+        self, matches: Callable[[TopicPath], bool], among: Sequence[TopicPath] | None = None
+    ) -> list[TopicPath]: ...
 
     async def latest(self, paths: Sequence[TopicPath]) -> list[Notification]: ...
 

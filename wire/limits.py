@@ -65,9 +65,7 @@ REFERENCE: Final = Limit(
 CREDENTIALS: Final = Limit(8 * _KIB, "bytes of the credentials that pushes carry")
 
 # Subscriptions.
-FILTERS: Final = Limit(
-    256 * _KIB, "characters of the filters of a subscription, or the topics of a registration, each with its namespaces"
-)
+FILTERS: Final = Limit(256 * _KIB, "characters of all expressions of a request, each with its namespaces")
 CONDITIONS: Final = Limit(16, "`wsnt:MessageContent`, and as many `wsnt:ProducerProperties`, of one Filter")
 TYPES: Final = Limit(64, "types in a `p:MessageType`")
 ATTEMPTS: Final = Limit(1_000, "`MaximumAttempts`")

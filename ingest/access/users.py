@@ -127,7 +127,7 @@ class FileUsers:
                 raise ConfigError(no_users(path)) from error
             raise
         # An unknown user takes as long as a known one, so that the time does not reveal names.
-        self._unknown_hash = hash_password("nobody")
+        self._unknown_hash = hash_password("unknown")
 
     def check(self, name: str, password: str) -> Identity | None:
         user = self._users.value.get(name)

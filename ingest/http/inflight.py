@@ -65,8 +65,8 @@ class FreedMemory:
 SMALL: Final = limits.SMALL_REQUEST
 """A body up to this is read without a reservation, and parsed on the event loop.
 
-Requests without notifications may not be larger: subscriptions are in the memory of every process, and the elements of
-these requests are processed one by one.
+A request without notifications may have no more: the contents of a Subscribe are in the memory of every process, and
+those of any such request are read element by element.
 """
 
 RESERVATION: Final = "arborcast.reservation"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -20,6 +21,7 @@ from arborcast.ingest.addresses import FACTORIES, Target
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, reply_of
 from arborcast.topic_model.expressions import XPathPattern, compile_normal
 from arborcast.topic_model.namespaces import ACTION_BW, CURRENT_MESSAGE, WSNT, wsnt
+from arborcast.topic_model.patterns.patterns import Pattern
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.routing.history import standing
@@ -70,12 +72,15 @@ class RetainedMessages:
             else:
                 return
 
-    async def topics(self, matches: Callable[[TopicPath], bool]) -> list[TopicPath]:
-        """The topics with a current message that `matches` accepts; it is called in another thread.
+    async def topics(
+        self, matches: Callable[[TopicPath], bool], among: Sequence[TopicPath] | None = None
+    ) -> list[TopicPath]:
+        """The topics with a current message that `matches` accepts, `among` these or all; it is called in another
+        thread.
 
         Raises InfrastructureError.
         """
-        return await self._run(lambda: self._matching(matches))
+        return await self._run(lambda: self._matching(matches, among))
 
     async def latest(self, paths: Sequence[TopicPath]) -> list[Notification]:
         """The current messages of these topics, in the order of acceptance; topics without one are omitted.
@@ -101,9 +106,9 @@ class RetainedMessages:
         else:
             self._offsets.pop(path, None)
 
-    def _matching(self, matches: Callable[[TopicPath], bool]) -> list[TopicPath]:
+    def _matching(self, matches: Callable[[TopicPath], bool], among: Sequence[TopicPath] | None) -> list[TopicPath]:
         self._follower.read_to_end(self._timeout_s)
-        return [path for path in self._offsets if matches(path)]
+        return [path for path in (self._offsets if among is None else among) if path in self._offsets and matches(path)]
 
     def _latest(self, paths: Sequence[TopicPath]) -> list[Notification]:
         for _ in range(_ATTEMPTS):
@@ -117,6 +122,9 @@ class RetainedMessages:
 
 # Maximum number of current messages in memory at a time.
 _AT_A_TIME = 16
+
+# Topics of a subscription that are checked for a current message instead of all topics with one: some milliseconds.
+_FEW = 2_000
 
 
 async def get_current_message(gateway: Gateway, request: Request, _target: Target) -> Reply:
@@ -199,8 +207,19 @@ async def send_current_messages(gateway: Gateway, subscription: Subscription, si
 
 async def _topics_with_message(gateway: Gateway, subscription: Subscription) -> list[TopicPath]:
     tree = gateway.table.topics
-    paths = await gateway.retained.topics(topic_matcher(subscription.topics, tree))
+    paths = await gateway.retained.topics(topic_matcher(subscription.topics, tree), _few(subscription.topics, tree))
     return [path for path in paths if path in tree and gateway.retains(path)]
+
+
+def _few(topics: Iterable[TopicFilter], tree: TopicTree) -> list[TopicPath] | None:
+    """The topics that one of these selects, if it selects few and they are found without a search; None otherwise."""
+    for each in topics:
+        pattern = compile_normal(each.normal)
+        if isinstance(pattern, Pattern) and not any(one.rest for one in pattern.alternatives):
+            found = [*islice(tree.select(pattern), _FEW + 1)]
+            if len(found) <= _FEW:
+                return found
+    return None
 
 
 def topic_matcher(topics: Iterable[TopicFilter], tree: TopicTree) -> Callable[[TopicPath], bool]:

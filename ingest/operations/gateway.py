@@ -63,7 +63,9 @@ class NotificationSink(Protocol):
 class CurrentMessages(Protocol):
     """Where the current messages of topics are; see RetainedMessages."""
 
-    async def topics(self, matches: Callable[[TopicPath], bool]) -> list[TopicPath]: ...
+    async def topics(
+        self, matches: Callable[[TopicPath], bool], among: Sequence[TopicPath] | None = None
+    ) -> list[TopicPath]: ...
 
     async def latest(self, paths: Sequence[TopicPath]) -> list[Notification]: ...
 
@@ -266,8 +268,7 @@ class Operation:
     handler: Handler
     kinds: frozenset[Kind]
     carries_messages: bool = False
-    """Whether a request may have the size of the largest body; others are small, since their elements are processed one
-    by one."""
+    """Whether a request may be as large as a body may; others are small, and read element by element."""
 
 
 def check_room(gateway: Gateway, owner: str, held: int, there: int, limit: int, what: str, fault: str) -> None:

@@ -1,4 +1,4 @@
-"""POST /publish/TOPIC: a notification without SOAP, for curl and for whatever can send XML or JSON.
+"""POST /publish/TOPIC: a notification without SOAP, for curl and other clients that send XML or JSON.
 
 The body is the payload: one XML element, or JSON, which travels as text in the element that loose content has
 (`topic_model.legacy_content`). From there on it is a Notify with one message: the same rights, bounds and log.
@@ -164,4 +164,4 @@ def refused(error: PeerError | InfrastructureError) -> Answer:
 
 
 DEFECT = Answer(500, b"internal error\n", _TEXT)
-"""The answer to an unexpected error of ours."""
+"""The answer to an unexpected error of the engine."""

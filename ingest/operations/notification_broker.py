@@ -191,7 +191,7 @@ async def _read_notify(
             messages += 1
             topic, payload, producer, kind = _read_message(message, node, source, messages, topics, old=old)
             if topic is None and message.find(f"{_CONTENT}/{dsub.SUBMITTED}") is not None:
-                notifications += _submitted(gateway, request, payload, producer)
+                notifications += await _submitted(gateway, request, payload, producer)
                 continue
             if topic is None and gateway.default_topic is not None:
                 topic = PublishedTopic(gateway.default_topic, "")
@@ -207,11 +207,12 @@ async def _read_notify(
     return notifications, messages
 
 
-def _submitted(gateway: Gateway, request: Request, payload: bytes, producer: bytes) -> list[Notification]:
+async def _submitted(gateway: Gateway, request: Request, payload: bytes, producer: bytes) -> list[Notification]:
     """Notifications of a hospital's registry, which publishes without a topic; a Notify has one such message."""
     if sum(1 for _ in request.operation.iterchildren(_MESSAGE)) != 1:
         raise InvalidRequest("a lcm:SubmitObjectsRequest without a wsnt:Topic must be the only message of its Notify")
     message_id = request.addressing.message_id if request.addressing is not None else ""
+    found = await publishing.in_thread_if_large(len(payload), dsub.published, payload)
     return [
         Notification(
             gateway.ids.next(),
@@ -224,7 +225,7 @@ def _submitted(gateway: Gateway, request: Request, payload: bytes, producer: byt
             subject=each.subject,
             type=dsub.SUBMITTED,
         )
-        for each in dsub.published(payload)
+        for each in found
     ]
 
 

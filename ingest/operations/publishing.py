@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 from xml.sax.saxutils import escape
 
 import msgspec
@@ -37,6 +37,9 @@ from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import ConsumerRefused, InvalidRequest, NotRegistered
 from arborcast.wire.xml_reading import memory_to_read
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Bytes of a payload that is written as canonical XML, which is done on the event loop: a few milliseconds. libxml2's
 # time grows with the square of the namespace declarations.
@@ -83,6 +86,11 @@ class Checked(NamedTuple):
     publications: Mapping[str, Publication]
     owner: str
     accepted_ms: int | None
+
+
+async def in_thread_if_large(size: int, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """The result of `work`, which reads this number of bytes: many would block the event loop."""
+    return work(*arguments, **named) if size <= SMALL else await asyncio.to_thread(work, *arguments, **named)
 
 
 def read_payload(payload: bytes, content_type: bytes = b"", what: str = "the payload") -> Request:
@@ -148,10 +156,7 @@ async def check_message(
     try:
         if not inflight.take(reservation, memory_to_read(payload, gateway.settings.max_elements)):
             raise inflight.no_memory()
-        if len(payload) <= SMALL:
-            request = read_payload(payload)
-        else:
-            request = await asyncio.to_thread(read_payload, payload)
+        request = await in_thread_if_large(len(payload), read_payload, payload)
     finally:
         reservation.release()
     notification = notification_of(gateway, topic, request, producer=producer, message_id=message_id)

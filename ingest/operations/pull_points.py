@@ -46,8 +46,8 @@ PULL = "urn:arborcast:pull"
 # The meaning of an absent or zero MaximumNumber in Apache CXF.
 _MAXIMUM_NUMBER = 256
 
-# The name of a queue of CXF's client: another request with the name returns the same pull point. Clients of HPwsn write
-# the name as text.
+# CXF's client names a queue that outlives it so: a second request for the name returns the same pull point. Clients of
+# HPwsn write the name as text.
 _NAME_ATTRIBUTE = "pullPointQueueName"
 
 # Ends per append.
@@ -224,7 +224,7 @@ async def _create(gateway: Gateway, name: str, owner: str, until_ms: int) -> Pul
     await gateway.changes.commit([created])
     first = gateway.pull_points.named(name, owner) if name else created
     if first is not None and first.id != identifier:
-        # Another gateway had the same wish at the same time.
+        # Another gateway has created one of this name at the same time.
         await end_pull_point(gateway, identifier)
         return first
     return created

@@ -174,7 +174,7 @@ def subscription_of(
     if events and request.consumer is not None and request.consumer.reference_parameters:
         raise UnsupportedPolicy(
             "with p:CloudEvents a push has no SOAP header for the ReferenceParameters of the ConsumerReference: put "
-            "what they say into its address",
+            "their contents into its address",
             (CLOUD_EVENTS,),
         )
     if request.consumer is None:

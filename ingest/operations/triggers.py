@@ -68,7 +68,7 @@ async def create_trigger(gateway: Gateway, request: Request, target: Target) -> 
         try:
             _check_free(gateway, trigger.name, made.id)
         except InvalidRequest:
-            # Another gateway had the same wish at the same time.
+            # Another gateway has created one of this name at the same time.
             await gateway.changes.commit(ending_trigger(made.id, "removed", times.to_ms(gateway.now())))
             raise
     return reply_of(("p", ARBORCAST_POLICY, f"{_CREATE}Response"), attributes=f' Id="{made.id}"')

@@ -166,9 +166,9 @@ class ServiceDescriptions:
         described = ""
         for kind, (service, port_types) in services.items():
             where = _RESOURCES.get(kind) if whole else None
-            says = f"<wsdl:documentation>Set the address in {where}.</wsdl:documentation>" if where else ""
+            note = f"<wsdl:documentation>Set the address in {where}.</wsdl:documentation>" if where else ""
             ports = _ports(service, [name for _, name in port_types], address, named)
-            described += f'<wsdl:service name="{service}">{says}{ports}</wsdl:service>\n'
+            described += f'<wsdl:service name="{service}">{note}{ports}</wsdl:service>\n'
         return (
             f'<?xml version="1.0" encoding="UTF-8"?>\n<wsdl:definitions xmlns:wsdl="{_WSDL}" xmlns:tns="{NAMESPACE}"'
             f'{prefixes} name="{services[target.kind][0]}" targetNamespace="{NAMESPACE}">\n{imports}\n{bindings}\n'

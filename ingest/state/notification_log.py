@@ -169,8 +169,8 @@ class NotificationLog:
         self._ended = False
         self.unacknowledged_bytes = 0
         self.acknowledged: Callable[[int, float], object] = lambda _count, _seconds: None
-        """Called for every stored request with the number of its new notifications and the seconds it took. Current
-        messages that are stored again for later subscribers are not new."""
+        """Called for every request when its notifications are stored, with the number of new ones and the seconds it
+        took. A current message that is stored again for a new subscriber is not new."""
 
     @property
     def connected(self) -> bool:
@@ -301,7 +301,7 @@ class NotificationLog:
             logger.info("notifications are accepted")
 
     def _find_producer(self) -> None:
-        # With metadata of the topics `send` does not wait on the event loop.
+        # With the partitions of both topics `send` does not wait for them on the event loop.
         names = self._kafka.topic("notifications"), self._kafka.topic("retained")
         producer, (partitions, _) = producer_for(self._kafka, names, make_loop_producer)
         with self._ending:

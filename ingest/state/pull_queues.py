@@ -237,7 +237,7 @@ class PullQueues:
         self.delivered = 0
         """How many messages were handed out and settled here."""
         self.expired = 0
-        """How many were not, because their publishers did not want them handed out any more."""
+        """How many were not, because their validity had ended."""
 
     @property
     def waiting_clients(self) -> int:

@@ -111,8 +111,11 @@ class CurrentMessageList:
 
     log: NotificationList
 
-    async def topics(self, matches: Callable[[TopicPath], bool]) -> list[TopicPath]:
-        return [path for path in self.log.current if matches(path)]
+    async def topics(
+        self, matches: Callable[[TopicPath], bool], among: Sequence[TopicPath] | None = None
+    ) -> list[TopicPath]:
+        current = self.log.current
+        return [path for path in (current if among is None else among) if path in current and matches(path)]
 
     async def latest(self, paths: Sequence[TopicPath]) -> list[Notification]:
         return [self.log.current[path] for path in paths if path in self.log.current]

@@ -16,8 +16,8 @@ topic set, invalid parts, Kafka away) are SOAP faults.
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from contextlib import AsyncExitStack
 
 from arborcast.core.errors import PeerError
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
@@ -29,7 +29,13 @@ from arborcast.ingest.http.inflight import SMALL
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply
 from arborcast.ingest.operations.legacy import messages, parts
 from arborcast.ingest.operations.legacy.messages import CreatePullPoint, MessagePart, Notify, Subscribe, Unsubscribe
-from arborcast.ingest.operations.publishing import UNACCEPTED, PublishingClient, PublishRequest, publish
+from arborcast.ingest.operations.publishing import (
+    UNACCEPTED,
+    PublishingClient,
+    PublishRequest,
+    in_thread_if_large,
+    publish,
+)
 from arborcast.ingest.operations.pull_points import open_pull_point
 from arborcast.ingest.operations.subscribing import (
     CreatedSubscription,
@@ -58,7 +64,7 @@ SERVICES = (HPWSN, "http://edu.bupt.wangfu.module.wsnMgr.util.soap")
 _MAX_ID = 64
 
 DUMMY = "http://localhost:12345/only/register/use"
-"""What subscribers give that only want to be known: stored, never pushed to."""
+"""The address of subscribers that are only registered: it is stored, and never pushed to."""
 
 NOTIFIED = "success!"
 ENDED = "success"
@@ -94,12 +100,12 @@ async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
 
 
 async def _read(gateway: Gateway, request: Request) -> messages.Action:
-    most = gateway.settings.max_elements
-    if len(request.document) <= SMALL:
-        return messages.read_request(request, gateway.default_topic, most)
-    # One at a time: the memory for requests does not include the tree of an escaped text.
-    async with gateway.locks.hold("WsnProcess"):
-        return await asyncio.to_thread(messages.read_request, request, gateway.default_topic, most)
+    size, most = len(request.document), gateway.settings.max_elements
+    async with AsyncExitStack() as locks:
+        if size > SMALL:
+            # One at a time: the memory for requests does not include the tree of an escaped text.
+            await locks.enter_async_context(gateway.locks.hold("WsnProcess"))
+        return await in_thread_if_large(size, messages.read_request, request, gateway.default_topic, most)
 
 
 async def _notify(gateway: Gateway, action: Notify, target: Target, request: Request) -> str:
@@ -167,7 +173,7 @@ async def _unsubscribe(gateway: Gateway, action: Unsubscribe, caller: Caller | N
 
 def _request(action: Subscribe | Unsubscribe, caller: Caller | None, endpoint: str = "") -> SubscriptionRequest:
     """The subscription of an address to a topic; two with the same address and topic are equal
-    (`Subscription.identity`). It has no end: these clients support neither times nor renewal.
+    (`Subscription.identity`). It has no end: these clients have neither times nor renewal.
 
     Raises ExpressionError, and ConsumerRefused without an address.
     """

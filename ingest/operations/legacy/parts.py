@@ -18,11 +18,19 @@ from arborcast.core.backoff import Backoff, repeated
 from arborcast.core.errors import ArborcastError, InfrastructureError, PeerError
 from arborcast.ingest.access.grants import owner_of
 from arborcast.ingest.addresses import Target, derived_id
+from arborcast.ingest.http.inflight import SMALL
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.legacy import messages
 from arborcast.ingest.operations.legacy.messages import MessagePart
 from arborcast.ingest.operations.legacy.text import decoded_once
-from arborcast.ingest.operations.publishing import PublishingClient, PublishRequest, check_rate, check_rights, publish
+from arborcast.ingest.operations.publishing import (
+    PublishingClient,
+    PublishRequest,
+    check_rate,
+    check_rights,
+    in_thread_if_large,
+    publish,
+)
 from arborcast.topic_model.message_types import stored_type
 from arborcast.topic_model.projections.open_messages import OpenMessage
 from arborcast.topic_model.records.fragments import Reason, StoredPart, key_of
@@ -40,9 +48,6 @@ _INTERVAL_S = 1.0
 
 # The log keeps parts for an hour.
 _OLDEST_MS = 50 * 60 * 1000
-
-# Parsed in a thread, so that others have their turn.
-_LARGE = 64 * 1024
 
 
 async def take(gateway: Gateway, part: MessagePart, target: Target, request: Request) -> None:
@@ -138,7 +143,7 @@ async def assemble(gateway: Gateway, message: OpenMessage) -> None:
     """
     held = gateway.parts
     async with AsyncExitStack() as locks:
-        if message.bytes > _LARGE:
+        if message.bytes > SMALL:
             # One at a time: so there is one text of them in memory, however many are complete.
             await locks.enter_async_context(gateway.locks.hold("assemble"))
         # A repeated part may have started the same work.
@@ -164,10 +169,7 @@ async def _accept_whole(gateway: Gateway, message: OpenMessage, parts: Sequence[
     content = b"".join(each.content for each in parts).decode()
     if all(each.as_text for each in parts):
         content = decoded_once(content)
-    if len(content) > _LARGE:
-        payload, kind = await asyncio.to_thread(messages.joined, content, first.namespaces, most)
-    else:
-        payload, kind = messages.joined(content, first.namespaces, most)
+    payload, kind = await in_thread_if_large(len(content), messages.joined, content, first.namespaces, most)
     identifier = derived_id(message.accepted_ms, b"%b\n%d" % (key_of(last), message.at))
     whole = Notification(
         identifier,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from xml.sax.saxutils import escape, quoteattr
 
@@ -10,7 +11,9 @@ from lxml import etree
 
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.matching.filters import Conditions, Subject
+from arborcast.ingest.elements import dsub
 from arborcast.ingest.elements.dsub import FULL_ENTRY, LCM, MINIMAL_ENTRY, RIM, SUBMISSION_SET
+from arborcast.ingest.http.inflight import SMALL
 from arborcast.ingest.settings import TopicSettings
 from arborcast.topic_model.records.notifications import Notification, decode, encode
 from arborcast.topic_model.subscriptions import Subscription
@@ -206,6 +209,20 @@ def test_submission_sets(parts: GatewayParts, beside: bool) -> None:
     found = delivered(parts)
     assert [(len(one.content), each.topic) for one, each in found] == [(1, SUBMISSION_SET)] * 2
     assert IS_SET.encode() in found[0][1].payload
+
+
+def test_a_large_publish_is_read_in_a_thread(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, published = list[threading.Thread](), dsub.published
+
+    def noted(payload: bytes) -> list[dsub.EntryNotification]:
+        threads.append(threading.current_thread())
+        return published(payload)
+
+    monkeypatch.setattr(dsub, "published", noted)
+    for inside in ("", "x" * SMALL):
+        assert publish(parts, entry("Document01", inside=inside)).status == 202
+    small, large = threads
+    assert small == threading.current_thread() != large
 
 
 def test_a_classification_belongs_to_one_submission_set(parts: GatewayParts) -> None:

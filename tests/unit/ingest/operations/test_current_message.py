@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -127,6 +128,29 @@ def test_current_messages_are_sent_in_small_batches(monkeypatch: pytest.MonkeyPa
     parts.gateway.retained.latest = counted  # type: ignore[method-assign, assignment]
     subscribe(parts)
     assert (sizes, len(sent(parts))) == ([2, 2, 1], 5)
+
+
+@pytest.mark.parametrize(("expression", "examined"), [("t:a1", 1), ("t:a1//.", 2), ("t:a1/b|t:a2", 2), ("", 6)])
+def test_a_narrow_subscription_costs_no_more_with_other_topics(
+    monkeypatch: pytest.MonkeyPatch, expression: str, examined: int
+) -> None:
+    parts = parts_with(*(f"a{number}" for number in range(5)), "a1/b")
+    publish(parts, **{f"a{number}": "x" for number in range(5)}, **{"a1/b": "x"})
+    monkeypatch.setattr(current_message, "_FEW", 3)
+    matcher, seen = current_message.topic_matcher, set[TopicPath]()
+
+    def noted(*arguments: Any) -> Callable[[TopicPath], bool]:
+        matches = matcher(*arguments)
+
+        def matching(path: TopicPath) -> bool:
+            seen.add(path)
+            return matches(path)
+
+        return matching
+
+    monkeypatch.setattr(current_message, "topic_matcher", noted)
+    assert subscribe(parts, expression).status == 200
+    assert len(seen) == len(sent(parts)) == examined
 
 
 def test_matched_notifications_are_not_sent_as_current_messages() -> None:

@@ -84,16 +84,23 @@ class Plan:
         return not self.records and not self.changes
 
 
-def first_contact(known: Records, directory: Listing, tree: Records) -> bool:
-    """Whether the directory counts as new instead of emptied.
+# A difference that a person may make while no engine watches, in topics.
+_MANY = 100
 
-    A missing base entry, or no topics after a time without a watch, is mostly a new or restored server (or a lost
-    file), not a deliberate removal of all topics; so it never empties the tree. To remove all topics, remove them
-    through the engine, or while it watches.
+
+def lost(known: Records, directory: Listing) -> Collection[TopicPath]:
+    """The known topics that the directory has lost: they are written to it, not removed from the tree.
+
+    A missing base entry, or few topics after a time without a watch, is mostly a new, restored or incomplete server (or
+    a lost file), not a deliberate removal. To remove all topics, or more than half of many, remove them through the
+    engine, or while it watches.
     """
-    if not tree and not known:
-        return False
-    return not directory.initialised or (directory.fresh and not directory.entries and not directory.held)
+    if not directory.initialised:
+        return tuple(known)
+    there = len(directory.entries) + len(directory.held)  # the number: a renamed tree is complete
+    if not directory.fresh or (there and len(known) - there <= max(_MANY, len(known) // 2)):
+        return ()
+    return [path for path in known if path not in directory.entries and path not in directory.held]
 
 
 def reconcile(

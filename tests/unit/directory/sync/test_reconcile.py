@@ -116,6 +116,17 @@ def test_a_subtree_that_moved_through_us_is_moved_in_one_piece() -> None:
     assert set(without.changes) == puts | {Remove(parse_path(each)) for each in removals}
 
 
+def test_a_topic_above_the_new_place_of_another_is_not_moved_with_it() -> None:
+    entries = EntrySet()
+    old, new = by_path(A, B), by_path(topic("b/x", code="A"), topic("c", code="B"))
+    carry_out([Put(record) for record in old.values()], entries, BASE)
+    listing = read_listing(entries, BASE)
+    plan = reconcile(listing.records(), listing, new)
+    assert Move(A.path, parse_path("b/x")) in plan.changes
+    carry_out(plan.changes, entries, BASE)
+    assert read_listing(entries, BASE).records() == new
+
+
 def test_topics_below_a_final_one_are_reported() -> None:
     final, before = by_path(topic("a", final=True)), by_path(topic("a"), C)
     for here, there, path in ((final, final | by_path(C), "a/c"), (before, by_path(topic("a", final=True), C), "a")):

@@ -84,16 +84,23 @@ class Plan:
         return not self.records and not self.changes
 
 
-def first_contact(known: Records, directory: Listing, tree: Records) -> bool:
-    """Whether the directory counts as new instead of emptied.
+# A difference that a person may make while no engine watches, in topics.
+_MANY = 100
 
-    A missing base entry, or no topics after a time without a watch, is mostly a new or restored server (or a lost
-    file), not a deliberate removal of all topics; so it never empties the tree. To remove all topics, remove them
-    through the engine, or while it watches.
+
+def lost(known: Records, directory: Listing) -> Collection[TopicPath]:
+    """The known topics that the directory has lost: they are written to it, not removed from the tree.
+
+    A missing base entry, or few topics after a time without a watch, is mostly a new, restored or incomplete server (or
+    a lost file), not a deliberate removal. To remove all topics, or more than half of many, remove them through the
+    engine, or while it watches.
     """
-    if not tree and not known:
-        return False
-    return not directory.initialised or (directory.fresh and not directory.entries and not directory.held)
+    if not directory.initialised:
+        return tuple(known)
+    there = len(directory.entries) + len(directory.held)  # the number: a renamed tree is complete
+    if not directory.fresh or (there and len(known) - there <= max(_MANY, len(known) // 2)):
+        return ()
+    return [path for path in known if path not in directory.entries and path not in directory.held]
 
 
 def reconcile(
@@ -248,20 +255,29 @@ class _Merge:
             return []
         old_shapes = self._shapes(removed, {p: self._directory.entries[p].record for p in removed})
         new_shapes = self._shapes(new, {p: r for p in new if (r := self._to_directory[p]) is not None})
-        moves: list[Change] = []
-        for shape, olds in old_shapes.items():
-            news = new_shapes.get(shape, [])
-            if len(olds) != 1 or len(news) != 1:
-                continue
-            old, target = olds[0], news[0]
-            if not self._may_move(old, target, removed):
-                continue
-            moves.append(Move(old, target))
-            for path in [
-                p for p in self._to_directory if p in (old, target) or p.startswith((old + "/", target + "/"))
-            ]:
-                del self._to_directory[path]
-        return moves
+        pairs = [
+            (olds[0], news[0])
+            for shape, olds in old_shapes.items()
+            if len(olds) == 1 == len(news := new_shapes.get(shape, []))
+        ]
+        # An entry with others below that stay, or come, is not moved.
+        kept = self._with_others_below({old for old, _ in pairs}, removed)
+        kept.update(above for _, target in pairs for above in ancestors(target))
+        pairs = [pair for pair in pairs if pair[0] not in kept and self._directory.entries[pair[0]].plain]
+        moved = {path for pair in pairs for path in pair}
+        for path in [p for p in self._to_directory if not moved.isdisjoint((p, *ancestors(p)))]:
+            del self._to_directory[path]
+        return [Move(old, target) for old, target in pairs]
+
+    def _with_others_below(self, tops: set[TopicPath], removed: set[TopicPath]) -> set[TopicPath]:
+        """Of these topics the ones above an entry that is not removed."""
+        return {
+            above
+            for path in (self._directory.places if tops else ())
+            if path in self._directory.held or (path in self._directory.entries and path not in removed)
+            for above in ancestors(path)
+            if above in tops
+        }
 
     @staticmethod
     def _shapes(paths: set[TopicPath], records: Records) -> dict[tuple[object, ...], list[TopicPath]]:
@@ -275,10 +291,3 @@ class _Merge:
             content = ((r.path[len(top) :], msgspec.structs.replace(r, path=TopicPath(""))) for r in below)
             shapes.setdefault(tuple(content), []).append(top)
         return shapes
-
-    def _may_move(self, old: TopicPath, target: TopicPath, removed: set[TopicPath]) -> bool:
-        if not self._directory.entries[old].plain:
-            return False
-        below = [p for p in self._directory.places if p.startswith(old + "/")]
-        stays = any(p not in removed and p in self._directory.entries for p in below)
-        return not stays and not any(p in self._directory.held for p in below) and old not in ancestors(target)

@@ -22,7 +22,7 @@ from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKi
 from arborcast.directory.errors import DirectoryError
 from arborcast.directory.stores.contract import Directory, touched
 from arborcast.directory.sync.problems import ProblemFile
-from arborcast.directory.sync.reconcile import Plan, first_contact, load_known, reconcile, save_known
+from arborcast.directory.sync.reconcile import Plan, load_known, lost, reconcile, save_known
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath
 
@@ -333,14 +333,17 @@ class DirectorySync:
             return
         tree, known = self._tree, self._known
         changed = tree.begin()
-        if first_contact(known.topics, listing, tree.topics):
-            if known.topics:
-                _log.warning(
-                    "directory.empty %s has no topics: it counts as new and gets the %d topics of the tree",
-                    self._directory.name,
-                    len(tree.topics),
-                )
-            known.topics = {}
+        missing = lost(known.topics, listing)
+        if missing:
+            _log.warning(
+                "directory.incomplete %s lacks %d of %d topics and gets them from the tree; "
+                "deliberate removals must be repeated",
+                self._directory.name,
+                len(missing),
+                len(known.topics),
+            )
+        for path in missing:
+            del known.topics[path]
         only = changed if listing is self._reconciled else None
         plan = reconcile(known.topics, listing, tree.topics, only=only, moves=self._refusals.moves)
         edits = {

@@ -12,7 +12,7 @@ from arborcast.directory.entries.dn import parse_dn
 from arborcast.directory.entries.entries import EntrySet
 from arborcast.directory.entries.mapping import Listing, ProblemKind, TopicEntry, canonical
 from arborcast.directory.entries.reader import read_listing
-from arborcast.directory.sync.reconcile import Plan, Records, first_contact, reconcile
+from arborcast.directory.sync.reconcile import Plan, Records, lost, reconcile
 from arborcast.topic_model.records.control import Tombstone, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath, ancestors, parse_path
 from arborcast.topic_model.tree.tree import TopicTree
@@ -116,6 +116,17 @@ def test_a_subtree_that_moved_through_us_is_moved_in_one_piece() -> None:
     assert set(without.changes) == puts | {Remove(parse_path(each)) for each in removals}
 
 
+def test_a_topic_above_the_new_place_of_another_is_not_moved_with_it() -> None:
+    entries = EntrySet()
+    old, new = by_path(A, B), by_path(topic("b/x", code="A"), topic("c", code="B"))
+    carry_out([Put(record) for record in old.values()], entries, BASE)
+    listing = read_listing(entries, BASE)
+    plan = reconcile(listing.records(), listing, new)
+    assert Move(A.path, parse_path("b/x")) in plan.changes
+    carry_out(plan.changes, entries, BASE)
+    assert read_listing(entries, BASE).records() == new
+
+
 def test_topics_below_a_final_one_are_reported() -> None:
     final, before = by_path(topic("a", final=True)), by_path(topic("a"), C)
     for here, there, path in ((final, final | by_path(C), "a/c"), (before, by_path(topic("a", final=True), C), "a")):
@@ -142,7 +153,17 @@ def test_a_code_given_to_two_topics_at_once_stays_with_the_directorys() -> None:
     ],
 )
 def test_an_empty_directory_empties_the_tree_only_while_we_watch(listing: Listing, answer: bool) -> None:
-    assert first_contact(by_path(A), listing, by_path(A)) is answer
+    assert bool(lost(by_path(A), listing)) is answer
+
+
+@pytest.mark.parametrize(("left", "fresh", "missing"), [(140, True, 160), (140, False, 0), (160, True, 0)])
+def test_a_directory_that_lacks_half_of_many_topics_is_incomplete(left: int, fresh: bool, missing: int) -> None:
+    known = by_path(*(topic(f"t{number}") for number in range(300)))
+    there = {path: TopicEntry(record, ()) for path, record in list(known.items())[:left]}
+    assert len(lost(known, Listing(there, fresh=fresh))) == missing
+    assert lost(known, Listing(there, fresh=fresh, held=frozenset(list(known)[left:]))) == ()
+    renamed = {parse_path(f"new/{path}"): entry for path, entry in there.items()}
+    assert len(lost(known, Listing(renamed, fresh=fresh))) == (300 if missing else 0)
 
 
 def _legal(topics: list[TopicRecord]) -> dict[TopicPath, TopicRecord]:

@@ -68,5 +68,5 @@ def spec(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec
 
 
 def _tls(settings: Settings) -> bool:
-    """On loopback TLS has no use, and browsers would not know the certificate."""
+    """On loopback TLS has no use, and browsers would refuse the certificate."""
     return bool(settings.tls.certificate_file) and not is_loopback(settings.console.host)

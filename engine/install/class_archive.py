@@ -94,7 +94,7 @@ def _run_job(tools: Tools, folder: Path, draft: Path) -> None:
         with _running(specs["kafka"], settings.stack), _running(specs["dispatch"], settings.stack) as job:
             job.request_stop()
             deadline = time.monotonic() + _STOP_S
-            while not job.gone():
+            while not job.has_ended():
                 if time.monotonic() > deadline:
                     raise StackError(f"the job did not stop within {_STOP_S:g} s")
                 time.sleep(_STEP_S)

@@ -24,7 +24,7 @@ from arborcast.core.mqtt.settings import MqttSettings, check_installed
 from arborcast.core.security.keyring import parse_keys
 from arborcast.core.wall_clock import time_ms
 from arborcast.engine.embedded import engine, questions, state
-from arborcast.engine.embedded.home import DEFAULT_NAME, Home
+from arborcast.engine.embedded.home import KEY_FILE, Home, free_mb
 from arborcast.engine.embedded.status import supervisor_silent_s
 from arborcast.engine.install import jars, java
 from arborcast.engine.processes import processes
@@ -151,7 +151,7 @@ def _home(home: Home, min_free_mb: int) -> Iterator[Check]:
     except StackError as error:
         yield Check("data directory", "fail", *_split(error, "; "))
         return
-    free = shutil.disk_usage(existing).free / 2**30
+    free = free_mb(existing) / 1024
     yield Check(
         "data directory", "ok", f"{home.path}{'' if existing == home.path else ' (to be made)'}, {free:.1f} GiB free"
     )
@@ -162,25 +162,25 @@ def _tables(settings: Settings) -> Iterator[Check]:
     if not path or "://" in path or Path(path).is_relative_to(settings.home):
         return
     existing = next(folder for folder in [Path(path), *Path(path).absolute().parents] if folder.exists())
-    free_mb, required_mb = shutil.disk_usage(existing).free // 2**20, settings.stack.min_free_disk_mb
-    if free_mb < required_mb:
+    free, required_mb = free_mb(existing), settings.stack.min_free_disk_mb
+    if free < required_mb:
         yield Check(
             "tables",
             "warn",
-            f"{free_mb} MiB are free at {path}, {required_mb} are required (stack.min_free_disk_mb)",
+            f"{free} MiB are free at {path}, {required_mb} are required (stack.min_free_disk_mb)",
             "Make room, or set tables.path to another place: outcomes wait in Kafka until they can be written.",
         )
     elif not os.access(existing, os.W_OK):
         yield Check("tables", "fail", f"{existing} cannot be written by this user", "Change its owner, or tables.path.")
     else:
-        yield Check("tables", "ok", f"{path}, {free_mb / 1024:.1f} GiB free")
+        yield Check("tables", "ok", f"{path}, {free / 1024:.1f} GiB free")
 
 
 def _keys(settings: Settings, home: Home) -> Iterator[Check]:
     file = Path(settings.secrets.key_file)
     if not file.exists():
         # The embedded engine creates its own. A configured one must be the same on other machines.
-        if file != home.path / DEFAULT_NAME or settings.stack.broker == "external":
+        if file != home.path / KEY_FILE or settings.stack.broker == "external":
             yield Check(
                 "keys",
                 "warn",

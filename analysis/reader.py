@@ -91,7 +91,7 @@ class TableReader:
         if not table_exists(self.location):
             raise NoSuchTable(
                 f"there is no table at {self.location}: it is made a few seconds after the engine has started; "
-                f"ARBORCAST_HOME or ARBORCAST_CONFIG says which engine"
+                "ARBORCAST_HOME or ARBORCAST_CONFIG names the engine"
             )
         return open_table(self.location)
 

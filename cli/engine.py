@@ -118,6 +118,7 @@ def status(config: ConfigOption = None, home: HomeOption = None, json: JsonOptio
 
 
 def _print_status(document: dict[str, Any]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     out = console()
@@ -129,7 +130,7 @@ def _print_status(document: dict[str, Any]) -> None:
     if "supervisor" not in document:
         print_line(f"an engine is starting in {document['home']}, or its state cannot be read")
         return
-    out.print(f"[bold]{document['home']}[/] (pid {document['pid']})", highlight=False, soft_wrap=True)
+    out.print(f"[bold]{escape(document['home'])}[/] (pid {document['pid']})", highlight=False, soft_wrap=True)
     for name, address in document["addresses"].items():
         print_line(f"  {name.replace('_', ' ')}: {address}")
     table = Table("part", "state", "pid", "for", "restarts", "memory", "cpu", box=None, pad_edge=False)
@@ -152,7 +153,7 @@ def _print_status(document: dict[str, Any]) -> None:
         for words in _troubles(name, part, document["pid"]):
             print_line(words)
     if document["disk"]:
-        out.print(f"[bold red]disk[/]: {document['disk']}", highlight=False, soft_wrap=True)
+        out.print(f"[bold red]disk[/]: {escape(document['disk'])}", highlight=False, soft_wrap=True)
 
 
 def _troubles(name: str, part: dict[str, Any], pid: int) -> Iterator[str]:
@@ -172,7 +173,7 @@ def _troubles(name: str, part: dict[str, Any], pid: int) -> Iterator[str]:
 def _since(text: str | None) -> str:
     if not text:
         return ""
-    seconds = int((datetime.now(UTC) - datetime.fromisoformat(text)).total_seconds())
+    seconds = max(0, int((datetime.now(UTC) - datetime.fromisoformat(text)).total_seconds()))
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size} {unit}"

@@ -187,7 +187,7 @@ def reseal(
 ) -> None:
     """Seal all secrets with the first key, so that older keys are no longer needed.
 
-    May be cut off and run again. The exit status is 1 when a secret could not be opened, or is still sealed with an
+    May be interrupted and run again. The exit status is 1 when a secret could not be opened, or is still sealed with an
     older key.
     """
     from arborcast.admin.keys import key_file, read

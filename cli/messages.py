@@ -164,7 +164,7 @@ def subscribe(
     from arborcast.client import Credentials, Delivery
 
     topic = topic_of(topic, url, namespace, config, home)
-    said: dict[str, Any] = {
+    given: dict[str, Any] = {
         "reliability": reliability.value if reliability else None,
         "strict": strict or None,
         "maximum_attempts": attempts,
@@ -177,7 +177,7 @@ def subscribe(
     }
     delivery = replace(
         Delivery.of(kind.value) if kind else Delivery(),
-        **{name: value for name, value in said.items() if value is not None},
+        **{name: value for name, value in given.items() if value is not None},
     )
     with client_of(url, config, home) as client:
         subscription = client.subscribe(

@@ -38,7 +38,7 @@ TIMEOUT_S = (1.0, 15.0)
 # Maximum silence at a terminal.
 QUIET_S = 1.0
 
-_ADVICE = "`arborcast status` says whether one is up here, `arborcast up` starts it; else check the address"
+_ADVICE = "`arborcast status` shows whether one is up here, `arborcast up` starts it; else check the address"
 
 # Not an option: all users of the machine can read those. curl, git and others use the same file.
 _USE_NETRC = "Arborcast takes a line of ~/.netrc (mode 600): machine {} login NAME password PASSWORD"

@@ -125,8 +125,8 @@ def format_story(story: Story) -> Iterable[RenderableType]:
         yield Text("  No subscribers of this topic.", style="yellow")
     if len(story.deliveries) > 1:
         counts = Counter(delivery.outcome for delivery in story.deliveries)
-        said = ", ".join(f"{count} {WORDS.get(outcome, outcome)}" for outcome, count in sorted(counts.items()))
-        yield Text("  " + said, style="bold")
+        outcomes = ", ".join(f"{count} {WORDS.get(outcome, outcome)}" for outcome, count in sorted(counts.items()))
+        yield Text("  " + outcomes, style="bold")
     first_at = next((step.at for step in story.steps if step.at), None)
     times = Column("time", no_wrap=True), Column("after", justify="right", no_wrap=True)
     table = Table(*times, "step", "where", "detail", box=None, pad_edge=False, header_style="dim")
@@ -159,7 +159,7 @@ def _outcome(delivery: DeliveryStory) -> Iterable[Text]:
     from rich.text import Text
 
     verb = "filter" if delivery.outcome == "no match" else "matched by"
-    said = f"{delivery.why}; {verb} {delivery.expression}" if delivery.expression else delivery.why
+    reason = f"{delivery.why}; {verb} {delivery.expression}" if delivery.expression else delivery.why
     at = f", at {delivery.endpoint}" if delivery.endpoint and not delivery.steps else ""
     yield Text(WORDS.get(delivery.outcome, delivery.outcome), style=_STYLES[delivery.outcome])
-    yield from (Text(delivery.subscription), Text(one_line(said + at)))
+    yield from (Text(delivery.subscription), Text(one_line(reason + at)))

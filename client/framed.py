@@ -103,13 +103,17 @@ class ConnectionFactory:
 
     def connection(self) -> Connection:
         """An authenticated connection. Raises BrokerUnavailable, or FaultReceived for refused credentials."""
-        parts = urlsplit(self.url)
-        if parts.scheme not in _SCHEMES or not parts.hostname or not parts.port:
+        try:
+            parts = urlsplit(self.url)
+            port = parts.port
+        except ValueError:  # a port above 65535, or half an IPv6 address
+            parts, port = urlsplit(""), None
+        if parts.scheme not in _SCHEMES or not parts.hostname or not port:
             raise ConfigError(
                 f"the URL of a framed edge is framed://HOST:PORT or framed+tls://HOST:PORT, not {self.url!r}"
             )
         try:
-            opened = socket.create_connection((parts.hostname, parts.port), self.timeout_s)
+            opened = socket.create_connection((parts.hostname, port), self.timeout_s)
             try:
                 opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if parts.scheme == "framed+tls":

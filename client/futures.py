@@ -256,15 +256,13 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
     def _batch_answered(self, batch: NotifyBatch, call: Call[None], sent: Future[HttpAnswer]) -> None:
         try:
             _outcome(call, sent)
-        except FaultReceived as fault:
-            if len(batch.messages) == 1:
-                self._settle(batch.futures[0], partial(_raise, fault))
-                return
-            # No message of the batch is stored. Repeated in this thread, so that one worker keeps the order.
-            for part in batch.parts():
-                alone = self._calls.notify(part.messages, attributes=part.attributes)
-                self._settle(part.futures[0], partial(self._session.perform, alone, self._soap))
         except Exception as error:
+            if _is_of_one_message(error, len(batch.messages)):
+                # No message of the batch is stored. Repeated in this thread, so that one worker keeps the order.
+                for part in batch.parts():
+                    alone = self._calls.notify(part.messages, attributes=part.attributes)
+                    self._settle(part.futures[0], partial(self._session.perform, alone, self._soap))
+                return
             for future in batch.futures:
                 self._settle(future, partial(_raise, error))
         else:
@@ -286,6 +284,12 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
 
 def _outcome(call: Call[ResultT], sent: Future[HttpAnswer]) -> ResultT:
     return result_of(call, answer_of(sent))
+
+
+def _is_of_one_message(error: Exception, count: int) -> bool:
+    """Whether one of several messages may be the reason of a failure, not the credentials or the rate of the client:
+    each repetition would count against its limits."""
+    return isinstance(error, FaultReceived) and count > 1 and error.status not in (401, 429)
 
 
 def _raise(error: Exception) -> None:

@@ -77,10 +77,10 @@ def import_units(
         who = f"{where.bind_dn} may" if where.bind_dn else "everybody may: else give --bind-dn"
         raise ConfigError(f"{where.url} has no entry {where.base_dn}: check --base, and that {who} read it") from error
     except DirectoryError as error:
-        said = str(error)
+        text = str(error)
         for setting, option in _OPTIONS.items():
-            said = said.replace(setting, option)
-        raise DirectoryError(said, error.retry_after) from error
+            text = text.replace(setting, option)
+        raise DirectoryError(text, error.retry_after) from error
     _print_problems(additions.problems)
     counts = {"added": len(additions.topics), "unchanged": additions.unchanged, "skipped": len(additions.problems)}
     if json:

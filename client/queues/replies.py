@@ -24,6 +24,7 @@ from arborcast.client.values import (
     FaultReceived,
     RemotePullPoint,
 )
+from arborcast.core.reasons import reason_of
 from arborcast.core.xml import xml_parser
 from arborcast.topic_model.namespaces import SOAP11, SOAP12
 
@@ -164,10 +165,11 @@ class PulledReplies(Replies):
                 return False
             logger.info("answers cannot be fetched now: %s", error)
             time.sleep(_PAUSE_S)
-        except ClientError as error:
-            # The pull point no longer exists: the next request creates another.
+        except (ClientError, OSError) as error:
+            # The pull point no longer exists, or the parts of an answer could not be stored: the next request creates
+            # another.
             with self._point_lock:
                 self._point = None
-            self.fail(error)
+            self.fail(error if isinstance(error, ClientError) else ClientError(reason_of(error)))
             return False
         return True

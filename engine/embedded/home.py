@@ -18,13 +18,14 @@ from arborcast.core.reasons import reason_of
 from arborcast.core.security.keyring import add_key
 from arborcast.engine.processes.errors import HomeError, HomeInUse
 
-DEFAULT_NAME = "secrets.keys"
+KEY_FILE = "secrets.keys"
+"""The default of secrets.key_file, in the data directory."""
 
 
 def ensure_keys(key_file: str, home: Path) -> None:
     """Create the key file in the data directory if it is the configured one and missing. A file named by the settings
     is never created, since several machines would create different ones. Raises SecretError."""
-    path = home / DEFAULT_NAME
+    path = home / KEY_FILE
     if Path(key_file) == path and not path.exists():
         add_key(path, "k1")
 
@@ -88,7 +89,7 @@ _MODE: dict[Access, int] = {"owner": 0o700, "group": 0o2770}
 _OTHERS: dict[Access, int] = {"owner": 0o077, "group": 0o007}
 
 # Marks of an engine's directory, whose mode may be changed. `--home /srv` has none.
-_MARKS = ("run/lock", "secrets.keys", "users.toml")
+_MARKS = ("run/lock", KEY_FILE, "users.toml")
 
 
 def make_home(path: Path, access: Access) -> str:
@@ -196,10 +197,10 @@ class Home:
 
     def check_room(self, folder: Path, min_free_mb: int) -> None:
         """Raises HomeError if the disk of `folder` has less space than required."""
-        free_mb = shutil.disk_usage(folder).free // 2**20
-        if free_mb < min_free_mb:
+        free = free_mb(folder)
+        if free < min_free_mb:
             raise HomeError(
-                f"only {free_mb} MiB are free in the data directory {self.path}, and at least {min_free_mb} MiB are "
+                f"only {free} MiB are free in the data directory {self.path}, and at least {min_free_mb} MiB are "
                 "required (stack.min_free_disk_mb); free some space, or choose another with --home DIR"
             )
 

@@ -162,7 +162,7 @@ class Part:
         for process in processes.stopped(members):
             processes.send(process, signal.SIGCONT)
 
-    def gone(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether all processes have ended; the state is then stopped."""
         if (self.running and self.process.exit_code() is None) or self.members():
             return False

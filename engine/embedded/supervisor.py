@@ -125,7 +125,7 @@ class Supervisor:
         deadline = Deadline(self._settings.stop_timeout_s)
         for part in running:
             part.request_stop()
-            while not part.gone():
+            while not part.has_ended():
                 if self._signals.stops > patience or deadline.passed(part.spec.stop_share):
                     self._report(f"{part.name}: still running, killing it")
                     part.kill()

@@ -96,7 +96,7 @@ def _run(tools: Tools, folder: Path) -> None:
             for part in (job, kafka):
                 part.request_stop()
                 deadline = time.monotonic() + _STOP_S
-                while not part.gone():
+                while not part.has_ended():
                     if time.monotonic() > deadline:
                         raise StackError(f"{part.spec.name} did not stop within {_STOP_S:g} s")
                     time.sleep(_STEP_S)

@@ -25,6 +25,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from arborcast.core.progress import Progress, no_progress
+from arborcast.engine.embedded.home import free_mb
 from arborcast.engine.install import java
 from arborcast.engine.install.java import JavaRuntime, java_environ
 from arborcast.engine.processes.errors import HomeError, JarError
@@ -257,7 +258,7 @@ def _resolve(which: str, draft: Path, cache: Path, java: JavaRuntime, report: Re
 
 def _copy(which: str, draft: Path, source: Path, report: Report) -> None:
     report(f"jars: copying the {which} set from {source}")
-    # Newest naming first: a copied cache folder, a folder per set, one flat folder.
+    # A copied cache folder, a folder for each set, or one flat folder.
     found = {path.name: path for path in sorted(source.rglob("*.jar"))}
     for name in sorted(pins(which)):
         if name not in found:
@@ -309,9 +310,9 @@ def _locked(cache: Path, report: Report) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX)
         for leftover in (cache / "jars").glob(".*-*"):  # of a killed fetch
             shutil.rmtree(leftover, ignore_errors=True)
-        free_mb = shutil.disk_usage(cache).free // 2**20
-        if free_mb < _ROOM_MB:
-            raise OSError(errno.ENOSPC, f"only {free_mb} MiB free", str(cache))
+        free = free_mb(cache)
+        if free < _ROOM_MB:
+            raise OSError(errno.ENOSPC, f"only {free} MiB free", str(cache))
         yield
 
 

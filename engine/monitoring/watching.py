@@ -33,7 +33,7 @@ def metrics_address(path: Path) -> str:
     return known.addresses["metrics"]
 
 
-_ADVICE = ". Is it up, and is that where its metrics are? `arborcast status` says so on its machine"
+_ADVICE = ". Is it up, and is that where its metrics are? `arborcast status` shows both on its machine"
 
 
 class _OtherServer(ValueError):

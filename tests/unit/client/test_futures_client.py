@@ -31,6 +31,8 @@ from arborcast.client.calls import Call
 from arborcast.client.testing import MemoryTransport
 from arborcast.core.errors import ExpressionError
 from arborcast.core.threads import start_thread
+from arborcast.wire import faults
+from arborcast.wire.errors import AccessRefused, Forbidden, NotAuthenticated, TooManyRequests
 from tests.support.gateway_parts import START, GatewayParts
 from tests.support.gateway_process import ROOT
 from tests.support.scripted_server import ScriptedServer, request_on
@@ -88,6 +90,19 @@ def test_one_worker_keeps_the_order_with_batches(parts: GatewayParts, url: str) 
     assert [one.payload.decode() for one in parts.notifications.accepted] == [*payloads[:50], *payloads[51:]]
     requests = {one.message_id for one in parts.notifications.accepted}
     assert 100 / 7 <= len(requests) < 50
+
+
+@pytest.mark.parametrize(
+    ("refusal", "requests"), [(NotAuthenticated("who?"), 1), (TooManyRequests("slowly", 5), 1), (Forbidden("no"), 3)]
+)
+def test_a_batch_is_repeated_by_message_where_one_may_be_the_reason(refusal: AccessRefused, requests: int) -> None:
+    answer = faults.of_peer(refusal, "1.1", None, START)
+    refused = HttpAnswer(answer.status, {"Content-Type": answer.content_type.decode()}, answer.body)
+    transport = MemoryTransport(*[refused] * 3)
+    with FuturesClient(URL, transport=transport, batching=Batching(2, linger_s=60)) as client:
+        published = [client.notify("a", "<n/>") for _ in range(2)]
+        assert all(isinstance(each.exception(60), FaultReceived) for each in published)
+    assert len(transport.sent) == requests
 
 
 def test_each_message_of_a_batch_has_its_own_properties(parts: GatewayParts, url: str) -> None:

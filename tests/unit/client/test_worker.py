@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import threading
@@ -309,7 +310,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.made = self.destroyed = 0
-        self.answers: list[list[ReceivedMessage] | ClientError] = []
+        self.answers: list[list[ReceivedMessage] | ClientError | OSError] = []
 
     def create_pull_point(self) -> RemotePullPoint:
         self.made += 1
@@ -322,7 +323,7 @@ class Broker:
             time.sleep(0.01)
             return []
         answer = self.answers.pop(0)
-        if isinstance(answer, ClientError):
+        if isinstance(answer, Exception):
             raise answer
         return answer
 
@@ -347,8 +348,12 @@ def test_answers_are_fetched_during_a_wait() -> None:
     broker.answers.append(FaultReceived("no such pull point", "ResourceUnknownFault"))
     with pytest.raises(FaultReceived):
         replies.wait("urn:2", time.monotonic() + 120)
-    _ = replies.address
-    assert broker.made == 2
+    assert replies.address
+    broker.answers.append(OSError(errno.ENOSPC, "No space left on device"))
+    with pytest.raises(ClientError, match="the disk is full"):
+        replies.wait("urn:2", time.monotonic() + 120)
+    assert replies.address
+    assert broker.made == 3
     replies.close()
     assert broker.destroyed == 1
     with pytest.raises(ClientError):

@@ -187,6 +187,18 @@ def test_the_status_of_parts(home: Home, orphan: ProcessId) -> None:
     assert "make room" in said
 
 
+def test_a_folder_may_have_any_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = Home(tmp_path / "data[" / "x]")  # as the end of a style on the terminal
+    home.create()
+    state.write(home.state_file, EngineStatus(ME, 0.0, {}, {}))
+    home.settings_file.write_text(f"[stack]\nmin_free_disk_mb = {10**9}\n")
+    with home.locked(), pytest.raises(typer.Exit):
+        print_status(home=home.path)
+    said = capsys.readouterr().out
+    assert said.startswith(f"{home.path} (pid {ME.pid})")
+    assert f"on the disk of {home.path} " in said
+
+
 def test_the_status_tells_of_restarts_and_silence(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     parts = {
         "kafka": PartStatus(PartState.READY, 0.0, ME, 2, "did not answer for 30 s (no answer within 7.5 s)", 1),

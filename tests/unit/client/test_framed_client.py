@@ -1,11 +1,14 @@
-"""Messages that arrive before the handler of their subscription."""
+"""The framed client: messages before the handler of their subscription; addresses."""
 
 from __future__ import annotations
 
 import queue
 import threading
 
-from arborcast.client.framed import Connection, _Wire
+import pytest
+
+from arborcast.client.framed import Connection, ConnectionFactory, _Wire
+from arborcast.core.errors import ConfigError
 from arborcast.wire import frames
 from arborcast.wire.frames import Frame, FrameKind, MessageBody
 
@@ -54,3 +57,9 @@ def test_a_later_message_does_not_overtake_those_before_the_handler() -> None:
         connection.handle("s", handle)
         assert third.wait(60)
     assert got == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("url", ["http://h:1", "framed://h", "framed://h:99999", "framed://h:x", "framed://[::1"])
+def test_an_address_that_is_none_is_named(url: str) -> None:
+    with pytest.raises(ConfigError, match="framed://HOST:PORT"):
+        ConnectionFactory(url).connection()

@@ -13,19 +13,27 @@ T = TypeVar("T")
 # As long as a machine five times slower would need; it costs nothing where the condition holds sooner.
 TIMEOUT_S = 240.0
 
+# A condition that reads a table or a log takes most of a processor if it is checked without a pause, and what it waits
+# for becomes slower. So a pause is so many times as long as the check before it, up to half a second.
+_PAUSE = 4.0
+_LONGEST_S = 0.5
+
 
 def wait_until(
     condition: Callable[[], T | Literal[False] | None],
     what: object = "",
     timeout_s: float = TIMEOUT_S,
-    every_s: float = 0.02,
+    every_s: float = 0.05,
 ) -> T:
-    """The first true value of the condition. AssertionError with `what`, which may be a function, or with the source of
-    the condition."""
-    deadline = time.monotonic() + timeout_s
+    """The first true value of the condition, which is checked every `every_s` seconds or, if it takes long, less often.
+    AssertionError with `what`, which may be a function, or with the source of the condition."""
+    began = time.monotonic()
+    deadline = began + timeout_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, _message(condition, what, timeout_s)
-        time.sleep(every_s)
+        now = time.monotonic()
+        assert now < deadline, _message(condition, what, timeout_s)
+        time.sleep(max(every_s, min(_PAUSE * (now - began), _LONGEST_S)))
+        began = time.monotonic()
     return value
 
 

@@ -10,6 +10,7 @@ import platform
 import pwd
 import re
 import threading
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -165,11 +166,14 @@ def calls(node: ast.AST) -> list[ast.Call]:
     return [each for each in ast.walk(node) if isinstance(each, ast.Call)]
 
 
-TREES = {
-    file: ast.parse(file.read_text(encoding="utf-8"))
-    for package in ("admin", "cli", "console")
-    for file in (ROOT / package).rglob("*.py")
-}
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """The modules that change something or show it."""
+    return {
+        file: ast.parse(file.read_text(encoding="utf-8"))
+        for package in ("admin", "cli", "console")
+        for file in (ROOT / package).rglob("*.py")
+    }
 
 
 def test_every_change_is_inside_a_recorded_function() -> None:
@@ -181,7 +185,7 @@ def test_every_change_is_inside_a_recorded_function() -> None:
     )
     bare = {
         f"{file.stem}.{node.name}"
-        for file, tree in TREES.items()
+        for file, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and file.name != "control_log.py"
@@ -232,7 +236,7 @@ COUNTERPARTS = {
 def called_by(package: str) -> set[str]:
     """The names of admin that a package imports, or takes from a module of admin that it imports."""
     found: set[str] = set()
-    for tree in (tree for file, tree in TREES.items() if ROOT / package in file.parents):
+    for tree in (tree for file, tree in trees().items() if ROOT / package in file.parents):
         modules: dict[str, str] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module == "arborcast.admin":
@@ -245,29 +249,19 @@ def called_by(package: str) -> set[str]:
     return found
 
 
-# The public functions of admin, as module.function.
-SERVICES = {
-    f"{file.stem}.{node.name}"
-    for file, tree in TREES.items()
-    for node in tree.body
-    if ROOT / "admin" in file.parents
-    and isinstance(node, ast.FunctionDef)
-    and not node.name.startswith("_")
-    and file.stem not in HELPERS
-}
-BY_COMMANDS, BY_CONSOLE = called_by("cli"), called_by("console")
-
-
-@pytest.mark.parametrize(
-    ("listed", "only"),
-    [(ONLY_COMMANDS, BY_COMMANDS - BY_CONSOLE), (ONLY_CONSOLE, BY_CONSOLE - BY_COMMANDS)],
-    ids=["commands", "console"],
-)
-def test_a_function_of_one_alone_is_listed(listed: set[str], only: set[str]) -> None:
-    only = {each if each in listed else each.partition(".")[0] for each in only & SERVICES - COUNTERPARTS.keys()}
-    assert only == listed, "add it to the console or the command line, or a reason to docs/console.md, and here"
-
-
-def test_counterparts_exist() -> None:
-    assert COUNTERPARTS.keys() <= BY_COMMANDS ^ BY_CONSOLE
-    assert {*COUNTERPARTS.values()} <= SERVICES
+def test_functions_that_commands_or_the_console_alone_call_are_listed() -> None:
+    services = {
+        f"{file.stem}.{node.name}"
+        for file, tree in trees().items()
+        for node in tree.body
+        if ROOT / "admin" in file.parents
+        and isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("_")
+        and file.stem not in HELPERS
+    }
+    by_commands, by_console = called_by("cli"), called_by("console")
+    for listed, only in ((ONLY_COMMANDS, by_commands - by_console), (ONLY_CONSOLE, by_console - by_commands)):
+        found = {each if each in listed else each.partition(".")[0] for each in only & services - COUNTERPARTS.keys()}
+        assert found == listed, "add it to the console or the command line, or a reason to docs/console.md, and here"
+    assert COUNTERPARTS.keys() <= by_commands ^ by_console
+    assert {*COUNTERPARTS.values()} <= services

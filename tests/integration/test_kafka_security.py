@@ -18,8 +18,8 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import Admin, TopicPartition, make_consumer, make_producer
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.spark.source import connection_options
-from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker, controller_port
-from arborcast.engine.install import jars, java
+from arborcast.engine.embedded.kafka_broker import BrokerLayout, controller_port
+from tests.support.broker import broker_of
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.held_port import HeldPort
 
@@ -63,7 +63,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings]
     plain, secured = HeldPort(), HeldPort()
     layout = GuardedLayout(home, plain.number, controller_port(home))
     layout = dataclasses.replace(layout, guarded_port=secured.number, certificates=certificates)
-    broker = KafkaBroker(layout, jars.jar_paths("broker"), java.find_java().executable)
+    broker = broker_of(layout)
     try:
         broker.start()
         yield KafkaSettings(

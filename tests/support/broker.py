@@ -54,18 +54,22 @@ class _Broker(KafkaBroker):
 
 def new_broker(home: Path) -> KafkaBroker:
     """A broker in `home`, on free ports, not started."""
-    broker = _new_broker(home)
+    held = HeldPort()
+    broker = broker_of(BrokerLayout(home, held.number, controller_port(home)))
+    held.for_life_of(broker)
+    return broker
+
+
+def broker_of(layout: BrokerLayout) -> KafkaBroker:
+    """A broker of this layout, not started."""
+    broker = _broker_of(layout)
     if (archive := _class_archive()) is not None:
         broker.sharing = (f"-XX:SharedArchiveFile={archive}", *_QUIET)
     return broker
 
 
-def _new_broker(home: Path) -> _Broker:
-    held = HeldPort()
-    layout = BrokerLayout(home, held.number, controller_port(home))
-    broker = _Broker(layout, jars.jar_paths("broker"), java.find_java().executable)
-    held.for_life_of(broker)
-    return broker
+def _broker_of(layout: BrokerLayout) -> _Broker:
+    return _Broker(layout, jars.jar_paths("broker"), java.find_java().executable)
 
 
 @cache
@@ -85,7 +89,8 @@ def _class_archive() -> Path | None:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if (made := class_archive(tools, folder)) is None:
                 draft = Path(draft_folder) / "classes.jsa"
-                _new_broker(Path(draft_folder) / "home").write_archive(draft)
+                home, held = Path(draft_folder) / "home", HeldPort()
+                _broker_of(BrokerLayout(home, held.number, controller_port(home))).write_archive(draft)
                 made = draft.replace(class_archive_name(tools, folder, draft.stat().st_size))
             return made
     except (PartFailed, OSError, SubprocessError):

@@ -13,9 +13,9 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import Admin
 from arborcast.core.eventlog.topics import specifications
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker, new_cluster_id
-from arborcast.engine.install import jars, java
+from arborcast.engine.embedded.kafka_broker import BrokerLayout, new_cluster_id
 from arborcast.engine.processes import processes
+from tests.support.broker import broker_of
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 BROKERS = 3
@@ -53,9 +53,8 @@ class BrokerCluster:
     def __init__(self, folder: Path) -> None:
         voters = [processes.free_port() for _ in range(BROKERS)]
         cluster_id = new_cluster_id()
-        executable, files = java.find_java().executable, jars.jar_paths("broker")
         self.brokers = [
-            KafkaBroker(
+            broker_of(
                 NodeLayout(
                     folder / f"kafka-{node}",
                     processes.free_port(),
@@ -63,9 +62,7 @@ class BrokerCluster:
                     cluster_id=cluster_id,
                     node=node,
                     voters=voters,
-                ),
-                files,
-                executable,
+                )
             )
             for node in range(1, BROKERS + 1)
         ]

@@ -10,7 +10,6 @@ import platform
 import pwd
 import re
 import threading
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -166,8 +165,11 @@ def calls(node: ast.AST) -> list[ast.Call]:
     return [each for each in ast.walk(node) if isinstance(each, ast.Call)]
 
 
-@cache
-def trees() -> dict[Path, ast.Module]:
+Trees = dict[Path, ast.Module]
+
+
+@pytest.fixture(scope="module")
+def trees() -> Trees:
     """The modules that change something or show it."""
     return {
         file: ast.parse(file.read_text(encoding="utf-8"))
@@ -176,7 +178,7 @@ def trees() -> dict[Path, ast.Module]:
     }
 
 
-def test_every_change_is_inside_a_recorded_function() -> None:
+def test_every_change_is_inside_a_recorded_function(trees: Trees) -> None:
     """Functions that append to logs, write files of an engine, or move deliveries."""
     writing = (
         *("control_log.append", "ControlLog", "desk.redrive", "desk.purge", "replay.send", "_fill"),
@@ -185,7 +187,7 @@ def test_every_change_is_inside_a_recorded_function() -> None:
     )
     bare = {
         f"{file.stem}.{node.name}"
-        for file, tree in trees().items()
+        for file, tree in trees.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and file.name != "control_log.py"
@@ -233,10 +235,10 @@ COUNTERPARTS = {
 }
 
 
-def called_by(package: str) -> set[str]:
+def called_by(package: str, trees: Trees) -> set[str]:
     """The names of admin that a package imports, or takes from a module of admin that it imports."""
     found: set[str] = set()
-    for tree in (tree for file, tree in trees().items() if ROOT / package in file.parents):
+    for tree in (tree for file, tree in trees.items() if ROOT / package in file.parents):
         modules: dict[str, str] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module == "arborcast.admin":
@@ -249,17 +251,17 @@ def called_by(package: str) -> set[str]:
     return found
 
 
-def test_functions_that_commands_or_the_console_alone_call_are_listed() -> None:
+def test_functions_that_commands_or_the_console_alone_call_are_listed(trees: Trees) -> None:
     services = {
         f"{file.stem}.{node.name}"
-        for file, tree in trees().items()
+        for file, tree in trees.items()
         for node in tree.body
         if ROOT / "admin" in file.parents
         and isinstance(node, ast.FunctionDef)
         and not node.name.startswith("_")
         and file.stem not in HELPERS
     }
-    by_commands, by_console = called_by("cli"), called_by("console")
+    by_commands, by_console = called_by("cli", trees), called_by("console", trees)
     for listed, only in ((ONLY_COMMANDS, by_commands - by_console), (ONLY_CONSOLE, by_console - by_commands)):
         found = {each if each in listed else each.partition(".")[0] for each in only & services - COUNTERPARTS.keys()}
         assert found == listed, "add it to the console or the command line, or a reason to docs/console.md, and here"

@@ -115,23 +115,6 @@ async def test_each_record_is_stored_once_despite_a_stopped_broker(own_broker: K
     assert values(kafka, 0) == [b"%d" % number for number in range(50)]
 
 
-async def test_without_a_broker_records_fail_in_time_and_sockets_close(own_broker: KafkaBroker) -> None:
-    before = len(sockets())
-    kafka = settings_for(own_broker)
-    producer = await attached(kafka)
-    sending = Sending(kafka, producer)
-    sending.send(b"stored")
-    await wait_until_async(lambda: sending.under_way == 0)
-    own_broker.kill()
-    sending.send(b"lost")
-    await wait_until_async(lambda: sending.under_way == 0)
-    assert (sending.stored, [isinstance(each, KafkaError) for each in sending.failed]) == ([b"stored"], [True])
-    sending.send(b"given up")
-    producer.abort()
-    assert len(sending.failed) == 2
-    await wait_until_async(lambda: len(sockets()) <= before, "sockets are left")
-
-
 async def test_a_name_server_that_does_not_answer_blocks_no_request(
     own_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,3 +140,20 @@ async def test_a_name_server_that_does_not_answer_blocks_no_request(
     await wait_until_async(lambda: sending.under_way == 0)
     producer.abort()
     assert sending.stored == [b"x"]
+
+
+async def test_without_a_broker_records_fail_in_time_and_nothing_is_left_open(own_broker: KafkaBroker) -> None:
+    before = len(sockets())
+    kafka = settings_for(own_broker)
+    producer = await attached(kafka)
+    sending = Sending(kafka, producer)
+    sending.send(b"stored")
+    await wait_until_async(lambda: sending.under_way == 0)
+    own_broker.kill()
+    sending.send(b"lost")
+    await wait_until_async(lambda: sending.under_way == 0)
+    assert (sending.stored, [isinstance(each, KafkaError) for each in sending.failed]) == ([b"stored"], [True])
+    sending.send(b"given up")
+    producer.abort()
+    assert len(sending.failed) == 2
+    await wait_until_async(lambda: len(sockets()) <= before, "sockets are left")

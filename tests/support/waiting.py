@@ -14,9 +14,9 @@ T = TypeVar("T")
 TIMEOUT_S = 240.0
 
 # A condition that reads a table or a log takes most of a processor if it is checked without a pause, and what it waits
-# for becomes slower. So a pause is so many times as long as the check before it, up to a second.
+# for becomes slower. So a pause is so many times as long as the check before it, up to half a second.
 _PAUSE = 4.0
-_LONGEST_S = 1.0
+_LONGEST_S = 0.5
 
 
 def wait_until(

@@ -26,13 +26,16 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 # Files of the data directory that are named as settings are.
 FILES = {"dispatch.log", "gateway.log", "secrets.keys", "topics.ldif"}
 
-COMMAND = get_command(app)
-
 FOLDERS = ("tests", "benchmarks", "docs", *PACKAGES)
-THERE = {str(file.relative_to(ROOT)) for folder in FOLDERS for file in (ROOT / folder).rglob("*.*")}
-THERE |= {file.name for file in ROOT.glob("*.*")}
+made_command = cache(get_command)
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+
+
+@cache
+def files_there() -> set[str]:
+    found = {str(file.relative_to(ROOT)) for folder in FOLDERS for file in (ROOT / folder).rglob("*.*")}
+    return found | {file.name for file in ROOT.glob("*.*")}
 
 
 @cache
@@ -84,13 +87,13 @@ def test_settings(document: Path) -> None:
 @every_document
 def test_tests_and_files(document: Path) -> None:
     for named in re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|md))`", text_of(document)):
-        assert any(file.endswith(f"/{named}") or file == named for file in THERE), named
+        assert any(file.endswith(f"/{named}") or file == named for file in files_there()), named
     # Folders, files of other kinds and those in commands: from the top of the tree, or from the folder of its tests.
     tops = "|".join((*FOLDERS, "deploy", "src", "notebooks", "client"))
     for line in code_in(document):
         for path in re.findall(rf"(?<![\w./:$-])(?:{tops})/[\w./*-]*", line):
             named = path.rstrip("./")
-            assert any(ROOT.glob(named)) or any(file.endswith(f"/{named}") for file in THERE), path
+            assert any(ROOT.glob(named)) or any(file.endswith(f"/{named}") for file in files_there()), path
 
 
 @every_document
@@ -115,7 +118,7 @@ def test_targets_of_make(document: Path) -> None:
 def test_commands_and_their_options(document: Path) -> None:
     found = re.findall(r"(?:`|^)arborcast ((?:[a-z][a-z-]* ?)*)((?:.*?--[a-z-]+)*)", text_of(document), re.MULTILINE)
     for words, rest in found:
-        command = COMMAND
+        command = made_command(app)
         for word in words.split():
             known = getattr(command, "commands", None)
             if known is None:

@@ -165,14 +165,20 @@ def calls(node: ast.AST) -> list[ast.Call]:
     return [each for each in ast.walk(node) if isinstance(each, ast.Call)]
 
 
-TREES = {
-    file: ast.parse(file.read_text(encoding="utf-8"))
-    for package in ("admin", "cli", "console")
-    for file in (ROOT / package).rglob("*.py")
-}
+Trees = dict[Path, ast.Module]
 
 
-def test_every_change_is_inside_a_recorded_function() -> None:
+@pytest.fixture(scope="module")
+def trees() -> Trees:
+    """The modules that change something or show it."""
+    return {
+        file: ast.parse(file.read_text(encoding="utf-8"))
+        for package in ("admin", "cli", "console")
+        for file in (ROOT / package).rglob("*.py")
+    }
+
+
+def test_every_change_is_inside_a_recorded_function(trees: Trees) -> None:
     """Functions that append to logs, write files of an engine, or move deliveries."""
     writing = (
         *("control_log.append", "ControlLog", "desk.redrive", "desk.purge", "replay.send", "_fill"),
@@ -181,7 +187,7 @@ def test_every_change_is_inside_a_recorded_function() -> None:
     )
     bare = {
         f"{file.stem}.{node.name}"
-        for file, tree in TREES.items()
+        for file, tree in trees.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and file.name != "control_log.py"
@@ -229,10 +235,10 @@ COUNTERPARTS = {
 }
 
 
-def called_by(package: str) -> set[str]:
-    """The names of admin that a package imports, or uses from an imported module of admin."""
+def called_by(package: str, trees: Trees) -> set[str]:
+    """The names of admin that a package imports, or takes from a module of admin that it imports."""
     found: set[str] = set()
-    for tree in (tree for file, tree in TREES.items() if ROOT / package in file.parents):
+    for tree in (tree for file, tree in trees.items() if ROOT / package in file.parents):
         modules: dict[str, str] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module == "arborcast.admin":
@@ -245,29 +251,19 @@ def called_by(package: str) -> set[str]:
     return found
 
 
-# The public functions of admin, as module.function.
-SERVICES = {
-    f"{file.stem}.{node.name}"
-    for file, tree in TREES.items()
-    for node in tree.body
-    if ROOT / "admin" in file.parents
-    and isinstance(node, ast.FunctionDef)
-    and not node.name.startswith("_")
-    and file.stem not in HELPERS
-}
-BY_COMMANDS, BY_CONSOLE = called_by("cli"), called_by("console")
-
-
-@pytest.mark.parametrize(
-    ("listed", "only"),
-    [(ONLY_COMMANDS, BY_COMMANDS - BY_CONSOLE), (ONLY_CONSOLE, BY_CONSOLE - BY_COMMANDS)],
-    ids=["commands", "console"],
-)
-def test_functions_of_only_one_interface_are_listed(listed: set[str], only: set[str]) -> None:
-    only = {each if each in listed else each.partition(".")[0] for each in only & SERVICES - COUNTERPARTS.keys()}
-    assert only == listed, "add it to the console or the command line, or a reason to docs/console.md, and here"
-
-
-def test_counterparts_exist() -> None:
-    assert COUNTERPARTS.keys() <= BY_COMMANDS ^ BY_CONSOLE
-    assert {*COUNTERPARTS.values()} <= SERVICES
+def test_functions_that_commands_or_the_console_alone_call_are_listed(trees: Trees) -> None:
+    services = {
+        f"{file.stem}.{node.name}"
+        for file, tree in trees.items()
+        for node in tree.body
+        if ROOT / "admin" in file.parents
+        and isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("_")
+        and file.stem not in HELPERS
+    }
+    by_commands, by_console = called_by("cli", trees), called_by("console", trees)
+    for listed, only in ((ONLY_COMMANDS, by_commands - by_console), (ONLY_CONSOLE, by_console - by_commands)):
+        found = {each if each in listed else each.partition(".")[0] for each in only & services - COUNTERPARTS.keys()}
+        assert found == listed, "add it to the console or the command line, or a reason to docs/console.md, and here"
+    assert COUNTERPARTS.keys() <= by_commands ^ by_console
+    assert {*COUNTERPARTS.values()} <= services

@@ -97,15 +97,14 @@ def test_valid_messages_in_the_same_encodings(encoding: str) -> None:
         taken(document(good(), encoding, declared=False), "text/xml; charset=iso-8859-1")
 
 
-_PACKER = zlib.compressobj(9, zlib.DEFLATED, 31)
-PACKED = b"".join(_PACKER.compress(b" " * 1_000_000) for _ in range(50)) + _PACKER.flush()
-
-
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "x-gzip", "br", "zstd", "compress", "identity, gzip", "GZIP"])
-def test_compressed_bodies_are_refused_unread(parts: GatewayParts, coding: str) -> None:
-    answer = parts.post(PACKED, content_encoding=coding)
-    assert (answer.status, b"uncompressed" in answer.body) == (415, True)
-    assert parts.post(zlib.compress(soap.envelope(soap.notify())), transfer_encoding=coding).status == 400
+def test_compressed_bodies_are_refused_unread(parts: GatewayParts) -> None:
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    packed = b"".join(packer.compress(b" " * 1_000_000) for _ in range(50)) + packer.flush()
+    for coding in ("gzip", "deflate", "x-gzip", "br", "zstd", "compress", "identity, gzip", "GZIP"):
+        answer = parts.post(packed, content_encoding=coding)
+        assert (answer.status, b"uncompressed" in answer.body) == (415, True), coding
+        refused_unread = parts.post(zlib.compress(soap.envelope(soap.notify())), transfer_encoding=coding)
+        assert refused_unread.status == 400, coding
     assert parts.notifications.accepted == []
 
 

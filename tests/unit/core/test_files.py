@@ -1,4 +1,4 @@
-"""Files that are replaced, watched, or are XML of others."""
+"""Replaced files, watched files, and XML of others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from arborcast.core.xml import xml_parser
 from tests.support.make import Clock
 
 
-def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_a_file_is_replaced_without_leftovers(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("old")
     with file.open() as opened:
@@ -56,7 +56,7 @@ def test_a_watched_file_is_read_on_a_change_and_kept_on_an_error(
     seen = [watched.value]
     for text in ("nonsense", "2", "3"):
         write_atomically(file, text, durable=False)
-        seen.append(watched.value)  # looked at a moment ago
+        seen.append(watched.value)  # read just before
         clock.after(2)
         seen.append(watched.value)
     assert seen == [1, 1, 1, 1, 2, 2, 3]

@@ -28,7 +28,7 @@ def entry(dn: str, *lines: str, kind: str = "arborcastTopic") -> str:
 
 
 def named(dn: str, *lines: str) -> str:
-    """An entry whose first RDN names it."""
+    """An entry with the name of its first RDN."""
     parts = dn.partition(",")[0].replace("=", ": ").split("+")
     return entry(dn, *parts, *lines)
 
@@ -52,7 +52,7 @@ def test_the_tree_of_entries_is_the_tree_of_topics() -> None:
     assert listing.problems == ()
 
 
-def test_a_routing_policy_without_a_meaning_counts_as_none() -> None:
+def test_an_invalid_routing_policy_is_ignored() -> None:
     listing = listing_of(
         named("topicName=a", "topicCode: 7", "topicRoutingPolicy: reliable far")
         + named("topicName=b", "topicRoutingPolicy: to:G1 split")
@@ -122,7 +122,7 @@ def test_two_entries_for_one_topic_and_a_tree_too_deep() -> None:
     assert kinds(deep)[0] is ILLEGAL
 
 
-def test_siblings_of_one_name_in_two_namespaces_have_rdns_of_their_own() -> None:
+def test_equal_names_in_two_namespaces_have_different_rdns() -> None:
     rdns = {path: format_dn((write_rdn(parse_path(path)),)) for path in ("a/b", "{urn:t}a/b")}
     assert set(rdns.values()) == {"topicName=b"}
     assert format_dn((write_rdn(parse_path("a/{urn:x,y}b")),)) == r"topicName=b+topicNamespace=urn:x\,y"
@@ -130,7 +130,7 @@ def test_siblings_of_one_name_in_two_namespaces_have_rdns_of_their_own() -> None
 
 
 @given(st.lists(records(), max_size=8, unique_by=lambda record: record.path))
-def test_records_survive_the_way_through_entries(drafts: list[TopicRecord]) -> None:
+def test_records_survive_the_conversion_to_entries(drafts: list[TopicRecord]) -> None:
     seen: set[str] = set()
     wanted: dict[TopicPath, TopicRecord] = {}
     for draft in drafts:
@@ -142,7 +142,7 @@ def test_records_survive_the_way_through_entries(drafts: list[TopicRecord]) -> N
     listing = read_listing(entries, BASE)
     assert listing.records() == wanted
     assert listing.problems == ()
-    # And every entry has its parent, so that a server would take them in this order.
+    # Every entry has its parent before it, so that a server would accept them in this order.
     present = {BASE[1:]}
     for each in entries:
         assert each.dn[1:] in present
@@ -156,7 +156,7 @@ _ATTRIBUTES = st.dictionaries(
 
 
 @given(st.lists(st.tuples(st.text(max_size=5), _ATTRIBUTES), max_size=5))
-def test_no_entry_can_stop_the_reading(drafts: list[tuple[str, dict[str, tuple[bytes, ...]]]]) -> None:
+def test_no_entry_stops_the_reading(drafts: list[tuple[str, dict[str, tuple[bytes, ...]]]]) -> None:
     entries = EntrySet([Entry.of(BASE, {})])
     parent = BASE
     for name, attributes in drafts:

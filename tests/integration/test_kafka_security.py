@@ -23,7 +23,7 @@ from arborcast.engine.install import jars, java
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.held_port import HeldPort
 
-PASSWORD = 'p"a\\ss; word'  # noqa: S105  # with all that has to be escaped somewhere
+PASSWORD = 'p"a\\ss; word'  # noqa: S105  # with characters that need an escape
 
 
 @dataclass(frozen=True)

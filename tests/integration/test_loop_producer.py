@@ -84,7 +84,7 @@ async def test_records_are_stored_in_order_and_gather_behind_a_request_without_a
         assert values(kafka_settings, partition) == [b"%d" % each for each in range(partition, 2_000, 2)]
 
 
-async def test_a_record_that_is_too_large_is_refused_and_the_largest_is_stored(kafka_settings: KafkaSettings) -> None:
+async def test_a_too_large_record_is_refused_and_the_largest_is_stored(kafka_settings: KafkaSettings) -> None:
     producer = await attached(kafka_settings)
     sending = Sending(kafka_settings, producer)
     most = kafka_settings.max_record_bytes
@@ -132,9 +132,7 @@ async def test_without_a_broker_records_fail_in_time_and_sockets_close(own_broke
     await wait_until_async(lambda: len(sockets()) <= before, "sockets are left")
 
 
-async def test_a_name_server_that_does_not_answer_blocks_no_request(
-    own_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_silent_name_server_blocks_no_request(own_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     kafka = settings_for(own_broker)
     producer = await attached(kafka)
     sending = Sending(kafka, producer)

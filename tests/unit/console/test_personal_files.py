@@ -151,7 +151,7 @@ def test_visitors_without_edits_displace_no_draft(tmp_path: Path) -> None:
     for person in ("anna", "berta"):
         drafts.of(person).edits = list(EDITS)
     for number in range(50):
-        drafts.of(f"stranger {number}")
+        drafts.of(f"visitor {number}")
     assert drafts.of("anna").edits == drafts.of("berta").edits == EDITS
     for number in range(3):
         drafts.of(f"worker {number}").edits = list(EDITS)

@@ -82,7 +82,7 @@ def test_equal_calls_share_a_run_and_its_result() -> None:
     run(work)
 
 
-def test_a_call_from_before_a_change_is_not_shared_after_it() -> None:
+def test_a_call_started_before_a_change_is_not_shared_after_it() -> None:
     function = Blocking()
 
     async def work(questions: Questions) -> None:

@@ -74,7 +74,7 @@ def test_a_watched_file_is_read_on_a_change_and_kept_on_an_error(
     assert ["cannot be read" in each for each in errors] == [True] * 2, "each absence is logged once"
 
 
-def test_xml_is_read_without_entities_to_a_depth_and_without_comments(tmp_path: Path) -> None:
+def test_xml_is_read_without_entities_and_comments_to_a_depth(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
     for entity in ('"secret"', f'SYSTEM "{secret.as_uri()}"'):

@@ -55,7 +55,7 @@ async def test_equal_work_is_done_once_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("inline", [True, False])
-async def test_all_callers_get_the_exception_or_that_work_was_cancelled(inline: bool) -> None:
+async def test_all_callers_get_the_exception_or_the_cancellation(inline: bool) -> None:
     flight: SingleFlight[str, None] = SingleFlight()
 
     async def begin(work: Work) -> tuple[asyncio.Future[None], asyncio.Future[None]]:
@@ -87,7 +87,7 @@ async def test_all_callers_get_the_exception_or_that_work_was_cancelled(inline: 
     assert len(flight) == 0
 
 
-async def test_work_that_ended_is_not_shared_with_a_later_caller() -> None:
+async def test_completed_work_is_not_shared_with_a_later_caller() -> None:
     """Otherwise a caller that needs a newer result would get it again and again."""
     flight: SingleFlight[str, int] = SingleFlight()
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()

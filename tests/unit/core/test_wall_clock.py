@@ -23,7 +23,7 @@ def test_a_time_is_due_if_it_is_past_or_was_decided_later(due_ms: int, decided_m
     assert is_due(due_ms, decided_ms, NOW_MS) is come
 
 
-def test_a_clock_put_back_is_noticed_once_also_in_small_steps() -> None:
+def test_a_clock_set_back_is_detected_once_also_in_small_steps() -> None:
     shown = [NOW_MS]
     clock = WatchedClock(lambda: shown[0])
     assert clock.put_back_ms() == 0

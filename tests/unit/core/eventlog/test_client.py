@@ -57,7 +57,7 @@ def test_credentials_and_authorities_reach_the_library() -> None:
         ssl_ca_file="/ca.pem",
         sasl_mechanism="SCRAM-SHA-512",
         sasl_username="u",
-        sasl_password="p",  # noqa: S106  # no password of anybody
+        sasl_password="p",  # noqa: S106  # not a real password
     )
     expected = {
         "bootstrap_servers": ["a:1", "b:2"],

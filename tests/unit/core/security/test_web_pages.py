@@ -23,11 +23,11 @@ def fetched(site: str, mode: str = "no-cors", dest: str = "empty", **more: str) 
 
 FOREIGN = {
     # fetch(..., {mode: "no-cors"}) and sendBeacon: without a preflight.
-    "a page elsewhere posts": ("POST", fetched("cross-site", origin="https://evil.example")),
+    "a page of another site posts": ("POST", fetched("cross-site", origin="https://evil.example")),
     "a page on another port posts": ("POST", fetched("same-site", origin="http://127.0.0.1:9000")),
     "another name of this machine posts": ("POST", fetched("cross-site", origin="http://localhost:8080")),
-    "a page elsewhere posts with cors": ("POST", fetched("cross-site", "cors", origin="https://evil.example")),
-    "a browser asks before a request": ("OPTIONS", fetched("cross-site", "cors", origin="https://evil.example")),
+    "a page of another site posts with cors": ("POST", fetched("cross-site", "cors", origin="https://evil.example")),
+    "a preflight": ("OPTIONS", fetched("cross-site", "cors", origin="https://evil.example")),
     "a page from a file, and a frame without an origin, post": ("POST", fetched("cross-site", origin="null")),
     "a form is sent": ("POST", fetched("cross-site", "navigate", "document", origin="https://evil.example")),
     "an extension posts": ("POST", fetched("cross-site", "cors", origin="chrome-extension://abcdef")),
@@ -43,16 +43,16 @@ FOREIGN = {
 
 TAKEN = {
     "a SOAP client": ("POST", {}),
-    "a WebSocket library that fetches nothing": ("GET", {}),
+    "a WebSocket library without fetch metadata": ("GET", {}),
     "the address bar": ("GET", fetched("none", "navigate", "document")),
-    "a link that is followed": ("GET", fetched("cross-site", "navigate", "document")),
+    "a followed link": ("GET", fetched("cross-site", "navigate", "document")),
     "a link on a page of another port": ("GET", fetched("same-site", "navigate", "document")),
-    "a page of ours reads": ("GET", fetched("same-origin", "cors")),
-    "a page of ours posts": ("POST", fetched("same-origin", "cors", origin=f"http://{OURS}")),
-    "a page of ours posts from Safari 14": ("POST", {"origin": f"http://{OURS}"}),
-    "a page under the public name posts, the proxy names us": ("POST", {"origin": "https://wsn.example"}),
-    "a page that is wanted posts": ("POST", fetched("cross-site", "cors", origin="https://wanted.example")),
-    "a browser asks for a page that is wanted": ("OPTIONS", {"origin": "https://wanted.example"}),
+    "an own page reads": ("GET", fetched("same-origin", "cors")),
+    "an own page posts": ("POST", fetched("same-origin", "cors", origin=f"http://{OURS}")),
+    "an own page posts from Safari 14": ("POST", {"origin": f"http://{OURS}"}),
+    "a page under the public name posts, the proxy sets Host": ("POST", {"origin": "https://wsn.example"}),
+    "a permitted page posts": ("POST", fetched("cross-site", "cors", origin="https://wanted.example")),
+    "a preflight of a permitted page": ("OPTIONS", {"origin": "https://wanted.example"}),
 }
 
 

@@ -76,7 +76,7 @@ def test_without_a_collector_no_package_is_loaded() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_a_collector_without_the_packages_is_a_mistake_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collector_without_the_packages_is_a_settings_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace.export", None)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(ConfigError, match=r"arborcast\[otel\]"):
@@ -94,7 +94,7 @@ class TestSpans:
         self.exporter = InMemorySpanExporter()
         self.processor = SimpleSpanProcessor(self.exporter)
 
-    def test_a_span_belongs_to_its_parent_and_hands_its_own_context_on(self) -> None:
+    def test_a_span_has_its_parent_and_propagates_its_context(self) -> None:
         tracing = Tracing("gateway", 0.0, self.processor)
         with (
             pytest.raises(OSError, match="away"),

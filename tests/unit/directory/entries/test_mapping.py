@@ -68,7 +68,7 @@ FOREIGN, MISSING, ILLEGAL = ProblemKind.FOREIGN, ProblemKind.MISSING_ATTRIBUTE, 
 BAD, TWICE, ALIAS, ORPHAN = ProblemKind.BAD_VALUE, ProblemKind.DUPLICATE_CODE, ProblemKind.ALIAS, ProblemKind.ORPHAN
 
 UNREAD: dict[str, tuple[str, set[str], set[str], list[ProblemKind], str]] = {
-    "an alias and what is below it are skipped": (
+    "an alias and the entries below it are skipped": (
         named("topicName=a")
         + entry("cn=loop,topicName=a", "aliasedObjectName: topicName=a,ou=topics,dc=x", kind="alias")
         + named("topicName=b,cn=loop,topicName=a"),
@@ -82,14 +82,14 @@ UNREAD: dict[str, tuple[str, set[str], set[str], list[ProblemKind], str]] = {
         + named("topicName=n,topicName=ok", "topicNamespace: has space"),
         *({"ok"}, set(), [FOREIGN, MISSING, ILLEGAL, ILLEGAL], "cn=me"),
     ),
-    "a topic with a bad value is held and those below it are read": (
+    "a topic with a bad value is held, topics below it are read": (
         named("topicName=a", "topicPriority: high")
         + named("topicName=b,topicName=a")
         + named("topicName=c", "topicFinal: maybe")
         + named("topicName=d", "topicCode: " + "x" * 300),
         *({"a/b"}, {"a", "c", "d"}, [BAD] * 3, "topicPriority is 'high'"),
     ),
-    "of two topics with one code the one that was there first has it": (
+    "of two topics with one code the earlier one has it": (
         named("topicName=z")
         + named("topicName=deep,topicName=z", "topicCode: K")
         + named("topicName=a", "topicCode: K"),

@@ -32,7 +32,7 @@ objectClass: arborcastTopic
 topicName: alarm
 description: rings a bell
 
-# Somebody else's entry.
+# An entry of another program.
 dn: cn=printer,ou=topics,dc=x
 objectClass: device
 cn: printer

@@ -1,4 +1,4 @@
-"""Which settings the parts get, how they are started, and the archive of classes (its job is a shell script here)."""
+"""Settings and start of the parts, and the class archive (its job is a shell script here)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def settings(home: Home, **overrides: str | int) -> Settings:
     return load_settings(home=home.path, overrides={"gateway.port": 0, "stack.kafka_port": 0, **given}, environ={})
 
 
-def test_port_0_becomes_a_free_one_everywhere(home: Home) -> None:
+def test_port_0_is_replaced_by_a_free_port(home: Home) -> None:
     chosen = engine.effective(settings(home))
     assert chosen.gateway.port != 0
     assert chosen.kafka.bootstrap_servers == f"127.0.0.1:{chosen.stack.kafka_port}"
@@ -78,7 +78,7 @@ def test_a_busy_port_of_the_usual_console_stops_no_start(home: Home, busy: int) 
     assert engine.effective(usual).console.port not in (0, busy)
 
 
-def test_external_parts_are_neither_started_nor_asked(home: Home, tools: Tools, busy: int) -> None:
+def test_external_parts_are_neither_started_nor_probed(home: Home, tools: Tools, busy: int) -> None:
     def parts(chosen: Settings) -> set[str]:
         return {part.name for part in engine.parts(chosen, tools, home, {})}
 
@@ -90,7 +90,7 @@ def test_external_parts_are_neither_started_nor_asked(home: Home, tools: Tools, 
     assert parts(chosen) == {"dispatch", "gateway"}
     assert not {"kafka", "console"} & engine.questions_of(chosen, home).keys()
     assert "console" not in engine.addresses(chosen)
-    # The job's port for metrics is its own: it may run already.
+    # The job's port for metrics belongs to the job: it may run already.
     chosen = engine.effective(settings(home, stack__job="external", metrics__job_port=busy))
     assert parts(chosen) == engine.questions_of(chosen, home).keys() == {"kafka", "gateway", "console"}
     assert set(engine.metrics_urls(chosen)) == {"gateway", "dispatch"}
@@ -98,9 +98,9 @@ def test_external_parts_are_neither_started_nor_asked(home: Home, tools: Tools, 
     assert set(engine.metrics_urls(nowhere)) == {"gateway"}
 
 
-def test_edges_exist_where_the_settings_open_them(home: Home, tools: Tools) -> None:
+def test_edges_exist_if_the_settings_open_them(home: Home, tools: Tools) -> None:
     chosen = engine.effective(settings(home, zmq__enabled=True))
-    assert chosen.framed.port, "the ZeroMQ edges are a client of the framed edge"
+    assert chosen.framed.port, "the ZeroMQ edges use the framed edge"
     assert engine.addresses(chosen)["framed"] == f"framed://127.0.0.1:{chosen.framed.port}"
     (edge,) = (part for part in engine.parts(chosen, tools, home, {}) if part.name == "zmq")
     assert edge.after == ("gateway",)
@@ -115,7 +115,7 @@ def test_the_parts_read_the_effective_settings_alone(home: Home) -> None:
     assert load_settings(home.settings_file, environ={}) == chosen
 
 
-def test_how_parts_are_started_and_in_which_order_they_stop(home: Home, tools: Tools) -> None:
+def test_the_commands_of_parts_and_the_order_of_their_stop(home: Home, tools: Tools) -> None:
     tools = dataclasses.replace(tools, classes=Path("/cache/classes.jsa"))
     environ = {"LC_ALL": "C", "LANG": "en_US.UTF-8"}
     made = engine.parts(engine.effective(settings(home)), tools, home, environ)
@@ -123,11 +123,11 @@ def test_how_parts_are_started_and_in_which_order_they_stop(home: Home, tools: T
     assert [part.name for part in in_order] == ["gateway", "console", "dispatch", "kafka"]
     parts = {part.name: part for part in made}
     dispatch = parts["dispatch"]
-    if sys.platform == "linux":  # elsewhere Java does not go by the locale: a folder may have any name
+    if sys.platform == "linux":  # elsewhere Java ignores the locale for names of folders
         assert parts["kafka"].environ["LC_ALL"] == dispatch.environ["LC_ALL"] == "C.UTF-8"
     home.ready_file.touch()
     dispatch.prepare()
-    assert not dispatch.is_ready(), "what an earlier run left does not count"
+    assert not dispatch.is_ready(), "files of an earlier run are ignored"
     submit, _, properties, *_ = dispatch.command
     assert (submit.endswith("/bin/spark-submit"), dispatch.environ["JAVA_HOME"]) == (True, "/opt/jdk")
     text = Path(properties).read_text()
@@ -135,7 +135,7 @@ def test_how_parts_are_started_and_in_which_order_they_stop(home: Home, tools: T
     assert "spark.driver.extraClassPath /jars/connector.jar\n" in text
 
 
-# Writes the archive when it is told to stop, as Java does.
+# Writes the archive at SIGTERM, as Java does.
 _JOB = """
 trap 'printf classes > "$1"; exit 0' TERM
 touch "$2"
@@ -155,7 +155,7 @@ def played(monkeypatch: pytest.MonkeyPatch, job: str) -> None:
     monkeypatch.setattr(engine, "parts", parts)
 
 
-def test_it_is_made_once_and_found_by_what_it_was_made_for(
+def test_a_class_archive_is_made_once_and_found_by_its_inputs(
     monkeypatch: pytest.MonkeyPatch, tools: Tools, tmp_path: Path
 ) -> None:
     played(monkeypatch, _JOB)
@@ -164,7 +164,7 @@ def test_it_is_made_once_and_found_by_what_it_was_made_for(
     made = engine.class_archive(tools, tmp_path)
     assert made is not None
     assert made.read_text() == "classes"
-    assert list(made.parent.iterdir()) == [made], "nothing else is left"
+    assert list(made.parent.iterdir()) == [made], "no other file is left"
     assert class_archive.make(dataclasses.replace(tools, classes=made), tmp_path, said.append)
     assert "there" in said[-1]
 
@@ -181,7 +181,7 @@ def test_archives_of_earlier_versions_do_not_pile_up(
     own = engine.class_archive_name(tools, tmp_path, 5)
     own.write_text("known")
     os.utime(own, (0, 0))
-    assert engine.class_archive(tools, tmp_path) == own, "which marks it as used"
+    assert engine.class_archive(tools, tmp_path) == own, "it is marked as used"
     newer = dataclasses.replace(tools, java_home=Path("/opt/newer"))
     assert class_archive.make(newer, tmp_path, lambda _line: None)
     assert {own, recent} < {*(tmp_path / "java").iterdir()}
@@ -195,7 +195,7 @@ def test_archives_of_earlier_versions_do_not_pile_up(
         ('touch "$2"; exec sleep 600', "has not written it"),
     ],
 )
-def test_without_one_everything_goes_on_more_slowly(
+def test_a_missing_class_archive_is_no_error(
     monkeypatch: pytest.MonkeyPatch, tools: Tools, tmp_path: Path, job: str, why: str
 ) -> None:
     played(monkeypatch, job)
@@ -207,8 +207,8 @@ def test_without_one_everything_goes_on_more_slowly(
     assert list((tmp_path / "java").iterdir()) == []
 
 
-def test_an_archive_is_taken_when_it_is_whole_and_of_these_classes(tools: Tools, tmp_path: Path) -> None:
-    """Java itself ends in a crash when the file is shorter than it says."""
+def test_a_complete_archive_of_these_classes_is_used(tools: Tools, tmp_path: Path) -> None:
+    """Java crashes if the file is shorter than its header declares."""
     place = engine.class_archive_name(tools, tmp_path, 4)
     place.parent.mkdir()
     assert engine.class_archive(tools, tmp_path) is None

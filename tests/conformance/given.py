@@ -24,7 +24,7 @@ PREFIXES = {
     "t": "urn:t",
     "x": "urn:x",
 }
-"""Prefixes that a case may use, in its body and in what it expects."""
+"""Prefixes for the bodies and answers of cases."""
 
 CONSTANTS = {
     "simple": f"{soap.DIALECT}Simple",

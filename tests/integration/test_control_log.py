@@ -132,7 +132,7 @@ def test_a_missing_log_is_a_retryable_error(kafka_settings: KafkaSettings) -> No
         (b"\xff\xfe", None, "not UTF-8"),
     ],
 )
-def test_a_record_that_cannot_be_read_is_named_and_not_passed(
+def test_an_unreadable_record_is_an_error_and_not_skipped(
     kafka_settings: KafkaSettings, log: ControlLog, key: bytes, value: bytes | None, says: str
 ) -> None:
     log.append([topic(1)])
@@ -169,7 +169,7 @@ def test_after_the_upgrade_a_follower_continues_at_its_position(
     log.close()
 
 
-def test_a_record_whose_application_fails_is_applied_again(kafka_settings: KafkaSettings, log: ControlLog) -> None:
+def test_a_record_is_applied_again_after_a_failure(kafka_settings: KafkaSettings, log: ControlLog) -> None:
     log.append([topic(1), topic(2), topic(3)])
     seen: list[ControlRecord] = []
     failures = [ValueError("not now")]

@@ -180,7 +180,7 @@ def test_a_durable_subscription_loses_nothing_at_a_gateway_kill(edges: Edges, ro
     assert list(dict.fromkeys(each.id for each in got if each.id in set(later))) == later
 
 
-def test_each_task_goes_to_one_worker_and_results_come_back(edges: Edges) -> None:
+def test_each_task_goes_to_one_worker_and_results_are_returned(edges: Edges) -> None:
     results: list[Message] = []
     with ConnectionFactory(edges.framed, timeout_s=120).connection() as connection:
         session = connection.session()

@@ -58,7 +58,7 @@ def test_no_accepted_notification_is_lost_by_kill_9(tmp_path: Path, kafka_settin
             ended = client.subscribe("a//.", to="http://127.0.0.1:9/ended")
             client.unsubscribe(ended.address)
         with publishers(gateway.base) as accepted:
-            gateway.wait_for(lambda: len(accepted) > 200, "under way")
+            gateway.wait_for(lambda: len(accepted) > 200, "200 accepted messages")
             gateway.kill()
         found = payloads(kafka_settings)
         assert set(accepted) <= set(found)

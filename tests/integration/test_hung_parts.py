@@ -100,7 +100,7 @@ def killed(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def test_workers_that_are_stopped_are_replaced_and_nothing_else(engine: Engine, receiver: Receiver) -> None:
+def test_stopped_workers_are_replaced_and_no_other_process(engine: Engine, receiver: Receiver) -> None:
     delivers(engine, receiver, "before")
     metrics = f"{engine.status()['addresses']['metrics']}/metrics"
     gateway = psutil.Process(part(engine, "gateway")["pid"])

@@ -23,7 +23,7 @@ from tests.support.broker import broker_of
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.held_port import HeldPort
 
-PASSWORD = 'p"a\\ss; word'  # noqa: S105  # with all that has to be escaped somewhere
+PASSWORD = 'p"a\\ss; word'  # noqa: S105  # with characters that need an escape
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def people(slapd: Slapd) -> Iterator[Slapd]:
             admin.delete(dn)
 
 
-def test_a_user_is_authenticated_however_the_name_is_spelled(people: Slapd) -> None:
+def test_a_user_is_authenticated_with_any_spelling_of_the_name(people: Slapd) -> None:
     for by in ("(cn={user})", "(|(cn={user})(description={user}))", "(&(objectClass=*)(cn={user}))"):
         users = LdapUsers(dataclasses.replace(ACCESS, ldap_user_filter=by), people.settings())
         for spelled in ("anna", "ANNA", "aNNa", "anna "):

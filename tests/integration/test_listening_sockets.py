@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 NAMES = ("subscribe", "publish", "pipeline", "asked", "tasks", "results")
 
 ELSEWHERE = {"administrator"}
-"""In a process that is no part of an engine."""
+"""Listeners of processes outside of an engine."""
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ async def test_records_are_stored_in_order_and_gather_behind_a_request_without_a
         assert values(kafka_settings, partition) == [b"%d" % each for each in range(partition, 2_000, 2)]
 
 
-async def test_a_record_that_is_too_large_is_refused_and_the_largest_is_stored(kafka_settings: KafkaSettings) -> None:
+async def test_a_too_large_record_is_refused_and_the_largest_is_stored(kafka_settings: KafkaSettings) -> None:
     producer = await attached(kafka_settings)
     sending = Sending(kafka_settings, producer)
     most = kafka_settings.max_record_bytes

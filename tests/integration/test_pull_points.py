@@ -117,7 +117,7 @@ def test_kill_9_in_the_middle_of_fetching_loses_nothing(gateway: GatewayRun, set
     threads = [threading.Thread(target=fetch) for _ in range(4)]
     for thread in threads:
         thread.start()
-    gateway.wait_for(lambda: len(fetched) > 300, "under way")
+    gateway.wait_for(lambda: len(fetched) > 300, "300 fetched messages")
     gateway.kill()
     for thread in threads:
         thread.join()

@@ -163,7 +163,7 @@ def test_topics_are_found_and_named_by_their_codes(shell: Shell) -> None:
     assert shell.json("remove", "code:1.4.A")["removed"] == ["{urn:t}Größe/x"]
 
 
-def test_each_change_is_recorded_with_its_former_value_and_becomes_a_row(
+def test_each_change_is_recorded_with_its_old_value_and_is_a_row(
     shell: Shell, kafka_settings: KafkaSettings, tmp_path: Path
 ) -> None:
     shell("add", "ALARM", "--code", "8", "--update")

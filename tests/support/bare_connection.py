@@ -17,7 +17,7 @@ from arborcast.ingest.settings import GatewaySettings
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 Asked = tuple[str, str, bytes, bool]
-"""Method, path, body, and whether it came as a whole."""
+"""Method, path, body, and whether the request was complete."""
 
 
 class Wire(asyncio.Transport):

@@ -86,11 +86,11 @@ class Camera:
     most: int = 10
     grants_s: float = 120.0
     address: str = ""
-    """What it takes for its own address, in place of the right one."""
+    """A wrong address of the camera in its answers."""
     parameters: str = ""
-    """Reference parameters that it wants back."""
+    """Reference parameters that requests must return."""
     spoils: int = 0
-    """So many pulls get broken XML."""
+    """This many pulls get broken XML."""
     delay_s: float = 0.0
     states: dict[tuple[str, str], str] = field(default_factory=dict)
     subscriptions: dict[str, Subscribed] = field(default_factory=dict)

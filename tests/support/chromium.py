@@ -147,7 +147,7 @@ class Visitors:
     contexts: list[BrowserContext] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     expected: tuple[str, ...] = ()
-    """Parts of complaints that the test has provoked."""
+    """Parts of complaints that the test causes."""
 
     def __call__(self, **options: Any) -> Page:
         """A new page; `options` as Playwright's `new_context` has them."""
@@ -168,7 +168,7 @@ class Visitors:
     def _requested(self, request: Request) -> None:
         address = urlsplit(request.url)
         if address.scheme not in ("data", "blob") and address.hostname not in _LOOPBACK:
-            self.complaints.append(f"something was asked for beyond loopback: {request.url}")
+            self.complaints.append(f"a request beyond loopback: {request.url}")
 
     def _said(self, message: ConsoleMessage) -> None:
         # Violations of the content security policy are console messages, too.

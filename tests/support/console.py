@@ -29,7 +29,7 @@ from arborcast.topic_model.subscriptions import Subscription
 from tests.support.gateway_parts import ControlList
 
 EVIL = "<img src=x onerror=alert(1)><script>alert(1)</script>\u202e"
-"""What a stranger may write: see `Browser.shows_hostile`."""
+"""Text of an attacker: see `Browser.shows_hostile`."""
 
 KEYS = KeyRing({"test": b"k" * 32})
 

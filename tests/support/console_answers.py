@@ -64,7 +64,7 @@ QUEUE_RECORDS: tuple[ControlRecord, ...] = (
     *(TopicRecord(TopicPath(name), policy=TopicPolicy(queue=True)) for name in (INSPECTIONS, "reports", "labels")),
     *(_server(number, paused=number == 3) for number in (1, 2, 3)),
 )
-"""Three queues: one is served and something waits, one has no server, one has nothing to do."""
+"""Three queues: one with servers and waiting requests, one without a server, one without requests."""
 
 JOB = JobFigures(
     Scrape.of(
@@ -259,7 +259,7 @@ ANSWERS: Mapping[Any, Any] = {
 }
 
 Asked = list[tuple[Any, Any]]
-"""Questions with their arguments."""
+"""Calls with their arguments."""
 
 FEDERATED = {
     "federation__name": "n1",
@@ -268,7 +268,7 @@ FEDERATED = {
     "federation__url": "https://n1.example:8080",
     "federation__key_file": "federation.key",
 }
-"""Settings of an engine that is in a federation."""
+"""Settings of an engine in a federation."""
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answers: Mapping[Any, Any] = ANSWERS) -> Asked:

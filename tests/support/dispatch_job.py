@@ -45,10 +45,10 @@ from tests.support.waiting import TIMEOUT_S, wait_until
 Row = dict[str, Any]
 
 GEARS = ["realtime", pytest.param("batch", marks=pytest.mark.long)]
-"""The second one is in `make test-all` only, but for the tests of the first path."""
+"""The second one runs in `make test-all` only, except for the tests of the first path."""
 
 IN_BOTH_GEARS = pytest.mark.parametrize("gear", GEARS, indirect=True, scope="module")
-"""For a module: its tests share a job in each of them."""
+"""For a module: its tests share one job for each gear."""
 
 
 def job_settings(home: Path, kafka: KafkaSettings, gear: Mode | None = None, **push: float | str) -> JobSettings:
@@ -94,7 +94,7 @@ class Logs:
         self._producer: Producer = make_producer(kafka)
         self._numbers = numbers or itertools.count(1)
         self.position = 0
-        """Behind the last control record that was written here."""
+        """Behind the last control record of this writer."""
 
     def subscribe(self, *subscriptions: Subscription) -> None:
         self.control(*(SubscriptionRecord(each) for each in subscriptions))
@@ -190,7 +190,7 @@ class RunningJob:
     def __init__(self, spark: SparkSession, settings: JobSettings) -> None:
         self.settings = settings
         self.numbers = itertools.count(1)
-        """Those in the ids of its notifications."""
+        """Numbers in the ids of its notifications."""
         self._spark = spark
         self.gate = StopGate()
         self._thread: threading.Thread | None = None

@@ -19,10 +19,10 @@ import psutil
 import pytest
 
 State = dict[str, Any]
-"""How to reach what was started; JSON."""
+"""The addresses of the server; JSON."""
 
 Start = Callable[[Path], tuple[State, Callable[[], None]]]
-"""Starts it in an empty folder: its state, and what ends it."""
+"""Starts the server in an empty folder; returns its state, and the function that stops it."""
 
 
 @contextmanager

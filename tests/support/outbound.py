@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 
 THIS_MACHINE = AddressPolicy(OutboundSettings(scope="loopback"))
-"""Loopback and what is public; the test machine's other addresses are refused."""
+"""Loopback and public addresses; other addresses of the test machine are refused."""
 
 
 @contextmanager

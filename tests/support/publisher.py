@@ -43,7 +43,7 @@ class Publisher:
 
     lasts_s: float = 600
     ends: str = ""
-    """What it says as TerminationTime, where that is not counted from now."""
+    """TerminationTime in answers, if not counted from now."""
     refuses: set[str] = field(default_factory=set)
     away: bool = False
     asked: list[Asked] = field(default_factory=list)

@@ -382,7 +382,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A subscriber for measurements: answers 202 and counts.")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--marks", action="store_true", help="remember the marks in the bodies instead of requests")
-    parser.add_argument("--more-ports", type=int, default=0, help="listen on so many others, too; printed as well")
+    parser.add_argument("--more-ports", type=int, default=0, help="listen on this many further ports, printed as well")
     arguments = parser.parse_args()
     receiver = Receiver(arguments.port, keep_bodies=False, marks=arguments.marks, more_ports=arguments.more_ports)
     with receiver:

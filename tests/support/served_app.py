@@ -21,7 +21,7 @@ BODY = soap.envelope(soap.notify())
 START = b"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: localhost\r\n"
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 NOTIFY = START + LENGTH + b"\r\n" + BODY
-"""A whole request."""
+"""A complete request."""
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from tests.support.process import LoggedProcess
 SUFFIX = "dc=arborcast"
 BASE_DN = f"ou=topics,{SUFFIX}"
 ADMIN_DN = f"cn=admin,{SUFFIX}"
-ADMIN_PASSWORD = "correct horse"  # noqa: S105 - a server of ours, on loopback, gone after the test
+ADMIN_PASSWORD = "correct horse"  # noqa: S105 - a server on loopback, removed after the test
 ENGINE_DN = f"cn=engine,{SUFFIX}"
 ENGINE_PASSWORD = "battery staple"  # noqa: S105
 CLIENT_NAME = "client"

@@ -122,7 +122,7 @@ class TopicsLoad:
         return [name for name, topic, _ in self.sent if not topics or topic in topics]
 
     def passing(self, interval_ms: int, partitions: int = 0) -> set[str]:
-        """What passes a minimum interval; with `partitions`, of all topics of each of so many together."""
+        """The notifications that a minimum interval passes; with `partitions`, over all topics of a partition."""
         until: dict[object, int] = {}
         found = set()
         for name, topic, at_ms in self.sent:

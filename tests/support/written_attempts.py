@@ -58,7 +58,7 @@ def evaluation(
     caused: bool = False,
     priority: int | None = 0,
 ) -> bytes:
-    """One record: these notifications, one behind the other from offset `first`, were for so many subscriptions."""
+    """One record: successive notifications from offset `first`, each for this many subscriptions."""
     places = offsets or range(first, first + len(counts))
     matched = [
         Matched(notification, TopicPath(topic), accepted_ms, offset, count, caused=caused, priority=priority)

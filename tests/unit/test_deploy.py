@@ -1,4 +1,4 @@
-"""The image's recipe and the manifests: what Kubernetes would refuse, and what would only fail once it runs."""
+"""The image's recipe and the manifests: errors that Kubernetes reports, and errors that appear only at run time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-KUBERNETES = ("1.29", "1.37")  # the ends of what is supported; a schema takes seconds
+KUBERNETES = ("1.29", "1.37")  # the first and last supported version; a schema takes seconds
 
 Manifest = dict[str, Any]
 
@@ -46,7 +46,7 @@ def manifests() -> list[Manifest]:
 
 
 def spark(kind: str) -> list[Manifest]:
-    """What the component spark adds."""
+    """The documents of the component spark."""
     return [each for each in documents_in(DEPLOY / "kubernetes" / "spark" / "spark.yaml") if kind in each["kind"]]
 
 
@@ -84,7 +84,7 @@ def containers() -> Iterator[Manifest]:
 
 
 def settings(tmp_path: Path) -> Settings:
-    """The settings as the pods have them."""
+    """The settings in the pods."""
     (config,) = of_kind("ConfigMap")
     file = tmp_path / "arborcast.toml"
     file.write_text(config["data"]["arborcast.toml"])
@@ -110,8 +110,8 @@ def test_settings_ports_and_paths_agree(tmp_path: Path) -> None:
     found = settings(tmp_path)
     check_exposed(found)
     assert (found.kafka.replication, found.stack.broker) == (3, "external")
-    assert found.dispatch.task_slots >= found.kafka.partitions, "else the gear is never that of real time"
-    assert found.kafka.sasl_password, "the variable's name is a setting's"
+    assert found.dispatch.task_slots >= found.kafka.partitions, "otherwise the gear is never real time"
+    assert found.kafka.sasl_password, "the name of the variable"
     ports = {port["name"]: port["containerPort"] for each in containers() for port in each.get("ports", ())}
     assert ports == {"http": found.gateway.port, "metrics": found.metrics.job_port}
     for workload, _ in pods():
@@ -120,8 +120,8 @@ def test_settings_ports_and_paths_agree(tmp_path: Path) -> None:
             assert any(path.startswith(each) for each in mounted), path
 
 
-def test_each_pod_gets_the_secret_files_that_it_reads_and_no_other(tmp_path: Path) -> None:
-    """Not the whole Secret. Only gateways read the users: a process that takes over the job must not have them."""
+def test_each_pod_has_only_the_secret_files_that_it_reads(tmp_path: Path) -> None:
+    """Not the whole Secret. Only gateways read the users: a compromised job must not have them."""
     found = settings(tmp_path)
     keys, users = Path(found.secrets.key_file), Path(found.access.users_file)
     read = {"arborcast-gateway": {keys, users}, "arborcast-job": {keys}, "arborcast-doctor": {keys}}
@@ -141,7 +141,7 @@ def test_each_pod_gets_the_secret_files_that_it_reads_and_no_other(tmp_path: Pat
     assert given == read
 
 
-def test_what_is_named_is_there() -> None:
+def test_referenced_objects_exist() -> None:
     names = {(each["kind"], each["metadata"]["name"]) for each in manifests()}
     secret_keys = of_kind("Secret")[0]["stringData"]
     for workload, pod in pods():
@@ -160,7 +160,7 @@ def test_what_is_named_is_there() -> None:
             assert ("Service", workload["spec"]["serviceName"]) in names
 
 
-def test_kustomize_leaves_out_the_secret_and_the_job_alone() -> None:
+def test_kustomize_excludes_only_the_secret_and_the_job() -> None:
     (kustomization,) = documents_in(KUSTOMIZATION)
     taken = [each for name in kustomization["resources"] for each in documents_in(KUSTOMIZATION.parent / name)]
     assert [each for each in manifests() if each not in taken] == of_kind("Job")
@@ -192,10 +192,10 @@ def test_selectors_select() -> None:
 
 
 def test_pods_stop_in_order_and_never_all_at_once(tmp_path: Path) -> None:
-    """In less time than the kubelet gives them: it kills what would have ended a moment later."""
+    """In less time than the kubelet's grace period, after which it kills them."""
     found = settings(tmp_path)
     (budget,), (gateway,), (job,) = of_kind("PodDisruptionBudget"), of_kind("Deployment"), of_kind("StatefulSet")
-    assert 0 < budget["spec"]["minAvailable"] < gateway["spec"]["replicas"], "a drained node waits for no pod for ever"
+    assert 0 < budget["spec"]["minAvailable"] < gateway["spec"]["replicas"], "a drain must end"
     first = float(main_of(gateway)["lifecycle"]["preStop"]["exec"]["command"][1])
     needed = first + found.gateway.stop_timeout_s + process._STOP_S
     assert pod_of(gateway)["terminationGracePeriodSeconds"] > needed
@@ -203,24 +203,24 @@ def test_pods_stop_in_order_and_never_all_at_once(tmp_path: Path) -> None:
     batch = 2 * found.retry.batch_wait_s + runtime._STOP_MARGIN_S
     beside = runtime._RECORDING_STOP_S + runtime._REDELIVERY_STOP_S
     assert pod_of(job)["terminationGracePeriodSeconds"] > 1.5 * (batch + queries + beside)
-    assert job["spec"]["replicas"] == 1, "there is never a second job"
+    assert job["spec"]["replicas"] == 1, "never a second job"
     assert job["spec"]["volumeClaimTemplates"][0]["spec"]["accessModes"] == ["ReadWriteOncePod"]
 
 
-def test_each_part_is_walled_in(tmp_path: Path) -> None:
+def test_network_policies_restrict_each_part(tmp_path: Path) -> None:
     policies = {each["metadata"]["name"]: each["spec"] for each in of_kind("NetworkPolicy")}
     assert set(policies) == {each["metadata"]["name"] for each in workloads()}
     for policy in policies.values():
         assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
-        assert all(rule["from"] for rule in policy["ingress"]), "nobody is let in unnamed"
+        assert all(rule["from"] for rule in policy["ingress"]), "only named sources"
         blocks = [each["ipBlock"] for rule in policy["egress"] for each in rule.get("to", ())]
         shut = [ipaddress.ip_network(each) for block in blocks for each in block["except"]]
         for service in ("169.254.169.254", "100.100.100.200", "fd00:ec2::254"):
             assert any(ipaddress.ip_address(service) in each for each in shut), service
 
 
-def test_nothing_inside_the_cluster_is_posted_to_unless_it_is_named(tmp_path: Path) -> None:
-    """Whoever may subscribe says where to; what answers there can be read in the tables."""
+def test_pushes_into_the_cluster_need_a_setting(tmp_path: Path) -> None:
+    """Subscribers choose the address, and answers of services inside are readable in the tables."""
     policy = policy_of(settings(tmp_path))
     for address in ("10.96.0.1", "10.244.1.7", "172.16.0.1", "192.168.1.1", "fd00::1", "100.64.0.1", "169.254.169.254"):
         assert policy.check_address(address, 443) is not None, address
@@ -230,13 +230,13 @@ def test_nothing_inside_the_cluster_is_posted_to_unless_it_is_named(tmp_path: Pa
     file = tmp_path / "examples.toml"
     file.write_text(examples)
     shown = load_settings(file, tmp_path, environ={})
-    assert shown.outbound.allow, "the example is there, and can be taken as it is"
+    assert shown.outbound.allow, "the example exists, and is valid"
     assert shown.gateway.trusted_proxies
     assert not any(net.prefixlen < 24 for net in read_networks(shown.outbound.allow, "outbound.allow"))
 
 
 def test_a_spark_cluster_fits_the_job(tmp_path: Path) -> None:
-    """Pods that are confined like the job's, know what the job expects of a cluster, and suffice for its tasks."""
+    """Pods with the job's restrictions and its properties of a cluster, and enough cores for its tasks."""
     (job,), found = of_kind("StatefulSet"), settings(tmp_path)
     of_job, (config,) = pod_of(job), spark("ConfigMap")
     workloads = {each["metadata"]["name"]: each["spec"] for each in spark("Set") + spark("Deployment")}
@@ -267,7 +267,7 @@ def test_a_spark_cluster_fits_the_job(tmp_path: Path) -> None:
     assert arguments[-1] == url
     assert url in of_the_job["patch"]
     cores = int(arguments[arguments.index("--cores") + 1])
-    assert workers["replicas"] * cores >= found.kafka.partitions, "else the gear is never that of real time"
+    assert workers["replicas"] * cores >= found.kafka.partitions, "otherwise the gear is never real time"
     for selector in (
         spark("NetworkPolicy")[0]["spec"]["podSelector"]["matchLabels"],
         yaml.safe_load(of_its_policy["patch"])[0]["value"]["from"][0]["podSelector"]["matchLabels"],
@@ -298,7 +298,7 @@ def test_nothing_runs_as_root_or_writes_to_its_image() -> None:
         assert "memory" in container["resources"]["limits"]
 
 
-def test_probes_call_what_exists() -> None:
+def test_probes_call_existing_paths() -> None:
     (gateway,), (job,) = of_kind("Deployment"), of_kind("StatefulSet")
     paths = [main_of(gateway)[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe")]
     served = "".join(file.read_text() for file in (ROOT / "ingest").rglob("*.py"))
@@ -310,7 +310,7 @@ def test_probes_call_what_exists() -> None:
     assert f"find {ready} " in main["livenessProbe"]["exec"]["command"][-1]
 
 
-def test_the_recipe_leaves_root_and_runs_what_the_manifests_run() -> None:
+def test_the_image_has_a_user_and_the_commands_of_the_manifests() -> None:
     recipe = (DEPLOY / "Containerfile").read_text()
     (job,) = of_kind("StatefulSet")
     user = str(pod_of(job)["securityContext"]["runAsUser"])
@@ -327,7 +327,7 @@ def test_the_recipe_leaves_root_and_runs_what_the_manifests_run() -> None:
 
 
 def lock(file: Path) -> dict[str, set[str]]:
-    """The packages with their versions, and the sums of their files."""
+    """The packages with their versions, and the hashes of their files."""
     entries = re.split(r"\n(?=\S)", file.read_text())
     return {entry.split()[0]: set(re.findall(r"sha256:(\w+)", entry)) for entry in entries if "==" in entry}
 
@@ -336,7 +336,7 @@ def named(requirements: list[str]) -> set[str]:
     return {re.split(r"[^\w-]", each)[0].lower() for each in requirements}
 
 
-def test_the_images_have_what_was_tested_and_no_more() -> None:
+def test_the_images_have_only_tested_packages() -> None:
     tested = lock(ROOT / "requirements.lock")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
@@ -350,8 +350,8 @@ def test_the_images_have_what_was_tested_and_no_more() -> None:
         assert wanted <= {each.partition("==")[0] for each in locked}
 
 
-def test_the_gateway_needs_no_package_but_those_of_its_image() -> None:
-    """Found by an import of all modules of its floors, in a new process."""
+def test_the_gateway_s_image_has_all_packages_that_it_imports() -> None:
+    """Found by an import of all modules of its packages, in a new process."""
     script = """
 import importlib, importlib.metadata, json, pkgutil, sys
 floors = "core", "topic_model", "wire", "client", "directory", "ingest"
@@ -364,14 +364,14 @@ known = importlib.metadata.packages_distributions()
 print(json.dumps(sorted({of for name in sys.modules for of in known.get(name.partition(".")[0], ())})))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    ours = {"arborcast", "arborcast-client", "setuptools"}  # setuptools is what makes an editable installation
+    ours = {"arborcast", "arborcast-client", "setuptools"}  # setuptools is for editable installations
     found = {each.lower().replace("_", "-") for each in json.loads(done.stdout)} - ours
     assert "lxml" in found
     assert found <= {each.partition("==")[0] for each in lock(DEPLOY / "gateway.lock")}
 
 
-def test_the_jobs_properties_go_into_a_file_of_its_own(tmp_path: Path) -> None:
-    """They hold secrets: neither into a file that is there, nor where a link leads."""
+def test_the_properties_of_the_job_are_in_a_private_file(tmp_path: Path) -> None:
+    """They have secrets: not into an existing file, nor through a link."""
     temporary, commands, planted = tmp_path / "tmp", tmp_path / "bin", tmp_path / "planted"
     for folder in (temporary, commands):
         folder.mkdir()
@@ -386,7 +386,7 @@ def test_the_jobs_properties_go_into_a_file_of_its_own(tmp_path: Path) -> None:
         ran = subprocess.run(["/bin/sh", DEPLOY / "run-job", "x"], env=environment, capture_output=True, check=True)
         assert ran.stdout == b"600\nsecret\n"
     assert planted.read_text() == ""
-    assert len(list(temporary.glob("spark.properties.*"))) == 1, "a start removes what the one before has left"
+    assert len(list(temporary.glob("spark.properties.*"))) == 1, "a start removes the files of the one before"
 
 
 def unit_values(unit: Path, key: str) -> list[str]:
@@ -398,7 +398,7 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: str(unit.name))
-def test_a_unit_of_systemd_is_confined(unit: Path) -> None:
+def test_units_of_systemd_are_sandboxed(unit: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("no systemd-analyze")
@@ -411,7 +411,7 @@ def test_a_unit_of_systemd_is_confined(unit: Path) -> None:
     assert all("is not executable" in line for line in complaints), "a wrong name or value"
 
 
-def test_units_of_systemd_run_what_the_pods_run() -> None:
+def test_units_of_systemd_run_the_commands_of_the_pods() -> None:
     for name, workload in (("gateway", of_kind("Deployment")[0]), ("job", of_kind("StatefulSet")[0])):
         pod, main = pod_of(workload), main_of(workload)
         unit = DEPLOY / "systemd" / f"arborcast-{name}.service"

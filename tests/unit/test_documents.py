@@ -1,4 +1,4 @@
-"""What documents name is there: files, sections, settings, tests, modules, targets of make, commands and options."""
+"""References in the documents exist: files, sections, settings, tests, modules, make targets, commands and options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
-# Files of the data directory that are named as settings are.
+# Files of the data directory with names like settings.
 FILES = {"dispatch.log", "gateway.log", "secrets.keys", "topics.ldif"}
 
 FOLDERS = ("tests", "benchmarks", "docs", *PACKAGES)
@@ -53,7 +53,7 @@ def code_in(document: Path) -> Iterator[str]:
 
 
 def anchors_of(document: Path) -> set[str]:
-    """The anchors of its headings, as GitHub makes them."""
+    """The anchors of its headings, by GitHub's rules."""
     headings = re.findall(r"^#+ (.*)$", text_of(document), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
@@ -65,7 +65,7 @@ def test_links(document: Path) -> None:
             continue
         name, _, anchor = link.partition("#")
         target = document.parent / name if name else document
-        assert target.exists(), f"there is no {name}"
+        assert target.exists(), f"no file {name}"
         assert not anchor or anchor in anchors_of(target), f"{target.name} has no section {anchor}"
 
 
@@ -139,7 +139,7 @@ def test_every_class_of_error_is_explained() -> None:
     assert {"", *error_classes()} == set(get_args(ErrorClass))
 
 
-def test_the_expressions_of_these_tests_find_something() -> None:
+def test_the_regular_expressions_of_these_tests_match() -> None:
     security, contributing = ROOT / "docs" / "security.md", ROOT / "CONTRIBUTING.md"
     assert len(re.findall(rf"`(?:{'|'.join(SECTIONS)})\.[a-z0-9_]+[` ]", text_of(security))) >= 3
     assert any(line.startswith("arborcast ") for line in code_in(security))

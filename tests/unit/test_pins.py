@@ -1,4 +1,4 @@
-"""Installed packages are the ones that were looked at: versions, hashes, and the targets of make."""
+"""Installed packages are the reviewed ones: versions, hashes, and the targets of make."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pinned(file: str) -> dict[str, str]:
     return {re.sub(r"[-_.]+", "-", each[1]).lower(): each[2] for each in found if each}
 
 
-def test_every_constraint_is_locked_with_hashes_and_without_a_place() -> None:
+def test_every_constraint_is_locked_with_hashes_without_a_path() -> None:
     constraints, lock = pinned("constraints.txt"), pinned("requirements.lock")
     wanted = {name: version for name, version in constraints.items() if name not in _WITHOUT_HASHES}
     assert wanted == {name: version for name, version in lock.items() if name in wanted}, "run: make lock"
@@ -31,16 +31,16 @@ def test_every_constraint_is_locked_with_hashes_and_without_a_place() -> None:
     assert not re.search("://|index-url", text + (ROOT / "constraints.txt").read_text(encoding="utf-8"))
 
 
-def test_every_exception_of_the_audit_says_why() -> None:
+def test_every_exception_of_the_audit_has_a_reason() -> None:
     for line in (ROOT / "audit-exceptions.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             identifier, _, reason = line.partition(" ")
             assert re.fullmatch(r"(CVE|GHSA|PYSEC|OSV)-[A-Za-z0-9-]+", identifier), line
-            assert len(reason.strip()) > 20, f"{identifier}: why does it not concern us?"
+            assert len(reason.strip()) > 20, f"{identifier}: no reason"
 
 
 def commands(folder: Path, target: str) -> str:
-    """What make would run in a clone without an environment."""
+    """The commands that make runs in a clone without an environment."""
     for name in ("Makefile", "pyproject.toml", "client/pyproject.toml", "constraints.txt", "deploy/job.lock"):
         place = folder / name
         place.parent.mkdir(exist_ok=True)
@@ -49,14 +49,14 @@ def commands(folder: Path, target: str) -> str:
     return subprocess.run(make, cwd=folder, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-def test_run_installs_only_what_running_needs(tmp_path: Path) -> None:
+def test_run_installs_only_runtime_packages(tmp_path: Path) -> None:
     said = commands(tmp_path, "run")
     assert "deploy/job.lock" in said
     for tools in ("requirements.lock", "notebook", "extras=dev", "slapd", "chromium"):
         assert tools not in said
 
 
-def test_java_is_looked_for_before_any_package_is_installed(tmp_path: Path) -> None:
+def test_java_is_searched_before_packages_are_installed(tmp_path: Path) -> None:
     (found,) = re.findall(r"! (\w+=\S+)? ?\S+/python (-m arborcast\.engine\.install\.java)", commands(tmp_path, "run"))
     variable, module = found
     environ = {**os.environ, **dict([variable.split("=")] if variable else [])}

@@ -36,10 +36,10 @@ def test_each_promise_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.promise)
-def test_its_tests_exist(row: Row) -> None:
+def test_the_tests_of_a_promise_exist(row: Row) -> None:
     assert re.match(r"tests/(unit|world|conformance)/", row.model), row.model
     assert (ROOT / row.model).is_file(), row.model
     file, _, name = row.end_to_end.partition("::")
     assert re.match(r"tests/(integration|chaos|cluster|conformance)/", file), file
     defined = re.findall(r"^ *def (\w+)", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
-    assert name in defined, f"{row.end_to_end}: name the test that holds the promise now"
+    assert name in defined, f"{row.end_to_end}: no such test"

@@ -1,4 +1,4 @@
-"""Where a real slapd and a real Chromium come from, and that a run without one cannot pass for a run with one."""
+"""The sources of a real slapd and a real Chromium; a run without one does not pass for a run with it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHROMIUM = Needed(
 
 @pytest.fixture(params=[SLAPD, CHROMIUM], ids=["slapd", "chromium"])
 def needed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Needed:
-    """On a machine where it is not installed, nor in the cache, and which is no Debian to get it from."""
+    """On a machine without the program, its cache, or Debian's apt."""
     monkeypatch.setattr(shutil, "which", lambda name, **_: None)
     monkeypatch.setenv("ARBORCAST_CACHE", str(tmp_path))
     monkeypatch.delenv("CI", raising=False)
@@ -41,23 +41,23 @@ def needed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_
     return found
 
 
-def test_a_run_without_the_program_is_no_run_with_it(
+def test_without_the_program_tests_are_skipped_or_fail(
     needed: Needed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = needed.program.name
-    assert needed.program.cache == tmp_path / name, "the place that the environment names"
+    assert needed.program.cache == tmp_path / name, "the path in the environment"
     assert provision_main(name, "some", needed.provision) == 0
     assert f"{name}: some tests will be SKIPPED" in capsys.readouterr().err
     with pytest.raises(pytest.skip.Exception, match=f"NO {name.upper()}"):
         needed.require()
-    # Where the run decides over a merge.
+    # With CI=true, as before a merge.
     monkeypatch.setenv("CI", "true")
     assert provision_main(name, "some", needed.provision) == 1
     with pytest.raises(pytest.fail.Exception, match=f"NO {name.upper()}"):
         needed.require()
 
 
-def test_a_half_unpacked_package_is_not_the_program(needed: Needed) -> None:
+def test_a_partly_unpacked_package_is_not_used(needed: Needed) -> None:
     file = needed.program.root / needed.file
     file.parent.mkdir(parents=True)
     file.touch()

@@ -1,7 +1,7 @@
-"""The format of each log's records: version 1, written out here field by field, each with a value of its own.
+"""The format of each log's records: version 1, written out here field by field, each with a different value.
 
-Nothing here is encoded by the code that is tested: a field that is renamed, moved or dropped, or a value that is no
-longer known, fails.
+No product code encodes these records: a field that is renamed, moved or dropped, or a value that is no
+longer defined, fails.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.table_rows import Logged
 
 
 class Log(NamedTuple):
-    """How a log's records are read and written, and what they look like: in full, and with what has to be there."""
+    """Functions that read and write a log's records, and their forms: with all fields, and with the required ones."""
 
     wire: Any
     read: Callable[[bytes], Any]
@@ -43,7 +43,7 @@ def named(name: str, *records: Any) -> list[dict[str, Any]]:
     return [{"v": 1, name: record} for record in records]
 
 
-# As JSON, as the log `control` has them.
+# JSON values of the log `control`.
 REFERENCE = '{"address":"http://h/","reference_parameters":["<p/>"],"metadata":["<m/>"]}'
 FILTER = '{"dialect":"urn:d","text":"t:a","normal":"{urn:t}a","namespaces":{"t":"urn:t"}}'
 CONDITION = '{"dialect":"urn:x","text":"/t:a","namespaces":{"t":"urn:t"}}'
@@ -152,7 +152,7 @@ LOGS = {
         lambda record: control.encode(record)[1],
         named("record", *(msgspec.json.decode(f"{{{each}}}") for each in CONTROL)),
     ),
-    # What GetCurrentMessage answers is in the log `retained`, as the notification that it was.
+    # The answers of GetCurrentMessage are in the log `retained`, as the accepted notifications.
     "notifications": Log(
         msgspec.msgpack, notifications.decode, lambda record: notifications.encode(record)[1], NOTIFICATIONS
     ),
@@ -245,7 +245,7 @@ LOGS = {
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_records_of_version_1_are_read_and_written_as_they_are(name: str) -> None:
+def test_records_of_version_1_are_read_and_written_unchanged(name: str) -> None:
     log = LOGS[name]
     for form in log.forms:
         assert form[log.version] == 1
@@ -256,10 +256,10 @@ def test_records_of_version_1_are_read_and_written_as_they_are(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_a_newer_version_stops_the_reader_and_damage_is_not_taken_for_one(name: str) -> None:
+def test_a_newer_version_stops_the_reader_and_damage_does_not(name: str) -> None:
     log = LOGS[name]
     newer: list[dict[str, Any]] = [form | {log.version: 2} for form in log.forms]
-    # It need not look like anything that we know.
+    # Its other fields may be unknown.
     newer.append({log.version: 2, "something": ["else"]})
     for form in newer:
         with pytest.raises(RecordVersionError, match="has version 2, this Arborcast supports up to 1: upgrade"):
@@ -271,8 +271,8 @@ def test_a_newer_version_stops_the_reader_and_damage_is_not_taken_for_one(name: 
 
 
 @pytest.mark.parametrize("which", ["archive", "parked", "dead", "control"])
-def test_tables_leave_out_what_is_damaged_and_stop_at_what_is_newer(which: str) -> None:
-    """Going on behind a newer record would lose it for the table, upgrade or not."""
+def test_tables_skip_damaged_records_and_stop_at_newer_ones(which: str) -> None:
+    """Behind a skipped newer record the table would lose it, even after an upgrade."""
     log = LOGS["notifications" if which == "archive" else which]
     folds: dict[str, TableFold] = {"parked": RetriesFold(), "dead": DeadLettersFold(), "control": SubscriptionsFold()}
 

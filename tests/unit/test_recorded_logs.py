@@ -1,6 +1,6 @@
 """Logs as an earlier version wrote them, read and folded by this one.
 
-An archive has every record kind of every log, with what they fold to. It is never changed: a new kind of record, or a
+An archive has every record kind of every log, with the folded state. It is never changed: a new kind of record, or a
 new version of a format, gets an archive beside the earlier ones:
 
     python -m tests.unit.test_recorded_logs NAME    # writes recorded_logs/NAME.json, from the forms of the tests
@@ -53,7 +53,7 @@ class Kept(NamedTuple):
 
 
 class Archive(msgspec.Struct):
-    """Records by log, and what they fold to."""
+    """Records by log, and their folded state."""
 
     logs: dict[str, list[Kept]]
     folds: dict[str, Any]
@@ -71,7 +71,7 @@ class Read(msgspec.Struct):
 
 DELIVERY = Delivery("s1", Place(7, 0, 3))
 
-# The keys of records, where a record alone does not determine them.
+# The keys of records that a record does not determine.
 KEYS: Mapping[str, Callable[[Any], bytes]] = {
     "control": lambda read: control.encode(read)[0],
     "notifications": lambda read: notifications.encode(read)[0],
@@ -95,13 +95,13 @@ def log_of(name: str) -> str:
 
 
 def written(name: str) -> Iterator[Kept]:
-    """Records of each kind, by the forms of `test_record_versions`."""
+    """Records of each kind, from the forms of `test_record_versions`."""
     log = LOGS[log_of(name)]
     for form in log.forms:
         value = log.pack(form)
         yield Kept(KEYS.get(name, lambda _: OTHER_KEY)(log.read(value)), value)
     if name == "control":
-        # Other things, which are still there when those above have ended.
+        # Entities that still exist when those above have ended.
         for form in log.forms:
             text = log.pack(form).decode().replace('"s1"', '"s2"').replace('"p1"', '"p2"').replace('"r1"', '"r2"')
             record = control.decode(b"topic:x", text.encode())
@@ -114,7 +114,7 @@ def written(name: str) -> Iterator[Kept]:
 
 
 def rows(fold: TableFold, records: Iterable[Read]) -> list[Any]:
-    """The rows that a table has after these records."""
+    """The rows of a table after these records."""
     changes = RowChanges(fold.spec)
     for record in records:
         apply(fold, record, changes, "recorded")
@@ -174,7 +174,7 @@ FOLDS: Mapping[str, Callable[[list[Read]], Any]] = {
 
 
 def folded(name: str, kept: Iterable[Kept]) -> Any:
-    """The records as they are read, and what they fold to; as JSON has it."""
+    """The records as read, and their folded state; as JSON."""
     records = [Read(each.key, each.value, offset) for offset, each in enumerate(kept)]
     read = LOGS[log_of(name)].read
     made = {"read": [read(each.value) for each in records if each.value is not None]}
@@ -197,7 +197,7 @@ ARCHIVES = archives()
 
 
 def covers(found: Any, expected: Any) -> bool:
-    """Whether a value is as expected; a later version may have further fields."""
+    """Whether a value is as expected, perhaps with further fields of a later version."""
     if isinstance(expected, dict):
         return isinstance(found, dict) and all(
             name in found and covers(found[name], value) for name, value in expected.items()
@@ -219,7 +219,7 @@ def test_logs_of_each_version_fold_to_the_same(archive: str, name: str) -> None:
 
 
 def kinds_in(name: str, kept: Iterable[Kept]) -> set[str]:
-    """The kinds of records there are: types, and the words that tell apart what one type has."""
+    """The kinds of these records: types, and the variants within a type."""
     found: set[str] = set()
     for each in kept:
         if each.value is None:
@@ -253,7 +253,7 @@ def test_each_kind_of_record_of_each_log_has_a_sample(name: str) -> None:
     assert WANTED.get(name, set()) <= found, "python -m tests.unit.test_recorded_logs NAME writes an archive with it"
 
 
-def test_another_outcome_would_be_noticed() -> None:
+def test_a_different_state_is_found() -> None:
     assert covers({"a": [1, {"b": 2, "c": 3}], "d": 4}, {"a": [1, {"b": 2}]})
     assert not covers({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]})
     assert not covers({"a": [1]}, {"a": [1, 2]})

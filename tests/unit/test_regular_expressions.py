@@ -1,6 +1,6 @@
-"""Every regular expression that may see foreign text takes time in proportion to it, or the text is bounded before.
+"""Every regular expression for untrusted text takes linear time, or the text is bounded before.
 
-Python's engine counts no steps. So each expression is run over long texts that repeat what the expression repeats: a
+Python's engine counts no steps. So each expression is run over long texts that repeat its repeated parts: a
 linear one takes milliseconds for a text, a quadratic one minutes, which over all texts exceeds the time limit of the
 run. No time is compared.
 """
@@ -19,16 +19,16 @@ import pytest
 pytestmark = pytest.mark.slow
 
 _ANY = 100_000
-"""Where nothing bounds the text but the size of a request."""
+"""The bound of texts limited only by the size of a request."""
 
-# Those that take more than a time in proportion, and what bounds the text that they are shown.
+# Expressions of more than linear time, with the bound of their texts.
 BOUNDED = {
     "arborcast.topic_model.patterns.grammar.Notation.NAMESPACES": 65_536,  # an expression
     "arborcast.topic_model.topics._namespace": 4_096,  # a topic's path
     "arborcast.topic_model.topics._step": 4_096,
 }
 
-# Only ever shown what operators, and Arborcast itself, have written.
+# Only for texts of operators and of Arborcast itself.
 OURS = {
     "arborcast.dispatch.tables.repair._CHECKPOINT",
     "arborcast.dispatch.tables.repair._COMMIT",
@@ -76,8 +76,8 @@ _SEARCHED = {
 }
 
 
-def test_each_has_a_name_and_no_line_is_left_of_one_that_is_gone() -> None:
-    assert not [name for name in SEEN if name.endswith("?")], "make it a constant of its module"
+def test_each_expression_has_a_name_and_each_entry_is_used() -> None:
+    assert not [name for name in SEEN if name.endswith("?")], "assign it to a constant of the module"
     assert len(SEEN) == len({*SEEN})
     assert BOUNDED.keys() <= {*SEEN}
     assert {*WRITTEN} - {*SEEN} == OURS
@@ -85,7 +85,7 @@ def test_each_has_a_name_and_no_line_is_left_of_one_that_is_gone() -> None:
 
 @pytest.mark.parametrize("name", SEEN)
 def test_digits_are_those_of_ascii(name: str) -> None:
-    """`\\d` in a text takes those of forty scripts, and what int() makes of them is not what another reader makes."""
+    """`\\d` matches digits of forty scripts, which int() and other readers convert differently."""
     expression = _expression(name)
     assert isinstance(expression.pattern, bytes) or r"\d" not in expression.pattern
 
@@ -105,7 +105,7 @@ def _expression(name: str) -> re.Pattern[Any]:
     return pattern
 
 
-# The parser is private, so it is only asked for what it makes of a pattern: pairs of an operation and its arguments.
+# The parser is private; only its result is used: pairs of an operation and its arguments.
 _parser, _compiler = importlib.import_module("re._parser"), importlib.import_module("re._compiler")
 _REPEATS = {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}
 _POOL = "aZ1 x0_-.:/=\"'<>&;|{}[]()*+\\,%#@!?~\t\n\x01\x7f\xe9"
@@ -119,7 +119,7 @@ def _matched(operation: Any, argument: Any) -> list[str]:
 
 
 def _alphabet(parts: Any) -> str:
-    """Of the characters that no part of an expression tells apart, one."""
+    """One of the characters that all parts of an expression treat alike."""
     tests: list[list[str]] = []
 
     def collect(parts: Any) -> None:
@@ -134,7 +134,7 @@ def _alphabet(parts: Any) -> str:
 
 
 def _inside(operation: str, argument: Any) -> list[Any]:
-    """The sequences that a part is made of."""
+    """The sequences of which a part consists."""
     if operation == "BRANCH":
         return list(argument[1])
     if operation in _REPEATS or operation in ("SUBPATTERN", "ASSERT", "ASSERT_NOT"):
@@ -175,7 +175,7 @@ def _texts(parts: Any, alphabet: str) -> list[str]:
 
 
 def _repeated(parts: Any, alphabet: str, before: str = "") -> Iterator[tuple[str, list[str]]]:
-    """What an expression repeats without a bound: a text that leads there, and samples of what is repeated."""
+    """The unbounded repetitions of an expression: a prefix, and samples of the repeated part."""
     for operation, argument in parts:
         name = str(operation)
         for each in _inside(name, argument):
@@ -186,7 +186,7 @@ def _repeated(parts: Any, alphabet: str, before: str = "") -> Iterator[tuple[str
 
 
 def _pumped(pattern: re.Pattern[Any], length: int) -> Iterator[str]:
-    """Long texts of what the expression repeats, which end as it wants and as it does not."""
+    """Long texts of the repeated part, with matching and other ends."""
     parts = _parser.parse(pattern.pattern, pattern.flags)
     alphabet = _alphabet(parts)
     cores: dict[tuple[str, str], None] = {}
@@ -205,7 +205,7 @@ def _pumped(pattern: re.Pattern[Any], length: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", SEEN)
-def test_it_takes_a_time_in_proportion_to_the_text(name: str) -> None:
+def test_expressions_take_linear_time(name: str) -> None:
     pattern = _expression(name)
     for text in _pumped(pattern, BOUNDED.get(name, _ANY)):
         shown = text.encode("latin-1", "replace") if isinstance(pattern.pattern, bytes) else text

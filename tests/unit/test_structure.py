@@ -1,4 +1,4 @@
-"""The house rules that a machine can hold: import directions, one way for threads, XML and HTTP, names that shadow."""
+"""Rules of the code base: directions of imports, modules for threads, XML and HTTP, names that shadow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BASE = {"topic_model", "core"}
 _CLIENT = {"client", "wire", *_BASE}
 _PARTS = {"ingest", "dispatch", "directory", *_CLIENT}
 
-# Each package, and those that it may import beside itself.
+# Each package, and the others that it may import.
 FLOORS: dict[str, set[str]] = {
     "core": set(),
     "topic_model": {"core"},
@@ -58,12 +58,12 @@ def _nodes_end_with_the_module() -> Iterator[None]:
 
 
 def imported_modules(file: Path) -> Iterator[str]:
-    """With what is imported from them: `a.b.name` for `from a.b import name`."""
+    """With the imported names: `a.b.name` for `from a.b import name`."""
     for node in nodes_of(file):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}: relative imports hide where a thing comes from"
+            assert node.level == 0, f"{file}: relative imports hide the origin of a name"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
@@ -88,15 +88,15 @@ def contains(pattern: str) -> Callable[[Path], bool]:
 
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
-def test_imports_go_one_way(package: str) -> None:
+def test_imports_have_one_direction(package: str) -> None:
     for file in modules_of(package):
         ours = {name for name in imported_packages(file) if name in MAY_IMPORT or name == "tests"}
         above = ours - MAY_IMPORT[package] - {package}
         assert not above, f"{named(file)} imports {sorted(above)}"
 
 
-def test_imports_have_no_circle() -> None:
-    """Of imports at the top of a file; inside a function they are there to keep a start fast."""
+def test_imports_have_no_cycle() -> None:
+    """For imports at the top of a file; those inside a function make the start fast."""
     files = {
         ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in modules_of()
     }
@@ -111,21 +111,21 @@ def test_imports_have_no_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-# Modules that start threads beside core.threads. To be emptied: nothing may be added. client/ works without an engine.
+# Modules that start threads beside core.threads. Nothing may be added. client/ works without an engine.
 THREADS = {
     *("client/client.py", "client/framed.py", "client/futures.py", "client/http_server.py", "client/queues/replies.py"),
     "engine/terminal.py",  # a timer that is cancelled
-    "jobs/dispatch_stream.py",  # a pool from before the first import of the product
+    "jobs/dispatch_stream.py",  # a pool before the first import of the product
     "core/threads.py",
 }
 
-# The modules that call out by HTTP, and those that set limits on it. All other modules use `core.http_client`.
+# The modules that send HTTP requests, and those that limit them. All other modules use `core.http_client`.
 HTTP = {
     *("client/client.py", "client/transport.py", "core/http_client.py", "core/security/checked_connections.py"),
     *("dispatch/delivery/transport/curl.py", "dispatch/delivery/transport/futures.py", "engine/embedded/questions.py"),
 }
 
-# Files, what they must not do, those that do it all the same, and the other way to do it.
+# Files, forbidden operations, the exceptions, and the alternative.
 RULES: dict[str, tuple[tuple[str, ...], Callable[[Path], bool], set[str], str]] = {
     "threads": (
         (),
@@ -185,7 +185,7 @@ RULES: dict[str, tuple[tuple[str, ...], Callable[[Path], bool], set[str], str]] 
         set(),
         "a lease is one of core.eventlog",
     ),
-    # Notifications have a way of their own, without threads.
+    # Notifications have a separate path, without threads.
     "appending": (("ingest",), calls("append_encoded"), {"ingest/state/log_view.py"}, "use LoggedState"),
 }
 
@@ -215,7 +215,7 @@ def test_dotted_names_in_backticks_exist() -> None:
 
 
 def attributes_of(node: ast.ClassDef) -> set[str]:
-    """Those that `__init__` sets."""
+    """The attributes that `__init__` sets."""
     return {
         target.attr
         for method in node.body
@@ -234,4 +234,4 @@ def test_classes_have_few_attributes() -> None:
         for node in nodes_of(file)
         if isinstance(node, ast.ClassDef) and len(attributes_of(node)) > 15
     }
-    assert not found, "more than 15 attributes: give some of them to a class of their own"
+    assert not found, "more than 15 attributes: move some to another class"

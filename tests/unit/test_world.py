@@ -1,5 +1,5 @@
-"""Histories of the simulated world (`tests.world`), each in a process of its own: there the order of sets is fixed, and
-the clocks of the tests' own process stay as they are."""
+"""Histories of the simulated world (`tests.world`), each in a separate process: there the order of sets is fixed, and
+the clocks of the test process are unchanged."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def world(*arguments: str) -> str:
-    """What it prints; fails with it."""
+    """The output; fails with it."""
     command = [sys.executable, "-m", "tests.world", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_some_histories_keep_every_promise() -> None:
+def test_some_histories_break_no_rule() -> None:
     assert "failed: []" in world("--seeds", "3", "--first", "3", "--days", "0.3")
 
 
-def test_a_seed_is_one_history() -> None:
+def test_a_seed_determines_a_history() -> None:
     first, second = (world("--seeds", "1", "--first", "7", "--days", "0.05").splitlines() for _ in range(2))
     assert first[:-1] == second[:-1]
 
 
-def test_each_rule_of_the_oracle_finds_faults_that_the_dispatch_has_had() -> None:
+def test_the_oracle_finds_known_faults() -> None:
     assert {fault.found for fault in KNOWN} == set(RULES)
     found = world("--known")
     assert "MISSED" not in found

@@ -112,7 +112,7 @@ def test_topics_and_ldap(visit: Visitors, console_engine: ConsoleEngine, tree: s
     page.get_by_text("No problems").wait_for()
 
 
-def test_a_published_message_arrives_and_no_subscription_is_left(
+def test_a_published_message_arrives_and_its_subscription_ends(
     visit: Visitors, console_engine: ConsoleEngine, tree: str
 ) -> None:
     page = visit()

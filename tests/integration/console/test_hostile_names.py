@@ -81,7 +81,7 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_hostile_names_are_text_on_every_page(address: str, visit: Visitors) -> None:
     page = visit()
     visit.expected = ("404", "400")
-    page.on("dialog", lambda dialog: visit.complaints.append(f"a script speaks: {dialog.message}"))
+    page.on("dialog", lambda dialog: visit.complaints.append(f"a script opened a dialog: {dialog.message}"))
     words = [quote(each, safe="") for each in HOSTILE]
     pages = [
         *("topics", "subscriptions", "engine", "try", "topics/review", "subscriptions/s0", "subscriptions/s1"),

@@ -82,7 +82,7 @@ def test_another_engine_delivers_the_messages_of_a_backup(
             log.end("over")
             with running(spark, job_settings(tmp_path / "one", kafka_settings)):
                 publish(60)
-                wait_until(lambda: len(records(kafka_settings, "dead")) >= 60 // TOPICS, "what is refused is given up")
+                wait_until(lambda: len(records(kafka_settings, "dead")) >= 60 // TOPICS, "given-up messages")
                 publish(240)  # some are in flight during the backup
                 manifest = backup.backup(kafka_settings, tmp_path / "backup", LIMITS)
                 accepted = total

@@ -122,7 +122,7 @@ KEY = b"a key of thirty-two bytes, whole"
 TOKEN = b"Bearer hemlig-token-of-the-receiver"
 
 
-def test_signed_pushes_with_credentials_that_are_in_no_table(own: Own, receiver: Receiver) -> None:
+def test_credentials_of_signed_pushes_are_in_no_table(own: Own, receiver: Receiver) -> None:
     home = own.job.settings.home
     add_key(Path(own.job.settings.secrets.key_file), "k1")
     keys = KeyFile(Path(own.job.settings.secrets.key_file))
@@ -158,7 +158,7 @@ def test_a_damaged_record_is_skipped_and_a_large_one_passes(own: Own, job_logs: 
     assert payload in request.body
 
 
-def test_a_subscriber_gets_a_notice_of_a_missed_deadline_and_of_its_end(own: Own, receiver: Receiver) -> None:
+def test_a_missed_deadline_and_its_end_are_reported(own: Own, receiver: Receiver) -> None:
     policy = DeliveryPolicy(deadline_ms=1_000)
     wanted = XPathFilter(XPATH_1, "false() or name(/*) = 'x'")
     own.subscribe("asks", receiver.url("/asks"), "dl//.", form="raw", policy=policy, content=(wanted,))

@@ -16,9 +16,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
 
 
-def test_nothing_is_pushed_after_its_validity_to_a_receiver_that_hangs(
-    job: RunningJob, own: Own, receiver: Receiver
-) -> None:
+def test_no_push_after_the_validity_to_a_hanging_receiver(job: RunningJob, own: Own, receiver: Receiver) -> None:
     since_ms = int(time.time() * 1000)
     own.subscribe("hangs", receiver.url("/hangs"), "a", form="raw")
     own.subscribe("takes", receiver.url("/takes"), "a", form="raw")

@@ -83,7 +83,7 @@ def handle(request: ReceivedMessage) -> bytes:
     return request.payload.replace(b"job", b"done")
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["nobody", "users"])
+@pytest.mark.parametrize("named", [False, True], ids=["anonymous", "users"])
 def test_requests_with_answers_in_a_pull_point_or_listener(
     jobs: str, named: bool, request: pytest.FixtureRequest
 ) -> None:

@@ -63,7 +63,7 @@ def test_events_of_the_engine_are_published_on_topics_of_the_system(
     job_logs.end(own.name("operator"))
 
 
-def test_failed_push_is_tried_again_with_the_same_id_and_the_next_number(own: Own, receiver: Receiver) -> None:
+def test_a_failed_push_is_retried_with_its_id_and_next_attempt(own: Own, receiver: Receiver) -> None:
     own.subscribe("s", receiver.url("/s"), "a")
     receiver.behave("/s", "status/500")
     name = own.notify("a")
@@ -167,5 +167,5 @@ def test_waiting_messages_survive_a_stop_during_a_hanging_push(own: Own, receive
     own.job.start()
     sent.append(own.notify("a"))
     wait_until(lambda: set(met(receiver, "/s", "")) == set(sent), "everything arrives after the restart")
-    wait_until(lambda: set(met(receiver, "/hang", "")) == set(sent), "what was under way is pushed again")
+    wait_until(lambda: set(met(receiver, "/hang", "")) == set(sent), "pushes in flight are repeated")
     assert firsts(receiver, "/o") == sent

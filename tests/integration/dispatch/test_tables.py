@@ -201,7 +201,7 @@ def test_the_span_of_a_push_and_its_context_at_the_receiver(
     assert told != context, "the context of the push, not the publisher's"
     spans = wait_until(
         lambda: [each.body for each in collector.requests if bytes.fromhex(TRACE) in each.body],
-        lambda: f"{len(collector.requests)} requests came, none with this trace",
+        lambda: f"{len(collector.requests)} requests, none with this trace",
     )
     for each in (SPAN, told[36:52]):
         assert bytes.fromhex(each) in spans[0]

@@ -126,7 +126,7 @@ def test_units_as_root_topics_and_the_import_through_tls(old: Old) -> None:
     assert old()["topics"] == ["alarm", "graphic", "alarm/alarm1", "alarm/alarm2"]
 
 
-def test_a_tree_larger_than_the_servers_limits_is_read_in_pages(old: Old) -> None:
+def test_a_tree_beyond_the_server_s_limits_is_read_in_pages(old: Old) -> None:
     """The server returns 100 entries at once, and any number in pages to the engine's user."""
     old.add_many([f"n{number}" for number in range(1_200)])
     assert old("--root", "all")["added"] == 1_204

@@ -39,9 +39,7 @@ def test_the_error_for_a_size_limit_names_the_setting_to_change(settings: Direct
         anonymous.load()
 
 
-def test_a_name_too_long_for_the_server_is_one_problem_and_the_rest_is_written(
-    settings: DirectorySettings, opened: Open
-) -> None:
+def test_a_too_long_name_is_a_problem_and_others_are_written(settings: DirectorySettings, opened: Open) -> None:
     directory = opened(settings)
     long = "n" * 600
     result = directory.write([Put(topic(long)), Put(topic("a"))], directory.load())

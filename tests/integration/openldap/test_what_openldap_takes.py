@@ -44,7 +44,7 @@ def test_openldap_accepts_the_file_of_a_file_directory(fresh_slapd: Slapd, tmp_p
     assert set(file.load().entries) == {"z", "z/a/b", wanted[1].path}
 
 
-def test_the_schema_for_cn_config_loads_and_equals_the_other(fresh_slapd: Slapd) -> None:
+def test_the_schema_for_cn_config_equals_the_one_for_slapd_conf(fresh_slapd: Slapd) -> None:
     """Both files converted by slapd to its own form, compared word by word."""
     fresh_slapd.kill()
     schemas = {}

@@ -162,7 +162,7 @@ def test_without_a_state_it_is_read(monkeypatch: pytest.MonkeyPatch, control: Co
         (Tries(1, 0, LATER_MS, NOW_MS, "p"), "awaited", "awaited", LATER_MS),
         (Tries(2, 2, LATER_MS, NOW_MS), "scheduled", "held", LATER_MS),
     ],
-    ids=["new", "due", "under way", "awaited", "scheduled"],
+    ids=["new", "due", "in flight", "awaited", "scheduled"],
 )
 def test_stages(
     monkeypatch: pytest.MonkeyPatch,

@@ -84,7 +84,7 @@ def sought(
     return search(KafkaSettings(), MessageSearch(text, TopicTest(topic), since, until, after), parts.control, **more)
 
 
-def test_a_part_of_a_payload_is_found_within_a_time_and_a_subtree(
+def test_a_part_of_a_payload_is_found_in_a_time_and_a_subtree(
     parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = b"<order>4711</order>"

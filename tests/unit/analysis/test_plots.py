@@ -153,7 +153,7 @@ def lanes_of(
     return lanes(NOON, deliveries, rows, due or {})
 
 
-def test_a_lane_waits_for_its_turn_and_then_for_another_try() -> None:
+def test_a_lane_waits_for_its_turn_and_then_for_a_retry() -> None:
     (lane,) = lanes_of([label("s")], [row("s", 2_000, number=2), row("s", 50, "parked")])
 
     assert [(mark.from_ms, mark.to_ms, mark.state) for mark in lane.marks] == [
@@ -212,7 +212,7 @@ def story(*deliveries: DeliveryStory) -> Story:
     return Story("n1", True, "a/$_$", steps=steps, deliveries=deliveries, notes=["a note"])
 
 
-def test_rows_of_the_table_have_times_and_causes_come_first() -> None:
+def test_rows_of_the_table_have_times_and_are_in_causal_order() -> None:
     # By its own clock the dispatch pushed before it matched.
     pushed = DeliveryStory(
         "s", "http://s/", "a", "delivered", "", [Step(NOON + timedelta(milliseconds=7), "attempt 1")]

@@ -51,6 +51,6 @@ def test_a_prepared_request_has_its_declared_size(edge: Edge, size: int) -> None
         assert size <= len(body) < size + 1_000
 
 
-def test_a_message_in_parts_is_as_many_requests_and_one_message() -> None:
+def test_a_message_in_parts_is_several_requests_and_one_message() -> None:
     requests = requests_of(Traffic(1, edge="old", size=3_000, parts=10, alone=True), 0)
     assert [f"1-{number < 9:d}-1-{number}".encode() in each for number, each in enumerate(requests)] == [True] * 10

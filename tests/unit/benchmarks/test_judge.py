@@ -39,7 +39,7 @@ def change(record: Record, number: int, **facts: Any) -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("pulled", [False, True])
-def test_a_good_record_has_no_faults_and_a_removed_delivery_is_found(strict: bool, pulled: bool) -> None:
+def test_a_good_record_has_no_faults_and_a_removal_is_found(strict: bool, pulled: bool) -> None:
     findings = found(well(strict, pulled))
     assert findings.faults == {}
     assert (findings.expected, findings.delivered, findings.duplicates.total()) == (5, 5, 0)

@@ -229,7 +229,7 @@ def test_calls_block_at_the_limit_of_queued_calls() -> None:
         assert third[0].result(120) is None
 
 
-def test_a_synchronous_call_goes_through_the_transport_in_one_thread() -> None:
+def test_a_synchronous_call_uses_the_transport_in_one_thread() -> None:
     transport = Held()
     transport.go.set()
     with Client(URL, transport=transport, credentials=Credentials("u", "p")) as client:

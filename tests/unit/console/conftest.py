@@ -1,4 +1,4 @@
-"""A console over a list of records, and a browser without script. A file that needs records has `parts` of its own."""
+"""A console over a list of records, and a browser without script. A file with its own records overrides `parts`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The screen Deliveries: values of admin functions, as pages."""
+"""The screen Deliveries: results of admin functions as pages."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ ERASURE = Erasure(ErasureScope("e1", AT_MS, subject=EVIL), EVIL, AT_MS, {"dead_l
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """The questions that were asked; their answers are those above."""
+    """The calls of admin functions, with the results above."""
     return answering(
         monkeypatch,
         {
@@ -132,7 +132,7 @@ def test_an_answer_is_shown_and_does_nothing(browser: Browser, page: str, words:
 
 def test_a_trace_is_opened_from_the_newest_notifications(browser: Browser, asked: list[Any]) -> None:
     browser.get("/deliveries/audit")
-    assert not asked, "an audit takes long"
+    assert not asked, "an audit is slow"
     browser.get("/deliveries")
     (link,) = browser.page.xpath("//td//a[code='01ab']/@href")
     browser.get(link)
@@ -151,21 +151,21 @@ def test_a_trace_is_opened_from_the_newest_notifications(browser: Browser, asked
         ("purge", dead_letters.purge, "2 dead letters"),
     ],
 )
-def test_letters_are_asked_about_before(
+def test_letters_are_redriven_after_a_confirmation(
     browser: Browser, parts: ConsoleParts, asked: Asked, action: str, function: Any, said: str
 ) -> None:
     browser.get("/deliveries/dead?topic=a//.&since=2h")
     browser.submit("/deliveries/dead/act", action=f"{action}-all")
     (_, (_, (counted, *_))) = asked
     assert [each for each, _ in asked] == [dead_letters.listed, dead_letters.count]
-    assert counted.until, "letters that are failed after the question are left alone"
+    assert counted.until, "letters after the confirmation page are excluded"
     assert "2 dead letters" in browser.text
     browser.submit("/deliveries/dead/act")
     wanted = LetterFilter(topic=TopicTest("a//."), since="2h")
     assert counted == wanted._replace(until=counted.until)
     assert asked[2:] == [
         (function, (counted, None, parts.console.control, BY)),
-        # Looked up again, with the same filter.
+        # Read again, with the same filter.
         (dead_letters.listed, (wanted, 100, parts.console.control, 0, parts.console.questions.views)),
     ]
     assert said in browser.answer.text
@@ -192,7 +192,7 @@ def test_selected_letters_or_all_after_a_confirmation(browser: Browser, asked: A
     assert dead_letters.purge not in [function for function, _ in acted_on()]
     browser.submit("/deliveries/dead/act", typed="delete all")
     assert acted_on()[-1][0] is dead_letters.purge
-    assert {wanted.until for _, wanted in acted_on()} == {listed}, "the letters of the list, and no later ones"
+    assert {wanted.until for _, wanted in acted_on()} == {listed}, "only letters of the list, not later ones"
 
 
 def test_attempts_and_probes_are_requested(browser: Browser, parts: ConsoleParts, asked: Asked) -> None:
@@ -220,7 +220,7 @@ def test_a_list_is_shown_before_its_last_attempts_are_found(browser: Browser, mo
     release = asyncio.Event()
 
     async def value(_self: Questions, _function: Any, arguments: tuple[Any, ...], **_: Any) -> Any:
-        if arguments[-1]:  # the time for the search
+        if arguments[-1]:  # the time limit of the search
             await release.wait()
         return unsought
 
@@ -230,7 +230,7 @@ def test_a_list_is_shown_before_its_last_attempts_are_found(browser: Browser, mo
     assert "Last responses are still being read." in browser.text
 
 
-def test_a_trace_leads_to_the_dead_letter_and_retries_what_waits(
+def test_a_trace_links_the_dead_letter_and_retries_waiting_ones(
     browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deliveries = [DeliveryStory("s1", "http://one/", "a", "dead", ""), DeliveryStory("s2", "", "a", "waiting", "")]
@@ -271,19 +271,19 @@ def test_an_error_in_a_change_is_shown_at_once(browser: Browser, asked: Asked, m
     assert [each for each, _ in away] == [dead_letters.purge, dead_letters.listed]
 
 
-def test_the_error_of_a_question_is_shown_as_it_is(
+def test_the_error_of_a_call_is_shown_unchanged(
     browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     browser.get("/deliveries/waiting?limit=3")
     (said,) = browser.page.xpath("//p[@class='refusal']/text()")
-    assert said.startswith("no engine runs in"), "the real function, of an engine that does not run"
+    assert said.startswith("no engine runs in"), "the real function, with a stopped engine"
     answering(monkeypatch, {waiting.oldest: ConfigError("topic x: error: <b>")})
     parts.console.questions.forget()
     browser.get("/deliveries/waiting")
     assert browser.page.xpath("//p[@class='refusal']/text()") == ["topic x: error: <b>"]
 
 
-def test_an_erasure_is_requested_after_a_question(
+def test_an_erasure_is_requested_after_a_confirmation(
     browser: Browser, parts: ConsoleParts, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     browser.get("/deliveries/erasures")
@@ -299,12 +299,12 @@ def test_an_erasure_is_requested_after_a_question(
     assert "say what to erase" in browser.text
 
 
-def test_a_search_shows_the_messages_and_continues(
+def test_a_search_shows_messages_and_continues(
     parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = answering(monkeypatch)
     browser.get("/deliveries/messages")
-    assert asked == [], "on request only"
+    assert asked == [], "only on request"
     browser.get("/deliveries/messages?text=hot&topic=a//.&since=2h&until=1h")
     wanted = MessageSearch("hot", TopicTest("a//."), "2h", "1h")
     assert asked == [(messages.search, (wanted, parts.control))]

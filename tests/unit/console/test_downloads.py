@@ -77,7 +77,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
 
 
 def rows(answer: httpx.Response) -> list[dict[str, str]]:
-    """As a spreadsheet reads them."""
+    """The rows as a spreadsheet reads them."""
     text = answer.content.decode("utf-8")
     assert text.startswith("\ufeff")
     return list(csv.DictReader(io.StringIO(text[1:], newline=""), strict=True))
@@ -125,7 +125,7 @@ def test_the_list_of_a_page_is_a_file(
     assert "secret" not in browser.answer.text
 
 
-def test_values_of_strangers_are_no_formulas(
+def test_untrusted_values_are_no_formulas(
     parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = {
@@ -141,7 +141,7 @@ def test_values_of_strangers_are_no_formulas(
     answering(monkeypatch, {**ANSWERS, dead_letters.following: (letters, None)})
     found = rows(browser.get("/deliveries/dead?format=csv"))
     assert [each["detail"] for each in found] == list(values.values())
-    assert {each["status"] for each in found} == {"-1"}, "numbers are the engine's"
+    assert {each["status"] for each in found} == {"-1"}, "numbers of the engine stay numbers"
     found = json.loads(browser.get("/deliveries/dead?format=json").content)
     assert [each["detail"] for each in found] == list(values)
 
@@ -157,7 +157,7 @@ def test_parts_have_the_filter_of_the_page(browser: Browser, parts: ConsoleParts
     browser.get("/deliveries/dead?since=2h&page=3&format=csv")
     ((function, (selected, _, after, *_)),) = asked
     assert (function, after) == (dead_letters.following, None)
-    assert re.match(r"\d{4}-\d\d-\d\dT", selected.since), "the same time for all parts"
+    assert re.match(r"\d{4}-\d\d-\d\dT", selected.since), "one time for all parts"
     asked.clear()
     browser.get("/deliveries/slo?owner=ann&format=csv")
     ((function, (_, limit, _, owner)),) = asked
@@ -165,8 +165,8 @@ def test_parts_have_the_filter_of_the_page(browser: Browser, parts: ConsoleParts
     assert limit > 50_000
 
 
-def test_parts_are_asked_for_as_they_are_read(parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list without an end, of which a browser reads some."""
+def test_parts_are_requested_as_they_are_read(parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endless list, of which a browser reads some rows."""
     read: list[int | None] = []
 
     async def part(after: int | None) -> tuple[Sequence[dead_letters.Letter], int | None]:
@@ -229,8 +229,8 @@ def test_an_error_before_the_first_row_is_a_page(
     assert "content-disposition" not in browser.answer.headers
 
 
-def test_an_error_after_it_breaks_the_transfer(parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a part is not taken for the whole."""
+def test_an_error_after_the_first_row_breaks_the_transfer(parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a part is not taken for the whole file."""
 
     async def value(_self: object, _function: Any, arguments: tuple[Any, ...], **_: Any) -> Any:
         if arguments[2] is not None:
@@ -244,7 +244,9 @@ def test_an_error_after_it_breaks_the_transfer(parts: ConsoleParts, monkeypatch:
             answer.read()
 
 
-def test_empty_lists_other_formats_and_pages_without_a_list(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_lists_invalid_formats_and_pages_without_a_list(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = answering(monkeypatch, {**ANSWERS, dead_letters.following: ((), None)})
     assert browser.get("/deliveries/dead?format=csv").text.startswith("\ufeffnotification,subscription,endpoint,")
     assert json.loads(browser.get("/deliveries/dead?format=json").content) == []

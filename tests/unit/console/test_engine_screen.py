@@ -1,4 +1,4 @@
-"""The screen Engine: what it shows of engines, without and with them."""
+"""The screen Engine, with and without an engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SLOW = {"endpoint": HOSTILE, "pushes": 4, "failed": 1, "mean_s": 2.0, "longest":
 
 
 class Watch(EngineWatch):
-    """Sees what the test puts there."""
+    """A view of the engine that the test sets."""
 
     def __init__(self, view: EngineView) -> None:
         super().__init__(["h:1"])
@@ -53,7 +53,7 @@ def moved(to: float, count: int = 500) -> list[MetricsSample]:
 
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Browser]:
-    """The screen of an engine that is seen so; `past` is its history."""
+    """The screen of an engine with this view; `past` is its history."""
 
     def open_screen(view: EngineView, query: str = "", past: Any = lambda *_: []) -> Browser:
         monkeypatch.setattr(engine, "feeds_of", lambda _: [EngineFeed("This engine", Watch(view), past, 60)])
@@ -74,7 +74,7 @@ def test_without_an_engine_and_before_the_log_is_read(tmp_path: Path) -> None:
     browser = Browser(parts.app)
     assert browser.get("/engine").status_code == 200
     assert "no engine runs in" in browser.text
-    assert browser.text.count("nothing was recorded") == len(CHARTS), "every chart has its place"
+    assert browser.text.count("nothing was recorded") == len(CHARTS), "a place for each chart"
     assert browser.page.body.get("data-live") == "/engine/live?engine=0&range=10m"
     for query in ("engine=1", "engine=-1", "engine=x", "range=2y", "engine=%E0%A5%A7"):
         assert browser.get(f"/engine?{query}").status_code == 404
@@ -89,10 +89,10 @@ def test_the_history_of_an_engine_that_is_down_is_shown(tmp_path: Path) -> None:
     assert "no engine runs in" in browser.text
     assert elements(browser.page, "//div[@id='chart-cpu']//*[local-name()='polyline']")
     browser.get("/engine")
-    assert not elements(browser.page, "//*[local-name()='polyline']"), "nothing is known of the last minutes"
+    assert not elements(browser.page, "//*[local-name()='polyline']"), "no samples of the last minutes"
 
 
-def test_figures_as_words_without_markup_of_strangers(opened: Callable[..., Browser]) -> None:
+def test_figures_as_text_without_injected_markup(opened: Callable[..., Browser]) -> None:
     browser = opened(EngineView(moved(time.time(), 100), [SLOW]))
     assert not browser.shows_hostile("anna:word")
     assert "<script>alert(1)</script>" in browser.text
@@ -104,7 +104,7 @@ def test_figures_as_words_without_markup_of_strangers(opened: Callable[..., Brow
     assert "kafka 95 MiB, max 95 MiB" in text_of(html.tostring(browser.page.get_element_by_id("chart-memory")).decode())
 
 
-def test_viewers_share_one_look_at_the_engine() -> None:
+def test_viewers_share_one_view_of_the_engine() -> None:
     watch, clock = Watch(EngineView(moved(1_000_000.0))), [1_000_000.0]
     asked: list[tuple[float, float]] = []
 
@@ -148,7 +148,7 @@ def test_a_range_continues_and_is_read_again_after_a_pause() -> None:
     assert asked == [10_000.0, 20_000.0]
 
 
-def test_the_newest_sample_is_in_the_charts_also_without_a_history() -> None:
+def test_the_newest_sample_is_charted_also_without_a_history() -> None:
     def past(since: float, until: float) -> Sequence[MetricsSample]:
         raise ConnectionRefusedError(111, "Connection refused")
 
@@ -166,7 +166,7 @@ def test_unknown_failures_and_none(opened: Callable[..., Browser]) -> None:
     assert "No pushes in the last 5 min." in opened(EngineView(failing=[])).text
 
 
-def test_old_figures_are_not_shown_as_current_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_figures_are_not_shown_as_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
     known = [msgspec.structs.replace(each, parts={"kafka": True}) for each in moved(now - 90, 50)]
     for watch in (Watch(EngineView(known, problem="no answer")), Watch(EngineView(known))):
@@ -198,7 +198,7 @@ def test_a_time_between_two_moments_is_shown_alone(opened: Callable[..., Browser
     assert browser.get("/engine?from=2026-01-02T09:00&to=2026-01-01T09:00").status_code == 400
 
 
-def test_all_times_are_of_one_zone_which_each_page_says(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_times_have_one_zone_which_each_page_shows(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
@@ -209,7 +209,7 @@ def test_all_times_are_of_one_zone_which_each_page_says(browser: Browser, monkey
         time.tzset()
 
 
-def test_live_only_what_has_changed_is_sent(tmp_path: Path) -> None:
+def test_live_updates_have_only_changed_parts(tmp_path: Path) -> None:
     now = time.time()
     watch = Watch(EngineView(moved(now, 50)))
     feed = EngineFeed("x", watch, lambda *_: [], 60, lambda: clock[0])

@@ -1,4 +1,4 @@
-"""Who gets to the console, and what of a stranger's page does not."""
+"""Access to the console, and protection from pages of other sites."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts, served
 
 
-def test_a_page_has_no_script_inside_and_lets_none_in(browser: Browser) -> None:
+def test_a_page_has_no_inline_script_and_a_policy_against_it(browser: Browser) -> None:
     policy = browser.get("/topics").headers["content-security-policy"]
     assert "script-src 'self'" in policy
     assert "default-src 'none'" in policy
@@ -28,9 +28,7 @@ def test_a_page_has_no_script_inside_and_lets_none_in(browser: Browser) -> None:
         (403, ("evil.example:8090", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1")),
     ],
 )
-def test_a_name_that_was_bound_to_this_machine_is_refused(
-    parts: ConsoleParts, status: int, hosts: tuple[str, ...]
-) -> None:
+def test_a_rebound_name_is_refused(parts: ConsoleParts, status: int, hosts: tuple[str, ...]) -> None:
     for host in hosts:
         assert Browser(parts.app, host).get("/topics").status_code == status, host
 
@@ -61,14 +59,14 @@ def test_a_form_needs_the_token_of_its_session_and_its_origin(parts: ConsolePart
     assert browser.page.get("data-theme") == "dark"
 
 
-def test_a_form_leads_to_no_other_site_and_is_bounded(browser: Browser) -> None:
+def test_a_form_redirects_to_no_other_site_and_is_bounded(browser: Browser) -> None:
     for back in ("https://evil.example/", "//evil.example/", "/\\evil.example", "/\nx"):
         browser.get("/topics")
         assert browser.submit("/theme", theme="", back=back).url.host == "127.0.0.1"
     assert browser.submit("/theme", theme="x" * 3_000_000).status_code == 413
 
 
-def test_static_files_are_kept_by_their_hash(browser: Browser) -> None:
+def test_static_files_are_cached_by_their_hash(browser: Browser) -> None:
     browser.get("/topics")
     (sheet,) = browser.page.xpath("//link[@rel='stylesheet']/@href")
     answer = browser.get(sheet)
@@ -78,7 +76,7 @@ def test_static_files_are_kept_by_their_hash(browser: Browser) -> None:
     assert browser.get("/static/x/..%2fpages.py").status_code == 404
 
 
-def test_on_this_machine_a_session_goes_on(parts: ConsoleParts, browser: Browser) -> None:
+def test_on_loopback_a_session_is_extended(parts: ConsoleParts, browser: Browser) -> None:
     browser.get("/topics")
     (token,) = set(browser.page.xpath("//input[@name='token']/@value"))
     assert "set-cookie" not in browser.get("/topics").headers
@@ -98,7 +96,7 @@ def test_a_page_waits_until_the_log_is_read(parts: ConsoleParts, browser: Browse
     assert browser.get("/topics").status_code == 200
 
 
-def test_what_is_compressed(parts: ConsoleParts, browser: Browser) -> None:
+def test_compressed_responses(parts: ConsoleParts, browser: Browser) -> None:
     parts.put(*(TopicRecord(TopicPath(f"a{number}")) for number in range(100)))
     sheet = StaticFiles().url("console.css")
     small_or_exported = ("/health/live", "/topics/export?form=ldif", "/subscriptions?format=csv")

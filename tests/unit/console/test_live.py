@@ -1,4 +1,4 @@
-"""Parts of pages that change by themselves."""
+"""Live updates of pages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_stop_ends_streams_and_closes_their_sources() -> None:
     assert closed == [True] * 3
 
 
-def test_a_visitor_that_leaves_frees_its_stream() -> None:
+def test_a_closed_connection_frees_its_stream() -> None:
     async def source() -> AsyncGenerator[Replacement]:
         while True:
             yield Replacement("a", "")
@@ -114,7 +114,7 @@ def test_only_changed_parts_are_sent() -> None:
     assert ages == [0.0, 0.001, 0.001, 0.001]
 
 
-def test_how_the_directory_is() -> None:
+def test_the_state_of_the_directory() -> None:
     assert not DirectoryState.of(Scrape.of("arborcast_topics 3")).known
     text = "arborcast_directory_connected 1\narborcast_directory_behind 2\narborcast_directory_problems 1\n"
     assert DirectoryState.of(Scrape.of(text)) == DirectoryState(True, True, 2, 1)

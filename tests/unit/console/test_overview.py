@@ -27,7 +27,7 @@ from tests.support.routing import make_subscription
 
 
 def engine(parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
-    """This is what the console sees of the engine."""
+    """The view of the engine for the console."""
     now = time.time()
     samples = [MetricsSample(at=now - 5 * number, parts={"kafka": True}, gear="realtime") for number in (2, 1, 0)]
     view = EngineView(**{"samples": samples, "failing": [], **changes})
@@ -54,7 +54,7 @@ def test_a_healthy_engine(parts: ConsoleParts, browser: Browser, monkeypatch: py
     assert chip(browser) == ("badge good", "healthy")
 
 
-def test_kafka_away_is_a_problem_of_every_page(
+def test_an_outage_of_kafka_is_a_problem_on_every_page(
     parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine(parts, monkeypatch)
@@ -65,7 +65,7 @@ def test_kafka_away_is_a_problem_of_every_page(
     assert "Kafka does not respond." in browser.text
 
 
-def test_what_needs_attention_comes_worst_first_with_a_link(
+def test_concerns_are_listed_worst_first_with_a_link(
     parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts.put(
@@ -92,14 +92,14 @@ def test_a_failing_endpoint_is_probed_from_its_row(
     engine(parts, monkeypatch, failing=[down("http://u:secret@two.example/"), down()], failing_count=2)
     browser.get("/")
     (button,) = browser.page.xpath("//main//button[@value='probe']/@aria-label")
-    assert button == "Probe http://one.example/in now", "the password of the other one is not in the page"
+    assert button == "Probe http://one.example/in now", "the other one's password is not in the page"
     browser.submit("/deliveries/waiting/act", action="probe")
     assert [(function, values[0]) for function, values in asked] == [(waiting.probe, "http://one.example/in")]
     assert "Probe requested." in browser.answer.text
     assert browser.page.findtext("head/title") == "Overview · Arborcast"
 
 
-def test_an_erasure_that_takes_over_six_hours(
+def test_an_erasure_longer_than_six_hours(
     parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine(parts, monkeypatch)
@@ -112,7 +112,7 @@ def test_an_erasure_that_takes_over_six_hours(
     assert browser.page.xpath("//ul[@class='concerns']//a/@href") == ["/deliveries/erasures"]
 
 
-def test_without_current_figures_nothing_looks_current(
+def test_old_figures_are_marked_on_every_tile(
     parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = [MetricsSample(at=time.time() - 60, parts={"kafka": True})]
@@ -147,7 +147,7 @@ def test_the_health_of_endpoints_in_the_list(tmp_path: Path, monkeypatch: pytest
     assert browser.page.xpath("//form//td/a/text()") == ["http://3.example/in"]
     health = EndpointsHealth(EngineView(failing=[down()], failing_count=2))
     assert health.word("http://one.example/in") == "failing"
-    assert health.word("http://other.example/") == "unknown", "it may be the failing one that is not listed"
+    assert health.word("http://other.example/") == "unknown", "the failing one that is not listed may be this one"
     engine(parts, monkeypatch, failing=None)
     browser = Browser(parts.app)
     browser.get("/subscriptions")

@@ -1,4 +1,4 @@
-"""Files of a visitor: drafts, which outlive the process and are never saved by themselves, and named views of lists."""
+"""Files of a user: drafts, which survive the process and are never saved automatically, and named views of lists."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EDITS: list[Edit] = [
 
 
 def started_again(browser: Browser, parts: ConsoleParts) -> ConsoleParts:
-    """Another process over the same log and data directory; the browser has stayed open."""
+    """Another process over the same log and data directory; the browser stays open."""
     again = console_parts(parts.console.settings.home, parts.changes.records)
     browser.goes_on_with(again.app)
     return again
@@ -55,7 +55,7 @@ def priority_of(parts: ConsoleParts) -> int:
     return record.policy.priority
 
 
-def test_a_draft_outlasts_a_restart(browser: Browser, parts: ConsoleParts) -> None:
+def test_a_draft_survives_a_restart(browser: Browser, parts: ConsoleParts) -> None:
     change(browser, "7")
     parts = started_again(browser, parts)
     browser.get("/topics")
@@ -135,7 +135,7 @@ def test_edits_during_a_write_are_written(tmp_path: Path, monkeypatch: pytest.Mo
     writers = []
     for edit in EDITS[:2]:
         draft.edits.append(edit)
-        assert drafts.of("anna") is draft, "there is one, whoever writes"
+        assert drafts.of("anna") is draft, "one draft per user"
         writers.append(threading.Thread(target=drafts.write, args=("anna", draft)))
         writers[-1].start()
         assert began.wait(120)
@@ -145,17 +145,17 @@ def test_edits_during_a_write_are_written(tmp_path: Path, monkeypatch: pytest.Mo
     assert Drafts(tmp_path).of("anna").edits == EDITS[:2]
 
 
-def test_visitors_without_edits_replace_no_draft(tmp_path: Path) -> None:
-    """Each request without a cookie is of another visitor. What is too large for a file is in memory alone."""
+def test_visitors_without_edits_displace_no_draft(tmp_path: Path) -> None:
+    """Each request without a cookie is of another visitor. A draft too large for a file is in memory alone."""
     drafts = Drafts(tmp_path / "drafts", most=3)
     for person in ("anna", "berta"):
         drafts.of(person).edits = list(EDITS)
     for number in range(50):
-        drafts.of(f"stranger {number}")
+        drafts.of(f"visitor {number}")
     assert drafts.of("anna").edits == drafts.of("berta").edits == EDITS
     for number in range(3):
         drafts.of(f"worker {number}").edits = list(EDITS)
-    assert drafts.of("anna").edits == [], "of those that hold something the oldest goes"
+    assert drafts.of("anna").edits == [], "the oldest draft with edits is dropped"
 
 
 def test_imports_of_sessions_that_ended_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,9 +200,9 @@ def test_a_filter_is_saved_under_a_name_and_deleted(browser: Browser) -> None:
     browser.get("/subscriptions")
     assert views(browser) == {"Failing panels": URL}
     assert not browser.page.xpath("//a[@aria-current='true'][.='Failing panels']")
-    assert not browser.page.xpath("//button[@value='delete']"), "it is not open"
+    assert not browser.page.xpath("//button[@value='delete']"), "no view is open"
     browser.get("/deliveries/dead")
-    assert views(browser) == {}, "each list has its own"
+    assert views(browser) == {}, "separate views for each list"
     browser.get(URL)
     (name,) = browser.page.xpath("//form[@action='/views'][.//button[@value='delete']]//input[@name='name']/@value")
     token = browser.page.xpath("//input[@name='token']/@value")[0]
@@ -211,7 +211,7 @@ def test_a_filter_is_saved_under_a_name_and_deleted(browser: Browser) -> None:
     assert views(browser) == {}
 
 
-def test_the_field_that_finds_has_views(browser: Browser) -> None:
+def test_the_search_field_has_views(browser: Browser) -> None:
     save(browser, "/deliveries/dead?reason=503", "No room at <b>panels</b>")
     browser.get("/find?q=NO+ROOM", x_fragment="1")
     assert browser.page.xpath("//li/a/@href") == ["/deliveries/dead?reason=503"]
@@ -241,7 +241,7 @@ def test_names_and_limits(browser: Browser, parts: ConsoleParts, monkeypatch: py
     for name in ("", " \t", "x" * 61):
         save(browser, "/subscriptions", name)
         assert "Enter a name of at most 60 characters." in browser.answer.text
-    # Without sign-in views are of the machine.
+    # Without sign-in, views belong to the machine.
     other = Browser(console_parts(parts.console.settings.home).app)
     other.get("/subscriptions")
     assert list(views(other).items()) == [("A", "/subscriptions?endpoint=A"), ("b", "/subscriptions?state=suspended")]
@@ -263,7 +263,7 @@ def test_files_of_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert saved.of("anna") == []
         with pytest.raises(InfrastructureError):
             saved.save("anna", "b", "/subscriptions")
-    assert [each.name for each in saved.of("anna")] == ["a"], "a file that cannot be read is not replaced"
+    assert [each.name for each in saved.of("anna")] == ["a"], "an unreadable file is not replaced"
     (file,) = (tmp_path / "views").iterdir()
     for damage in (b"", b"{", b"[]", b'{"v": 2, "views": []}'):
         file.write_bytes(damage)

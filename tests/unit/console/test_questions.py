@@ -1,4 +1,4 @@
-"""Questions to admin functions, in threads."""
+"""Calls of admin functions in threads, with shared results."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Blocking:
             self._changed.notify_all()
 
 
-def test_equal_questions_share_a_call_and_its_answer() -> None:
-    """Until the answer is too old or something has changed."""
+def test_equal_calls_share_a_run_and_its_result() -> None:
+    """Until the result is too old or something has changed."""
     function = Counting()
 
     async def work(questions: Questions) -> None:
@@ -82,7 +82,7 @@ def test_equal_questions_share_a_call_and_its_answer() -> None:
     run(work)
 
 
-def test_a_call_from_before_a_change_is_not_shared_after_it() -> None:
+def test_a_call_started_before_a_change_is_not_shared_after_it() -> None:
     function = Blocking()
 
     async def work(questions: Questions) -> None:
@@ -118,7 +118,7 @@ def test_the_text_of_an_error_is_the_answer() -> None:
     run(work)
 
 
-def test_a_closed_page_leaves_the_answer_to_others() -> None:
+def test_a_closed_page_does_not_cancel_a_shared_call() -> None:
     function = Blocking()
 
     async def work(questions: Questions) -> None:
@@ -132,8 +132,8 @@ def test_a_closed_page_leaves_the_answer_to_others() -> None:
     run(work)
 
 
-def test_cycles_of_a_question_are_freed_with_its_answer() -> None:
-    """A client of Kafka is such a cycle, and the collector itself is rarely due in a process with many objects."""
+def test_reference_cycles_of_a_call_are_freed_with_its_result() -> None:
+    """A client of Kafka is such a cycle, and the collector is rarely due in a process with many objects."""
 
     class Client:
         def __init__(self) -> None:
@@ -155,7 +155,7 @@ def test_cycles_of_a_question_are_freed_with_its_answer() -> None:
         gc.enable()
 
 
-def test_answers_are_bounded_and_slow_ones_last_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_bounded_and_slow_ones_are_kept_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REMEMBERED", 5)
 
     async def work(questions: Questions) -> None:
@@ -168,7 +168,7 @@ def test_answers_are_bounded_and_slow_ones_last_longer(monkeypatch: pytest.Monke
 
 
 def test_two_run_at_a_time_and_few_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those of pages that were closed."""
+    """Also those of closed pages."""
     monkeypatch.setattr(module, "_MOST_AT_WORK", 5)
     function = Blocking()
 
@@ -192,7 +192,7 @@ def test_two_run_at_a_time_and_few_wait(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_at_the_time_limit_the_thread_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All threads read without an end, as from a log of any length; then further questions are answered."""
+    """All threads read without an end, as from a log of any length; then further calls are answered."""
     monkeypatch.setattr(module, "_LIMIT_S", 0.1)
     ended: list[int] = []
 
@@ -214,7 +214,7 @@ def test_at_the_time_limit_the_thread_is_free(monkeypatch: pytest.MonkeyPatch) -
     run(work)
 
 
-def test_a_queued_question_ends_at_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queued_call_ends_at_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     blocking, waiting = Blocking(), Counting()
 
     async def work(questions: Questions) -> None:
@@ -234,8 +234,8 @@ def test_a_queued_question_ends_at_the_time_limit(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_answers_from_tables_load_no_pandas() -> None:
-    """Arrow imports it where it can: that takes 20 MiB."""
+def test_results_from_tables_load_no_pandas() -> None:
+    """Arrow imports it if it can: that takes 20 MiB."""
     program = (
         "import sys; from arborcast.console.__main__ import main; main(['--config', '/missing.toml']);"
         "from arborcast.dispatch.operations import slo; sys.exit('pandas' in sys.modules)"

@@ -1,4 +1,4 @@
-"""The page of one subscription for its subscriber: what its link opens, and what it may do."""
+"""The page of one subscription for its subscriber: the link and its permissions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def act(browser: Browser, path: str, action: str) -> None:
     browser.post(path, {"token": token, "action": action})
 
 
-def test_it_shows_state_attempts_and_dead_letters(browser: Browser, parts: ConsoleParts, asked: Asked) -> None:
+def test_the_page_has_state_attempts_and_dead_letters(browser: Browser, parts: ConsoleParts, asked: Asked) -> None:
     assert browser.get(path_of(parts)).status_code == 200
     for words in ("Subscription s1", "active", "server-error", "503", "01ab", LETTER.notification, "and 2 more"):
         assert words in browser.text
@@ -76,9 +76,9 @@ def test_it_shows_state_attempts_and_dead_letters(browser: Browser, parts: Conso
     # Tokens in the source may have any letters.
     assert "s2" not in browser.text
     assert not browser.page.xpath("//*[contains(@href, '/s2')]")
-    assert not browser.page.xpath("//nav"), "no way to the other screens"
+    assert not browser.page.xpath("//nav"), "no links to the other screens"
     (read,) = (arguments for function, arguments in asked if function is dead_letters.listed)
-    assert read[-1] is parts.console.questions.views, "of many letters only the first visit reads all"
+    assert read[-1] is parts.console.questions.views, "only the first visit reads all letters"
 
 
 @pytest.mark.usefixtures("asked")
@@ -105,7 +105,7 @@ def test_actions_of_a_subscriber(browser: Browser, parts: ConsoleParts, asked: A
     for _ in range(6):
         assert browser.answer.status_code != 429
         act(browser, path, "redrive")
-    assert browser.answer.status_code == 429, "each reads all dead letters"
+    assert browser.answer.status_code == 429, "each request reads all dead letters"
     assert parts.subscription("s1")
 
 
@@ -121,7 +121,7 @@ def test_a_rotated_secret_is_shown_once(browser: Browser, parts: ConsoleParts) -
     assert len(shown) == 1
     now = parts.subscription("s1")
     assert now.protection is not None
-    assert [each.sealed for each in now.protection.secrets][1:] == [secret.sealed], "the old one signs, too, for a time"
+    assert [each.sealed for each in now.protection.secrets][1:] == [secret.sealed], "the old one also signs for a time"
     (begun,) = (each for each in parts.operations if isinstance(each, OperationBegun))
     assert (begun.who, begun.what) == ("receiver of s1", "subscriptions rotate-secret")
     assert [each.subject for each in begun.changes] == ["s1"]
@@ -142,7 +142,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_another_link_opens_nothing(browser: Browser, parts: ConsoleParts, asked: Asked, how: str) -> None:
+def test_an_invalid_link_permits_nothing(browser: Browser, parts: ConsoleParts, asked: Asked, how: str) -> None:
     _, _, name, text = path_of(parts).split("/")
     until, _, mark = text.partition(".")
     session, bare, later = parts.console.sessions.token(name), mark.partition(".")[2], int(until) + 1
@@ -152,13 +152,13 @@ def test_another_link_opens_nothing(browser: Browser, parts: ConsoleParts, asked
     answer = browser.get(path)
     assert (answer.status_code, asked) == (404, [])
     assert "this link opens nothing" in browser.text
-    browser.get("/sign-in")  # a token of this session does not help
+    browser.get("/sign-in")  # a token of this session does not suffice
     browser.post(path, {"token": parts.console.sessions.token("x"), "action": "pause"})
     assert browser.answer.status_code in (403, 404)
     assert all(not each.paused for each in parts.control.table.subscriptions())
 
 
-def test_a_link_ends_and_cannot_be_made_of_anything(parts: ConsoleParts) -> None:
+def test_a_link_expires_and_cannot_be_forged(parts: ConsoleParts) -> None:
     settings, control = parts.console.settings, parts.control
     _, _, name, text = path_of(parts, days=1.0).split("/")
     marks = KeyFile(Path(settings.secrets.key_file))
@@ -191,7 +191,7 @@ def test_a_link_needs_no_sign_in_and_ends_with_its_user(tmp_path: Path) -> None:
     browser, path = Browser(parts.app), path_of(parts)
     assert browser.get(path).status_code == 200
     assert "Subscription s1" in browser.text
-    assert "Sign in" in browser.get("/subscriptions").text, "the link opens no other page"
+    assert "Sign in" in browser.get("/subscriptions").text, "the link permits no other page"
     users.clear()
     assert browser.get(path).status_code == 404
     assert "no user any more" in browser.text

@@ -51,7 +51,7 @@ Open = Callable[..., Browser]
 
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
-    """A page of a console with these records and settings, whose questions have these answers."""
+    """A page of a console with these records and settings, and these results of calls."""
 
     def open_page(page: str, records: Sequence[ControlRecord] = (), answers: Any = ANSWERS, **settings: Any) -> Browser:
         answering(monkeypatch, {**ANSWERS, **answers})
@@ -74,7 +74,7 @@ CAMERAS = (
 def test_cameras(opened: Open) -> None:
     browser = opened("/cameras", CAMERAS)
     yard, attic, gate = browser.rows()
-    assert [row.split()[0] for row in (yard, attic, gate)] == ["yard", "attic", "gate"], "trouble first"
+    assert [row.split()[0] for row in (yard, attic, gate)] == ["yard", "attic", "gate"], "problems first"
     assert "away" in yard
     assert all(words in gate for words in ("connected", "1,440"))
     assert gate.endswith("-3 s")
@@ -126,7 +126,7 @@ UNREPRESENTED = tuple(msgspec.structs.replace(each, represents=False) for each i
         (MemberList(MEMBERS, ""), InfrastructureError("Kafka is away"), ["Kafka is away"]),
     ],
 )
-def test_a_part_of_the_cluster_that_is_unknown(opened: Open, members: Any, links: Any, words: list[str]) -> None:
+def test_an_unknown_part_of_the_cluster(opened: Open, members: Any, links: Any, words: list[str]) -> None:
     browser = opened("/cluster", (), {MEMBERS_OF: members, LINKS_OF: links}, **FEDERATED)
     assert all(each in browser.text for each in words)
     assert "No engine has registered" not in browser.text
@@ -146,7 +146,7 @@ def test_before_the_log_is_read_members_are_shown(tmp_path: Path, monkeypatch: p
     parts.ready = True
     browser.get("/cluster")
     (waiting,) = (arguments for question, arguments in asked if question is LINKS_OF)
-    assert waiting[-1] is parts.console.questions.views, "not the whole log of waiting deliveries for each look"
+    assert waiting[-1] is parts.console.questions.views, "not the whole log of waiting deliveries for each view"
 
 
 QUEUE = f"/queues?queue={INSPECTIONS}"
@@ -183,7 +183,7 @@ def test_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked.pop() == (queues.job_figures, (without_port.console.settings.home, ""))
 
 
-def test_queues_of_which_something_is_unknown(opened: Open) -> None:
+def test_queues_with_unknown_figures(opened: Open) -> None:
     away = {queues.job_figures: JobFigures(problem="connection refused")}
     assert "the dispatch job does not respond" in opened("/queues", QUEUE_RECORDS, away).text
     browser = opened(QUEUE, QUEUE_RECORDS, away)
@@ -227,7 +227,7 @@ def test_problems_of_the_directory_as_page_and_command(opened: Open, tmp_path: P
     assert (document["count"], document["problems"][0]["topic"]) == (1, "plant/press")
 
 
-def test_pages_are_bounded_and_text_of_strangers_is_harmless(
+def test_pages_are_bounded_and_untrusted_text_is_escaped(
     opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = msgspec.structs.replace(MEMBERS[0], engine=f"g/{EVIL}", url="http://u:secret@h/\u202e", version=EVIL)
@@ -304,7 +304,7 @@ def test_a_change_is_recorded_before_it_is_made(parts: ConsoleParts, browser: Br
 
     parts.console.changes._record = away
     assert pause() == 503
-    assert len(parts.changes.records) == written, "without a record there is no change"
+    assert len(parts.changes.records) == written, "no change without a record"
     parts.console.changes._record = record
     assert pause() == 200
     begun, ended = parts.operations[2:]
@@ -330,13 +330,13 @@ def test_the_header_finds_ids_endpoints_and_topics(
     (name,) = browser.page.xpath("//form[@action='/find']/input/@name")
     browser.get(f"/find?{name}={text}")
     assert str(browser.answer.url).replace("%2F", "/").endswith(url.replace("%2F", "/"))
-    if offered is not None:  # while it is typed
+    if offered is not None:  # suggestions
         browser.get(f"/find?q={text}", x_fragment="1")
         assert browser.page.xpath("//li/a/@href") == offered
-        assert not browser.page.xpath("//title"), "a part of a page"
+        assert not browser.page.xpath("//title"), "a fragment of a page"
 
 
-def test_of_several_kinds_there_is_a_choice(parts: ConsoleParts, browser: Browser) -> None:
+def test_a_search_with_several_results_lists_them(parts: ConsoleParts, browser: Browser) -> None:
     made = make_subscription("s2", "a", consumer="http://u:secret@press.example/in")
     parts.put(SubscriptionRecord(made))
     browser.get("/find?q=press")

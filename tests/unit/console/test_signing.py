@@ -1,4 +1,4 @@
-"""Signing in, where the console is reached from the network."""
+"""Sign-in to a console in the network."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def hashed() -> str:
 
 @pytest.fixture
 def given(tmp_path: Path, hashed: str) -> dict[str, Any]:
-    """Settings of a console that is reached from the network."""
+    """Settings of a console in the network."""
     users = tmp_path / "users.toml"
     names = {"anna": '["operators"]', "looker": "[]", "partly": "[]"}
     users.write_text(
@@ -81,7 +81,7 @@ def sign_in(browser: Browser, name: str, password: str = RIGHT) -> int:
     return browser.submit("/sign-in", name=name, password=password).status_code
 
 
-def test_strangers_see_the_sign_in_page_alone(browser: Browser) -> None:
+def test_without_a_session_only_the_sign_in_page_is_served(browser: Browser) -> None:
     answer = browser.get("/topics?at=a/b")
     assert answer.url.path == "/sign-in"
     assert "a/b" not in browser.text
@@ -91,11 +91,11 @@ def test_strangers_see_the_sign_in_page_alone(browser: Browser) -> None:
     assert browser.post("/topics/save", {}).status_code == 401
 
 
-def test_sign_in_leads_to_the_wanted_page_of_this_site(browser: Browser) -> None:
+def test_sign_in_redirects_to_the_requested_page_of_this_site(browser: Browser) -> None:
     browser.get("/sign-in")
     before = dict(browser._cookies)
     assert sign_in(browser, "anna") == 200
-    assert dict(browser._cookies) != before, "a session begins"
+    assert dict(browser._cookies) != before, "a new session"
     assert str(browser.answer.url).endswith("/topics?at=a/b")
     assert "anna" in browser.answer.text
     browser.submit("/topics/put", priority="3")
@@ -116,7 +116,7 @@ def test_wrong_credentials(browser: Browser, name: str, password: str) -> None:
     assert browser.get("/topics").url.path == "/sign-in"
 
 
-def test_a_user_who_may_look_changes_nothing(parts: ConsoleParts, browser: Browser) -> None:
+def test_a_user_with_read_access_changes_nothing(parts: ConsoleParts, browser: Browser) -> None:
     sign_in(browser, "looker")
     assert "a/b" in browser.text
     assert not browser.page.xpath("//form[@action='/topics/put']")
@@ -131,7 +131,7 @@ def test_a_user_who_may_look_changes_nothing(parts: ConsoleParts, browser: Brows
     assert browser.get("/triggers?format=csv").headers["content-type"].startswith("text/csv")
 
 
-def test_other_users_and_former_ones(parts: ConsoleParts, browser: Browser, tmp_path: Path) -> None:
+def test_users_with_fewer_rights_and_removed_users(parts: ConsoleParts, browser: Browser, tmp_path: Path) -> None:
     sign_in(browser, "looker")
     browser.get("/triggers")
     browser.submit("/views", name="mine")
@@ -145,11 +145,11 @@ def test_other_users_and_former_ones(parts: ConsoleParts, browser: Browser, tmp_
         assert "mine" not in other.get("/triggers").text
     users = tmp_path / "users.toml"
     users.write_text(users.read_text().replace("[users.anna]", "[users.other]"))
-    parts.app._callers.users._source._users._next_check = 0.0  # as if some time had passed
+    parts.app._callers.users._source._users._next_check = 0.0  # after a time
     assert other.get("/topics").url.path == "/sign-in"
 
 
-def test_a_cookie_is_ours_or_none() -> None:
+def test_cookies_are_authenticated_and_expire() -> None:
     now = [1_000.0]
     sessions = Sessions(KEYS, "c", secure=True, clock=lambda: now[0])
     session, header = sessions.begin("anna")
@@ -159,7 +159,7 @@ def test_a_cookie_is_ours_or_none() -> None:
     assert known is not None
     assert known[:2] == (session, "anna")
     for other in ('look={"wide": 1}', "a=b c", "=", 'half="x'):
-        assert sessions.read(f"{other}; {cookie}; {other}") == known, "cookies have no ports: other servers set these"
+        assert sessions.read(f"{other}; {cookie}; {other}") == known, "cookies of other ports are sent, too"
     for wrong in (cookie.replace("anna", "otto"), cookie[:-1], "c=x~other.key", "c", "\x00=;;;"):
         assert sessions.read(wrong) is None
     now[0] += 13 * 3600
@@ -174,7 +174,7 @@ def test_a_cookie_is_ours_or_none() -> None:
         ({"access__methods": "basic"}, "users"),
     ],
 )
-def test_in_the_network_users_are_needed(tmp_path: Path, given: dict[str, str], words: str) -> None:
+def test_a_console_in_the_network_needs_users(tmp_path: Path, given: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         signing_for(settings_in(tmp_path, console__host=NETWORK, **given))
     for host in ("127.0.0.1", "::1", "localhost"):
@@ -188,13 +188,13 @@ def test_credentials_for_the_gateway_end_with_the_session(parts: ConsoleParts, b
     assert "bus-user" in browser.text
     before = browser._cookies
     browser.submit("/sign-out")
-    browser._cookies = before  # the cookie was copied: it is good until its time is over
+    browser._cookies = before  # a copied cookie is valid until its expiry
     browser.get("/try")
     assert "anna" in browser.answer.text
     assert "bus-user" not in browser.text
 
 
-def test_behind_a_proxy_wrong_passwords_count_for_the_client(tmp_path: Path, given: dict[str, Any]) -> None:
+def test_behind_a_proxy_failures_count_for_the_client(tmp_path: Path, given: dict[str, Any]) -> None:
     proxied = dict(given, gateway__trusted_proxies="192.0.2.1", access__failures_per_minute=1)
     signing = signing_for(settings_in(tmp_path, **proxied))
     assert signing is not None

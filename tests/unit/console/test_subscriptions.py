@@ -66,7 +66,7 @@ def listed(browser: Browser) -> list[str]:
     return [each.rsplit("/", 1)[-1] for each in browser.page.xpath("//form//td/a/@href")]
 
 
-def test_one_has_its_backlog_and_last_responses(browser: Browser, parts: ConsoleParts, asked: Asked) -> None:
+def test_a_subscription_has_its_backlog_and_last_responses(browser: Browser, parts: ConsoleParts, asked: Asked) -> None:
     browser.get("/subscriptions/s1")
     assert browser.page.findtext("head/title") == "Subscription http://one.example/in · Arborcast"
     since = datetime.fromtimestamp(PARKED.since_ms / 1000).astimezone()
@@ -143,7 +143,7 @@ def test_retry_probe_test_and_replay_of_one(
     assert made[waiting.probe][0] == "http://user:secret@three.example/in?x=<b>"
     by = Operator("console", "without a name, from 127.0.0.1")
     assert made[receiver_page.send_test] == (parts.subscription("s1"), by)
-    # Notifications accepted after the question are left out.
+    # Notifications accepted after the confirmation page are excluded.
     assert (made[replay.run][0], made[replay.run][2]) == ("s1", AT_MS)
     browser.get("/subscriptions/s1")
     assert browser.submit("/subscriptions/act", action="test", id="gone").status_code == 404
@@ -186,7 +186,7 @@ def test_pages_of_triggers_publishers_queues_and_formats(parts: ConsoleParts, br
     assert (browser.answer.status_code, url.path, url.params["queue"]) == (200, "/queues", "a/x")
     browser.get("/subscriptions/s1")
     assert "Format notify, SOAP 1.1" in browser.text
-    assert "Rotate secret" not in browser.text, "it has none"
+    assert "Rotate secret" not in browser.text, "no secret"
     parts.put(SubscriptionRecord(msgspec.structs.replace(parts.subscription("s1"), form="cloudevents-batched")))
     browser.get("/subscriptions/s1")
     assert "Format cloudevents-batched" in browser.text
@@ -291,7 +291,7 @@ def test_a_change_without_a_choice_or_kafka(parts: ConsoleParts, browser: Browse
     assert len(parts.changes.records) == written
 
 
-def test_a_long_list_comes_in_parts(tmp_path: Path) -> None:
+def test_a_long_list_is_served_in_parts(tmp_path: Path) -> None:
     made = [make_subscription(f"s{number:04}", "a", consumer=f"http://h/{number % 3}") for number in range(250)]
     browser = Browser(console_parts(tmp_path, map(SubscriptionRecord, made)).app)
     seen: list[str] = []
@@ -306,7 +306,7 @@ def test_a_long_list_comes_in_parts(tmp_path: Path) -> None:
 
 
 def test_a_rotated_secret_is_shown_once(tmp_path: Path) -> None:
-    """Its change and its record are those of the subscriber's page, see test_receiver.py."""
+    """The change and its record are those of the subscriber's page, see test_receiver.py."""
     add_key(tmp_path / "secrets.keys", "k1")
     parts = console_parts(tmp_path)
     made = make_subscription("s1", "a", consumer="http://one.example/in")

@@ -1,4 +1,4 @@
-"""The screen Topics: what it shows of the trees, and how edits are gathered and saved."""
+"""The screen Topics: views of the trees, staged edits and saves."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def names(browser: Browser) -> list[str]:
 
 
 def stage(browser: Browser, path: str, **fields: Any) -> None:
-    """Edit a topic, and open the review."""
+    """Stage an edit of a topic, and open the review."""
     browser.get(f"/topics?at={path}")
     browser.submit("/topics/put", **fields)
     browser.get("/topics/review")
@@ -68,7 +68,7 @@ def test_trees_unfold_to_the_selected_topic(parts: ConsoleParts, browser: Browse
     assert browser.page.xpath("//input[@name='topic']/@value") == [f"{PLANT}/line1"]
 
 
-def test_a_level_of_any_size_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_level_of_any_size_is_served_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draft, "LARGE", 500)
     parts = console_parts(tmp_path, [topic(f"wide/t{number:04}") for number in range(1_000)])
     browser = Browser(parts.app)
@@ -87,7 +87,7 @@ def test_a_level_of_any_size_comes_in_parts(tmp_path: Path, monkeypatch: pytest.
     browser.get("/topics?at=wide&do=remove")
     assert "1,000 subtopics" in browser.text
     browser.submit("/topics/remove")
-    assert names(browser)[0] == "wide", "only the review shows the result of so large a change"
+    assert names(browser)[0] == "wide", "the result of a large change is only in the review"
     browser.get("/topics/review")
     assert "1,000 topics" in browser.text
     browser.submit("/topics/save")
@@ -125,8 +125,8 @@ def test_edits_are_staged_and_saved_together(parts: ConsoleParts, browser: Brows
     browser.get("/topics?at=office&do=remove")
     assert "1 subtopics" in browser.text
     browser.submit("/topics/remove")
-    assert len(parts.changes.records) == written, "nothing is written before it is saved"
-    assert names(browser) == ["hall", "plant"], "the trees are shown as they would be"
+    assert len(parts.changes.records) == written, "nothing is written before the save"
+    assert names(browser) == ["hall", "plant"], "the trees include staged edits"
 
     browser.get("/topics/review")
     assert "5 changes to save" in browser.text
@@ -144,7 +144,7 @@ def test_edits_are_staged_and_saved_together(parts: ConsoleParts, browser: Brows
 def test_a_move_is_counted_and_changes_nothing_until_it_is_saved(parts: ConsoleParts, browser: Browser) -> None:
     before = {record.path: record for record in parts.control.table.topics.records()}
     stage(browser, f"{PLANT}/line1")
-    assert "No changes" in browser.text, "the form has no edit"
+    assert "No changes" in browser.text, "the form without edits"
     browser.submit("/topics/discard")
     browser.get(f"/topics?at={PLANT}&do=move")
     assert browser.submit("/topics/move", target=f"{PLANT}/line1/below").status_code == 422
@@ -178,7 +178,7 @@ def test_a_refusal_is_beside_its_field(browser: Browser, fields: dict[str, Any],
     (said,) = browser.page.xpath(f"//*[@id='wrong-{name}']/text()")
     assert words in said
     if name != "name":
-        assert browser.page.xpath("//input[@name='name']/@value") == ["x"], "what was typed is not lost"
+        assert browser.page.xpath("//input[@name='name']/@value") == ["x"], "the input is kept"
     assert "No unsaved changes" in browser.get("/topics/review").text
 
 
@@ -210,7 +210,7 @@ def test_conflicts_with_edits_of_others(parts: ConsoleParts, browser: Browser) -
     assert browser.submit("/topics/save").status_code == 200
     assert saved(parts, line).policy.priority == 5
 
-    # A form that was opened before the other edit.
+    # A form opened before the other edit.
     browser.get(f"/topics?at={line}")
     fields = values_of(browser.page, "/topics/put")
     parts.put(theirs)
@@ -224,7 +224,7 @@ def test_conflicts_with_edits_of_others(parts: ConsoleParts, browser: Browser) -
     browser.submit("/topics/drop")
     assert "No unsaved changes" in browser.text
 
-    # A subtree that has grown.
+    # A subtree with a new topic.
     browser.get(f"/topics?at={PLANT}&do=remove")
     browser.submit("/topics/remove")
     parts.put(topic(f"{PLANT}/line9"))
@@ -234,7 +234,7 @@ def test_conflicts_with_edits_of_others(parts: ConsoleParts, browser: Browser) -
     assert saved(parts, PLANT)
 
 
-def test_drafts_are_personal_and_outlast_kafka_away(parts: ConsoleParts, browser: Browser) -> None:
+def test_drafts_are_personal_and_survive_an_outage_of_kafka(parts: ConsoleParts, browser: Browser) -> None:
     stage(browser, f"{PLANT}/line1", priority="5")
     assert "No unsaved changes" in Browser(parts.app).get("/topics/review").text
     parts.changes.error = InfrastructureError("no broker answers")
@@ -261,7 +261,7 @@ def test_export_and_import(parts: ConsoleParts, browser: Browser, tmp_path: Path
     assert other.control.table.topics == parts.control.table.topics
 
 
-def test_an_import_that_replaces_and_wrong_documents(parts: ConsoleParts, browser: Browser) -> None:
+def test_a_replacing_import_and_invalid_documents(parts: ConsoleParts, browser: Browser) -> None:
     for wrong in (b"", b"<a", b"{}", b'[{"path": "a b"}]', b"dn: x"):
         assert browser.submit("/topics/import", files={"file": ("topics", wrong)}).status_code == 422
         assert browser.page.xpath("//*[@id='wrong-file']")
@@ -274,7 +274,7 @@ def test_an_import_that_replaces_and_wrong_documents(parts: ConsoleParts, browse
     assert sorted(parts.control.table.topics.paths()) == ["new", "office/door"]
 
 
-def test_names_of_strangers_do_nothing(tmp_path: Path) -> None:
+def test_hostile_names_are_escaped(tmp_path: Path) -> None:
     evil = f"{EVIL}\"'&\x85x"
     hostile = topic("a", code=evil, message_types=(evil,), policy=TopicPolicy(publishers=(evil,)))
     parts = console_parts(tmp_path, [hostile, topic(make_path([("urn:a&b'", "b\u00e9")]))])
@@ -285,7 +285,7 @@ def test_names_of_strangers_do_nothing(tmp_path: Path) -> None:
         assert [each.get("src", "").split("/")[-1] for each in browser.page.xpath("//script")] == ["console.js"]
     stage(browser, "a", priority="1")
     assert not browser.shows_hostile()
-    assert browser.page.xpath("//dt/text()") == ["Priority"], "what cannot be seen is not changed by looking at it"
+    assert browser.page.xpath("//dt/text()") == ["Priority"], "invisible characters are not changed by a view"
     browser.submit("/topics/save")
     assert saved(parts, "a").code == evil
 
@@ -299,7 +299,9 @@ def test_names_of_strangers_do_nothing(tmp_path: Path) -> None:
         ({"reach": ""}, ""),
     ],
 )
-def test_the_reach_of_messages(parts: ConsoleParts, browser: Browser, fields: dict[str, Any], routing: str) -> None:
+def test_the_reach_of_messages_is_shown(
+    parts: ConsoleParts, browser: Browser, fields: dict[str, Any], routing: str
+) -> None:
     stage(browser, f"{PLANT}/line1", **fields)
     if routing:
         browser.submit("/topics/save")

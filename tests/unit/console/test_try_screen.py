@@ -1,4 +1,4 @@
-"""The screen Try: what is published, what arrives, and that nothing is left when the page goes."""
+"""The screen Try: publications, received messages, and cleanup when the page is closed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def parts(tmp_path: Path, url: str) -> ConsoleParts:
 def test_a_message_is_published(tmp_path: Path, gateway: GatewayParts, browser: Browser) -> None:
     browser.get("/try?topic=plant/press")
     assert browser.submit("/try", payload=HOSTILE).status_code == 200
-    assert browser.page.xpath("//textarea")[0].text.strip() == HOSTILE, "the form as it was"
+    assert browser.page.xpath("//textarea")[0].text.strip() == HOSTILE, "the form is unchanged"
     assert f"accepted {gateway.notifications.accepted[0].id}" in browser.text
     browser.submit("/try", topic="{urn:x?y}a/ä", payload='{"a": 1}')
     made = [(each.topic, each.payload) for each in gateway.notifications.accepted]
@@ -77,7 +77,7 @@ def test_a_message_is_published(tmp_path: Path, gateway: GatewayParts, browser: 
         ("a", "not xml", "neither XML, which begins with <, nor JSON"),
     ],
 )
-def test_wrong_topics_and_messages(
+def test_invalid_topics_and_messages(
     gateway: GatewayParts, browser: Browser, topic: str, payload: str, said: str
 ) -> None:
     browser.get("/try")
@@ -108,9 +108,9 @@ def test_credentials_are_on_no_page(tmp_path: Path) -> None:
         assert len(gateway.notifications.accepted) == 1
 
 
-def test_a_page_that_watches_listens_there(browser: Browser) -> None:
+def test_a_watching_page_subscribes(browser: Browser) -> None:
     browser.get("/try?watch=plant//.%26x")
-    assert "position" in browser.text, "that is no expression"
+    assert "position" in browser.text, "an invalid expression"
     browser.get("/try?watch={urn:x%26y}a//.")
     (element,) = browser.page.xpath("//*[@id='try-arrived']")
     assert element.get("data-live") == "/try/live?watch=%7Burn%3Ax%26y%7Da//."
@@ -148,7 +148,7 @@ def test_a_subscription_ends_with_its_page(tmp_path: Path) -> None:
             for subscription in gateway.table.subscriptions():
                 assert subscription.selector() == "{urn:t}a//."
                 assert subscription.terminates_ms
-                assert subscription.terminates_ms <= START.timestamp() * 1000 + 120_000, "an abandoned one ends"
+                assert subscription.terminates_ms <= START.timestamp() * 1000 + 120_000, "an abandoned one expires"
                 await gateway.pull_log.commit([(subscription.id, StoredMessage(element))])
         await stream.aclose()
         return found

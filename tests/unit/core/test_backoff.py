@@ -1,4 +1,4 @@
-"""Work on an event loop that is called again after failures."""
+"""Work on an event loop that is repeated after failures."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_a_worker_waits_for_the_lease_of_its_driver(tmp_path: Path, monkeypatch:
         assert early.stdout is not None
         assert early.stdout.readline() == "pushes\n"
         own.shut()
-        # Another job has a file of its own, and removes this one.
+        # Another job has a different file, and removes this one.
         Fence(Path(own.file).with_name("lease-2")).extend(fence.clock() + 60)
         assert not Path(own.file).exists()
         early.stdin.write("\n")

@@ -1,4 +1,4 @@
-"""Files that are replaced, watched, or are XML of others."""
+"""Replaced files, watched files, and XML of others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from arborcast.core.xml import xml_parser
 from tests.support.make import Clock
 
 
-def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_a_file_is_replaced_without_leftovers(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("old")
     with file.open() as opened:
@@ -56,7 +56,7 @@ def test_a_watched_file_is_read_on_a_change_and_kept_on_an_error(
     seen = [watched.value]
     for text in ("nonsense", "2", "3"):
         write_atomically(file, text, durable=False)
-        seen.append(watched.value)  # looked at a moment ago
+        seen.append(watched.value)  # read just before
         clock.after(2)
         seen.append(watched.value)
     assert seen == [1, 1, 1, 1, 2, 2, 3]
@@ -74,7 +74,7 @@ def test_a_watched_file_is_read_on_a_change_and_kept_on_an_error(
     assert ["cannot be read" in each for each in errors] == [True] * 2, "each absence is logged once"
 
 
-def test_xml_is_read_without_entities_to_a_depth_and_without_comments(tmp_path: Path) -> None:
+def test_xml_is_read_without_entities_and_comments_to_a_depth(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
     for entity in ('"secret"', f'SYSTEM "{secret.as_uri()}"'):

@@ -1,4 +1,4 @@
-"""Calls of an engine go where pushes go, end in time, and leave nothing behind; against real servers."""
+"""Calls of an engine obey the outbound policy, end in time, and leave no sockets; with real servers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_answer_is_read_in_the_thread_of_the_call(receiver: Receiver) -> Non
 @pytest.mark.parametrize(
     ("behaviour", "total_s", "says"),
     [
-        # A byte now and then is no reason to go on: each read alone would be in time.
+        # Single bytes do not extend the time limit: each read alone would be in time.
         *((each, 0.5, "no answer in time") for each in ("/hang", "/drip/0.01", "/drip-headers/0.01")),
         *((each, 60.0, None) for each in ("/drop", "/reset", "/garbage", "/close", "/cut")),
         *((each, 60.0, "larger than 1000 bytes") for each in ("/huge/1001", "/huge/5000000")),
@@ -104,7 +104,7 @@ def test_only_the_operator_s_own_servers_are_exempt_from_the_policy(receiver: Re
             return None
 
     for url in (receiver.url("/"), receiver.url("/").replace("127.0.0.1", "localhost")):
-        for policy in (AddressPolicy(), Blind()):  # the text of a URL is checked, and so is the address of a name
+        for policy in (AddressPolicy(), Blind()):  # the URL is checked, and the address of its name
             with pytest.raises(NotCalled, match="loopback") as refused:
                 call(url, policy=policy)
             assert refused.value.rule == "loopback"
@@ -112,7 +112,7 @@ def test_only_the_operator_s_own_servers_are_exempt_from_the_policy(receiver: Re
     assert call(receiver.url("/"), policy=None).status == 202
 
 
-def test_servers_are_certified_by_the_authorities_of_pushes(
+def test_servers_are_verified_by_the_authorities_of_pushes(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     route = OutboundRoute(ca_file=certificates.authority)
@@ -132,7 +132,7 @@ def test_servers_are_certified_by_the_authorities_of_pushes(
         call(receiver.url("/"), route)
 
 
-def test_the_proxy_is_used_and_judges_addresses() -> None:
+def test_the_proxy_is_used_and_checks_addresses() -> None:
     with Receiver() as proxy:
         route = OutboundRoute(proxy=proxy.url("").rstrip("/"))
         assert call("http://publisher.invalid/x", route, AddressPolicy()).status == 202
@@ -142,7 +142,7 @@ def test_the_proxy_is_used_and_judges_addresses() -> None:
         assert [request.path for request in proxy.requests] == ["http://publisher.invalid/x"]
 
 
-def test_the_environment_has_no_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_environment_has_no_effect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login anna password secret\n")
     monkeypatch.setenv("NETRC", str(netrc))
@@ -156,7 +156,7 @@ def test_the_environment_has_no_say(monkeypatch: pytest.MonkeyPatch, tmp_path: P
             assert len(wanted.requests) == 1
 
 
-def test_a_client_that_is_closed_drops_the_calls_that_wait(receiver: Receiver) -> None:
+def test_a_closed_client_drops_queued_calls(receiver: Receiver) -> None:
     client = HttpClient(THIS_MACHINE, threads=1)
     calls = [
         client.call("POST", receiver.url("/slow/0.2"), {}, b"", lambda _: None, total_s=60, max_answer=9)
@@ -174,7 +174,7 @@ def test_no_socket_is_left() -> None:
         before, children = sockets(), inherited()
         for _ in range(5):
             call(receiver.url("/"))
-            assert inherited() == children, "a child process would hold our connections open"
+            assert inherited() == children, "a child process would inherit open connections"
         with pytest.raises(NotCalled):
             call("http://10.0.0.1/", policy=AddressPolicy())
         wait_until(lambda: len(sockets()) <= len(before), "sockets are closed")

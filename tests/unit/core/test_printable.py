@@ -8,7 +8,7 @@ from hypothesis import given
 
 from arborcast.core.printable import as_html, as_json, is_printable, one_line, printable
 
-# Each of these does something: sets the clipboard, paints, ends a line for some readers, turns the writing around.
+# Each has an effect: sets the clipboard, sets colours, ends a line for some readers, reverses the writing direction.
 ACTS = (
     "\x1b]52;c;aGk=\x07\x9b31m\x00\r\b\x7f\x85\x9d"
     "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c\u2028\u2029\udc9b"
@@ -17,7 +17,7 @@ CONTROLS = {"Cc", "Zl", "Zp", "Cs", "LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "R
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 
 
-def test_control_characters_are_written_out_and_letters_stay() -> None:
+def test_control_characters_are_escaped_and_letters_stay() -> None:
     shown = printable(f"a{ACTS}b\n\tc")
     assert shown.startswith("a\\x1b]52;c;aGk=\\x07\\x9b31m\\x00\\x0d\\x08\\x7f")
     assert shown.endswith("\\udc9bb\n\tc")
@@ -29,7 +29,7 @@ def test_control_characters_are_written_out_and_letters_stay() -> None:
 
 
 @given(ANY_TEXT)
-def test_printable_text_acts_on_nothing(text: str) -> None:
+def test_printable_text_has_no_effect_on_a_terminal(text: str) -> None:
     shown = printable(text)
     for each in set(shown) - {"\n", "\t"}:
         assert not {unicodedata.category(each), unicodedata.bidirectional(each)} & CONTROLS

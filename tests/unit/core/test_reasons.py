@@ -1,4 +1,4 @@
-"""The innermost cause that somebody can do something about, in words."""
+"""The innermost cause that a user can act on, in words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def circle() -> BaseException:
 
 
 def wrapped(cause: BaseException) -> BaseException:
-    """As requests and urllib3 hand it on: one in the arguments of the other, one as its reason, one as its cause."""
+    """As requests and urllib3 wrap it: in the arguments, as the reason, as the cause."""
     connection = urllib3.connection.HTTPConnection("h", 1)
     new = urllib3.exceptions.NewConnectionError(connection, f"Failed to establish a new connection: {cause}")
     new.__cause__ = cause

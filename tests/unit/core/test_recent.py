@@ -4,7 +4,7 @@ from arborcast.core.recent import BoundedDict, Recent
 from tests.support.make import Clock
 
 
-def test_entries_in_use_stay_and_others_go_with_their_generation() -> None:
+def test_entries_in_use_stay_and_others_expire() -> None:
     clock = Clock()
     recent: Recent[str, int] = Recent(max_bytes=100_000, age_s=60, clock=clock)
     recent.put("used", 1, 10)
@@ -16,7 +16,7 @@ def test_entries_in_use_stay_and_others_go_with_their_generation() -> None:
     assert len(recent) == 1
 
     clock.after(120)
-    assert recent.get("used") is None, "after a long silence"
+    assert recent.get("used") is None, "after a long pause"
     assert len(recent) == 0
 
 
@@ -29,7 +29,7 @@ def test_no_more_than_two_generations_are_kept() -> None:
         recent.put(f"http://large{number}/", bytes(30_000), 30_000)
     assert len(recent) <= 6
 
-    # One that is larger than a generation stays as long as it is used.
+    # An entry larger than a generation stays as long as it is used.
     few: Recent[str, str] = Recent(max_bytes=1_000, clock=Clock())
     few.put("large", "l", 100_000)
     for number in range(100):
@@ -38,7 +38,7 @@ def test_no_more_than_two_generations_are_kept() -> None:
         assert len(few) <= 4
 
 
-def test_of_a_bounded_dict_the_entry_set_longest_ago_goes_first() -> None:
+def test_a_bounded_dict_drops_the_oldest_entry() -> None:
     bounded: BoundedDict[str, int] = BoundedDict(2)
     for key, value in (("a", 1), ("b", 2), ("a", 3), ("c", 4)):
         bounded[key] = value

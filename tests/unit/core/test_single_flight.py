@@ -55,11 +55,11 @@ async def test_equal_work_is_done_once_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("inline", [True, False])
-async def test_all_callers_get_the_exception_or_that_work_was_cancelled(inline: bool) -> None:
+async def test_all_callers_get_the_exception_or_the_cancellation(inline: bool) -> None:
     flight: SingleFlight[str, None] = SingleFlight()
 
     async def begin(work: Work) -> tuple[asyncio.Future[None], asyncio.Future[None]]:
-        """Who leads the work, and another caller."""
+        """The leading caller, and another one."""
         leads = asyncio.ensure_future(lead(flight, work) if inline else do(work))
         if not inline:
             flight.begin(["k"], leads)
@@ -82,13 +82,13 @@ async def test_all_callers_get_the_exception_or_that_work_was_cancelled(inline: 
     leads.cancel()
     with pytest.raises(InfrastructureError, match="this process stops") as stopped:
         await waits
-    assert stopped.value.retry_after, "it is to be repeated"
+    assert stopped.value.retry_after, "the caller may repeat it"
     await turns()
     assert len(flight) == 0
 
 
-async def test_work_that_ended_is_not_shared_with_a_later_caller() -> None:
-    """Else a caller for which its result is too old would get it again and again."""
+async def test_completed_work_is_not_shared_with_a_later_caller() -> None:
+    """Otherwise a caller that needs a newer result would get it again and again."""
     flight: SingleFlight[str, int] = SingleFlight()
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     flight.begin(["k"], done)
@@ -101,7 +101,7 @@ async def test_work_that_ended_is_not_shared_with_a_later_caller() -> None:
 
 
 class Committed:
-    """SharedRounds that note their items."""
+    """SharedRounds that record their items."""
 
     def __init__(self, at_once: int, *errors: Exception | None) -> None:
         self.rounds: list[list[str]] = []
@@ -118,7 +118,7 @@ class Committed:
         return number
 
 
-async def test_items_that_come_during_rounds_share_the_next_one() -> None:
+async def test_items_added_during_a_round_share_the_next_one() -> None:
     committed = Committed(2)
     futures = []
     for number in range(100):
@@ -132,7 +132,7 @@ async def test_items_that_come_during_rounds_share_the_next_one() -> None:
     assert committed.shared.idle
 
 
-async def test_a_cancelled_caller_takes_the_round_from_no_other() -> None:
+async def test_a_cancelled_caller_cancels_the_round_of_no_other() -> None:
     committed = Committed(1)
     futures = [committed.shared.join(name) for name in "abcd"]
     futures[0].cancel()
@@ -141,7 +141,7 @@ async def test_a_cancelled_caller_takes_the_round_from_no_other() -> None:
     assert committed.rounds == [["a", "b", "c", "d"]], "its item is part of the round"
 
 
-async def test_all_of_a_round_get_its_exception_and_the_next_one_goes_on() -> None:
+async def test_a_failed_round_fails_its_callers_and_not_the_next_round() -> None:
     committed = Committed(1, InfrastructureError("no broker"), None)
     first = [committed.shared.join(name) for name in "ab"]
     await asyncio.sleep(0)
@@ -152,11 +152,11 @@ async def test_all_of_a_round_get_its_exception_and_the_next_one_goes_on() -> No
     assert await asyncio.gather(*second) == [2, 2]
 
 
-async def test_an_item_that_comes_with_the_end_of_a_round_has_the_next_one() -> None:
+async def test_an_item_added_at_the_end_of_a_round_has_the_next_one() -> None:
     committed = Committed(1)
     committed.go_on.set()
     later: list[asyncio.Future[int]] = []
-    for number in range(6):  # in each turn of the loop around the end
+    for number in range(6):  # in each iteration around the end
         first = committed.shared.join("first")
         first.add_done_callback(lambda _: later.append(committed.shared.join("later")))
         await turns(number)

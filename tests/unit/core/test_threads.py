@@ -17,7 +17,7 @@ NO_PAUSE = Backoff(0.0, 0.0)
 
 
 class Steps:
-    """A step that takes its results from a list: a pause, None, or an exception. After the last one it ends."""
+    """A step with a list of results: a pause, None, or an exception. It ends after the last one."""
 
     def __init__(self, *results: float | Exception | None) -> None:
         self.count = 0
@@ -37,7 +37,7 @@ def run_to_its_end(step: Callable[[], float | None], backoff: Backoff = NO_PAUSE
     assert over.wait(60)
 
 
-def test_wake_ends_the_pause_also_that_of_the_step_in_which_it_comes() -> None:
+def test_wake_ends_the_pause_also_during_a_step() -> None:
     over, first = threading.Event(), threading.Event()
     count = 0
 
@@ -82,7 +82,7 @@ def test_stop_ends_each_kind_of_pause() -> None:
     assert closed == ["before the first step", "between two steps", "after a failure", "within a step"]
 
 
-def test_stop_waits_its_time_and_no_longer_for_a_step_that_hangs() -> None:
+def test_stop_waits_for_a_hanging_step_up_to_its_timeout() -> None:
     go_on = threading.Event()
     began = threading.Event()
 

@@ -21,7 +21,7 @@ def test_a_name_has_one_turn_and_the_last_time_counts(agenda: TimerQueue[str]) -
         assert agenda.next_ms() == next_ms
     agenda.cancel("a")
     assert agenda.next_ms() is None
-    # A turn that is as early stays before others of the same time.
+    # An equally early time keeps its place before others of the same time.
     agenda.set_by("a", 10)
     agenda.set("b", 10)
     agenda.set_by("a", 10)
@@ -30,18 +30,18 @@ def test_a_name_has_one_turn_and_the_last_time_counts(agenda: TimerQueue[str]) -
     assert agenda.next_ms() == 50
 
 
-def test_turns_that_were_put_off_often_come_in_order_and_take_no_memory(agenda: TimerQueue[str]) -> None:
+def test_often_delayed_turns_keep_the_order_and_use_no_memory(agenda: TimerQueue[str]) -> None:
     chance = random.Random(3)
     latest: dict[str, int] = {}
     for number in range(5_000):
         name = f"n{number % 50}"
         latest[name] = chance.randrange(10**9)
         agenda.set(name, latest[name])
-    assert len(agenda._heap) < 2_000  # that is what the test is about
+    assert len(agenda._heap) < 2_000  # bounded
     assert [agenda.pop(10**9) for _ in latest] == sorted(latest, key=latest.__getitem__)
 
 
-def test_the_overdue_are_counted_without_those_that_were_put_off(agenda: TimerQueue[str]) -> None:
+def test_overdue_turns_are_counted_without_delayed_ones(agenda: TimerQueue[str]) -> None:
     for number in range(20):
         agenda.set(f"n{number}", 100 + number)
     agenda.set("n3", 200)

@@ -13,17 +13,17 @@ HOUR_MS = 3_600_000
     [
         (NOW_MS, NOW_MS - 2_000, True),
         (NOW_MS + 1, NOW_MS - 2_000, False),
-        (NOW_MS + HOUR_MS + 1_000, NOW_MS + HOUR_MS - 1_000, True),  # decided by a clock that was an hour ahead
-        (NOW_MS + TOLERANCE_MS, NOW_MS + TOLERANCE_MS, False),  # clocks of two machines are never quite the same
+        (NOW_MS + HOUR_MS + 1_000, NOW_MS + HOUR_MS - 1_000, True),  # decided with a clock an hour ahead
+        (NOW_MS + TOLERANCE_MS, NOW_MS + TOLERANCE_MS, False),  # clocks of two machines differ slightly
         (NOW_MS + TOLERANCE_MS + 1, NOW_MS + TOLERANCE_MS + 1, True),
-        (NOW_MS + HOUR_MS, 0, False),  # it is not known when that was decided
+        (NOW_MS + HOUR_MS, 0, False),  # the time of the decision is unknown
     ],
 )
-def test_a_time_has_come_when_it_is_past_or_was_decided_later(due_ms: int, decided_ms: int, come: bool) -> None:
+def test_a_time_is_due_if_it_is_past_or_was_decided_later(due_ms: int, decided_ms: int, come: bool) -> None:
     assert is_due(due_ms, decided_ms, NOW_MS) is come
 
 
-def test_a_clock_put_back_is_noticed_once_also_in_small_steps() -> None:
+def test_a_clock_set_back_is_detected_once_also_in_small_steps() -> None:
     shown = [NOW_MS]
     clock = WatchedClock(lambda: shown[0])
     assert clock.put_back_ms() == 0

@@ -1,4 +1,4 @@
-"""What strangers have written does nothing to the terminal, or the page, that an operator looks at. Progress on it."""
+"""Untrusted text has no effect on the terminal or the page of an operator. Progress on a terminal."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 
-# Sets the clipboard, paints in two ways, and turns the writing around; then something to find it by.
+# Sets the clipboard, paints in two ways, and reverses the writing direction; then a word to search for.
 NAME = "\x1b]52;c;aGk=\x07\x1b[8m\x9b31m\u202edrow\u2066NEEDLE"
-# And a line as if it were ours. No topic's path has a second line.
+# And a forged line. No topic's path has a second line.
 ODD = f"{NAME}\nFORGED: all is well"
 TOPIC = TopicPath(f"{{urn:{NAME}}}a/b")
 ENDPOINT = f"http://e/{ODD}"
@@ -75,7 +75,7 @@ def subscription() -> Subscription:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables with a delivery of strangers who write such things wherever they can."""
+    """Tables with a delivery with such texts in every field."""
     folder = tmp_path_factory.mktemp("home")
     odd: dict[str, Any] = {"error": "client-error", "detail": ODD, "status": 400, "endpoint": ENDPOINT}
     record(folder, attempt("n1", "s1", "dead", 60, **odd))
@@ -86,7 +86,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An engine that does not run, with a topic, a suspended subscription, and deliveries of the same kind."""
+    """A stopped engine with a topic, a suspended subscription, and deliveries with such texts."""
     notification = Notification("n1", TOPIC, ODD.encode(), 0, ODD.encode(), ODD, ODD)
     letter = DeadLetter("s1", ENDPOINT, notification, "dead", 0, 3, "client-error", ODD, 400, "p1", ODD.encode())
     last = Attempt("n1", "s1", TOPIC, ENDPOINT, 3, "p1", "parked", 0, 0, 1.0, "client-error", ODD, 400)
@@ -130,11 +130,11 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_no_command_prints_what_acts_on_a_terminal(engine: Path, arguments: list[str]) -> None:
+def test_no_command_prints_control_characters(engine: Path, arguments: list[str]) -> None:
     command = [*arguments, "--home", str(engine)]
     plain = CliRunner().invoke(app, command, env={"COLUMNS": "1000"}).output
-    assert "\\u202edrow" in plain, "it is not left out, it is written out"
-    if arguments != ["dead-letters", "show", "n1"]:  # which ends with the payload as it is
+    assert "\\u202edrow" in plain, "escaped, not left out"
+    if arguments != ["dead-letters", "show", "n1"]:  # which ends with the unchanged payload
         assert not re.search(r"^\s*FORGED", plain, re.MULTILINE)
     colours = {"COLUMNS": "1000", "FORCE_COLOR": "1", "TERM": "xterm-256color"}
     coloured = CliRunner().invoke(app, command, env=colours).output
@@ -181,7 +181,7 @@ def test_errors_tracebacks_and_warnings(capsys: pytest.CaptureFixture[str], monk
     assert is_printable(printed)
 
 
-def test_a_document_is_exact_for_a_pipe_and_printable_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_are_exact_in_pipes_and_printable_on_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     for is_terminal in (False, True):
         raw = io.BytesIO()
         stream = io.TextIOWrapper(raw, encoding="utf-8")
@@ -193,7 +193,7 @@ def test_a_document_is_exact_for_a_pipe_and_printable_on_a_terminal(monkeypatch:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     terminal.print_line("Prüfung")
-    assert raw.getvalue() == b"Pr\\xfcfung\n", "letters that a terminal lacks"
+    assert raw.getvalue() == b"Pr\\xfcfung\n", "letters outside of the terminal's encoding"
 
 
 def test_top_and_report() -> None:
@@ -211,7 +211,7 @@ def test_top_and_report() -> None:
     assert is_printable(html)
 
 
-def test_the_log_of_sparks_jvm_leaves_out_the_same_characters() -> None:
+def test_the_log_of_spark_s_jvm_removes_the_same_characters() -> None:
     text = (ROOT / "dispatch" / "spark" / "log4j2.properties").read_text(encoding="utf-8")
     (pattern,) = re.findall(
         r"^appender\.stderr\.layout\.pattern = %replace\{.+\}\{\[(.+)&&\[\^(.+)\]\]\}\{\?\}$", text, re.M
@@ -228,7 +228,7 @@ def test_the_log_of_sparks_jvm_leaves_out_the_same_characters() -> None:
         assert expected is not is_printable(character), hex(code)
 
 
-# Each prints in its own way.
+# Modules that print directly.
 AROUND = {
     "engine/terminal.py": "the one place",
     "cli/watching.py": "gives the stream to `top`, which draws frames of `figures.printable` lines",
@@ -244,16 +244,16 @@ PRINTS = re.compile(
 
 
 def printing(source: str) -> bool:
-    """Whether the code prints, in any of the ways that there are; what texts and comments say does not count."""
+    """Whether the code prints in any way; texts and comments are ignored."""
     if not re.search(r"print|Console|input|std(out|err)|echo|SystemExit|sys\.exit|os\.write", source):
-        return False  # the most of them, without the time of reading their tokens
+        return False  # most modules, without tokenizing them
     texts = (tokenize.STRING, tokenize.COMMENT)
     code = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type not in texts]
     words = (f" {each.string} " if each.string in ("import", "from") else each.string for each in code)
     return bool(PRINTS.search("".join(words)))
 
 
-def test_nothing_prints_around_the_one_place() -> None:
+def test_only_the_terminal_module_prints() -> None:
     package = ROOT / "src" / "arborcast"
     found = {str(file.relative_to(package)) for file in package.glob("*/**/*.py") if printing(file.read_text())}
     assert found == AROUND.keys(), "print with arborcast.engine.terminal instead"
@@ -261,7 +261,7 @@ def test_nothing_prints_around_the_one_place() -> None:
 
 
 def standard_error(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> io.StringIO:
-    """From now on. Not a fixture: pytest sets its own before the test begins."""
+    """The standard error from now on. Not a fixture: pytest sets its own before the test begins."""
     screen = io.StringIO()
     monkeypatch.setattr(screen, "isatty", lambda: terminal)
     monkeypatch.setattr(sys, "stderr", screen)
@@ -271,7 +271,7 @@ def standard_error(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> io.Str
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_quick_work_shows_nothing(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+def test_short_work_shows_no_progress(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
     screen = standard_error(monkeypatch, terminal=terminal)
     with ProgressShown() as progress:
         progress("reading", 1, 2)
@@ -296,7 +296,7 @@ def test_on_a_terminal_a_bar_is_drawn_and_cleared(monkeypatch: pytest.MonkeyPatc
         wait_until(lambda: "1,200 of 4,000 (30 %)" in screen.getvalue(), "a bar")
         progress("writing")
         wait_until(lambda: "writing" in screen.getvalue(), "the next stage")
-        assert sys.stdout is results, "they may go into a file"
+        assert sys.stdout is results, "results may go into a file"
     assert "━" in screen.getvalue()
     assert "\\x1b[8mthe log" in screen.getvalue()
     assert "\x1b[2K" in screen.getvalue().rpartition("writing")[2], "the line is cleared"

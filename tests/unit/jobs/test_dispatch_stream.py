@@ -11,7 +11,7 @@ import pytest
 from arborcast.jobs import dispatch_stream
 
 
-def test_a_refused_job_ends_after_the_start_of_spark_and_a_running_one_at_once(
+def test_a_refused_job_ends_after_the_start_of_spark(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     opening: Future[None] = Future()

@@ -1,4 +1,4 @@
-"""TopicSet, TopicNamespace and JSON: what real documents say, round trips, and hostile input."""
+"""TopicSet, TopicNamespace and JSON: real documents, round trips, and hostile input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath, make_path, split_path
 from tests.support.xpath import elements
 
-# The shape in which cameras answer: children without a namespace, descriptions among the topics, intermediate nodes.
+# The form of cameras' answers: children without a namespace, descriptions among the topics, intermediate nodes.
 CAMERA_TOPIC_SET = b"""<?xml version="1.0" encoding="UTF-8"?>
 <t:TopicSet xmlns:t="http://docs.oasis-open.org/wsn/t-1" xmlns:tns1="http://www.onvif.org/ver10/topics"
             xmlns:hik="urn:vendor:topics" xmlns:tt="http://www.onvif.org/ver10/schema">
@@ -199,7 +199,7 @@ def test_illegal_json(document: bytes, why: str) -> None:
         read_json(document)
 
 
-def test_facts_that_xml_cannot_hold_are_refused() -> None:
+def test_facts_with_characters_outside_xml_are_refused() -> None:
     with pytest.raises(DocumentError, match="topic a"):
         write_topic_set([TopicRecord(TopicPath("a"), code="\x00")])
 

@@ -1,4 +1,4 @@
-"""Every dialect against a table of expressions written by hand; bounds; the forms for people; what we write."""
+"""Every dialect by a handwritten table of expressions; limits; friendly notations; written expressions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_illegal_expression(entry: dict[str, Any]) -> None:
         assert f"position {entry['at']}" in str(caught.value)
 
 
-def test_error_shows_the_surroundings_of_the_trouble_only() -> None:
+def test_the_error_quotes_only_the_text_around_it() -> None:
     text = "tns:" + "/".join(f"step{number}" for number in range(30)) + "/!" + "/x" * 20
     with pytest.raises(ExpressionError) as caught:
         expressions.parse(text, FULL, NAMESPACES)
@@ -81,7 +81,7 @@ def test_error_shows_the_surroundings_of_the_trouble_only() -> None:
     ],
     ids=["alternatives", "depth", "descendants", "path", "length", "namespaces"],
 )
-def test_bound_is_named(text: str, bound: str) -> None:
+def test_the_error_names_the_limit(text: str, bound: str) -> None:
     with pytest.raises(ExpressionError, match=bound):
         expressions.parse(text, FULL, {"l": "urn:" + "x" * 3_000})
 
@@ -90,19 +90,19 @@ def test_bound_is_named(text: str, bound: str) -> None:
     ("text", "sign"),
     [("|".join(f"t{number}" for number in range(256)), "|"), ("/".join(["a"] * 64), "/"), ("a" + "//b" * 16, "//")],
 )
-def test_just_within_the_bounds(text: str, sign: str) -> None:
+def test_expressions_at_the_limits(text: str, sign: str) -> None:
     assert expressions.parse(text, FULL, {}).normal.count(sign) == text.count(sign)
 
 
 @pytest.mark.parametrize("dialect", [SIMPLE, CONCRETE, FULL, CONCRETE_SET, XPATH])
 def test_ten_megabytes_are_refused_for_their_length(dialect: str) -> None:
-    text = "tns:a\0" * 2_000_000  # illegal at position 5, but nothing reads that far
+    text = "tns:a\0" * 2_000_000  # illegal at position 5, which is not read
     with pytest.raises(ExpressionError, match="characters long, this one is 12000000") as caught:
         expressions.parse(text, dialect, {})
     assert len(str(caught.value)) < 500
 
 
-def test_filter_keeps_only_the_declarations_that_it_uses() -> None:
+def test_a_filter_keeps_only_used_declarations() -> None:
     parsed = expressions.parse("tns:a/b|c", FULL, {**NAMESPACES, "": "urn:default"})
     assert parsed.namespaces == {"tns": "urn:t", "": "urn:default"}
     again = expressions.parse(parsed.text, parsed.dialect, parsed.namespaces)
@@ -152,7 +152,7 @@ def test_topic_of_a_notification_against_a_filter(text: str, dialect: str | None
     namespaces = {**NAMESPACES, "": default, "long": "urn:" + "x" * 4_090, "bad": "urn: "}
     expected = _or_none(lambda: expressions.parse(text, FULL if dialect == FULL else CONCRETE, namespaces).normal)
     found = _or_none(lambda: expressions.concrete_topic(text, dialect, namespaces))
-    wild = expected is not None and ("*" in expected or "//" in expected)  # no namespace of these has a slash
+    wild = expected is not None and ("*" in expected or "//" in expected)  # no namespace here has a slash
     assert found == (None if wild else expected)
 
 
@@ -167,7 +167,7 @@ def test_topic_of_a_legacy_notification() -> None:
         *(("tns:a|tns:b", CONCRETE_SET), ("//a", XPATH)),
     ],
 )
-def test_topic_of_a_notification_must_be_one(text: str, dialect: str) -> None:
+def test_the_topic_of_a_notification_must_be_single(text: str, dialect: str) -> None:
     with pytest.raises(MultipleTopics) as caught:
         expressions.concrete_topic(text, dialect, NAMESPACES)
     assert caught.value.fault == "MultipleTopicsSpecifiedFault"
@@ -221,7 +221,7 @@ def test_friendly_forms(typed: str, normal: str) -> None:
 
 
 @pytest.mark.parametrize("head", ["q:a", "tns:a", "q:a:b", "tns:a:b"])
-def test_a_prefix_is_one_whatever_comes_behind_it(head: str) -> None:
+def test_a_prefix_is_recognized_before_any_name(head: str) -> None:
     normal = expressions.parse_friendly(head, NAMESPACES).normal
     for reach in ("/x", "//.", "/*", "/x//.", "//x"):
         assert expressions.parse_friendly(head + reach, NAMESPACES).normal == normal + reach

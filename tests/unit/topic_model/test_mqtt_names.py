@@ -1,4 +1,4 @@
-"""MQTT topics and topics of the tree in both directions; filters against those of paho."""
+"""MQTT topics and topics of the tree in both directions; filters compared with those of paho."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_names_of_levels(level: str) -> None:
 
 
 @given(st.lists(LEVELS, min_size=1, max_size=5).filter(lambda levels: "/".join(levels) != ""))
-def test_a_topic_that_came_in_goes_out_as_itself(levels: list[str]) -> None:
+def test_an_incoming_topic_is_unchanged_when_outgoing(levels: list[str]) -> None:
     topic = "/".join(levels)
     path = TopicsIn("#", "{topic}").topic(topic)
     assert (path is None) is topic.startswith("$"), "# does not select topics of the broker itself"
@@ -52,7 +52,7 @@ def test_spelling_of_names(level: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["_x002B_", "_x0023_", "_x002F_", "_x0000_", "_xD800_", "_xFFFFFFFF_"])
-def test_characters_of_no_level_stay_written(name: str) -> None:
+def test_escaped_characters_stay_escaped(name: str) -> None:
     assert level_of(name) == name
 
 
@@ -80,7 +80,7 @@ def test_topics_of_outgoing_messages(template: str, path: str, topic: str) -> No
     assert (url.startswith(BASE), url.endswith("?retain"), "{" in url) == (True, True, False)
 
 
-def test_topics_that_a_rule_cannot_map() -> None:
+def test_topics_that_no_rule_can_map() -> None:
     with pytest.raises(TopicError, match=r"has \{2\}, but the topic has 1 levels"):
         outgoing("x/{2}").topic(TopicPath("a"))
     with pytest.raises(TopicError):
@@ -118,7 +118,7 @@ def test_topics_of_incoming_messages(wanted: str, template: str, mqtt: str, path
         ("a", "", "parts with slashes"),
     ],
 )
-def test_wrong_rules_for_incoming_messages(wanted: str, template: str, words: str) -> None:
+def test_invalid_rules_for_incoming_messages(wanted: str, template: str, words: str) -> None:
     with pytest.raises(TopicError, match=words):
         TopicsIn(wanted, template)
 
@@ -134,7 +134,7 @@ def test_wrong_rules_for_incoming_messages(wanted: str, template: str, words: st
         ("x" * 70_000, "at most 65535 bytes"),
     ],
 )
-def test_wrong_rules_for_outgoing_messages(template: str, words: str) -> None:
+def test_invalid_rules_for_outgoing_messages(template: str, words: str) -> None:
     with pytest.raises(TopicError, match=words):
         outgoing(template)
 

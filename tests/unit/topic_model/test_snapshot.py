@@ -1,4 +1,4 @@
-"""Snapshots, overlays and their packed form; that base and overlay are the table is in test_steps."""
+"""Snapshots, overlays and their packed form; for base and overlay against the table see test_steps."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_ended_subscriptions_leave_nothing_in_the_overlay() -> None:
     assert checkpoint.overlay() == Overlay(checkpoint.base)
 
 
-def test_checkpoints_record_for_themselves_until_closed() -> None:
+def test_checkpoints_record_separately_until_closed() -> None:
     table = table_of()
     first = table.checkpoint()
     table.apply(subscribed(PATH, number=1))
@@ -75,7 +75,7 @@ def test_checkpoints_record_for_themselves_until_closed() -> None:
         SnapshotView(snapshot, table.checkpoint().overlay())
 
 
-def test_a_snapshot_is_built_aside_while_the_table_goes_on() -> None:
+def test_a_snapshot_is_built_while_the_table_changes() -> None:
     table = table_of(*(subscribed(f"a/t{number}", number=number) for number in range(300)))
     checkpoint = table.checkpoint()
     built: list[Snapshot] = []
@@ -150,7 +150,7 @@ def test_every_field_survives_packing() -> None:
         peer=Peer("G/a", "G/b"),
     )
     assert rich == Sharing().compact(rich)
-    assert None not in msgspec.structs.astuple(rich), "every field is set here"
+    assert None not in msgspec.structs.astuple(rich), "a field without a value"
     addressed = Subscription("id-3", EndpointReference("http://c/"), "http://broker/sub/id-3")
     kept = [rich, make_subscription("id-2", "a"), addressed]
     packer = Packer()

@@ -1,4 +1,4 @@
-"""Steps: a view that lives on answers what the table does at the same position, however its way is cut."""
+"""Steps: a long-lived view has the answers of the table at the same position, for any division into steps."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from tests.support.routing import control_records, make_subscription, paths
 
 
 def sent(step: ViewStep) -> ViewStep:
-    """The step after its travel."""
+    """The step after a pickle round trip."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(step), type=ViewStep)
 
 
 def weight(step: ViewStep) -> int:
-    """How many changes there are in a step."""
+    """The number of changes in a step."""
     selected = sum(map(len, step.overlay.selected.values()))
     reselected = sum(len(each.gained) + len(each.lost) for each in step.reselected.values())
     return step.overlay.size + selected + reselected + len(step.changes)
 
 
 class World:
-    """The driver with its table, and workers that get nothing but its steps."""
+    """The driver with its table, and workers that get only its steps."""
 
     def __init__(self, limit: int = 200, asked: Sequence[TopicPath] = ()) -> None:
         self.limit = limit
@@ -61,7 +61,7 @@ class World:
         self.table.history.forget(self.offset)
 
     def rebase(self) -> None:
-        """A new base; the steps of the old one do not matter any more."""
+        """A new base; the steps of the old one are dropped."""
         self.cut()
         self.steps.close()
         self.checkpoint.close()
@@ -93,18 +93,18 @@ class World:
                 worker.apply(sent(step))
 
     def cut(self) -> None:
-        """All come to the same position, and their answers are compared."""
+        """Bring all to the same position, and compare their answers."""
         self.send()
         self.check()
 
     def forget_half(self) -> None:
-        """Of what the history could have."""
+        """Forget half of the history."""
         self.table.history.forget((self.table.history.horizon + self.offset) // 2)
         self.cut()
 
     def check(self) -> None:
         recipients = self.table.recipients()
-        # What the batches are sent goes on to hold beside it.
+        # The state sent to batches stays valid beside it.
         whole = SnapshotView(self.snapshot, self.checkpoint.overlay())
         packed = Recipients.packed(whole, self.table.packed_past())
         for path in {*self.asked, *TOPICS, *self.table.topics.paths()}:
@@ -123,7 +123,7 @@ def by_id(found: Found) -> list[list[Subscription]]:
     return [sorted(part, key=lambda each: each.id) for part in found]
 
 
-# Few of everything, so that what happens to one meets what happens to another.
+# Few values of everything, so that changes affect the same subscriptions.
 TOPICS = [TopicPath(each) for each in ("a", "a/b", "a/b/c", "b")]
 XPATHS = [(xpath.parse_xpath(text, {}).normal,) for text in ("//b", "a/*[self::b]", "//*[b]")]
 LINKED = [("a/*|b",), ("//c",), ("a//c", "a//."), ("a//b|a/b/*",)]
@@ -170,7 +170,7 @@ histories: st.SearchStrategy[Happenings] = kinds.flatmap(
 
 
 @given(histories, st.integers(1, 9))
-def test_stepped_views_answer_as_the_table(history: Happenings, limit: int) -> None:
+def test_stepped_views_have_the_answers_of_the_table(history: Happenings, limit: int) -> None:
     before, then = history
     world = World(limit)
     world.apply(*map(TopicRecord, TOPICS), *before)
@@ -193,7 +193,7 @@ def test_stepped_views_with_filters_of_all_kinds(
         world.cut()
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["unasked", "asked"])
+@pytest.mark.parametrize("known", [False, True], ids=["unused", "used"])
 def test_ended_subscriptions_leave_nothing_in_a_view(known: bool) -> None:
     world = World()
     world.apply(*map(TopicRecord, TOPICS), subscribed("base", ("a/b/c",)))
@@ -217,7 +217,7 @@ def test_ended_subscriptions_leave_nothing_in_a_view(known: bool) -> None:
 
 
 def kept(worker: SteppedView) -> dict[str, int]:
-    """How much there is of everything that is no remembered answer."""
+    """The size of everything except remembered answers."""
     parts = {**vars(worker), **vars(worker._view)}
     of_resolver = ("_answers", "_older", "_inherited", "_joined", "_graveyard")
     return {
@@ -227,7 +227,7 @@ def kept(worker: SteppedView) -> dict[str, int]:
     }
 
 
-def test_changes_of_unasked_topics_are_not_all_kept() -> None:
+def test_changes_of_unused_topics_are_not_all_kept() -> None:
     world = World()
     world.apply(subscribed("base"))
     world.rebase()
@@ -242,7 +242,7 @@ def test_changes_of_unasked_topics_are_not_all_kept() -> None:
     assert [each.id for each in worker.match(TopicPath("a"))] == ["base"]
 
 
-def test_a_view_forgets_a_long_past_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_forgets_a_long_history_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view, "_FORGOTTEN_AT_ONCE", 10)
     world = World()
     (worker,) = world.workers
@@ -265,7 +265,7 @@ def test_steps_hold_changes_until_they_are_closed() -> None:
     world = World()
     world.send()
     world.apply(TopicRecord(TopicPath("a")), ended("unknown"))
-    assert world.steps.steps() == [], "nothing has changed but the position"
+    assert world.steps.steps() == [], "only the position has changed"
     world.apply(subscribed("s"))
     assert [(each.control, weight(each)) for each in world.steps.steps()] == [(3, 2)]
     assert world.steps.steps() == []

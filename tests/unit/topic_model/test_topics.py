@@ -1,4 +1,4 @@
-"""Canonical topic paths: what is legal, that they can be taken apart, and namespaces full of slashes."""
+"""Canonical topic paths: validity, splitting, and namespaces full of slashes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ H = "http://example.org/topics/"
         ([("", "Überwachung"), ("", "火災"), ("", "_1.2-3")], "Überwachung/火災/_1.2-3"),
     ],
 )
-def test_paths_are_made_and_taken_apart(steps: list[Step], path: str) -> None:
+def test_paths_are_joined_and_split(steps: list[Step], path: str) -> None:
     assert make_path(steps) == path
     assert list(split_path(path)) == steps
     assert parse_path(path) == path
@@ -75,7 +75,7 @@ def test_steps_that_make_no_path(steps: list[Step], why: str) -> None:
         ("{urn:t}a/{urn:x}b/{urn:x}c", "{urn:t}a/{urn:x}b/c"),
     ],
 )
-def test_paths_from_outside_are_normalised(written: str, canonical: str) -> None:
+def test_untrusted_paths_are_normalised(written: str, canonical: str) -> None:
     assert parse_path(written) == canonical
 
 
@@ -107,7 +107,7 @@ def _steps(draw: st.DrawFn) -> list[Step]:
 
 
 @given(_steps())
-def test_paths_can_be_taken_apart(steps: list[Step]) -> None:
+def test_paths_can_be_split(steps: list[Step]) -> None:
     path = make_path(steps)
     assert list(split_path(path)) == steps
     assert list(ancestors(path)) == [make_path(steps[:level]) for level in range(len(steps) - 1, 0, -1)]
@@ -146,11 +146,11 @@ def test_namespaces_can_be_written_as_xml(text: str) -> None:
 
 
 @pytest.mark.parametrize(("more", "why"), [("", "."), ("x", "not a valid URI")], ids=["longest", "too long"])
-def test_a_namespace_is_judged_once(more: str, why: str) -> None:
-    """One expression may name a namespace sixteen thousand times."""
+def test_a_namespace_is_checked_once(more: str, why: str) -> None:
+    """An expression may name a namespace sixteen thousand times."""
     namespace = "urn:" + "x" * (MAX_PATH_LENGTH - 4) + more
     text = "|".join("/".join(["p:a"] * 60) + f"{number}" for number in range(200))
     before = topics._is_legal_namespace.cache_info().misses
-    with pytest.raises(ExpressionError, match=why):  # no path has room for it
+    with pytest.raises(ExpressionError, match=why):  # too long for a path
         expressions.parse(text, expressions.FULL, {"p": namespace})
     assert topics._is_legal_namespace.cache_info().misses <= before + 1

@@ -1,4 +1,4 @@
-"""The XPath dialect over a small topic set, and that nothing gets in whose cost could run away."""
+"""The XPath dialect over a small topic set, and refusal of expressions of unbounded cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from arborcast.topic_model.tree.tree import TopicTree
 
 NAMESPACES = {"tns": "urn:t", "x": "urn:x", "w": "http://docs.oasis-open.org/wsn/t-1"}
 
-# `{urn:t}plain` is a node only: there is a topic below it, but it is none itself.
+# `{urn:t}plain` is only a node: there is a topic below it.
 TOPICS = ["{urn:t}a", "{urn:t}a/b", "{urn:t}a/b/c", "{urn:t}a/{urn:x}b", "{urn:t}plain/b", "n", "n/b"]
 
 
@@ -89,7 +89,7 @@ def test_expressions_that_need_the_topic_set(text: str) -> None:
         pattern.matches(TopicPath("a"))
 
 
-def test_a_topic_is_selected_when_it_is_there(tree: TopicTree) -> None:
+def test_a_topic_is_selected_if_it_exists(tree: TopicTree) -> None:
     pattern = _compile("tns:plain[@w:topic='true']")
     assert pattern.select(tree) == set()
     tree.put(TopicRecord(TopicPath("{urn:t}plain")))
@@ -139,7 +139,7 @@ def test_illegal(text: str, position: int, why: str) -> None:
     assert caught.value.fault == "InvalidTopicExpressionFault"
 
 
-def test_normal_form_holds_what_the_expression_needs() -> None:
+def test_the_normal_form_has_all_declarations_of_the_expression() -> None:
     parsed = expressions.parse(" //tns:a/b ", XPATH, NAMESPACES)
     assert parsed.normal == 'xpath:{"namespaces":{"tns":"urn:t"},"text":"//tns:a/b"}'
     assert parsed.namespaces == {"tns": "urn:t"}

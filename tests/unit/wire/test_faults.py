@@ -24,7 +24,7 @@ from tests.support.xpath import elements
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BASE_FAULTS = "http://docs.oasis-open.org/wsrf/bf-2"
 
-# Faults that have no element of their own.
+# Faults without an element.
 SOAP_CODES = {"FailedAuthentication", "Client", "VersionMismatch", "MustUnderstand", "ActionNotSupported"}
 
 
@@ -53,7 +53,7 @@ def test_a_declared_fault_is_an_element_with_time_and_description(name: str, soa
     assert oasis.validate(answer.body).tag == element.tag
 
 
-def test_every_error_of_a_peer_names_a_fault_that_we_can_write() -> None:
+def test_every_error_of_a_peer_names_a_writable_fault() -> None:
     found: list[type[PeerError]] = [PeerError]
     for kind in found:
         found += kind.__subclasses__()
@@ -61,13 +61,13 @@ def test_every_error_of_a_peer_names_a_fault_that_we_can_write() -> None:
 
 
 def valid(error: PeerError) -> etree._Element:
-    """The element of the fault, whose message has what the schemas require."""
+    """The element of the fault, whose message must be valid by the schemas."""
     answer = rendered(error)
     oasis.validate(answer.body)
     return detail(answer)
 
 
-def test_qnames_are_declared_where_they_stand() -> None:
+def test_prefixes_of_qnames_are_declared() -> None:
     first, second = valid(UnknownFilters("no", ("{urn:x&y}F", "plain"))).findall("{*}UnknownFilter")
     assert (first.text, first.nsmap["q"], second.text) == ("q:F", "urn:x&y", "plain")
     for kind in (UnrecognizedPolicy, UnsupportedPolicy):
@@ -87,4 +87,4 @@ def test_codes_of_an_unknown_operation_in_soap_1_1_and_1_2() -> None:
     codes = [value.text for value in rendered(error, "1.2").root.iterfind(".//{*}Value")]
     assert codes == ["soap:Sender", "wsa:ActionNotSupported"]
     assert rendered(error).text("faultcode") == "wsa:ActionNotSupported"
-    assert rendered(OperationRefused("a\x00b\ud800c", "Client")).reason == "a?b?c", "characters that XML cannot hold"
+    assert rendered(OperationRefused("a\x00b\ud800c", "Client")).reason == "a?b?c", "characters outside XML"

@@ -36,7 +36,7 @@ CUT = {
     "a list of prefixes": ('<a PrefixList="o"/>', WITH_O, f'<a {WITH_O} PrefixList="o"/>'),
     "part of a word is no prefix": ("<a>foo bar</a>", WITH_O, "<a>foo bar</a>"),
     "declared again": ('<o:a xmlns:o="urn:mine"/>', WITH_O, '<o:a xmlns:o="urn:mine"/>'),
-    "a value as it was written": ("<o:a/>", "xmlns:o='urn:x?a&amp;b'", "<o:a xmlns:o='urn:x?a&amp;b'/>"),
+    "an unchanged value": ("<o:a/>", "xmlns:o='urn:x?a&amp;b'", "<o:a xmlns:o='urn:x?a&amp;b'/>"),
 }
 AS_IT_IS = [
     "<a><a/><a></a></a>",
@@ -49,7 +49,7 @@ AS_IT_IS = [
 
 
 @pytest.mark.parametrize("case", [*CUT, *AS_IT_IS])
-def test_a_payload_is_cut_as_it_was_sent(case: str) -> None:
+def test_a_payload_is_cut_out_unchanged(case: str) -> None:
     payload, declarations, fragment = CUT.get(case, (case, "", case))
     assert payload_of(in_context(payload, declarations)) == fragment.encode()
     # Comments around it are not counted.
@@ -89,15 +89,15 @@ def _elements(draw: st.DrawFn, depth: int = 3) -> str:
 
 
 @given(_elements(), _DECLARATIONS)
-def test_a_fragment_alone_has_the_meaning_of_its_place(payload: str, declarations: set[str]) -> None:
-    # The place declares the prefixes that the payload may use, so that every generated document is well-formed.
+def test_a_separate_fragment_has_the_meaning_of_its_context(payload: str, declarations: set[str]) -> None:
+    # The context declares the prefixes that the payload may use, so that every generated document is well-formed.
     missing = {'xmlns:o="urn:o"', "xmlns:p='urn:p'"} - declarations
     message = in_context(payload, " ".join(sorted(declarations | missing)))
     root = etree.fromstring(message, make_parser())
     source = Source(message, root, 6)
     fragment = source.fragment(source.node(_payload_element(root)))
     assert _canonical(etree.fromstring(fragment)) == _canonical(_payload_element(etree.fromstring(message)))
-    # Nothing was changed behind the name of the first element, and only declarations were put there.
+    # Nothing changed behind the name of the first element, and only declarations were inserted there.
     name, _, rest = payload.partition(" ")
     assert fragment.startswith(name.encode())
     assert fragment.endswith(rest.encode())
@@ -131,7 +131,7 @@ def test_elements_of_other_scope_or_content_have_other_identities() -> None:
         "<s:HeaderOfOthers><t/></s:HeaderOfOthers><s:Header/>",
     ],
 )
-def test_headers_in_front_of_the_body_do_not_matter(header: str) -> None:
+def test_headers_before_the_body_have_no_effect(header: str) -> None:
     document = (
         f"<s:Envelope xmlns:s='urn:s' xmlns:p='urn:1'>{header}<s:Body><b><t>p:x</t><t>y</t></b></s:Body></s:Envelope>"
     ).encode()

@@ -1,4 +1,4 @@
-"""Frames, however they are cut up on their way; of any bytes: the fuzz target `frames`."""
+"""Frames for any division of the bytes; for arbitrary bytes see the fuzz target `frames`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def cut(data: bytes, at: list[int]) -> list[bytes]:
 
 
 @given(FRAMES, st.lists(st.integers(0, 400)))
-def test_frames_are_read_however_they_are_cut(sent: list[Frame], at: list[int]) -> None:
+def test_frames_are_read_for_any_division(sent: list[Frame], at: list[int]) -> None:
     assert read(cut(b"".join(map(written, sent)), at)) == (sent, "")
 
 
@@ -63,7 +63,7 @@ def test_frames_are_read_however_they_are_cut(sent: list[Frame], at: list[int]) 
 def test_other_bytes_end_the_reading(data: bytes, reason: str) -> None:
     good = Frame(FrameKind.PING, 0, 7, b"")
     found, error = read([written(good) + data])
-    assert found == [good], "what came before it counts"
+    assert found == [good], "earlier frames count"
     assert reason in error
 
 

@@ -22,7 +22,7 @@ NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
         ("P1DT1H1M1S", "2026-02-01T13:01:01Z"),
         ("P1M", "2026-02-28T12:00:00Z"),  # the last day of a shorter month
         ("P1Y1M", "2027-02-28T12:00:00Z"),
-        ("PT0.001S", "2026-01-31T12:00:01Z"),  # never less than asked for
+        ("PT0.001S", "2026-01-31T12:00:01Z"),  # never less than requested
         ("PT.5S", "2026-01-31T12:00:01Z"),
         ("  PT1S\n", "2026-01-31T12:00:01Z"),
         ("2026-02-01T00:00:00Z", "2026-02-01T00:00:00Z"),
@@ -45,16 +45,16 @@ def test_granted_times(text: str, granted: str) -> None:
     [
         "9999-12-31T23:59:59Z",
         "9999-12-31T23:59:59.9999999Z",  # .NET's DateTime.MaxValue in UTC, and DateTimeOffset.MaxValue
-        "9999-12-31T23:59:59.9999999",  # without a zone, as most of it is
-        "9999-12-31T23:59:59.9999999+14:00",  # of a local time, in any zone
+        "9999-12-31T23:59:59.9999999",  # without a zone, the usual form
+        "9999-12-31T23:59:59.9999999+14:00",  # a local time in any zone
         "9999-12-31T23:59:59.9999999-12:00",
         "9999-12-31T22:59:59.9999999Z",  # converted to UTC by its sender
         "9999-12-31T24:00:00Z",
-        "9999-12-31T00:00:00Z",  # "the last day", as databases have it
+        "9999-12-31T00:00:00Z",  # the last day in databases
         "  9999-12-31T23:59:59Z\n",
     ],
 )
-def test_the_last_day_that_there_is_means_no_end(text: str) -> None:
+def test_the_last_representable_day_means_no_end(text: str) -> None:
     assert times.grant(text, NOW, initial=True) is None
 
 
@@ -73,7 +73,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("texts", REFUSED.values(), ids=REFUSED)
-def test_a_refusal_names_the_earliest_time_that_can_be_granted(texts: list[str]) -> None:
+def test_a_refusal_names_the_earliest_grantable_time(texts: list[str]) -> None:
     for text in texts:
         for initial, kind in ((True, "InitialTermination"), (False, "Termination")):
             with pytest.raises(UnacceptableTermination) as caught:

@@ -26,7 +26,7 @@ from arborcast.core.settings import KafkaSettings
     ("key", "murmur2"),
     [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536)],
 )
-def test_keys_go_where_every_kafka_client_puts_them(key: bytes, murmur2: int) -> None:
+def test_keys_have_the_partitions_of_all_kafka_clients(key: bytes, murmur2: int) -> None:
     # The hash values are those of Kafka's own (Java) tests.
     assert partition_of_key(key, 7) == (murmur2 & 0x7FFFFFFF) % 7
 
@@ -57,7 +57,7 @@ def test_credentials_and_authorities_reach_the_library() -> None:
         ssl_ca_file="/ca.pem",
         sasl_mechanism="SCRAM-SHA-512",
         sasl_username="u",
-        sasl_password="p",  # noqa: S106  # no password of anybody
+        sasl_password="p",  # noqa: S106  # not a real password
     )
     expected = {
         "bootstrap_servers": ["a:1", "b:2"],
@@ -86,7 +86,7 @@ def test_the_logs_of_the_design() -> None:
 
 
 def ensured(policies: list[dict[str, str]], partitions: list[dict[str, list[PartitionState]]]) -> MagicMock:
-    """The client that is used to ensure `control`, which is there, and is described so one time after the other."""
+    """The client that checks the existing log `control`, with these descriptions one after the other."""
     admin: MagicMock = create_autospec(Admin, instance=True)
     admin.create_topics.return_value = set()
     admin.policies.side_effect = policies
@@ -96,7 +96,7 @@ def ensured(policies: list[dict[str, str]], partitions: list[dict[str, list[Part
     return admin
 
 
-def test_a_topic_that_another_process_creates_now_is_waited_for() -> None:
+def test_the_creation_of_a_topic_by_another_process_is_awaited() -> None:
     topic = KafkaSettings().topic("control")
     compact, one = {topic: "compact"}, {topic: [PartitionState(1, 1, 1)]}
     assert ensured([{}, compact, compact], [{}, {}, one]).policies.call_count == 3
@@ -105,7 +105,7 @@ def test_a_topic_that_another_process_creates_now_is_waited_for() -> None:
 
 
 class PlayedProducer:
-    """Settles each record at once: with this failure, or at offset 7."""
+    """A producer that settles each record at once: with this failure, or at offset 7."""
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.failure = failure

@@ -25,7 +25,7 @@ Pair = tuple[socket.socket, socket.socket]
 
 
 class CountingSelector(KeepingSelector):
-    """Counts what reaches the system's selector."""
+    """Counts calls of the system's selector."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def loop() -> Iterator[Loop]:
     made.close()
 
 
-def test_the_system_is_called_once_for_one_answer_after_another(pair: Pair) -> None:
+def test_one_system_call_for_successive_answers(pair: Pair) -> None:
     ours, theirs = pair
     with CountingSelector() as selector:
         for number in range(5):
@@ -86,7 +86,7 @@ def test_the_system_is_called_once_for_one_answer_after_another(pair: Pair) -> N
         assert [events for _, events in selector.select(120)] == [selectors.EVENT_READ]
 
 
-def test_a_socket_with_the_number_of_a_closed_one_is_waited_for(pair: Pair) -> None:
+def test_a_socket_with_a_reused_descriptor_is_registered(pair: Pair) -> None:
     _, theirs = pair
     with KeepingSelector() as selector:
         closed = socket.socket()
@@ -101,7 +101,7 @@ def test_a_socket_with_the_number_of_a_closed_one_is_waited_for(pair: Pair) -> N
             assert [key.data for key, _ in selector.select(120)] == ["new"]
 
 
-def test_a_loop_is_woken_once_in_a_turn_and_again_in_the_next(loop: Loop) -> None:
+def test_a_loop_is_woken_once_per_iteration(loop: Loop) -> None:
     for _ in range(3):
         for _ in range(1_000):
             loop.wakeup()
@@ -111,7 +111,7 @@ def test_a_loop_is_woken_once_in_a_turn_and_again_in_the_next(loop: Loop) -> Non
             loop._wakeup_r.recv(1)
 
 
-def test_bytes_are_sent_at_once_and_the_rest_when_there_is_room(pair: Pair, loop: Loop) -> None:
+def test_bytes_are_sent_at_once_and_the_rest_when_writable(pair: Pair, loop: Loop) -> None:
     ours, theirs = pair
     transport = PlainTransport(loop, ours)
     transport.write(b"small")
@@ -124,7 +124,7 @@ def test_bytes_are_sent_at_once_and_the_rest_when_there_is_room(pair: Pair, loop
         loop.poll(timeout_ms=0)
         arrived += theirs.recv(1 << 20)
     assert arrived == large + b"behind it"
-    # A peer that has closed ends the connection, and not the writer.
+    # A closed peer ends the connection, and raises no error in the writer.
     theirs.close()
     transport.write(b"not read")
     assert not transport.is_closing()
@@ -134,7 +134,7 @@ def test_bytes_are_sent_at_once_and_the_rest_when_there_is_room(pair: Pair, loop
         transport.write(b"more")
 
 
-def test_only_the_connection_that_is_built_uses_looked_up_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_connection_in_progress_uses_resolved_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     place, found = ("broker.example", 9092), [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 9))]
     used: list[Any] = []
 
@@ -154,14 +154,14 @@ def test_only_the_connection_that_is_built_uses_looked_up_addresses(monkeypatch:
     assert ClosingSocket.resolved == {}
 
 
-async def test_an_unused_look_up_leaves_nothing() -> None:
+async def test_an_unused_resolution_leaves_no_state() -> None:
     looked_up = LoopProducer._resolve(cast(Any, SimpleNamespace(_step=lambda: None)), "127.0.0.1", 9)
     await wait_until_async(lambda: looked_up.is_done, "it is looked up")
     assert looked_up.value[0][4] == ("127.0.0.1", 9)
     assert ClosingSocket.resolved == {}
 
 
-def test_a_socket_that_a_client_drops_is_closed_without_a_warning() -> None:
+def test_a_dropped_socket_is_closed_without_a_warning() -> None:
     sock = ClosingSocket("direct://").socket(socket.AF_INET)
     number = sock.fileno()
     del sock

@@ -6,7 +6,7 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.damaged import DamagedRecords
 
 
-def test_damaged_records_are_counted_and_logged_once_an_hour_for_each_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_records_are_counted_and_logged_once_an_hour(caplog: pytest.LogCaptureFixture) -> None:
     times = iter((0.0, 0.0, 1.0, 1.0, 3_599.0, 3_599.0, 3_600.0, 3_600.0))
     damaged = DamagedRecords(lambda: next(times))
     for log in ("parked", "dead") * 4:

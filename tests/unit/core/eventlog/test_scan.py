@@ -1,4 +1,4 @@
-"""Scans end at the end of the log, also with offsets missing after compaction and transactions; records by offset."""
+"""Scans end at the end of the log, also with gaps in the offsets by compaction and transactions; records by offset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = KafkaSettings(request_timeout_s=2)
 
 
 class PlayedLog:
-    """By partition, the offsets that have records, and the end. A few come at a time; the clock goes on by a second."""
+    """Offsets of records by partition, and the end. A few at a time; the clock advances by a second."""
 
     def __init__(self, *partitions: tuple[Sequence[int], int], silent: bool = False, beginning: int = 0) -> None:
         self.partitions = partitions
@@ -70,7 +70,7 @@ class PlayedLog:
             if not self.beginning <= at <= end:
                 raise OffsetOutOfRangeError({each: at})
             coming = [offset for offset in offsets if offset >= at][:2]
-            # Behind the last record there may be markers, which are no records.
+            # Behind the last record there may be transaction markers, which are no records.
             self.at[each] = coming[-1] + 1 if coming else end
             if coming:
                 polled[each] = [
@@ -96,13 +96,13 @@ def read(records: Any) -> list[tuple[int, int]]:
     return sorted((each.partition, each.offset) for each in records)
 
 
-def test_all_is_read_over_gaps_and_up_to_ends_without_records(scan_of: Any) -> None:
+def test_all_records_are_read_over_gaps_and_up_to_the_end(scan_of: Any) -> None:
     log = PlayedLog(([0, 1, 5, 6, 9], 12), ([], 3), ([2], 3), ([], 0))
     with scan_of(log) as scan:
         assert read(scan.read_all()) == [(0, 0), (0, 1), (0, 5), (0, 6), (0, 9), (2, 2)]
 
 
-def test_nothing_is_fetched_of_a_partition_behind_its_stretch(scan_of: Any) -> None:
+def test_nothing_is_fetched_behind_the_range_of_a_partition(scan_of: Any) -> None:
     log = PlayedLog((range(100), 100), (range(100), 100))
     with scan_of(log) as scan:
         assert read(scan.read({0: OffsetRange(10, 13), 1: OffsetRange(0, 8), 2: OffsetRange(5, 5)})) == [
@@ -112,27 +112,27 @@ def test_nothing_is_fetched_of_a_partition_behind_its_stretch(scan_of: Any) -> N
     assert log.polled.count(0) == 2
 
 
-def test_a_time_is_a_place_in_each_partition_or_its_end(scan_of: Any) -> None:
+def test_a_time_is_an_offset_in_each_partition_or_its_end(scan_of: Any) -> None:
     log = PlayedLog(([1, 7], 8), ([2], 5))
     with scan_of(log) as scan:
         assert scan.at(4) == {0: 7, 1: 5}
         assert read(scan.read_from(scan.at(4))) == [(0, 7)]
 
 
-def test_silence_is_not_waited_for_longer_than_a_request_may_take(scan_of: Any) -> None:
+def test_a_silent_broker_is_an_error_after_the_request_timeout(scan_of: Any) -> None:
     with scan_of(PlayedLog(([1], 2), silent=True)) as scan, pytest.raises(InfrastructureError, match="for 2 s"):
         list(scan.read_all())
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_a_scan_with_a_limit_ends_then_and_not_before(scan_of: Any, silent: bool) -> None:
+def test_a_scan_ends_at_its_time_limit(scan_of: Any, silent: bool) -> None:
     log = PlayedLog((range(1_000), 1_000), silent=silent)
     with scan_of(log, within_s=10) as scan, pytest.raises(InfrastructureError, match="longer than 10 s"):
         list(scan.read_all())
     assert log.now == 11
 
 
-def test_single_records_without_those_that_the_log_no_longer_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_records_except_those_deleted_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     log = PlayedLog((range(10, 1_000), 1_000), beginning=10)
     monkeypatch.setattr(consumer_module, "make_consumer", lambda *_, **__: log)
     reader = LogReader(KafkaSettings(), "retained")
@@ -141,7 +141,7 @@ def test_single_records_without_those_that_the_log_no_longer_has(monkeypatch: py
     assert reader.read([3]) == {}
     assert log.asked_beginnings == 2
 
-    # An offset behind the end is of another log.
+    # An offset behind the end belongs to another log.
     with pytest.raises(InfrastructureError, match="the retained log cannot be read"):
         reader.read([2_000])
     assert log.closed
@@ -179,7 +179,7 @@ def test_added_partitions_are_read_from_their_beginning(
 
 
 @pytest.mark.parametrize(("positions", "seen"), [({0: 8}, None), ({0: 2}, {0: 8})])
-def test_a_log_that_ends_before_the_position_was_created_again(
+def test_a_log_that_ends_before_the_position_was_recreated(
     positions: dict[int, int], seen: dict[int, int] | None, cursor_of: Any
 ) -> None:
     for reads in (LogCursor.ends, lambda cursor: cursor.poll(0.0), lambda cursor: cursor.read(10)):

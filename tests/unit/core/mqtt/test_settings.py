@@ -1,4 +1,4 @@
-"""Settings of the MQTT bridge: each mistake by a sentence, and none shows a password."""
+"""Settings of the MQTT bridge: an error for each mistake, none with a password."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_mistakes(settings: dict[str, str], words: str) -> None:
     assert "secret" not in str(raised.value)
 
 
-def test_urls_of_the_broker_s_topics_and_no_bridge(tmp_path: Path) -> None:
+def test_urls_of_the_topics_of_the_broker_and_no_bridge(tmp_path: Path) -> None:
     assert MqttSettings(url="mqtt://Broker.example").base == "mqtt://broker.example:1883/"
     assert MqttSettings(url="mqtts://broker.example/").base == "mqtts://broker.example:8883/"
     assert MqttSettings(url="mqtt://[::1]:1884").base == "mqtt://[::1]:1884/"
-    assert MqttSettings(ca_file=str(tmp_path / "none.pem")).url == "", "files are not looked at"
+    assert MqttSettings(ca_file=str(tmp_path / "none.pem")).url == "", "files are not read"

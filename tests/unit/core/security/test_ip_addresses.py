@@ -1,4 +1,4 @@
-"""What addresses are, and hosts that are spelled to deceive. What transports make of them is tested with these."""
+"""Kinds of addresses, and hosts in deceptive notations. Transports are tested with these."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_kinds(kind: Kind) -> None:
 
 
 @given(st.ip_addresses())
-def test_no_special_address_of_python_s_tables_is_public(address: IPv4Address | IPv6Address) -> None:
-    """Ours may refuse more, never less."""
+def test_special_addresses_of_python_are_not_public(address: IPv4Address | IPv6Address) -> None:
+    """The product's ranges may include more addresses than Python's, never fewer."""
     if kind_of(address) == "public":
         real = plain(address)
         (real,) = embedded_ipv4(real) or {real}
@@ -70,7 +70,7 @@ def test_an_ipv6_form_has_the_kind_of_its_ipv4_address(address: IPv4Address) -> 
     assert kind_of(IPv6Address(0x2002 << 112 | int(address) << 80)) == "tunnel"
 
 
-def test_hosts_that_are_names_and_hosts_that_are_addresses() -> None:
+def test_hosts_by_name_and_by_address() -> None:
     names = {"Example.ORG.": "example.org", "1.2.3.4.example": "1.2.3.4.example", "0x7f.example": "0x7f.example"}
     for text, name in {**names, **{each: each for each in ("a_b.example", "xn--bcher-kva.example")}}.items():
         assert (read_host(text).name, read_host(text).address) == (name, None)
@@ -113,12 +113,12 @@ def test_loose_addresses_are_read_as_the_c_library_does(text: str) -> None:
     try:
         expected = IPv4Address(socket.inet_aton(text))
     except OSError:
-        return  # what it refuses, we may still understand: it is refused all the same
+        return  # refused by the C library; it need not be unreadable here
 
     assert loose_ipv4(text) == expected
 
 
-def test_an_ipv4_address_is_found_in_every_form_that_carries_one() -> None:
+def test_an_embedded_ipv4_address_is_found_in_every_form() -> None:
     # RFC 4380: the server, and the client.
     teredo = ip_address("2001:0:4136:e378:8000:63bf:3fff:fdd2")
     assert embedded_ipv4(teredo) == {IPv4Address("65.54.227.120"), IPv4Address("192.0.2.45")}

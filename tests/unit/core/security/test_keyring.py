@@ -1,4 +1,4 @@
-"""Sealing, changing keys, and what must not open."""
+"""Sealing, changes of keys, and ciphertexts that must not open."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def test_sealed_data_opens_again(plain: bytes, context: str) -> None:
     sealed = RING.seal(plain, context)
     assert sealed.startswith("new:")
     assert RING.open(sealed, context) == plain
-    assert sealed != RING.seal(plain, context), "equal secrets do not show"
+    assert sealed != RING.seal(plain, context), "equal secrets have different ciphertexts"
     assert len(plain) < 8 or plain not in base64.b64decode(sealed.partition(":")[2])
 
 
-def test_only_in_its_context_and_unchanged() -> None:
+def test_sealed_data_opens_only_unchanged_and_in_its_context() -> None:
     sealed = RING.seal(b"secret", "sub-1\nhttp://a/")
     with pytest.raises(SecretError, match="another context"):
         RING.open(sealed, "sub-1\nhttp://evil/")
@@ -49,7 +49,7 @@ def test_old_keys_open_and_unknown_ones_are_named() -> None:
         KeyRing({})
 
 
-def test_a_key_file_is_made_and_changed_while_it_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_file_is_created_and_changed_during_its_use(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "keys"
     keys = KeyFile(path)
     with pytest.raises(SecretError, match="arborcast keys new"):
@@ -64,8 +64,8 @@ def test_a_key_file_is_made_and_changed_while_it_is_used(tmp_path: Path, caplog:
 
     add_key(path, "k2")
     newer = keys.seal(b"y", "c")
-    assert newer.startswith("k2:"), "the writer sees a new key at once"
-    assert reader.open(newer, "c") == b"y", "a reader when it meets one"
+    assert newer.startswith("k2:"), "the writer uses a new key at once"
+    assert reader.open(newer, "c") == b"y", "a reader when it reads one"
     assert reader.open(sealed, "c") == b"x"
 
     assert not caplog.records
@@ -74,7 +74,7 @@ def test_a_key_file_is_made_and_changed_while_it_is_used(tmp_path: Path, caplog:
         KeyFile(path).open(newer, "c")
     assert "is accessible to other users" in caplog.text
     for line in path.read_text().splitlines():
-        assert line.split()[1] not in pickle.dumps(keys).decode("latin-1"), "no key travels"
+        assert line.split()[1] not in pickle.dumps(keys).decode("latin-1"), "no key is pickled"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_an_id_is_used_once_and_the_sealing_key_stays(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_key_file_is_not_read_for_each_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each push has a mark where there are keys, and asks for one where there are none."""
+    """Each push has a mark if there are keys, and looks for one if there are none."""
     moment = [100.0]
     monkeypatch.setattr("arborcast.core.security.keyring.time.monotonic", lambda: moment[0])
     keys = KeyFile(tmp_path / "keys")

@@ -1,4 +1,4 @@
-"""The policy for outgoing requests, by itself; test_ssrf.py tries it against real sockets. And IRIs: their URIs were
+"""The policy for outgoing requests by itself; test_ssrf.py tries it with real sockets. And IRIs: their URIs were
 written by hand, out of RFC 3987 and the registries' own examples."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def rule(refusal: Refusal | None) -> str:
     [
         ("", ["http://example.org/", "HTTPS://Example.org:8443/a?b#c", "http://1.1.1.1:9000"]),
         ("", ["http://[2606:4700::1]/", "http://example.org/é"]),
-        ("", ["http://intranet/"]),  # a name: decided at the connection
+        ("", ["http://intranet/"]),  # a name, checked at the connection
         ("loopback", ["http://127.0.0.1/", "http://[::1]/", "http://localhost/"]),
         ("private", ["http://10.0.0.1/"]),
         ("userinfo", ["http://a@example.org/"]),
@@ -65,7 +65,7 @@ def test_own_services() -> None:
     assert rule(own.check_url("https://BUS.example./x")) == "own-port"
     assert rule(own.check_url("http://bus.example/x")) == ""
     assert rule(own.check_address("10.0.0.5", 8080)) == "own-port"
-    assert rule(own.check_address("10.0.0.6", 8080)) == "", "somebody else's port of the same number"
+    assert rule(own.check_address("10.0.0.6", 8080)) == "", "another host's port of the same number"
     assert rule(policy(allow="0.0.0.0/0, ::/0").check_address("localhost", 80)) == "address", "no address"
 
 
@@ -77,8 +77,8 @@ def test_own_services() -> None:
         *("2001:0:1:1::f6f6:f6f6", "2001:0:909:909::1", "2606:4700::5efe:909:909"),
     ],
 )
-def test_own_services_in_every_guise_of_ipv6(guise: str) -> None:
-    """A public address of ours is an endpoint for nobody, by whatever translator or tunnel; allowed or not."""
+def test_own_services_in_every_ipv6_notation(guise: str) -> None:
+    """A public address of the engine is no endpoint, through any translator or tunnel, even if allowed."""
     for settings in ({}, {"allow": "::/0"}):
         own = policy(("9.9.9.9", 8080), **settings)
         assert rule(own.check_address(guise, 8080)) == "own-port"
@@ -86,8 +86,8 @@ def test_own_services_in_every_guise_of_ipv6(guise: str) -> None:
         assert rule(policy(deny="9.9.9.0/24", **settings).check_address(guise, 80)) == "denied"
 
 
-def test_own_services_under_the_machine_s_other_addresses() -> None:
-    """Allowed or not, what is ours on this machine is no endpoint by any of its addresses."""
+def test_own_services_under_other_addresses_of_the_machine() -> None:
+    """Even if allowed, the engine's ports on this machine are no endpoints under any of its addresses."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing
@@ -123,11 +123,11 @@ def test_sockets_are_opened_for_permitted_addresses_only() -> None:
 
     opened = sockets.open(socket.AF_INET, socket.SOCK_STREAM, 0, ("1.1.1.1", 80))
     assert opened is not None
-    assert sockets.refusal is None, "one of several is enough"
+    assert sockets.refusal is None, "one of several suffices"
     assert sockets.open(socket.AF_UNIX, socket.SOCK_STREAM, 0, ("/run/x", 0)) is None
 
     del opened
-    gc.collect()  # a socket that was not closed would be a warning, and so an error
+    gc.collect()  # an unclosed socket is a warning, and so an error
     sockets.begin()
     assert sockets.refusal is None
 
@@ -153,7 +153,7 @@ def test_iris(iri: str, uri: str) -> None:
     assert to_uri(iri) == to_uri(uri) == uri
 
 
-def test_an_iri_is_judged_like_its_uri() -> None:
+def test_an_iri_is_checked_like_its_uri() -> None:
     ours = policy(("xn--9ca.example", 443), ports="443")
     for iri in ("http://é.example/", "https://é.example/é", "https://ö.example/", "http://é@h/", "http://10.0.0.1/é"):
         assert ours.check_url(iri) == ours.check_url(to_uri(iri))
@@ -162,7 +162,7 @@ def test_an_iri_is_judged_like_its_uri() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.text(), st.text())
-def test_whatever_is_taken_is_ascii(host: str, path: str, query: str) -> None:
+def test_accepted_urls_are_ascii(host: str, path: str, query: str) -> None:
     iri = f"http://{host}/{path}?{query}"
     if policy().check_url(iri) is None:
         assert to_uri(iri).isascii()

@@ -1,4 +1,4 @@
-"""Signing, and what a receiver must refuse."""
+"""Signing, and signatures that a receiver must refuse."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def headers(keys: list[bytes], body: bytes) -> dict[str, str]:
 SIGNED = headers([KEY], b"<a/>")
 
 
-def test_the_example_of_other_implementations() -> None:
+def test_the_vector_of_other_implementations() -> None:
     # From the test vectors that the libraries of Standard Webhooks share.
     key = key_of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     signature = sign([key], "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
@@ -47,7 +47,7 @@ def test_signatures_are_accepted_by_any_of_their_keys(body: bytes, keys: list[by
         ({"signature": "v1,AAAA"}, b"<a/>", NOW, "none of the signatures"),
         ({"signature": "v1,é ü"}, b"<a/>", NOW, "none of the signatures"),
         ({"signature": SIGNED["webhook-signature"].replace("v1,", "v1a,")}, b"<a/>", NOW, "none of the signatures"),
-        # A thousand signatures are not compared.
+        # The number of compared signatures is limited.
         ({"signature": "v1,x " * 1_000 + SIGNED["webhook-signature"]}, b"<a/>", NOW, "none of the signatures"),
         ({"signature": ""}, b"<a/>", NOW, "not signed"),
         ({"id": ""}, b"<a/>", NOW, "not signed"),

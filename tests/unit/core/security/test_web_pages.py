@@ -1,4 +1,4 @@
-"""Requests as browsers send them (Fetch, 3.2.5; Fetch Metadata; RFC 6454), by what a page did."""
+"""Requests as browsers send them (Fetch, 3.2.5; Fetch Metadata; RFC 6454), by the page's action."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def fetched(site: str, mode: str = "no-cors", dest: str = "empty", **more: str) 
 
 
 FOREIGN = {
-    # fetch(..., {mode: "no-cors"}) and sendBeacon: no question before.
-    "a page elsewhere posts": ("POST", fetched("cross-site", origin="https://evil.example")),
+    # fetch(..., {mode: "no-cors"}) and sendBeacon: without a preflight.
+    "a page of another site posts": ("POST", fetched("cross-site", origin="https://evil.example")),
     "a page on another port posts": ("POST", fetched("same-site", origin="http://127.0.0.1:9000")),
     "another name of this machine posts": ("POST", fetched("cross-site", origin="http://localhost:8080")),
-    "a page elsewhere posts with cors": ("POST", fetched("cross-site", "cors", origin="https://evil.example")),
-    "a browser asks before a request": ("OPTIONS", fetched("cross-site", "cors", origin="https://evil.example")),
+    "a page of another site posts with cors": ("POST", fetched("cross-site", "cors", origin="https://evil.example")),
+    "a preflight": ("OPTIONS", fetched("cross-site", "cors", origin="https://evil.example")),
     "a page from a file, and a frame without an origin, post": ("POST", fetched("cross-site", origin="null")),
     "a form is sent": ("POST", fetched("cross-site", "navigate", "document", origin="https://evil.example")),
     "an extension posts": ("POST", fetched("cross-site", "cors", origin="chrome-extension://abcdef")),
@@ -36,29 +36,29 @@ FOREIGN = {
     "a script of a page": ("GET", fetched("same-site", dest="script")),
     "a frame of a page": ("GET", fetched("cross-site", "navigate", "iframe")),
     "an embedded object": ("GET", fetched("cross-site", "navigate", "object")),
-    # To http addresses that are not loopback, browsers send no Sec-Fetch-*; older ones send none at all.
+    # To http addresses other than loopback, browsers send no Sec-Fetch-*; older ones never send it.
     "Firefox 78 and Safari 14 post": ("POST", {"origin": "https://evil.example"}),
     "Safari 14 sends a form": ("POST", {"origin": "null"}),
 }
 
 TAKEN = {
     "a SOAP client": ("POST", {}),
-    "a WebSocket library that fetches nothing": ("GET", {}),
+    "a WebSocket library without fetch metadata": ("GET", {}),
     "the address bar": ("GET", fetched("none", "navigate", "document")),
-    "a link that is followed": ("GET", fetched("cross-site", "navigate", "document")),
+    "a followed link": ("GET", fetched("cross-site", "navigate", "document")),
     "a link on a page of another port": ("GET", fetched("same-site", "navigate", "document")),
-    "a page of ours reads": ("GET", fetched("same-origin", "cors")),
-    "a page of ours posts": ("POST", fetched("same-origin", "cors", origin=f"http://{OURS}")),
-    "a page of ours posts from Safari 14": ("POST", {"origin": f"http://{OURS}"}),
-    "a page under the public name posts, the proxy names us": ("POST", {"origin": "https://wsn.example"}),
-    "a page that is wanted posts": ("POST", fetched("cross-site", "cors", origin="https://wanted.example")),
-    "a browser asks for a page that is wanted": ("OPTIONS", {"origin": "https://wanted.example"}),
+    "an own page reads": ("GET", fetched("same-origin", "cors")),
+    "an own page posts": ("POST", fetched("same-origin", "cors", origin=f"http://{OURS}")),
+    "an own page posts from Safari 14": ("POST", {"origin": f"http://{OURS}"}),
+    "a page under the public name posts, the proxy sets Host": ("POST", {"origin": "https://wsn.example"}),
+    "a permitted page posts": ("POST", fetched("cross-site", "cors", origin="https://wanted.example")),
+    "a preflight of a permitted page": ("OPTIONS", {"origin": "https://wanted.example"}),
 }
 
 
 @pytest.mark.parametrize("rule", [LOOPBACK, NETWORK], ids=["loopback", "network"])
 @pytest.mark.parametrize("case", [*FOREIGN, *TAKEN])
-def test_pages_of_others_are_refused_with_advice(rule: PageRule, case: str) -> None:
+def test_pages_of_other_sites_are_refused_with_advice(rule: PageRule, case: str) -> None:
     method, headers = (FOREIGN | TAKEN)[case]
     refusal = rule.refusal(method, {"host": OURS, **headers})
     assert ("web pages" in refusal and "set as a.pages" in refusal) if case in FOREIGN else not refusal
@@ -72,16 +72,16 @@ def test_pages_of_others_are_refused_with_advice(rule: PageRule, case: str) -> N
         *("x.localhost", "10.0.0.1:8080", "0.0.0.0:8080", "[fe80::1]:8080", "wsn.example.evil.example"),
     ],
 )
-def test_on_loopback_a_name_of_others_is_refused(host: str, method: str) -> None:
-    """The requests of a page whose name leads here are of one origin with us: GET carries nothing else."""
+def test_on_loopback_a_foreign_name_is_refused(host: str, method: str) -> None:
+    """The requests of a page at a name that resolves to this machine are same-origin: GET has no other mark."""
     headers = {"host": host} if method == "GET" else {"host": host, "origin": f"http://{host}"}
     refusal = LOOPBACK.refusal(method, headers)
     assert "127.0.0.1 or localhost" in refusal
     assert "a.public_url" in refusal
-    assert NETWORK.refusal(method, headers) == "", "behind a proxy a server has whatever name"
+    assert NETWORK.refusal(method, headers) == "", "behind a proxy a server may have any name"
 
 
-def test_names_of_our_own_and_programs_without_a_host_are_taken() -> None:
+def test_own_names_and_programs_without_a_host_are_accepted() -> None:
     for host in ("127.0.0.1", OURS, "localhost:1", "LOCALHOST", "[::1]:8080", "127.9.9.9", "wsn.example:8", ""):
         assert LOOPBACK.refusal("POST", {"host": host}) == ""
     assert LOOPBACK.refusal("POST", {}) == ""
@@ -90,7 +90,7 @@ def test_names_of_our_own_and_programs_without_a_host_are_taken() -> None:
         assert not PageRule(listening).refusal("GET", {"host": "localhost:8080"})
 
 
-def test_origins_as_browsers_write_them() -> None:
+def test_origins_in_the_notation_of_browsers() -> None:
     assert origin_of("https://wsn.example/") == origin_of("HTTPS://WSN.Example:443/a?b") == "https://wsn.example"
     assert origin_of("http://wsn.example:443") == "http://wsn.example:443"
     assert origin_of("http://[::1]:8080/x") == "http://[::1]:8080"

@@ -40,7 +40,7 @@ def test_a_line_with_its_fields_and_its_stack_trace() -> None:
 
 
 @pytest.mark.parametrize("form", ["human", "json"])
-def test_nothing_from_outside_begins_a_line_or_paints_the_terminal(form: Form) -> None:
+def test_untrusted_text_begins_no_line_and_has_no_escape_codes(form: Form) -> None:
     forged = "x\n2026-01-01T00:00:00.000Z error   gateway: forged\r\x1b[2J\x9b1m"
     line = LineFormatter(form, "gateway").format(record(forged, endpoint="http://e/\nforged"))
     assert all(rest.startswith("    ") for rest in line.split("\n")[1:])

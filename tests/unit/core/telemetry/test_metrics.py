@@ -59,7 +59,7 @@ def test_a_histogram_counts_up_to_and_including_its_bounds() -> None:
     ]
 
 
-def test_the_metrics_of_several_processes_are_told_apart() -> None:
+def test_the_metrics_of_several_processes_have_labels() -> None:
     texts = {}
     for name, count in (("0", 3), ("1", 4)):
         registry = Registry()

@@ -1,4 +1,4 @@
-"""Headers of traces, and spans as a collector gets them. Without the extra `otel` they are skipped."""
+"""Headers of traces, and exported spans. Without the extra `otel` the latter are skipped."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ COLLECTOR = "http://127.0.0.1:9/v1/traces"
         (PARENT, PARENT),
         (f" {PARENT}\t", PARENT),
         (UNSAMPLED, UNSAMPLED),
-        # Of a later version what we know of it.
+        # The known fields of a later version.
         (f"cc-{TRACE}-{SPAN}-01", PARENT),
         (f"cc-{TRACE}-{SPAN}-01-and-more", PARENT),
-        # What the recommendation calls illegal.
+        # Headers that the recommendation calls invalid.
         ("", ""),
         (f"00-{TRACE}-{SPAN}-01-more", ""),
         (f"ff-{TRACE}-{SPAN}-01", ""),
@@ -50,11 +50,11 @@ COLLECTOR = "http://127.0.0.1:9/v1/traces"
         (f"cc-{TRACE}-{SPAN}-01-" + "x" * 1000, ""),
     ],
 )
-def test_a_header_counts_or_it_does_not(header: str, kept: str) -> None:
+def test_valid_and_invalid_headers(header: str, kept: str) -> None:
     assert read_traceparent(header) == kept
 
 
-def test_several_share_a_context_when_they_are_of_one_trace() -> None:
+def test_messages_of_one_trace_share_a_context() -> None:
     other_span = f"00-{TRACE}-{SPAN[::-1]}-01"
     other_trace = f"00-{TRACE[::-1]}-{SPAN}-01"
     assert trace_of(PARENT) == TRACE
@@ -76,7 +76,7 @@ def test_without_a_collector_no_package_is_loaded() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_a_collector_without_the_packages_is_a_mistake_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collector_without_the_packages_is_a_settings_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace.export", None)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(ConfigError, match=r"arborcast\[otel\]"):
@@ -94,7 +94,7 @@ class TestSpans:
         self.exporter = InMemorySpanExporter()
         self.processor = SimpleSpanProcessor(self.exporter)
 
-    def test_a_span_belongs_to_its_parent_and_hands_its_own_context_on(self) -> None:
+    def test_a_span_has_its_parent_and_propagates_its_context(self) -> None:
         tracing = Tracing("gateway", 0.0, self.processor)
         with (
             pytest.raises(OSError, match="away"),
@@ -114,17 +114,17 @@ class TestSpans:
         assert not append.status.is_ok
 
     @pytest.mark.parametrize(("ratio", "parent", "recorded"), [(0.0, "", 0), (1.0, "", 1), (1.0, UNSAMPLED, 0)])
-    def test_a_publisher_decides_and_where_there_is_none_chance(self, ratio: float, parent: str, recorded: int) -> None:
+    def test_sampling_is_the_publisher_s_decision_or_random(self, ratio: float, parent: str, recorded: int) -> None:
         tracing = Tracing("gateway", ratio, self.processor)
         with tracing.span("Notify", "server", parent) as span:
             pass
         assert len(self.exporter.get_finished_spans()) == recorded
         assert span.traceparent == parent or recorded
 
-    def test_an_absent_collector_is_logged_once_and_holds_no_stop(
+    def test_an_absent_collector_is_logged_once_and_delays_no_stop(
         self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "1")  # of all its attempts
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "1")  # for all attempts
         tracing = make_tracing(TracingSettings(endpoint=COLLECTOR, ratio=1.0), "dispatch")
         assert tracing is not None
         tracing.begin("push", "client").end()

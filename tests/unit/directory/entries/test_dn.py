@@ -31,7 +31,7 @@ def test_parse(text: str, dn: object) -> None:
 @pytest.mark.parametrize(
     "text", ["x", "=x", "cn=a,", "cn=a+", "cn=a\\", "cn=\\zz", "cn=\\ff", 'cn="a"', "cn=a<b", "cn=#04zz", "1cn=a"]
 )
-def test_text_that_is_no_dn(text: str) -> None:
+def test_invalid_dns(text: str) -> None:
     with pytest.raises(DnError):
         parse_dn(text)
 
@@ -42,7 +42,7 @@ _RDN = st.lists(st.tuples(st.sampled_from(["cn", "topicname"]), st.text(max_size
 @given(st.lists(_RDN, min_size=1))
 def test_any_value_survives_writing_and_reading(rdns: list[list[tuple[str, str]]]) -> None:
     dn = tuple(map(tuple, rdns))
-    # "#" and hexadecimal digits at the start is BER on reading, so it is escaped on writing.
+    # On reading, "#" at the start is BER in hexadecimal digits, so it is escaped on writing.
     assert parse_dn(format_dn(dn)) == dn
 
 

@@ -9,7 +9,7 @@ from arborcast.directory.entries.entries import Entry
 from arborcast.directory.errors import LdifError
 
 
-def test_lines_that_are_folded_encoded_or_comments() -> None:
+def test_folded_and_encoded_lines_and_comments() -> None:
     blocks = ldif.parse(
         b"\xef\xbb\xbfversion: 1\n"
         b"# a comment\n that goes on\n"
@@ -33,7 +33,7 @@ def test_lines_that_are_folded_encoded_or_comments() -> None:
     }
 
 
-def test_text_of_records_is_kept_as_it_was_without_a_byte_order_mark() -> None:
+def test_text_of_records_is_kept_without_a_byte_order_mark() -> None:
     data = b"# head\n\n# about a\ndn: ou=a\nou: a\n# tail\n\ndn: ou=b\nou: b\n"
     for mark in (b"", b"\xef\xbb\xbf"):
         assert ldif.write(ldif.parse(mark + data)) == data

@@ -28,7 +28,7 @@ def entry(dn: str, *lines: str, kind: str = "arborcastTopic") -> str:
 
 
 def named(dn: str, *lines: str) -> str:
-    """An entry whose first RDN names it."""
+    """An entry with the name of its first RDN."""
     parts = dn.partition(",")[0].replace("=", ": ").split("+")
     return entry(dn, *parts, *lines)
 
@@ -52,7 +52,7 @@ def test_the_tree_of_entries_is_the_tree_of_topics() -> None:
     assert listing.problems == ()
 
 
-def test_a_routing_policy_without_a_meaning_counts_as_none() -> None:
+def test_an_invalid_routing_policy_is_ignored() -> None:
     listing = listing_of(
         named("topicName=a", "topicCode: 7", "topicRoutingPolicy: reliable far")
         + named("topicName=b", "topicRoutingPolicy: to:G1 split")
@@ -68,7 +68,7 @@ FOREIGN, MISSING, ILLEGAL = ProblemKind.FOREIGN, ProblemKind.MISSING_ATTRIBUTE, 
 BAD, TWICE, ALIAS, ORPHAN = ProblemKind.BAD_VALUE, ProblemKind.DUPLICATE_CODE, ProblemKind.ALIAS, ProblemKind.ORPHAN
 
 UNREAD: dict[str, tuple[str, set[str], set[str], list[ProblemKind], str]] = {
-    "an alias and what is below it are skipped": (
+    "an alias and the entries below it are skipped": (
         named("topicName=a")
         + entry("cn=loop,topicName=a", "aliasedObjectName: topicName=a,ou=topics,dc=x", kind="alias")
         + named("topicName=b,cn=loop,topicName=a"),
@@ -91,14 +91,14 @@ UNREAD: dict[str, tuple[str, set[str], set[str], list[ProblemKind], str]] = {
         + named("topicName=f,topicName=e+topicNamespace=urn:e"),
         *({"a/b", "c/d", "{urn:e}e/f"}, {"a", "c", "{urn:e}e"}, [FOREIGN, MISSING, ILLEGAL], "topicName=a,"),
     ),
-    "a topic with a bad value is held and those below it are read": (
+    "a topic with a bad value is held, topics below it are read": (
         named("topicName=a", "topicPriority: high")
         + named("topicName=b,topicName=a")
         + named("topicName=c", "topicFinal: maybe")
         + named("topicName=d", "topicCode: " + "x" * 300),
         *({"a/b"}, {"a", "c", "d"}, [BAD] * 3, "topicPriority is 'high'"),
     ),
-    "of two topics with one code the one that was there first has it": (
+    "of two topics with one code the earlier one has it": (
         named("topicName=z")
         + named("topicName=deep,topicName=z", "topicCode: K")
         + named("topicName=a", "topicCode: K"),
@@ -131,7 +131,7 @@ def test_two_entries_for_one_topic_and_a_tree_too_deep() -> None:
     assert kinds(deep)[0] is ILLEGAL
 
 
-def test_siblings_of_one_name_in_two_namespaces_have_rdns_of_their_own() -> None:
+def test_equal_names_in_two_namespaces_have_different_rdns() -> None:
     rdns = {path: format_dn((write_rdn(parse_path(path)),)) for path in ("a/b", "{urn:t}a/b")}
     assert set(rdns.values()) == {"topicName=b"}
     assert format_dn((write_rdn(parse_path("a/{urn:x,y}b")),)) == r"topicName=b+topicNamespace=urn:x\,y"
@@ -139,7 +139,7 @@ def test_siblings_of_one_name_in_two_namespaces_have_rdns_of_their_own() -> None
 
 
 @given(st.lists(records(), max_size=8, unique_by=lambda record: record.path))
-def test_records_survive_the_way_through_entries(drafts: list[TopicRecord]) -> None:
+def test_records_survive_the_conversion_to_entries(drafts: list[TopicRecord]) -> None:
     seen: set[str] = set()
     wanted: dict[TopicPath, TopicRecord] = {}
     for draft in drafts:
@@ -151,7 +151,7 @@ def test_records_survive_the_way_through_entries(drafts: list[TopicRecord]) -> N
     listing = read_listing(entries, BASE)
     assert listing.records() == wanted
     assert listing.problems == ()
-    # And every entry has its parent, so that a server would take them in this order.
+    # Every entry has its parent before it, so that a server would accept them in this order.
     present = {BASE[1:]}
     for each in entries:
         assert each.dn[1:] in present
@@ -165,7 +165,7 @@ _ATTRIBUTES = st.dictionaries(
 
 
 @given(st.lists(st.tuples(st.text(max_size=5), _ATTRIBUTES), max_size=5))
-def test_no_entry_can_stop_the_reading(drafts: list[tuple[str, dict[str, tuple[bytes, ...]]]]) -> None:
+def test_no_entry_stops_the_reading(drafts: list[tuple[str, dict[str, tuple[bytes, ...]]]]) -> None:
     entries = EntrySet([Entry.of(BASE, {})])
     parent = BASE
     for name, attributes in drafts:

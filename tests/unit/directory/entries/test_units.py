@@ -29,7 +29,7 @@ def problems(units: Units) -> list[tuple[str, str]]:
     return [(each.kind.value, each.dn.removesuffix(f",{BASE}")) for each in units.problems]
 
 
-def test_units_are_topics_whatever_order_they_come_in() -> None:
+def test_units_are_topics_in_any_order() -> None:
     entries = [
         unit("ou=alarm1,ou=alarm", description="5"),
         unit("ou=alarm", description="2"),
@@ -43,11 +43,11 @@ def test_units_are_topics_whatever_order_they_come_in() -> None:
     assert (below.problems, below.others) == ((), 0)
 
     deep = found(*(unit(",".join(f"ou=n{level}" for level in range(depth, 0, -1))) for depth in range(1, 70)))
-    assert len(deep.topics) == 64, "as deep as topics may be"
+    assert len(deep.topics) == 64, "the greatest depth of topics"
     assert [kind for kind, _ in problems(deep)] == ["illegal-name", *["orphan"] * 4]
 
 
-def test_units_that_can_be_no_topic_are_named_with_those_below_them() -> None:
+def test_units_that_can_be_no_topic_are_reported() -> None:
     units = found(
         unit("ou=1st"),
         unit("ou=b,ou=1st"),
@@ -56,7 +56,7 @@ def test_units_that_can_be_no_topic_are_named_with_those_below_them() -> None:
         unit("ou=hall 1,ou=good"),
         unit("cn=1+ou=twice,ou=good"),
         unit("cn=2+ou=twice,ou=good"),
-        # No units: these are counted, with those below them.
+        # These are no units: they are counted, with the entries below them.
         unit("cn=admin", "person"),
         unit("ou=below,cn=admin"),
         unit("ou=deeper,ou=below,cn=admin"),
@@ -75,7 +75,7 @@ def test_units_that_can_be_no_topic_are_named_with_those_below_them() -> None:
     assert "'1st' is not a legal topic name" in str(units.problems[0])
 
 
-def test_a_description_is_a_code_when_it_is_one_word_and_free() -> None:
+def test_a_description_of_one_word_is_a_code_if_it_is_free() -> None:
     units = found(
         unit("ou=a", description="7"),
         unit("ou=b", description="Alarms of hall 7"),
@@ -87,7 +87,7 @@ def test_a_description_is_a_code_when_it_is_one_word_and_free() -> None:
     assert problems(units) == [("duplicate-code", "ou=d"), ("illegal-name", "ou=e")]
 
 
-def test_attributes_without_a_counterpart_here_are_named() -> None:
+def test_attributes_without_a_counterpart_are_reported() -> None:
     alarm = unit("ou=alarm", description="2")
     alarm = Entry.of(alarm.dn, {**alarm.attributes, "policy": (b"<policy/>",), "entryuuid": (b"1",)})
     hall = unit("ou=hall", description="the first hall")

@@ -32,7 +32,7 @@ objectClass: arborcastTopic
 topicName: alarm
 description: rings a bell
 
-# Somebody else's entry.
+# An entry of another program.
 dn: cn=printer,ou=topics,dc=x
 objectClass: device
 cn: printer
@@ -76,7 +76,7 @@ def test_the_kind_of_directory_in_the_settings(tmp_path: Path) -> None:
             open_directory(settings, tmp_path)
 
 
-def test_writes_leave_the_rest_of_the_file_word_for_word(file: Path, directory: FileDirectory) -> None:
+def test_writes_leave_the_rest_of_the_file_unchanged(file: Path, directory: FileDirectory) -> None:
     listing = directory.load()
     assert [problem.kind for problem in listing.problems] == [ProblemKind.FOREIGN]
     changes = [Put(topic("alarm", code="7")), Put(topic("new"))]
@@ -94,12 +94,12 @@ def test_writes_leave_the_rest_of_the_file_word_for_word(file: Path, directory: 
         before.st_ctime_ns,
     )
 
-    # An edit since the last look is kept.
+    # An edit since the last read is kept.
     file.write_text(written + entry("hand"))
     result = directory.write([Put(topic("z")), Put(topic("alarm/sub"))], result.listing)
     assert set(result.listing.entries) == {"alarm", "alarm/sub", "hand", "new", "z"}
 
-    # A moved topic keeps comment and description, and comes after its new parent.
+    # A moved topic keeps its comment and description, and is after its new parent.
     result = directory.write([Move(parse_path("alarm"), parse_path("z/alarm"))], result.listing)
     lines = file.read_text().splitlines()
     places = [line[4:].removesuffix(",ou=topics,dc=x") for line in lines if line.startswith("dn: topicName")]
@@ -109,7 +109,7 @@ def test_writes_leave_the_rest_of_the_file_word_for_word(file: Path, directory: 
     assert lines[at - 1] == "# The alarms."
     assert "description: rings a bell" in lines[at : at + 5]
 
-    # A removed one takes its comment along.
+    # A removed topic is removed with its comment.
     directory.write([Remove(parse_path("z/alarm/sub")), Remove(parse_path("z/alarm"))], result.listing)
     text = file.read_text()
     assert "alarm" not in text
@@ -117,11 +117,11 @@ def test_writes_leave_the_rest_of_the_file_word_for_word(file: Path, directory: 
     assert "cn=printer" in text
 
 
-def test_a_watched_file_is_read_whole_whatever_an_editor_does_with_it(file: Path, directory: FileDirectory) -> None:
+def test_a_watched_file_is_read_whole_with_any_editor(file: Path, directory: FileDirectory) -> None:
     watch = Watch()
     directory.watch(watch)
     watch.wait_paths("alarm")
-    # Broken: this is reported once, and the listing stays until it is mended.
+    # Broken: reported once, and the listing stays until it is repaired.
     file.write_text(BY_HAND + "\nnonsense\n")
     error = watch.wait_error()
     assert isinstance(error, LdifError)
@@ -130,7 +130,7 @@ def test_a_watched_file_is_read_whole_whatever_an_editor_does_with_it(file: Path
     assert str(file) in str(error)
     with pytest.raises(LdifError):
         directory.write([Put(topic("ours"))], watch.listings[-1][1])
-    assert file.read_text().endswith("nonsense\n"), "it is not overwritten"
+    assert file.read_text().endswith("nonsense\n"), "not overwritten"
     file.write_text(BY_HAND.replace("alarm", "mended"))
     watch.wait_paths("mended")
     assert len(watch.errors) == 1
@@ -233,7 +233,7 @@ def test_two_entries_of_one_dn_are_a_problem_and_both_stay_in_the_file(file: Pat
     assert "topicCode: second" in file.read_text()
 
 
-def test_links_rights_and_files_that_cannot_be_read_or_written(tmp_path: Path, file: Path) -> None:
+def test_links_modes_and_unreadable_or_unwritable_files(tmp_path: Path, file: Path) -> None:
     file.chmod(0o604)
     link = tmp_path / "link.ldif"
     link.symlink_to(file)
@@ -248,7 +248,7 @@ def test_links_rights_and_files_that_cannot_be_read_or_written(tmp_path: Path, f
     directory = FileDirectory(path, SETTINGS)
     directory.write([Put(topic("a"))], directory.load())
     assert path.read_text().startswith("# The topic tree of Arborcast.")
-    assert path.stat().st_mode & 0o007 == 0, "not for everybody"
+    assert path.stat().st_mode & 0o007 == 0, "not readable by others"
     with pytest.raises(DirectoryError, match="cannot read"):
         FileDirectory(tmp_path, SETTINGS).load()
     blocked = FileDirectory(file / "topics.ldif", SETTINGS)

@@ -15,7 +15,7 @@ from arborcast.directory.stores.syncrepl import EntryState, Mirror, ReloadNeeded
 ONE, TWO, THREE = bytes(range(16)), bytes(range(16, 32)), bytes(16)
 
 
-def test_requests_and_states_as_rfc_4533_has_them() -> None:
+def test_requests_and_states_of_rfc_4533() -> None:
     assert syncrepl.request_value() == b"\x30\x03\x0a\x01\x03"
     assert syncrepl.request_value(b"abc") == b"\x30\x08\x0a\x01\x03\x04\x03abc"
     assert syncrepl.request_value(b"c" * 200) == b"\x30\x81\xce\x0a\x01\x03\x04\x81\xc8" + b"c" * 200
@@ -40,7 +40,7 @@ def test_requests_and_states_as_rfc_4533_has_them() -> None:
         (b"\xa3\x14\x31\x12\x04\x10" + ONE, SyncInfo(uuids=(ONE,))),
     ],
 )
-def test_the_information_about_a_phase(value: bytes, info: SyncInfo) -> None:
+def test_sync_info_messages(value: bytes, info: SyncInfo) -> None:
     assert syncrepl.parse_info(value) == info
 
 
@@ -62,7 +62,7 @@ def dns(mirror: Mirror) -> set[str]:
     return {format_dn(each.key) for each in mirror.entries}
 
 
-def test_entries_come_change_and_go() -> None:
+def test_entries_are_added_changed_and_deleted() -> None:
     mirror = Mirror([entry("ou=t", ONE)])
     assert mirror.apply(entry("cn=a,ou=t", cn="a"), EntryState(SyncState.ADD, TWO), False)
     assert not mirror.apply(entry("cn=a,ou=t", cn="a"), EntryState(SyncState.ADD, TWO), False)
@@ -71,23 +71,23 @@ def test_entries_come_change_and_go() -> None:
     assert not mirror.apply(entry("cn=a,ou=t"), EntryState(SyncState.DELETE, TWO), False)
     assert dns(mirror) == {"ou=t"}
     with pytest.raises(ReloadNeeded):
-        mirror.apply(entry("cn=a,ou=t"), EntryState(SyncState.ADD, TWO), True)  # it comes with others below it
+        mirror.apply(entry("cn=a,ou=t"), EntryState(SyncState.ADD, TWO), True)  # with children that are not known
 
 
-def test_a_renamed_entry_takes_those_below_it_along() -> None:
+def test_a_renamed_entry_moves_its_children() -> None:
     mirror = Mirror([entry("ou=t", ONE), entry("cn=a,ou=t", TWO), entry("cn=x,cn=a,ou=t", THREE)])
     assert mirror.apply(entry("cn=b,ou=t"), EntryState(SyncState.MODIFY, TWO), True)
     assert dns(mirror) == {"ou=t", "cn=b,ou=t", "cn=x,cn=b,ou=t"}
-    assert mirror.inform(SyncInfo(uuids=(THREE,), deleted=True)), "they are still found by their ids"
+    assert mirror.inform(SyncInfo(uuids=(THREE,), deleted=True)), "still found by their ids"
     assert dns(mirror) == {"ou=t", "cn=b,ou=t"}
 
 
-def test_entries_that_a_refresh_leaves_out_are_removed() -> None:
+def test_entries_missing_in_a_refresh_are_removed() -> None:
     mirror, other = (Mirror([entry("ou=t", ONE), entry("cn=a,ou=t", TWO)]) for _ in range(2))
     mirror.entries.put(entry("cn=ours,ou=t"))
     mirror.apply(entry("ou=t"), EntryState(SyncState.PRESENT, ONE), False)
     assert mirror.inform(SyncInfo(refresh_done=True, absent_are_deleted=True))
-    assert dns(mirror) == {"ou=t", "cn=ours,ou=t"}, "ours was not there before"
+    assert dns(mirror) == {"ou=t", "cn=ours,ou=t"}, "the engine's entry was not there before"
     assert not other.inform(SyncInfo(refresh_done=True)), "a refresh by deletions"
     assert len(other.entries) == 2
 

@@ -26,7 +26,7 @@ def by_path(*topics: TopicRecord) -> dict[TopicPath, TopicRecord]:
 
 
 def listed(topics: Records, **facts: object) -> Listing:
-    """What a directory with these topics lists."""
+    """The listing of a directory with these topics."""
     entries = EntrySet()
     carry_out([Put(record) for record in topics.values()], entries, BASE)
     return dataclasses.replace(read_listing(entries, BASE), **{"initialised": True, **facts})  # type: ignore[arg-type]
@@ -43,38 +43,38 @@ def folded(tree: Records, plan: Plan) -> dict[TopicPath, TopicRecord]:
 A, B, C = topic("a", code="A"), topic("b", code="B"), topic("a/c")
 X, Y, NEW = topic("a", code="x"), topic("a", code="y"), topic("a", code="new")
 A_REMOVED: list[object] = [TopicRemoved(A.path), Tombstone("topic:a")]
-# Codes from places: a directory holds them like other codes, and has no field for where they come from.
+# Codes from places: a directory stores them like other codes, without their origin.
 BARE, PLACED, THEIRS = topic("a"), topic("a", code="1", placed=True), topic("a", code="1")
 RANKED, CHOSEN = topic("a", code="1", priority=3), topic("chosen", code="1")
 RANKED_PLACED = msgspec.structs.replace(RANKED, placed=True)
 OTHER, OTHER_THEIRS = topic("a", code="2", placed=True), topic("a", code="2")
 
 CASES: dict[str, tuple[list[TopicRecord], list[TopicRecord], list[TopicRecord], list[object], list[Change]]] = {
-    # Agreed on before, the directory, our tree; what goes to our log, and what to the directory.
-    "nothing anywhere": ([], [], [], [], []),
+    # The agreed state, the directory, the tree; expected records for the log, and changes for the directory.
+    "both empty": ([], [], [], [], []),
     "first contact of an empty tree: the directory is read": ([], [A], [], [A], []),
-    "first contact with an empty directory: ours is written": ([], [], [A], [], [Put(A)]),
-    "first contact of two trees: each gets what it lacks": ([], [A], [B], [A], [Put(B)]),
+    "first contact with an empty directory: the tree is written": ([], [], [A], [], [Put(A)]),
+    "first contact of two trees: each gets the other's topics": ([], [A], [B], [A], [Put(B)]),
     "all agree": ([A], [A], [A], [], []),
-    "added by hand": ([A], [A, B], [A], [B], []),
-    "removed by hand": ([A, B], [B], [A, B], A_REMOVED, []),
-    "edited by hand": ([A], [BARE], [A], [BARE], []),
-    "added through us": ([A], [A], [A, B], [], [Put(B)]),
-    "removed through us": ([A, B], [A, B], [A], [], [Remove(B.path)]),
-    "edited through us": ([A], [A], [NEW], [], [Put(NEW)]),
+    "added manually": ([A], [A, B], [A], [B], []),
+    "removed manually": ([A, B], [B], [A, B], A_REMOVED, []),
+    "edited manually": ([A], [BARE], [A], [BARE], []),
+    "added in the engine": ([A], [A], [A, B], [], [Put(B)]),
+    "removed in the engine": ([A, B], [A, B], [A], [], [Remove(B.path)]),
+    "edited in the engine": ([A], [A], [NEW], [], [Put(NEW)]),
     "conflict": ([A], [X], [Y], [X], []),
-    "removed by hand and edited through us: removed": ([A], [], [Y], A_REMOVED, []),
-    "edited by hand and removed through us: stays": ([A], [X], [], [X], []),
+    "removed manually and edited in the engine: removed": ([A], [], [Y], A_REMOVED, []),
+    "edited manually and removed in the engine: stays": ([A], [X], [], [X], []),
     "removed on both sides": ([A], [], [], [], []),
     "a code from the place is written": ([BARE], [BARE], [PLACED], [], [Put(THEIRS)]),
     "and then agreed on": ([THEIRS], [THEIRS], [PLACED], [], []),
-    "also when the gateway that wrote the topic died before": ([], [BARE], [PLACED], [], [Put(THEIRS)]),
-    "a code of ours that a person took away": ([], [BARE], [A], [BARE], []),
-    "an edit beside the code leaves it one from the place": ([THEIRS], [RANKED], [PLACED], [RANKED_PLACED], []),
+    "also after a crash of the gateway that wrote the topic": ([], [BARE], [PLACED], [], [Put(THEIRS)]),
+    "a manually removed code of the engine": ([], [BARE], [A], [BARE], []),
+    "an edit of another attribute keeps the code from the place": ([THEIRS], [RANKED], [PLACED], [RANKED_PLACED], []),
     "and is agreed on": ([RANKED], [RANKED], [RANKED_PLACED], [], []),
-    "a code that a person writes is chosen": ([THEIRS], [A], [PLACED], [A], []),
-    # An entry with a code that another one has is not read.
-    "a code that was chosen there for another topic": ([], [CHOSEN, THEIRS], [OTHER, CHOSEN], [], [Put(OTHER_THEIRS)]),
+    "a manually written code is chosen": ([THEIRS], [A], [PLACED], [A], []),
+    # An entry with the code of another one is not read.
+    "a code chosen there for another topic": ([], [CHOSEN, THEIRS], [OTHER, CHOSEN], [], [Put(OTHER_THEIRS)]),
     "a code that was chosen twice": ([], [CHOSEN, THEIRS], [THEIRS, CHOSEN], [], []),
 }
 
@@ -86,27 +86,27 @@ def test_plans(case: str) -> None:
     assert (list(plan.records), list(plan.changes), plan.problems) == (to_log, to_directory, ())
 
 
-def test_an_edit_by_hand_is_agreed_on_as_the_directory_has_it() -> None:
+def test_a_manual_edit_is_agreed_in_the_directory_s_form() -> None:
     assert reconcile(by_path(THEIRS), listed(by_path(RANKED)), by_path(PLACED)).agreed == by_path(RANKED)
 
 
-def test_a_code_from_the_place_gives_way_to_one_that_was_chosen_there() -> None:
+def test_a_chosen_code_replaces_one_from_the_place() -> None:
     plan = reconcile({}, listed(by_path(CHOSEN, THEIRS)), by_path(PLACED, CHOSEN))
     assert (plan.records, plan.changes) == ((BARE,), (Put(BARE),))
 
 
-def test_a_topic_that_is_moved_by_hand_leaves_the_code_of_its_place() -> None:
+def test_a_manually_moved_topic_loses_the_code_of_its_place() -> None:
     moved, chosen, before = topic("b/a", code="1"), topic("c", code="C"), topic("d", code="C")
     plan = reconcile(by_path(THEIRS, before), listed(by_path(moved, chosen)), by_path(PLACED, before))
     assert set(plan.records) >= {topic("b/a"), chosen, TopicRemoved(TopicPath("a"))}
 
 
-def test_a_topic_whose_entry_cannot_be_read_stays_as_it_was() -> None:
+def test_a_topic_with_an_unreadable_entry_is_unchanged() -> None:
     listing = listed({}, held=frozenset({A.path}))
     assert reconcile(by_path(A), listing, by_path(A)).idle
 
 
-def test_a_subtree_that_moved_through_us_is_moved_in_one_piece() -> None:
+def test_a_subtree_moved_in_the_tree_is_moved_in_one_operation() -> None:
     old = by_path(topic("a/x"), topic("a/x/y", code="Y"), topic("b"))
     new = by_path(topic("b/z"), topic("b/z/y", code="Y"), topic("b"))
     plan = reconcile(old, listed(old), new)
@@ -135,7 +135,7 @@ def test_topics_below_a_final_one_are_reported() -> None:
         assert [(p.kind, p.path) for p in plan.problems] == [(ProblemKind.BELOW_FINAL, path)]
 
 
-def test_a_code_given_to_two_topics_at_once_stays_with_the_directorys() -> None:
+def test_a_code_of_two_topics_stays_with_the_directory_s_topic() -> None:
     plan = reconcile({}, listed(by_path(topic("theirs", code="K"))), by_path(topic("ours", code="K")))
     assert plan.records == (topic("ours"), topic("theirs", code="K"))
     assert plan.changes == (Put(topic("ours")),)
@@ -167,7 +167,7 @@ def test_a_directory_that_lacks_half_of_many_topics_is_incomplete(left: int, fre
 
 
 def _legal(topics: list[TopicRecord]) -> dict[TopicPath, TopicRecord]:
-    """Of these topics as many as one tree can hold: a code once, nothing below final topics."""
+    """As many of these topics as one tree can have: unique codes, nothing below final topics."""
     held: dict[TopicPath, TopicRecord] = {}
     codes: set[str] = set()
     for each in sorted(topics, key=lambda record: record.path.count("/")):
@@ -182,7 +182,7 @@ def _legal(topics: list[TopicRecord]) -> dict[TopicPath, TopicRecord]:
 
 @st.composite
 def states(draw: st.DrawFn) -> tuple[Records, Records, Records]:
-    """(known, directory, tree): a tree, and two histories that went on from there."""
+    """(known, directory, tree): a tree, and two histories that continue from it."""
     known = draw(st.lists(records(), max_size=6, unique_by=lambda record: record.path))
     sides = []
     for _ in range(2):
@@ -202,7 +202,7 @@ def test_both_sides_become_equal_and_edits_in_the_directory_win(state: tuple[Rec
     tree = folded(tree, plan)
     carry_out(plan.changes, entries, BASE)
     listing = read_listing(entries, BASE)
-    # What the tree's rules forbid stays as each side has it, and is reported.
+    # State that the tree's rules forbid stays on each side, and is reported.
     disputed = {problem.path for problem in plan.problems if problem.kind is ProblemKind.BELOW_FINAL}
     disputed |= {problem.path for problem in listing.problems}
     sides = [

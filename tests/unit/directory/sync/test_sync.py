@@ -1,4 +1,4 @@
-"""The sync against a directory that fails on command; what both real directories do with it is in tests/integration."""
+"""The sync with a directory that fails on request; for real directories see tests/integration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BASE = parse_dn("ou=topics")
 
 
 class ScriptedDirectory:
-    """Entries in memory; a test says what it refuses and when it is away."""
+    """Entries in memory; the test sets refused changes and outages."""
 
     def __init__(self, *topics: TopicRecord) -> None:
         self.name = "scripted"
@@ -97,7 +97,7 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    """It has read the topic `a` of the directory."""
+    """A sync that has read the topic `a` of the directory."""
     made = Rig(ScriptedDirectory(topic("a")), tmp_path / "state")
     made.start()
     wait_until(lambda: made.paths() == {"a"} and not made.sync.behind)
@@ -105,7 +105,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     made.sync.close()
 
 
-def test_changes_through_us_are_written_also_after_writes_that_fail(rig: Rig) -> None:
+def test_changes_of_the_engine_are_written_also_after_failures(rig: Rig) -> None:
     rig.directory.write_errors = [DirectoryAway("gone"), DirectoryAway("gone")]
     rig.log.append([topic("b")])
     wait_until(lambda: rig.directory.paths() == {"a", "b"})
@@ -115,11 +115,11 @@ def test_changes_through_us_are_written_also_after_writes_that_fail(rig: Rig) ->
     last = {"a": topic("a", code="49"), "b": topic("b")}
     wait_until(lambda: rig.directory.load().records() == last)
     assert rig.log.topics() == last
-    # Ours do not come back as edits by hand: nothing but these and the first reading is in the log.
+    # Own changes are not read back as manual edits: only these and the first reading are in the log.
     assert len(rig.log.records) == 52
 
 
-def test_a_move_that_the_directory_cannot_do_is_done_piece_by_piece(rig: Rig) -> None:
+def test_a_move_without_support_is_made_entry_by_entry(rig: Rig) -> None:
     refused = Move(parse_path("a"), parse_path("z"))
     rig.directory.refuses = {parse_path("z")}
     rig.log.append([topic("z"), TopicRemoved(parse_path("a"))])
@@ -153,15 +153,15 @@ def test_a_refused_change_is_a_problem_until_it_is_mended(rig: Rig, tmp_path: Pa
     for number in range(5):
         rig.log.append([topic(f"more{number}")])
         wait_until(lambda number=number: f"more{number}" in rig.directory.paths())  # type: ignore[misc]  # mypy infers no lambda with a default
-    assert rig.directory.writes.count(Put(topic("bad"))) == 1, "it is not tried at every turn"
+    assert rig.directory.writes.count(Put(topic("bad"))) == 1, "not repeated at every step"
     assert [problem.path for problem in rig.sync.status.problems] == ["bad"]
-    # What would be right is tried at once.
+    # A valid change is made at once.
     rig.directory.refuses = set()
     rig.log.append([topic("bad", code="mended")])
     wait_until(lambda: "bad" in rig.directory.paths() and listed().count == 0)
 
 
-def test_changes_are_counted_while_the_directory_is_away(rig: Rig) -> None:
+def test_changes_are_counted_during_an_outage_of_the_directory(rig: Rig) -> None:
     rig.sync.away(DirectoryAway("the cable is out"))
     rig.log.append([topic("b"), topic("c")])
     assert (rig.sync.status.connected, rig.sync.status.detail) == (False, "the cable is out")
@@ -171,7 +171,7 @@ def test_changes_are_counted_while_the_directory_is_away(rig: Rig) -> None:
     assert rig.sync.status.connected
     rig.sync.pause()
     rig.log.append([topic("d")])
-    assert rig.sync.behind == 0, "another process writes it"
+    assert rig.sync.behind == 0, "written by another process"
 
 
 def test_records_are_applied_during_a_run(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,7 @@ def test_a_late_listing_from_before_our_write_is_not_believed(rig: Rig) -> None:
     assert not any(isinstance(record, TopicRemoved) for record in rig.log.records)
 
 
-def test_an_empty_directory_is_filled_and_an_emptied_one_believed(rig: Rig) -> None:
+def test_an_empty_directory_is_filled_and_an_emptied_one_applied(rig: Rig) -> None:
     rig.directory.by_hand(Remove(parse_path("a")))
     wait_until(lambda: rig.paths() == set())
     rig.log.append([topic("b")])
@@ -242,8 +242,8 @@ def test_agreed_topics_are_stored_for_the_next_process(tmp_path: Path) -> None:
     wait_until(lambda: first.paths() == {"a", "b"})
     first.sync.close()
     assert set(load_known(state, "scripted")) == {"a", "b"}
-    second = Rig(ScriptedDirectory(topic("a")), state)  # b was removed by hand meanwhile
-    second.log.append([topic("a"), topic("b"), topic("c")])  # c was added through us
+    second = Rig(ScriptedDirectory(topic("a")), state)  # b was removed manually in the meantime
+    second.log.append([topic("a"), topic("b"), topic("c")])  # c was added in the engine
     second.start()
     wait_until(lambda: second.paths() == {"a", "c"} == second.directory.paths())
     second.sync.close()
@@ -256,7 +256,7 @@ def test_agreed_topics_are_stored_for_the_next_process(tmp_path: Path) -> None:
     assert load_known(state, "one") == {"a": topic("a")}
 
 
-def test_a_thousand_problems_are_named_and_each_kind_has_advice(tmp_path: Path) -> None:
+def test_a_thousand_problems_are_listed_each_kind_with_advice(tmp_path: Path) -> None:
     found = [EntryProblem(ProblemKind.FOREIGN, f"cn={number}", "none of ours") for number in range(5_000)]
     listed = SyncProblems().now("one", found, 1_000)
     assert (listed.count, len(listed.problems)) == (5_000, 1_000)

@@ -94,7 +94,7 @@ def test_bad_input(keys: SharedKeys, app: AdministratorApp, method: str, path: s
     assert asked(app, keys, method, path, body)[0] == status
 
 
-def test_strangers_and_web_pages_of_others_are_refused(
+def test_unauthenticated_requests_and_web_pages_are_refused(
     keys: SharedKeys, app: AdministratorApp, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = keys.signed("POST", "/members", REGISTRATION)
@@ -110,12 +110,12 @@ def test_strangers_and_web_pages_of_others_are_refused(
         assert asyncio.run(ask(app, "GET", "/health/live", b"", page))[0] == 403
     assert asyncio.run(ask(app, "GET", "/health/live", b"", {}))[0] == 200
     assert not (tmp_path / "members.json").exists()
-    assert "was refused" not in caplog.text, "strangers fill no log"
+    assert "was refused" not in caplog.text, "unauthenticated requests fill no log"
     assert asked(app, keys, "POST", "/members", b"{}")[0] == 400
     assert "was refused" in caplog.text
 
 
-def test_a_question_waits_for_a_new_topology(keys: SharedKeys, app: AdministratorApp) -> None:
+def test_a_request_waits_for_a_new_topology(keys: SharedKeys, app: AdministratorApp) -> None:
     async def both() -> bytes:
         path = "/topology?after=0"
         waiting = asyncio.create_task(ask(app, "GET", path, b"", keys.signed("GET", path, b"")))
@@ -127,7 +127,7 @@ def test_a_question_waits_for_a_new_topology(keys: SharedKeys, app: Administrato
     assert msgspec.json.decode(asyncio.run(both()), type=Topology).version == 1
 
 
-def test_a_recorded_heartbeat_or_registration_is_not_taken_again(keys: SharedKeys, app: AdministratorApp) -> None:
+def test_replayed_heartbeats_and_registrations_are_refused(keys: SharedKeys, app: AdministratorApp) -> None:
     for path, body in (("/members", REGISTRATION), ("/members/a/heartbeat", msgspec.json.encode(Beat(1)))):
         headers = keys.signed("POST", path, body)
         assert asyncio.run(ask(app, "POST", path, body, headers))[0] == 200
@@ -145,7 +145,7 @@ def representative(members: MemberRegister, now: float, group: str = "G") -> str
     return found.name if found is not None else ""
 
 
-def test_silence_makes_suspect_then_gone_and_a_return_a_new_number() -> None:
+def test_a_silent_member_is_suspect_then_removed() -> None:
     members = MemberRegister(StoredMembers(), 0.0, 0)
     first = members.register(registration("b"), 0.0)
     members.register(registration("a"), 0.0)
@@ -169,14 +169,14 @@ def test_silence_makes_suspect_then_gone_and_a_return_a_new_number() -> None:
     assert representative(members, 20.0) == "a"
 
 
-def test_a_name_belongs_to_its_engine_until_that_is_gone() -> None:
+def test_a_name_belongs_to_its_engine_until_its_removal() -> None:
     members = MemberRegister(StoredMembers(), 0.0, 0)
     members.register(registration("a"), 0.0)
     for other in (registration("a", url="http://elsewhere"), registration("a", "H")):
         with pytest.raises(NameTaken, match="taken by the engine at http://a:8080, of the group G"):
             members.register(other, 1.0)
     members.check(SUSPECT_S)
-    assert members.register(registration("a"), SUSPECT_S + 1).number == 1, "an engine that was started again"
+    assert members.register(registration("a"), SUSPECT_S + 1).number == 1, "a restarted engine"
     assert members.topology(SUSPECT_S + 1).members[0].state == "live"
     gone = SUSPECT_S + 1 + GONE_S
     members.check(gone)
@@ -190,19 +190,19 @@ def test_a_name_belongs_to_its_engine_until_that_is_gone() -> None:
 @pytest.mark.parametrize(
     "wrong", [registration("a b"), registration("a", "-G"), registration("a", url="ftp://a"), registration("")]
 )
-def test_wrong_registrations(wrong: MemberRegistration) -> None:
+def test_invalid_registrations(wrong: MemberRegistration) -> None:
     members = MemberRegister(StoredMembers(), 0.0, 0)
     with pytest.raises(RegistrationRefused):
         members.register(wrong, 0.0)
     assert members.topology(0.0).members == ()
 
 
-def test_after_a_start_members_have_time_to_be_heard() -> None:
+def test_after_a_start_members_have_time_for_a_heartbeat() -> None:
     members = MemberRegister(StoredMembers(), 0.0, 0)
     members.register(registration("a"), 0.0)
     members.register(registration("b"), 0.0)
     stored = members.stored(10.0, 1_010_000)
-    # The administrator was away for an hour, by a clock that began anew.
+    # The administrator was stopped for an hour; its monotonic clock started again.
     later = MemberRegister(stored, 5.0, 1_010_000 + 3_600_000)
     assert later.version == members.version
     later.check(5.0 + GONE_S - 1)
@@ -211,7 +211,7 @@ def test_after_a_start_members_have_time_to_be_heard() -> None:
     later.check(5.0 + GONE_S)
     a, b = later.topology(5.0 + GONE_S).members
     assert (a.state, b.state) == ("gone", "live")
-    assert a.silent_ms == 10_000 + 3_600_000 + int(GONE_S * 1000), "as long as nobody has heard of it"
+    assert a.silent_ms == 10_000 + 3_600_000 + int(GONE_S * 1000), "with the time of the stop"
     assert later.version > members.version
 
 

@@ -1,4 +1,4 @@
-"""State, `status` and `down`: of an engine that runs, that does not, and after one that was killed."""
+"""State, `status` and `down`, of a running engine, a stopped one, and one that was killed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def down(home: Home) -> list[str]:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"parts": {"kafka": {}}}', "\x00"])
-def test_a_damaged_state_is_none(tmp_path: Path, content: str) -> None:
+def test_a_damaged_state_file_is_ignored(tmp_path: Path, content: str) -> None:
     (tmp_path / "state.json").write_text(content)
     assert state.read(tmp_path / "state.json") is None
 
@@ -74,7 +74,7 @@ def test_an_engine_is_ready_when_every_part_is() -> None:
         assert EngineStatus(DEAD, 0.0, {}, named).ready is expected, parts
 
 
-def test_a_process_has_its_start_too() -> None:
+def test_a_process_id_has_its_start_time() -> None:
     assert ME.pid == os.getpid()
     assert ME.process() is not None
     assert replace(ME, created=ME.created - 60).process() is None
@@ -96,9 +96,9 @@ def test_a_process_is_the_same_after_the_clock_was_set(monkeypatch: pytest.Monke
         ("", {"ARBORCAST_READY_FILE": "ready"}, "127.0.0.1:9092"),
         ('[kafka]\nbootstrap_servers = "127.0.0.1:7"\n', {}, "127.0.0.1:7"),
     ],
-    ids=["alone", "started by the supervisor", "with a Kafka of its own"],
+    ids=["alone", "started by the supervisor", "with a private Kafka"],
 )
-def test_a_job_finds_the_kafka_of_the_engine_that_runs(
+def test_a_job_finds_the_kafka_of_the_running_engine(
     home: Home, monkeypatch: pytest.MonkeyPatch, lines: str, environment: dict[str, str], kafka: str
 ) -> None:
     state.write(home.state_file, EngineStatus(DEAD, 2.5, {"kafka": "127.0.0.1:9680"}, {}))
@@ -110,14 +110,14 @@ def test_a_job_finds_the_kafka_of_the_engine_that_runs(
     assert dispatch_stream._settings(config, home.path).kafka.bootstrap_servers == kafka
 
 
-def test_down_ends_what_a_killed_supervisor_left_and_no_other_process(home: Home, orphan: ProcessId) -> None:
+def test_down_ends_orphans_of_a_supervisor_and_no_other_process(home: Home, orphan: ProcessId) -> None:
     write_state(home, replace(orphan, created=orphan.created - 3600))
     down(home)
     assert not gone(orphan.pid), "another process has the same id"
     write_state(home, orphan)
     assert down(home) == [f"kafka: pid {orphan.pid} was left by an engine that was killed; ending it"]
     assert gone(orphan.pid)
-    # The shell is the recorded process, which has ended; its child names the data directory in its command line.
+    # The shell is the recorded process, which has exited; its child has the data directory in its command line.
     script = f"/bin/sh -c 'sleep 600; : {home.path}' & echo $!"
     shell = subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE, text=True)
     assert shell.stdout is not None
@@ -165,7 +165,7 @@ def test_the_status_of_an_engine_that_has_written_none_yet(home: Home, capsys: p
 
 
 def test_the_status_of_parts(home: Home, orphan: ProcessId) -> None:
-    assert status(home.path)["disk"] == "", "without a state"
+    assert status(home.path)["disk"] == "", "without a state file"
     write_state(home, None, PartState.FAILED)
     document = status(home.path)
     assert (document["parts"]["kafka"]["state"], document["problem"]) == ("failed", "no room")
@@ -177,7 +177,7 @@ def test_the_status_of_parts(home: Home, orphan: ProcessId) -> None:
         assert kafka["memory_bytes"] > 0
         assert kafka["since"] == "1970-01-01T00:00:00.000Z"
         assert document["memory_kind"] == processes.memory_kind()
-        # Its end could not be written.
+        # Its exit could not be written.
         write_state(home, replace(orphan, created=orphan.created - 3600))
         document = status(home.path)
         assert (document["ready"], document["parts"]["kafka"]["state"]) == (False, "restarting")

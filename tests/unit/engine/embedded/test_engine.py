@@ -1,4 +1,4 @@
-"""Which settings the parts get, how they are started, and the archive of classes (its job is a shell script here)."""
+"""Settings and start of the parts, and the class archive (its job is a shell script here)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def settings(home: Home, **overrides: str | int) -> Settings:
     return load_settings(home=home.path, overrides={"gateway.port": 0, "stack.kafka_port": 0, **given}, environ={})
 
 
-def test_port_0_becomes_a_free_one_everywhere(home: Home) -> None:
+def test_port_0_is_replaced_by_a_free_port(home: Home) -> None:
     chosen = engine.effective(settings(home))
     assert chosen.gateway.port != 0
     assert chosen.kafka.bootstrap_servers == f"127.0.0.1:{chosen.stack.kafka_port}"
@@ -111,7 +111,7 @@ def test_a_busy_port_of_the_usual_console_stops_no_start(home: Home, busy: int) 
     assert engine.effective(usual).console.port not in (0, busy)
 
 
-def test_external_parts_are_neither_started_nor_asked(home: Home, tools: Tools, busy: int) -> None:
+def test_external_parts_are_neither_started_nor_probed(home: Home, tools: Tools, busy: int) -> None:
     def parts(chosen: Settings) -> set[str]:
         return {part.name for part in engine.parts(chosen, tools, home, {})}
 
@@ -123,7 +123,7 @@ def test_external_parts_are_neither_started_nor_asked(home: Home, tools: Tools, 
     assert parts(chosen) == {"dispatch", "gateway"}
     assert not {"kafka", "console"} & engine.questions_of(chosen, home).keys()
     assert "console" not in engine.addresses(chosen)
-    # The job's port for metrics is its own: it may run already.
+    # The job's port for metrics belongs to the job: it may run already.
     chosen = engine.effective(settings(home, stack__job="external", metrics__job_port=busy))
     assert parts(chosen) == engine.questions_of(chosen, home).keys() == {"kafka", "gateway", "console"}
     assert set(engine.metrics_urls(chosen)) == {"gateway", "dispatch"}
@@ -131,9 +131,9 @@ def test_external_parts_are_neither_started_nor_asked(home: Home, tools: Tools, 
     assert set(engine.metrics_urls(nowhere)) == {"gateway"}
 
 
-def test_edges_exist_where_the_settings_open_them(home: Home, tools: Tools) -> None:
+def test_edges_exist_if_the_settings_open_them(home: Home, tools: Tools) -> None:
     chosen = engine.effective(settings(home, zmq__enabled=True))
-    assert chosen.framed.port, "the ZeroMQ edges are a client of the framed edge"
+    assert chosen.framed.port, "the ZeroMQ edges use the framed edge"
     assert engine.addresses(chosen)["framed"] == f"framed://127.0.0.1:{chosen.framed.port}"
     (edge,) = (part for part in engine.parts(chosen, tools, home, {}) if part.name == "zmq")
     assert edge.after == ("gateway",)
@@ -156,11 +156,11 @@ def test_how_parts_are_started_and_in_which_order_they_stop(home: Home, tools: T
     assert [part.name for part in in_order] == ["gateway", "console", "dispatch", "kafka"]
     parts = {part.name: part for part in made}
     dispatch = parts["dispatch"]
-    if sys.platform == "linux":  # elsewhere Java does not go by the locale: a folder may have any name
+    if sys.platform == "linux":  # elsewhere Java ignores the locale for names of folders
         assert parts["kafka"].environ["LC_ALL"] == dispatch.environ["LC_ALL"] == "C.UTF-8"
     home.ready_file.touch()
     dispatch.prepare()
-    assert not dispatch.is_ready(), "what an earlier run left does not count"
+    assert not dispatch.is_ready(), "files of an earlier run are ignored"
     submit, _, properties, *_ = dispatch.command
     assert (submit.endswith("/bin/spark-submit"), dispatch.environ["JAVA_HOME"]) == (True, "/opt/jdk")
     text = Path(properties).read_text()

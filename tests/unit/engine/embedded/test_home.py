@@ -1,4 +1,4 @@
-"""The data directory: whether it can be used, its owner, its mode, and the space on its disk."""
+"""The data directory: whether it can be used, its owner, its mode, and free space on its disk."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def test_a_second_engine_is_refused_with_the_pid_of_the_first(home: Home) -> Non
         pass
 
 
-def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_an_unusable_directory_names_it(
+    tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HomeError, match=r"the data directory .*file/data cannot be written: .*--home DIR"):
         Home(tmp_path / "file" / "data").create()
@@ -88,7 +90,7 @@ def test_files_of_an_engine_are_private(tmp_path: Path, umask: None, access: Acc
     part = [sys.executable, "-c", "import pathlib, sys; pathlib.Path(sys.argv[1]).touch()"]
     subprocess.run([*part, str(home.run / "by-a-part")], check=True)
     assert mode(home.run / "by-a-part") == file
-    assert home.create(access=access) == "", "nothing is left to change"
+    assert home.create(access=access) == "", "nothing to change"
 
 
 @pytest.mark.parametrize(
@@ -103,10 +105,10 @@ def test_files_of_an_engine_are_private(tmp_path: Path, umask: None, access: Acc
         (".arborcast", "kafka", 0o777, "group", 0o2770, "had the mode 777, now it has 2770"),
     ],
 )
-def test_the_mode_of_a_directory_that_exists(
+def test_the_mode_of_an_existing_directory(
     tmp_path: Path, umask: None, name: str, inside: str, before: int, access: Access, after: int, note: str
 ) -> None:
-    """What is an engine's own is narrowed, and that is reported; another's folder and a shared one stay as they are."""
+    """The mode of an engine's folder is corrected, with a note; other folders keep theirs."""
     path = tmp_path / name
     (path / inside).mkdir(parents=True)
     if name == "data" and inside == "run":
@@ -119,21 +121,23 @@ def test_the_mode_of_a_directory_that_exists(
     assert mode(path) == after
 
 
-def test_a_directory_of_another_user_is_named(tmp_path: Path, umask: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_directory_of_another_user_names_it(
+    tmp_path: Path, umask: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = Home(tmp_path / "data")
     home.path.mkdir()
     monkeypatch.setattr(Path, "chmod", Mock(side_effect=PermissionError(1, "Operation not permitted")))
     assert "it cannot be made 700: Operation not permitted" in home.create()
 
 
-def test_a_shortage_of_space_is_reported_once_and_so_is_its_end(tmp_path: Path) -> None:
+def test_a_shortage_of_space_and_its_end_are_reported_once(tmp_path: Path) -> None:
     free, said = [1000], list[str]()
     watch = DiskWatch(Path("/data"), 500, said.append, lambda _: free[0])
     for free[0], words in (
         (1000, ""),
         (499, "only 499 MiB are free on the disk of /data"),
         (3, ""),
-        (501, ""),  # around the mark it is the same shortage
+        (501, ""),  # around the limit it is one shortage
         (2, ""),
         (600, "600 MiB are free again on the disk of /data"),
         (100, "stack.min_free_disk_mb asks for 500"),

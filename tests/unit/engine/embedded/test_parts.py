@@ -1,5 +1,5 @@
-"""One part through its lives, over a real process and hours of a clock that does not run by itself; what counts as
-a sign of life."""
+"""One part through several runs, with a real process and hours of a simulated clock; signs
+of life."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def state_of(it: Part) -> PartState:
     return it.state
 
 
-def test_failures_are_forgotten_after_a_long_life_that_was_ready(tmp_path: Path) -> None:
+def test_failures_are_reset_after_a_long_ready_run(tmp_path: Path) -> None:
     with part(tmp_path, ready=False) as it:
         for attempt in (1, 2, 3):
             it.step(attempt * 1_000.0)
@@ -73,7 +73,7 @@ def test_failures_are_forgotten_after_a_long_life_that_was_ready(tmp_path: Path)
             assert it.process.failures == failures
 
 
-def test_a_start_that_does_not_end_is_reported_with_the_reason_in_its_log(tmp_path: Path) -> None:
+def test_a_long_start_is_reported_with_the_reason_in_its_log(tmp_path: Path) -> None:
     line = write("human", 1.0, "warning", "dispatch", "push is started again in 1 s: chmod was not found")
     other = write("human", 2.0, "warning", "dispatch", "an endpoint fails")
     reported: list[str] = []
@@ -89,8 +89,8 @@ def test_a_start_that_does_not_end_is_reported_with_the_reason_in_its_log(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_part_is_silent_in_the_supervisors_own_time(tmp_path: Path) -> None:
-    """The lid of the laptop was closed: what had no answer meanwhile has been silent for a moment of its own time."""
+def test_a_suspension_counts_little_for_the_detection_of_hangs(tmp_path: Path) -> None:
+    """Suspended without an answer: the suspension counts only as a moment of the supervisor's time."""
     asked = threading.Semaphore(0)
 
     def silent(_deadline_s: float) -> str:
@@ -111,7 +111,7 @@ def test_a_part_is_silent_in_the_supervisors_own_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_question_that_is_open_or_failed_says_nothing_of_the_part(tmp_path: Path) -> None:
+def test_an_unfinished_or_failed_probe_has_no_effect(tmp_path: Path) -> None:
     deadlines: list[float] = []
     hold = threading.Event()
 
@@ -131,7 +131,7 @@ def test_a_question_that_is_open_or_failed_says_nothing_of_the_part(tmp_path: Pa
         wait_until(lambda: len(deadlines) > 3)
         it.watch(1_000.0)
         assert state_of(it) is PartState.RESTARTING
-    assert deadlines[0] == pytest.approx(0.15), "three of them fit into the time limit"
+    assert deadlines[0] == pytest.approx(0.15), "three probes in the time limit"
     asked = threading.Semaphore(0)
 
     def broken(_deadline_s: float) -> str:
@@ -156,7 +156,7 @@ ASKERS: dict[str, Callable[[int], Question]] = {
 
 @contextmanager
 def server(answer: bytes | None) -> Iterator[int]:
-    """Answers so to whatever comes, and closes; None: the kernel opens connections, and that is all."""
+    """A server that sends this answer to any request, and closes; None: the kernel accepts connections only."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -180,8 +180,8 @@ def http(status: str, body: str) -> bytes:
 
 
 @pytest.mark.parametrize("who", ASKERS)
-def test_a_process_that_closes_connections_lives(who: str) -> None:
-    """Too many connections, a certificate that we do not have: its process has decided that."""
+def test_a_process_that_closes_connections_is_alive(who: str) -> None:
+    """Too many connections or an untrusted certificate: the process is alive."""
     with server(None) as port:
         assert ASKERS[who](port)(0.2) == "no answer within 0.2 s", "a connection is no answer"
     assert ASKERS[who](port)(5) == "no process listens"
@@ -200,7 +200,7 @@ def test_a_process_that_closes_connections_lives(who: str) -> None:
             "the parent of the workers ...",
         ),
         ("gateway", b"no HTTP at all", ""),
-        ("kafka", struct.pack(">iii", 8, 1, 0), ""),  # it has not found itself yet
+        ("kafka", struct.pack(">iii", 8, 1, 0), ""),  # not ready yet
     ],
     ids=["200", "503", "500", "no HTTP", "kafka"],
 )
@@ -209,12 +209,12 @@ def test_answers(who: str, answer: bytes, why: str) -> None:
         assert ASKERS[who](port)(30) == why
 
 
-def test_a_heart_beats_when_its_file_has_a_new_time(tmp_path: Path) -> None:
+def test_a_heartbeat_is_a_new_time_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "ready"
     ask = questions.job(file)
     assert ask(0.1) == "no heartbeat within 0.1 s"
     file.touch()
-    assert ask(0.1) == "no heartbeat within 0.1 s", "the file is there, but nobody touches it"
+    assert ask(0.1) == "no heartbeat within 0.1 s", "the file exists, but is not updated"
     answers: list[str] = []
     asking = threading.Thread(target=lambda: answers.append(ask(60)))
     asking.start()

@@ -1,4 +1,4 @@
-"""The supervisor over small real processes: what it starts, starts again, kills, and leaves behind (nothing)."""
+"""The supervisor with small real processes: starts, restarts, kills, and the cleanup at its end."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.support.waiting import wait_until
 T = TypeVar("T")
 
 FullPart = tuple[str, str, list[str], float]
-"""Name, program, names of the parts it comes after, stop share."""
+"""Name, program, names of earlier parts, stop share."""
 
-# What a part does. `touch` is how it says that it is ready, the last line is how it spends its life.
+# Programs of parts. `touch` marks the part as ready, the last statement is its run.
 SLEEP = "touch(); sleep(600)"
 BEATS = "while True: touch(); sleep(0.05)"
-"""The one whose life is asked for: each touch is a heartbeat."""
+"""A part with a heartbeat: each touch is one."""
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN); touch(); sleep(600)"
 NEVER_READY = "sleep(600)"
 DIES = "print('no such setting: colour', flush=True); sys.exit(3)"
@@ -77,7 +77,7 @@ with home.locked(), Signals().installed() as signals:
 
 
 class FakeEngine:
-    """The running supervisor, and what can be seen of it."""
+    """A running supervisor, and its visible state."""
 
     def __init__(self, home: Path, process: subprocess.Popen[str]) -> None:
         self.home = Home(home)
@@ -107,20 +107,20 @@ class FakeEngine:
         wait_until(lambda: (known := state.read(self.home.state_file)) is not None and known.ready)
 
     def wait_for_line(self, start: str) -> None:
-        """Reads what was reported up to a line that starts so."""
+        """Read reports up to a line with this start."""
         assert self.process.stdout is not None
         while not self.process.stdout.readline().startswith(start):
-            assert self.process.poll() is None, f"ended without saying {start!r}"
+            assert self.process.poll() is None, f"ended without the line {start!r}"
 
     def wait_for_line_with(self, text: str) -> str:
-        """Reads what was reported up to a line that has this in it; that line."""
+        """Read reports up to a line with this text; returns the line."""
         assert self.process.stdout is not None
         while text not in (line := self.process.stdout.readline()):
-            assert self.process.poll() is None, f"ended without saying {text!r}"
+            assert self.process.poll() is None, f"ended without the line {text!r}"
         return line
 
     def end(self, number: int) -> tuple[int, list[str], float]:
-        """Sends a signal; gives the exit code, the lines reported, and how long it took in seconds."""
+        """Send a signal; returns the exit code, the reported lines, and the time in seconds."""
         began = time.monotonic()
         self.process.send_signal(number)
         output, _ = self.process.communicate(timeout=300)
@@ -129,7 +129,7 @@ class FakeEngine:
 
 @contextmanager
 def fake_engine(home: Path, parts: Sequence[tuple[str, str] | FullPart], **settings: object) -> Iterator[FakeEngine]:
-    """Runs a supervisor over (name, program), or full parts."""
+    """Run a supervisor over (name, program), or full parts."""
     full = [(*part, [], 0.97)[:4] if len(part) == 2 else part for part in parts]
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(_RUNNER), str(home), json.dumps(full), json.dumps(settings)],
@@ -145,7 +145,7 @@ def fake_engine(home: Path, parts: Sequence[tuple[str, str] | FullPart], **setti
 
 pytestmark = pytest.mark.slow
 
-# Enough for a machine on which a beat comes ten times later than it should.
+# Enough for a machine with heartbeats ten times later than usual.
 HANG_S = 4.0
 
 
@@ -154,15 +154,15 @@ def stop(pid: int) -> None:
     wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
 
 
-def test_a_killed_part_is_started_again_and_its_state_written_once_it_can_be(tmp_path: Path) -> None:
-    # The second part dies if it is started before the first one is ready.
+def test_a_killed_part_is_restarted_and_its_state_is_written(tmp_path: Path) -> None:
+    # The second part exits if it is started before the first one is ready.
     second = "Path('a.ready').exists() or sys.exit(1); touch(); sleep(600)"
     parts = [("b", second, ["a"], 0.9), ("a", f"sleep(0.5); {WITH_CHILD}", [], 0.9)]
     with fake_engine(tmp_path, parts, restart_first_s=0.1) as engine:
         engine.wait_ready()
         before, other = engine.pid("a"), engine.pid("b")
         [child] = psutil.Process(before).children()
-        # Where the supervisor's main thread makes its draft.
+        # The path of the supervisor's temporary state file.
         in_the_way = engine.home.state_file.with_name(f".state.json.{os.uname().nodename}.{engine.process.pid}")
         in_the_way.mkdir()
         os.kill(before, signal.SIGKILL)
@@ -171,17 +171,17 @@ def test_a_killed_part_is_started_again_and_its_state_written_once_it_can_be(tmp
         in_the_way.rmdir()
         engine.wait_for("a", PartState.READY, restarts=1)
         assert engine.pid("a") != before
-        assert gone(child.pid), "it is killed before its part starts again"
+        assert gone(child.pid), "killed before its part is restarted"
         assert engine.status().parts["a"].last_exit == "was killed by SIGKILL"
         assert (engine.pid("b"), engine.status().parts["b"].restarts) == (other, 0)
         os.kill(engine.pid("a"), signal.SIGKILL)
         engine.wait_for("a", PartState.READY, restarts=2)
         _, lines, _ = engine.end(signal.SIGINT)
     assert any(line.startswith("a: was killed by SIGKILL") and "restart 2 in 0.2 s" in line for line in lines)
-    assert not [line for line in lines if "cannot be written" in line], "it is reported once"
+    assert not [line for line in lines if "cannot be written" in line], "reported once"
 
 
-def test_a_part_that_never_starts_ends_the_start_with_its_output(tmp_path: Path) -> None:
+def test_the_start_fails_with_the_output_of_a_part(tmp_path: Path) -> None:
     with fake_engine(tmp_path, [("good", SLEEP), ("bad", DIES)], restart_first_s=0.05) as engine:
         output, _ = engine.process.communicate(timeout=60)
     assert engine.process.returncode == 1
@@ -192,7 +192,7 @@ def test_a_part_that_never_starts_ends_the_start_with_its_output(tmp_path: Path)
     assert "colour" in found.problem
 
 
-def test_parts_stop_in_order_or_are_killed_at_their_share_of_the_deadline(tmp_path: Path) -> None:
+def test_parts_stop_in_order_or_are_killed_at_their_deadline(tmp_path: Path) -> None:
     shares = {"last": (SLOW_TO_STOP, 0.97), "first": (SLOW_TO_STOP, 0.2), "b": (DEAF, 0.6), "a": (DEAF, 0.4)}
     parts = [(name, code, list[str](), share) for name, (code, share) in shares.items()]
     with fake_engine(tmp_path, parts, stop_timeout_s=4) as engine:
@@ -210,7 +210,7 @@ def test_parts_stop_in_order_or_are_killed_at_their_share_of_the_deadline(tmp_pa
     assert all(gone(pid) for pid in pids)
 
 
-def test_a_second_signal_forces_also_while_it_starts(tmp_path: Path) -> None:
+def test_a_second_signal_kills_also_during_the_start(tmp_path: Path) -> None:
     with fake_engine(tmp_path, [("a", DEAF), ("b", NEVER_READY)], stop_timeout_s=3_000) as engine:
         engine.wait_for("a", PartState.READY)
         pids = [engine.pid("a"), engine.pid("b")]
@@ -232,7 +232,7 @@ def test_a_killed_supervisor_leaves_no_child(tmp_path: Path) -> None:
         assert engine.home.owner() is None
 
 
-def test_a_stopped_part_is_started_again_and_down_waits_for_no_stopped_process(tmp_path: Path) -> None:
+def test_a_suspended_part_is_restarted_and_does_not_delay_down(tmp_path: Path) -> None:
     parts = [("a", BEATS), ("b", BEATS), ("c", SLEEP)]
     with fake_engine(tmp_path, parts, hang_timeout_s=HANG_S, restart_first_s=0.1) as engine:
         engine.wait_ready()
@@ -255,5 +255,5 @@ def test_a_stopped_part_is_started_again_and_down_waits_for_no_stopped_process(t
             stop(pid)
         assert commands.down(tmp_path, lambda _line: None)
         assert all(gone(pid) for pid in pids)
-        assert engine.process.wait(120) == 0, "it went on, and stopped in order"
+        assert engine.process.wait(120) == 0, "resumed, and stopped in order"
         assert {one.state for one in engine.status().parts.values()} == {PartState.STOPPED}

@@ -58,7 +58,7 @@ def most_files() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
 
 
-def test_the_command_raises_its_limit_of_files_and_names_a_wrong_setting(
+def test_the_command_raises_its_limit_of_open_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], most_files: int
 ) -> None:
     config = tmp_path / "arborcast.toml"
@@ -72,7 +72,7 @@ def test_a_flood_of_connections_to_an_administrator_fills_no_log(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, most_files: int
 ) -> None:
     async def run(_: argparse.Namespace) -> int:
-        # Without a free file, asyncio's own loop logs a traceback for each connection that waits.
+        # Without a free descriptor, asyncio's own loop logs a traceback for each queued connection.
         assert isinstance(asyncio.get_running_loop(), uvloop.Loop)
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most_files, most_files)
         return 3
@@ -103,7 +103,7 @@ def test_without_the_published_schemas_no_wsdl_is_served(
         ({"library": ""}, r"pip install 'arborcast\[mqtt\]'"),
     ],
 )
-def test_wrong_settings_of_the_mqtt_bridge(
+def test_invalid_settings_of_the_mqtt_bridge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, str | bool], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -154,8 +154,8 @@ def publish(metrics: WorkerMetrics, until: Callable[[], bool], obstacle: Callabl
     asyncio.run(run())
 
 
-def test_metrics_are_read_by_the_thread_that_counts_and_a_mark_says_ready(share: Share) -> None:
-    # In another one, what is read may change in the middle.
+def test_metrics_are_read_by_the_counting_thread(share: Share) -> None:
+    # In another thread, the values may change during the read.
     readers: list[int] = []
 
     def read() -> float:
@@ -178,7 +178,7 @@ def test_metrics_are_read_by_the_thread_that_counts_and_a_mark_says_ready(share:
     assert not mark.exists()
 
 
-def test_publishing_fails_with_a_broken_figure_and_ends_with_the_folder(share: Share) -> None:
+def test_publishing_ends_at_a_broken_metric_or_without_a_folder(share: Share) -> None:
     def broken() -> float:
         raise RuntimeError("dictionary changed size during iteration")
 
@@ -190,7 +190,7 @@ def test_publishing_fails_with_a_broken_figure_and_ends_with_the_folder(share: S
     publish(WorkerMetrics(share), lambda: False)
 
 
-def test_a_full_disk_is_waited_for(
+def test_publishing_continues_after_a_full_disk(
     share: Share, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(workers, "_PUBLISH_S", 0.0)
@@ -237,7 +237,7 @@ def test_the_shared_memory_has_no_holes(monkeypatch: pytest.MonkeyPatch) -> None
     assert status.st_blocks * 512 >= status.st_size
 
 
-def test_a_worker_that_hangs_is_killed_on_a_full_disk_too(
+def test_a_hanging_worker_is_killed_also_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object, **__: object) -> Stamp:
@@ -253,7 +253,7 @@ def test_a_worker_that_hangs_is_killed_on_a_full_disk_too(
     assert "worker 0 has made no progress" in caplog.text
 
 
-def test_without_space_for_the_shared_memory_the_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_full_shared_memory_names_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("this system has no /dev/full")

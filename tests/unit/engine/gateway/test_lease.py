@@ -27,7 +27,7 @@ class Group:
         self.read[name] = len(self.log)
 
     def look(self, name: str) -> None:
-        """What a process does again and again: read to the end, append, read that too."""
+        """A look of a process: read to the end, append, read the record."""
         self.follow(name)
         record = self.candidates[name].next(self.now)
         if record is not None:
@@ -42,11 +42,11 @@ def test_a_lease_is_taken_kept_and_lost_in_time() -> None:
     group = Group("a", "b")
     for name in ("a", "b", "b"):
         group.look(name)
-    assert [each.term for each in group.log] == [1, 0], "the other shows itself once, and claims nothing"
+    assert [each.term for each in group.log] == [1, 0], "the other appends one record, and claims nothing"
     twice = LeaseRecord(kind="claim", holder="b", term=1)
     group.candidates["a"].apply(twice, 0.0)
     assert group.holders() == ["a"], "the first claim of a term counts"
-    while not group.candidates["b"].mine and group.now < 20:  # a is dead: it neither reads nor writes
+    while not group.candidates["b"].mine and group.now < 20:  # a neither reads nor writes
         group.now += RENEW_S
         group.look("b")
     assert HOLD_S < LEASE_S < group.now < 10
@@ -55,7 +55,7 @@ def test_a_lease_is_taken_kept_and_lost_in_time() -> None:
     group.log.append(late)
     for name in ("a", "b"):
         group.follow(name)
-    assert group.holders() == ["b"], "a renewal of a past term is nothing"
+    assert group.holders() == ["b"], "a renewal of a past term has no effect"
 
 
 def test_a_restarted_process_has_its_own_lease_at_once() -> None:
@@ -70,19 +70,19 @@ def test_a_restarted_process_has_its_own_lease_at_once() -> None:
     assert group.candidates[again].term == 2
 
 
-def test_a_candidate_without_the_first_claim_finds_the_holder_by_its_renewal() -> None:
+def test_a_renewal_names_the_holder_without_the_first_claim() -> None:
     late = Lease("c")
     late.apply(LeaseRecord(kind="claim", holder="b", term=7), 0.0)  # the first claim is no longer in the log
     late.apply(LeaseRecord(kind="renewal", holder="a", term=7), 1.0)
     assert late.holder == "a"
-    assert late.next(2.0) == LeaseRecord(kind="claim", holder="c", term=0), "it takes nothing from the holder"
+    assert late.next(2.0) == LeaseRecord(kind="claim", holder="c", term=0), "it does not claim the holder's term"
 
 
 Steps = st.tuples(st.sampled_from("abc"), st.sampled_from(["look", "follow", "stale", "wait", "long"]))
 
 
 @given(st.lists(Steps, max_size=60))
-def test_never_two_who_have_read_everything_and_soon_one(steps: list[tuple[str, str]]) -> None:
+def test_never_two_up_to_date_holders_and_soon_one(steps: list[tuple[str, str]]) -> None:
     group = Group("a", "b", "c")
     for name, step in steps:
         match step:
@@ -90,7 +90,7 @@ def test_never_two_who_have_read_everything_and_soon_one(steps: list[tuple[str, 
                 group.look(name)
             case "follow":
                 group.follow(name)
-            case "stale":  # it appends without having read what is new
+            case "stale":  # it appends without reading new records
                 group.log += filter(None, [group.candidates[name].next(group.now)])
             case _:
                 group.now += RENEW_S if step == "wait" else LEASE_S + 1
@@ -112,11 +112,11 @@ def test_never_two_who_have_read_everything_and_soon_one(steps: list[tuple[str, 
 
 
 Step = tuple[str, float]
-"""A look of this gateway, or for the empty name so many seconds."""
+"""A look of this gateway, or, for the empty name, a wait of this many seconds."""
 
 
 class Gateways:
-    """Gateways on one lease log. Between any two steps of one, the others take steps of theirs."""
+    """Gateways on one lease log. Between any two steps of one, other gateways take steps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, names: Sequence[str], steps: Sequence[Step]) -> None:
         self.now = 1000.0
@@ -135,7 +135,7 @@ class Gateways:
             monkeypatch.setattr(keeper._log, "_writer", LogAppender(self))
 
     def run(self, *steps: Step) -> None:
-        """These steps, one after the other."""
+        """Run these steps, one after the other."""
         for each in steps:
             self.steps.append(each)
             self.step()
@@ -163,7 +163,7 @@ class Gateways:
     def check(self) -> None:
         for name in self.sole():
             answering = [other for other, positions in self.positions.items() if positions.shown and other != name]
-            assert not answering, f"{name} takes no account of {answering}"
+            assert not answering, f"{name} does not wait for {answering}"
 
 
 class LogReader:
@@ -189,7 +189,7 @@ class LogAppender:
 
 
 def test_the_sole_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until another shows itself, which has to wait for a lease's time when the first has ended."""
+    """Until another one appends a record, which has to wait for a lease's time after the end of the first."""
     world = Gateways(monkeypatch, ("a", "b"), ())
     found = []
     for look in (("a", RENEW_S), ("a", RENEW_S), ("b", 0.0), ("a", RENEW_S), ("b", 0.0)):
@@ -211,10 +211,10 @@ def test_the_sole_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("looks", [1, 2])
 @pytest.mark.parametrize("before", range(4))
-def test_another_gateway_may_look_at_each_moment_of_a_look(
+def test_another_gateway_may_look_during_each_step_of_a_look(
     monkeypatch: pytest.MonkeyPatch, looks: int, before: int
 ) -> None:
-    """Before the log's end is answered, before and behind the append, and before it is read back."""
+    """Before the log's end is read, before and behind the append, and before the record is read."""
     nothing = ("", 0.0)
     for first in ([], [("b", 0.0)]):
         world = Gateways(monkeypatch, ("a", "b"), ())

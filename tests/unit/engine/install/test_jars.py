@@ -1,4 +1,4 @@
-"""Fetching jars: with a `java` that plays Ivy, so that every outcome can be had without a network."""
+"""Downloads of jars, with a `java` that simulates Ivy, for all outcomes without a network."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def report() -> list[str]:
 
 
 class PlayedIvy:
-    """A `java` executable that copies prepared jars to where Ivy was told to retrieve them."""
+    """A `java` executable that copies prepared jars to Ivy's retrieve path."""
 
     def __init__(self, folder: Path) -> None:
         self.jars = folder / "repository"
@@ -76,7 +76,7 @@ def entries(cache: Path) -> set[str]:
     return {path.name for path in (cache / "jars").iterdir() if path.name != ".lock"}
 
 
-def test_sets_are_fetched_apart_once_and_mended(cache: Path, played: PlayedIvy, report: list[str]) -> None:
+def test_sets_are_fetched_separately_once_and_repaired(cache: Path, played: PlayedIvy, report: list[str]) -> None:
     told: list[tuple[str, int, int]] = []
     jars.fetch(
         played.java, report.append, cache, progress=lambda what, done=0, total=0: told.append((what, done, total))
@@ -87,7 +87,7 @@ def test_sets_are_fetched_apart_once_and_mended(cache: Path, played: PlayedIvy, 
     assert any("broker set complete, 2 jars" in line for line in report)
     asked = played.asked
     jars.fetch(played.java, report.append, cache)
-    assert played.asked == asked, "Java is not started for what is there"
+    assert played.asked == asked, "Java is not started for existing sets"
     jars.jar_paths("spark", cache)[0].write_bytes(b"rotten")
     with pytest.raises(JarError, match="is not the pinned one"):
         jars.jar_paths("spark", cache)
@@ -115,11 +115,11 @@ def test_a_set_with_a_wrong_jar_is_refused_as_a_whole(
     with pytest.raises(JarError, match=why):
         jars.fetch(played.java, report.append, cache)
     assert len(entries(cache)) == kept
-    # The next fetch downloads again: Ivy would hand out the same file from its own cache.
+    # The next fetch downloads again: Ivy would return the same file from its cache.
     assert not (cache / "ivy").exists()
 
 
-def test_offline_and_on_a_full_disk_nothing_is_half_written(
+def test_no_partial_set_offline_or_on_a_full_disk(
     cache: Path, played: PlayedIvy, report: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played.says(
@@ -145,7 +145,7 @@ def test_offline_and_on_a_full_disk_nothing_is_half_written(
     assert played.asked == asked
 
 
-def test_ctrl_c_in_the_middle_leaves_nothing_half_written(cache: Path, played: PlayedIvy, report: list[str]) -> None:
+def test_no_partial_set_after_ctrl_c(cache: Path, played: PlayedIvy, report: list[str]) -> None:
     def interrupted(what: str, done: int = 0, total: int = 0) -> None:
         if what == "downloading the broker jars":
             raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Which Java is taken, with scripts that say they are one."""
+"""The choice of Java, with scripts that print a version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ V25 = 'openjdk version "25-ea" 2025-09-16'
 
 @pytest.fixture(autouse=True)
 def _no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These machines have no Java but the ones that a test makes."""
+    """Machines without any Java except the ones that a test creates."""
     monkeypatch.setattr("arborcast.engine.install.java.importlib.util.find_spec", lambda _name: None)
 
 
@@ -43,7 +43,7 @@ def make_java(home: Path, says: str, code: int = 0) -> Path:
         ("Unable to locate a Java Runtime.", None),
     ],
 )
-def test_reads_versions(said: str, version: str | None) -> None:
+def test_versions_are_parsed(said: str, version: str | None) -> None:
     assert parse_version(said) == version
 
 
@@ -51,7 +51,7 @@ def test_the_choice_of_a_java(tmp_path: Path) -> None:
     newest, tested = make_java(tmp_path / "jdk25", V25), make_java(tmp_path / "jdk21", V21)
     old, good = make_java(tmp_path / "old", V11), make_java(tmp_path / "jvm" / "good", V17)
     environ = {"JAVA_HOME": str(newest), "PATH": str(tested / "bin")}
-    assert find_java(environ, places=()).home == tested, "a tested release goes before a newer one"
+    assert find_java(environ, places=()).home == tested, "a tested release is preferred to a newer one"
     found = find_java({"JAVA_HOME": str(newest)}, places=())
     assert (found.home, found.feature, found.found) == (newest, 25, "JAVA_HOME")
     assert find_java({"PATH": str(old / "bin")}, places=(f"{tmp_path}/jvm/*",)).home == good
@@ -59,7 +59,7 @@ def test_the_choice_of_a_java(tmp_path: Path) -> None:
         assert find_java({"ARBORCAST_JAVA": str(chosen), "JAVA_HOME": str(good)}, places=()).home == newest
 
 
-def test_a_java_that_cannot_be_used_is_named_and_not_replaced(tmp_path: Path) -> None:
+def test_an_unusable_java_is_an_error_and_not_replaced(tmp_path: Path) -> None:
     home, good, old = make_java(tmp_path / "11", V11), make_java(tmp_path / "17", V17), make_java(tmp_path / "8", V8)
     with pytest.raises(JavaTooOld) as caught:
         find_java({"PATH": str(home / "bin")}, places=())
@@ -70,7 +70,7 @@ def test_a_java_that_cannot_be_used_is_named_and_not_replaced(tmp_path: Path) ->
         find_java({"ARBORCAST_JAVA": str(old), "JAVA_HOME": str(good)}, places=())
     with pytest.raises(JavaNotFound, match=r"ARBORCAST_JAVA = .*nowhere"):
         find_java({"ARBORCAST_JAVA": str(tmp_path / "nowhere"), "JAVA_HOME": str(good)}, places=())
-    stub = make_java(tmp_path / "stub", "Unable to locate a Java Runtime.", code=1)  # what macOS has
+    stub = make_java(tmp_path / "stub", "Unable to locate a Java Runtime.", code=1)  # as on macOS
     with pytest.raises(JavaNotFound) as missing:
         find_java({"PATH": str(stub / "bin"), "JAVA_HOME": str(tmp_path / "nothing")}, places=())
     assert "make setup JAVA=wheel" in str(missing.value)

@@ -1,4 +1,4 @@
-"""The distributions: one top-level name, no file in common, and the commit that they were built of."""
+"""The distributions: one top-level name, no file in common, and the commit of the build."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.wheels import PACKAGES, client_wheel, engine_wheel, without_o
 pytestmark = pytest.mark.slow
 
 
-def test_the_wheels_share_no_file_and_work_beside_packages_with_names_of_their_folders(tmp_path: Path) -> None:
+def test_the_wheels_share_no_file_and_only_the_top_level_name(tmp_path: Path) -> None:
     wheels = [client_wheel(tmp_path), engine_wheel(tmp_path)]
     client, engine = (set(zipfile.ZipFile(wheel).namelist()) for wheel in wheels)
     assert not client & engine
@@ -68,7 +68,7 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_command_says_all_versions_and_imports_none_of_it() -> None:
+def test_the_command_prints_all_versions_without_imports() -> None:
     code = (
         "import sys; from arborcast.cli import app; app(standalone_mode=False);"
         "print(*sorted({'pyspark', 'delta', 'kafka', 'deltalake'} & sys.modules.keys()))"
@@ -83,7 +83,7 @@ def test_the_command_says_all_versions_and_imports_none_of_it() -> None:
     assert CliRunner().invoke(app, ["--version"]).exit_code == 0
 
 
-def test_the_commit_is_that_of_a_clone_and_of_no_repository_around_it(clone: Path) -> None:
+def test_the_commit_is_of_the_clone_not_of_an_outer_repository(clone: Path) -> None:
     at = git(clone, "rev-parse", "--short=12", "HEAD")
     assert version.commit(clone / "engine" / "install") == at
     (clone / "file").write_text("2")
@@ -94,7 +94,7 @@ def test_the_commit_is_that_of_a_clone_and_of_no_repository_around_it(clone: Pat
 
 
 def test_a_source_archive_has_its_commit(tmp_path: Path) -> None:
-    """A wheel is made of it elsewhere, where there is no git."""
+    """A wheel is built from it elsewhere, without git."""
     source = tmp_path / "source"
     for name in (*PACKAGES, "src"):
         shutil.copytree(ROOT / name, source / name, symlinks=True)
@@ -103,7 +103,7 @@ def test_a_source_archive_has_its_commit(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "setup.py", "-q", "sdist", "--dist-dir", str(tmp_path / "dist")]
     environment = {"PATH": "/usr/bin:/bin", "SOURCE_COMMIT": "0123456789ab"}
     subprocess.run(command, cwd=source, env=environment, check=True, capture_output=True)
-    assert version.commit(source / "engine" / "install") == "unknown", "the source stays as it is"
+    assert version.commit(source / "engine" / "install") == "unknown", "the source is unchanged"
     (made,) = (tmp_path / "dist").iterdir()
     shutil.unpack_archive(made, tmp_path / "made", "gztar")
     (file,) = (tmp_path / "made").rglob("engine/install/commit.txt")

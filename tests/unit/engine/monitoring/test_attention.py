@@ -1,4 +1,4 @@
-"""What needs attention, from samples and endpoints; alert rules and a dashboard over metrics that exist."""
+"""Concerns from samples and endpoints; alert rules and a dashboard with existing metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RULES: dict[str, str] = {each["alert"]: each["expr"] for each in ALERTS["rules"]
 
 
 def last_as(**changes: Any) -> list[MetricsSample]:
-    """Samples of which the last is another one."""
+    """Samples with this last one."""
     return [*HEALTHY[:-1], msgspec.structs.replace(HEALTHY[-1], **changes)]
 
 
@@ -45,7 +45,7 @@ def endpoint(pushes: int = 10, failed: int = 10, **more: Any) -> dict[str, Any]:
 
 
 def slow(name: str, low: float, high: float) -> str:
-    """A histogram in which nine took between these seconds."""
+    """A histogram with nine values in this range."""
     return "\n".join(f'{name}_bucket{{le="{le}"}} {count}' for le, count in ((low, 0), (high, 9), ("+Inf", 9)))
 
 
@@ -99,7 +99,7 @@ METRICS = {
         "warn engine: a has 10.0 k open files",
     ),
 }
-"""For each alert rule, metrics with which it fires, and the concern that they are."""
+"""For each alert rule, metrics with which it fires, and the resulting concern."""
 
 
 @pytest.mark.parametrize("rule", METRICS)
@@ -132,10 +132,10 @@ def test_concerns_without_an_alert(view: dict[str, Any], concern: str) -> None:
 
 
 def test_figures_that_are_no_concern() -> None:
-    assert found(last_as(states={"burn 1h": 20.0, "burn 5m": 0.0, "burn 6h": 8.0, "burn 30m": 5.0})) == [], "ended"
+    assert found(last_as(states={"burn 1h": 20.0, "burn 5m": 0.0, "burn 6h": 8.0, "burn 30m": 5.0})) == [], "past"
     gap = [*HEALTHY[:5], MetricsSample(at=NOW - 35, parts={"kafka": True}), *HEALTHY[6:]]
     many = [msgspec.structs.replace(each, attempts={"dead": 2_800.0} if each.attempts else {}) for each in gap]
-    assert found(many) == [], "a sample without the job is no growth of its counters"
+    assert found(many) == [], "a sample without the job is no growth of counters"
     assert found(HEALTHY, NOW + STALE_S) == []
     (stale,) = found(HEALTHY, NOW + STALE_S + 1)
     assert stale.startswith("bad engine")
@@ -164,7 +164,7 @@ def test_tiles_have_the_level_of_their_threshold() -> None:
 
 _METRIC = r"(?:arborcast|process|jvm)_[a-z_]+"
 
-# Labels that Prometheus, several workers, or the embedded engine add to what a process shows.
+# Labels that Prometheus, several workers or the embedded engine add to a process's metrics.
 _ADDED = {"le", "job", "instance", "component", "worker"}
 
 EXPRESSIONS = {target["expr"] for panel in PANELS for target in panel.get("targets", ())} | {*RULES.values()}
@@ -172,7 +172,7 @@ DESCRIBED = [one for described in reference.catalogue().values() for one in desc
 
 
 @pytest.mark.parametrize("expression", sorted(EXPRESSIONS))
-def test_an_expression_names_metrics_and_labels_that_exist(expression: str) -> None:
+def test_expressions_have_existing_metrics_and_labels(expression: str) -> None:
     used = set(re.findall(rf"\b{_METRIC}\b", expression))
     assert used
     assert used <= reference.metric_names()
@@ -206,7 +206,7 @@ def test_names_of_metrics_have_their_unit() -> None:
         assert len({one.name for one in described}) == len(described), process
         for one in described:
             assert re.fullmatch(r"[a-z][a-z0-9_]*", one.name)
-            # Java's own are named as Prometheus' client for Java names them; those of collections are a summary.
+            # Metrics of the JVM have the names of Prometheus' client for Java; those of collections are a summary.
             ends = ("_total", "_seconds_count", "_seconds_sum") if one.name.startswith("jvm_") else ("_total",)
             assert one.kind != "counter" or one.name.endswith(ends)
             assert one.kind != "histogram" or one.name.endswith("_seconds")

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def serving(make: Callable[[], bytes] = lambda: b"up 1\n", **more: Page) -> Iterator[tuple[Endpoint, str]]:
-    """An endpoint with a page /metrics, and its address."""
+    """An endpoint with a page /metrics, and its URL."""
     pages = {"/metrics": Page("text/plain", make), **{f"/{name}": page for name, page in more.items()}}
     endpoint = Endpoint("127.0.0.1", 0, pages, "test")
     endpoint.start()
@@ -73,7 +73,7 @@ def test_pages_by_path_and_their_errors() -> None:
 def test_a_port_in_time_wait_is_free() -> None:
     with serving() as (first, _), socket.create_connection(("127.0.0.1", first.port)) as client:
         client.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        while client.recv(4096):  # to its end: the server closes first, and has the connection in TIME_WAIT
+        while client.recv(4096):  # the server closes first, and its side is in TIME_WAIT
             pass
     second = Endpoint("127.0.0.1", first.port, {}, "second")
     assert second.port == first.port
@@ -93,7 +93,7 @@ def test_a_job_whose_port_is_taken_serves_later() -> None:
     wait_until(lambda: "arborcast_" in text())
 
 
-def test_a_page_of_our_own_part_behind_tls(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_a_page_of_a_part_with_tls(endpoint: Endpoint, tmp_path: Path) -> None:
     context = make_certificates(tmp_path).server("elsewhere")
     endpoint._server.socket = context.wrap_socket(endpoint._server.socket, server_side=True)
     url = f"https://127.0.0.1:{endpoint.port}/metrics"
@@ -102,7 +102,7 @@ def test_a_page_of_our_own_part_behind_tls(endpoint: Endpoint, tmp_path: Path) -
         get(url)
 
 
-def test_web_pages_of_others_are_refused(endpoint: Endpoint) -> None:
+def test_requests_of_web_pages_are_refused(endpoint: Endpoint) -> None:
     url = f"http://localhost:{endpoint.port}/metrics"
     for headers in (
         {"Host": "evil.example:9464"},
@@ -115,7 +115,7 @@ def test_web_pages_of_others_are_refused(endpoint: Endpoint) -> None:
 
 
 def test_a_client_that_sends_single_bytes_is_cut_off(endpoint: Endpoint) -> None:
-    """Each byte comes long before a time limit of a single read would end, and the request never."""
+    """Each byte arrives within the time limit of a single read, and the request never ends."""
     with socket.create_connection(("127.0.0.1", endpoint.port), timeout=60) as slow:
         slow.settimeout(0.2)
         ended = False
@@ -129,7 +129,7 @@ def test_a_client_that_sends_single_bytes_is_cut_off(endpoint: Endpoint) -> None
 
 
 @pytest.mark.parametrize("request_line", [b"", b"GET /large HTTP/1.0\r\n\r\n"], ids=["no request", "no reading"])
-def test_held_connections_shut_no_client_out(monkeypatch: pytest.MonkeyPatch, request_line: bytes) -> None:
+def test_idle_connections_do_not_block_clients(monkeypatch: pytest.MonkeyPatch, request_line: bytes) -> None:
     monkeypatch.setattr(endpoint_module, "_MOST_CONNECTIONS", 8)
     others = threading.active_count()
     with (
@@ -143,7 +143,7 @@ def test_held_connections_shut_no_client_out(monkeypatch: pytest.MonkeyPatch, re
         assert threading.active_count() - others < 16
 
 
-def test_a_page_that_takes_long_is_made_once_at_a_time() -> None:
+def test_a_slow_page_is_made_once_at_a_time() -> None:
     at_work, most = 0, 0
     gate = threading.Event()
 

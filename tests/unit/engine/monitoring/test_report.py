@@ -25,7 +25,7 @@ def samples(count: int = 500) -> list[MetricsSample]:
     return [
         MetricsSample(
             at=1_767_225_600.0 + number * 5,
-            # Started again in the middle.
+            # Restarted in between.
             accepted=(number % 250) * 100.0,
             notices=float(number),
             waiting={"parked": 3.0, "due": 1.0},
@@ -43,18 +43,18 @@ def samples(count: int = 500) -> list[MetricsSample]:
     ]
 
 
-def test_the_page_stands_alone_with_its_figures_and_charts() -> None:
+def test_the_page_is_self_contained_with_figures_and_charts() -> None:
     text = page(EngineView(samples(), [SLOW]), "/srv/<engine>", 1_767_225_600.0, 1_767_229_200.0)
     document = html.document_fromstring(text)
     assert not document.xpath("//script | //link | //img | //iframe | //@href | //@src | //@onload")
     assert not re.search(r"url\(|@import", text)
     assert "/srv/<engine>" in document.findtext(".//h1")  # type: ignore[operator]
     tiles = {one.findtext("span"): one.findtext("b") for one in elements(document, "//div[@class='tiles']/div")}
-    # 249 steps of 100 in each of the two lives.
+    # 249 steps of 100 in each of the two runs.
     assert (tiles["notifications accepted"], tiles["longest lag"]) == ("49.8 k", "5.0 s")
     plots = elements(document, "//figure[.//*[local-name()='polyline']]")
     captions = [str(plot.xpath("normalize-space(figcaption/text())")) for plot in plots]
-    assert len({*captions}) == len(captions), "two charts have one name"
+    assert len({*captions}) == len(captions), "duplicate names of charts"
     assert {
         *("Accepted per second", "Delivery latency", "CPU (% of a core)", "Memory", "Threads", "Java classes loaded"),
         *("Heap of the Java virtual machines", "Garbage collection (share of all time)"),
@@ -64,7 +64,7 @@ def test_the_page_stands_alone_with_its_figures_and_charts() -> None:
     assert {"http://<slow>/", "timeout"} <= {*cells}
 
 
-def test_a_report_of_an_engine_that_is_down(tmp_path: Path) -> None:
+def test_a_report_of_a_stopped_engine(tmp_path: Path) -> None:
     assert "Nothing was recorded" in page(EngineView(), "x", 0, 1)
     with pytest.raises(StackError, match="no history"):
         history_for(None, tmp_path, 0)
@@ -102,7 +102,7 @@ def test_round_numbers_of_one_unit(most: float, unit: Unit, expected: str) -> No
 
 
 @given(st.floats(min_value=1e-6, max_value=1e12), st.sampled_from(["count", "rate", "seconds", "bytes", "share"]))
-def test_an_axis_holds_what_it_is_for(most: float, unit: Unit) -> None:
+def test_an_axis_includes_its_values(most: float, unit: Unit) -> None:
     ticks = linear(most, unit)
     assert [*ticks[0]] == [0, "0"]
     assert ticks[-1][0] >= most * (1 - 1e-6)

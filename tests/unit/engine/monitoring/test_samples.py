@@ -29,7 +29,7 @@ from arborcast.engine.monitoring.samples import (
 )
 
 
-def test_what_a_registry_writes_is_read_back() -> None:
+def test_metrics_of_a_registry_are_parsed() -> None:
     texts = {}
     for worker, count in (("0", 3), ("1", 4)):
         registry = Registry()
@@ -50,8 +50,8 @@ def test_what_a_registry_writes_is_read_back() -> None:
 
 
 @pytest.mark.parametrize("odd", ["\x85", "\u2028", "\x0b", "\x1c", "\r"])
-def test_a_label_cannot_make_a_line_of_its_own(odd: str) -> None:
-    """These end a line for Python's splitlines, and for nobody who reads metrics."""
+def test_a_label_cannot_make_a_line(odd: str) -> None:
+    """These end a line for Python's splitlines, but not in the format of Prometheus."""
     registry = Registry()
     registry.counter("pushes_total", "Pushes.", ("endpoint",)).add(f"http://e/{odd}pushes_total 1000 {odd}")
 
@@ -82,14 +82,14 @@ arborcast_process_threads{process="kafka"} 70
     assert sample.processes == {"kafka": ProcessFigures(1.5, 0, 70, 0)}
 
 
-def test_rates_of_counters_that_start_again_or_move_in_steps() -> None:
+def test_rates_of_counters_with_resets_or_steps() -> None:
     assert (grown(10, 15), grown(10, 3)) == (5, 3)
     samples = [MetricsSample(0, accepted=100), MetricsSample(10, accepted=150), MetricsSample(20, accepted=20)]
     assert rates(samples, "accepted") == [None, 5.0, 2.0]
     assert rates([], "accepted") == []
     both = [MetricsSample(0, attempts={"delivered": 1}), MetricsSample(2, attempts={"delivered": 5, "dead": 2})]
     assert (rates(both, "attempts"), rates(both, "attempts", "dead")) == ([None, 3.0], [None, 1.0])
-    # Outcomes are counted about every five seconds, and sampled every five: some samples see two steps, some none.
+    # Outcomes are counted about every five seconds, and sampled every five: some samples have two steps, some none.
     counted = [0, 100, 100, 300, 300, 400, 600, 600, 700, 900, 900, 1_000, 1_200, 1_200, 1_300]
     steps = [MetricsSample(at=5.0 * number, attempts={"delivered": count}) for number, count in enumerate(counted)]
     jumping = [each for each in rates(steps, "attempts", "delivered")[7:] if each is not None]
@@ -98,7 +98,7 @@ def test_rates_of_counters_that_start_again_or_move_in_steps() -> None:
     assert 16.0 < min(steady) <= max(steady) < 24.0
 
 
-def test_quantiles_of_what_came_in_between() -> None:
+def test_quantiles_of_the_growth_between_samples() -> None:
     before = ((0.01, 10.0), (0.1, 10.0), (NO_BOUND, 10.0))
     after = ((0.01, 10.0), (0.1, 110.0), (NO_BOUND, 110.0))
     between = grown_buckets(before, after)
@@ -107,13 +107,13 @@ def test_quantiles_of_what_came_in_between() -> None:
     assert quantile(((0.1, 0.0), (NO_BOUND, 5.0)), 0.99) == 0.1
     assert quantile(((0.1, 0.0), (NO_BOUND, 0.0)), 0.5) is None
     assert quantile((), 0.5) is None
-    # A job that was started again counts from nothing.
+    # The counters of a restarted job start at zero.
     assert grown_buckets(after, before) == before
     samples = [MetricsSample(0, delivery=before), MetricsSample(5, delivery=after), MetricsSample(10, delivery=after)]
     assert quantiles(samples, "delivery", 0.5) == [None, pytest.approx(0.055), None]
 
 
-def test_a_history_is_bounded_over_restarts_and_a_clock_put_back(tmp_path: Path) -> None:
+def test_a_history_is_bounded_over_restarts_and_clock_changes(tmp_path: Path) -> None:
     def add(folder: str, *moments: int) -> MetricsHistory:
         history = MetricsHistory(tmp_path / folder, keep_s=60)
         for at in moments:
@@ -128,13 +128,13 @@ def test_a_history_is_bounded_over_restarts_and_a_clock_put_back(tmp_path: Path)
     assert [sample.at for sample in read_history(tmp_path / "a", since=298)] == [298, 299]
     day = 86_400
     assert [each.at for each in add("b", day, *range(100)).recent()] == list(range(100))
-    # After a restart the time of the first sample is that of the file.
+    # After a restart the first sample's time is that of the file.
     stored = [sample.at for sample in add("b", *range(100, 200)).stored()]
     assert {*stored} <= {*range(200)}
     assert len(stored) <= 2 * 62
 
 
-def test_a_torn_line_or_a_folder_that_cannot_be_written_costs_only_itself(
+def test_a_torn_line_or_an_unwritable_folder_loses_nothing_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     MetricsHistory(tmp_path, keep_s=100).add(MetricsSample(1))
@@ -156,7 +156,7 @@ def test_a_torn_line_or_a_folder_that_cannot_be_written_costs_only_itself(
     assert [sample.at for sample in history.stored()] == [5], "the folder was deleted"
 
 
-def test_a_long_history_is_thinned_while_it_is_read(tmp_path: Path) -> None:
+def test_a_long_history_is_thinned_during_the_reading(tmp_path: Path) -> None:
     history = MetricsHistory(tmp_path, keep_s=500)
     for number in range(200):
         history.add(MetricsSample(at=float(number * 5), accepted=float(number)))
@@ -165,7 +165,7 @@ def test_a_long_history_is_thinned_while_it_is_read(tmp_path: Path) -> None:
     with current.open("ab") as stream:
         stream.write(b'{"at":996.0,"accep\n{"accepted":3,"at":997.0}\nnothing\n')
     found = read_thinned(tmp_path, 100.0, 1_100.0, 10)
-    # The last one of each hundred seconds that can be read.
+    # The last readable one of each hundred seconds.
     assert [sample.at for sample in found] == [195, 295, 395, 495, 595, 695, 795, 895, 995]
     assert [sample.accepted for sample in found][:2] == [39, 59]
     assert read_thinned(tmp_path / "nothing", 0, 1, 10) == []

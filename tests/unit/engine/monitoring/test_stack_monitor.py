@@ -65,12 +65,12 @@ def test_one_page_for_all_parts(tmp_path: Path) -> None:
     assert sample.processes["supervisor"].threads >= 1
 
 
-def test_a_part_that_hangs_is_shown_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_hanging_part_is_shown_without_a_wait(tmp_path: Path) -> None:
     silent = PartStatus(PartState.READY, 0.0, ProcessId(2**22, 0.0), 3, "did not answer", 2, time.time() - 20)
     known = EngineStatus(ME, 0.0, {}, {"gateway": silent})
 
     def fetch(url: str) -> bytes:
-        raise AssertionError("a silent part is not asked")
+        raise AssertionError("a hanging part is not scraped")
 
     monitor = StackMonitor(lambda: known, {"gateway": "http://gateway"}, MetricsHistory(tmp_path, 60), 5, fetch)
     readings = Scrape.of(monitor.reading().text)
@@ -132,7 +132,7 @@ def test_pages_of_the_history(tmp_path: Path) -> None:
     monitor = StackMonitor(lambda: status(kafka=PartState.READY), {}, history, 5)
     history.add(monitor.reading().sample)
     for name in ("recent", "history"):
-        assert len(decode_samples(monitor.pages()[f"/{name}.json"].make())) == 1, "no moment twice"
+        assert len(decode_samples(monitor.pages()[f"/{name}.json"].make())) == 1, "no time twice"
     history = MetricsHistory(tmp_path / "long", 60)
     now = time.time()
     for ago in range(100, 0, -1):
@@ -147,7 +147,7 @@ def test_pages_of_the_history(tmp_path: Path) -> None:
             page.render_query(wrong)
 
 
-# As OpenJDK 17 with -XX:+UseSerialGC has them.
+# As OpenJDK 17 with -XX:+UseSerialGC names them.
 SERIAL: Mapping[str, int | str] = {
     "java.cls.loadedClasses": 1_474,
     "java.cls.sharedLoadedClasses": 805,
@@ -192,7 +192,7 @@ def file_with(values: Mapping[str, int | str], order: str = "<", accessible: int
     return b"\xca\xfe\xc0\xc0" + head + entries
 
 
-def test_a_file_of_either_byte_order_is_read_once_it_is_filled() -> None:
+def test_a_file_of_either_byte_order_is_read_when_it_is_complete() -> None:
     for order in "<>":
         assert counters(file_with(SERIAL, order)) == SERIAL
     with pytest.raises(ValueError, match="not readable yet"):
@@ -200,7 +200,7 @@ def test_a_file_of_either_byte_order_is_read_once_it_is_filled() -> None:
 
 
 @given(st.integers(min_value=0, max_value=len(file_with(SERIAL)) - 1), st.integers(min_value=1, max_value=255))
-@example(at=1_548, flipped=1)  # the number of collectors is beyond 2**40
+@example(at=1_548, flipped=1)  # a number of collectors beyond 2**40
 def test_a_cut_or_damaged_file_is_refused_or_read(at: int, flipped: int) -> None:
     whole = file_with(SERIAL)
     for content in (whole[:at], whole[:at] + bytes([whole[at] ^ flipped]) + whole[at + 1 :]):

@@ -1,4 +1,4 @@
-"""Waits before restarts, as a table; what processes use; ports that are in use; logs."""
+"""A table of waits before restarts; resources of processes; ports in use; logs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAITS = RestartWaits(first_s=0.5, longest_s=30.0, forget_s=60.0)
 @pytest.mark.parametrize(
     ("failures", "wait"), [(1, 0.5), (2, 1.0), (3, 2.0), (6, 16.0), (7, 30.0), (8, 30.0), (10**9, 30.0)]
 )
-def test_doubles_up_to_the_longest(failures: int, wait: float) -> None:
+def test_waits_double_up_to_the_longest(failures: int, wait: float) -> None:
     managed = ManagedProcess(WAITS)
     managed.failures = failures - 1
     assert managed.died(100.0, healthy_s=1.0) == wait
@@ -33,7 +33,7 @@ def test_doubles_up_to_the_longest(failures: int, wait: float) -> None:
 
 
 @pytest.mark.parametrize(("failures", "ran", "after"), [(0, 1.0, 1), (4, 59.9, 5), (4, 60.0, 1), (4, 1e9, 1)])
-def test_a_long_healthy_run_forgives(failures: int, ran: float, after: int) -> None:
+def test_a_long_healthy_run_resets_the_wait(failures: int, ran: float, after: int) -> None:
     managed = ManagedProcess(WAITS)
     managed.failures = failures
     managed.died(0.0, ran)
@@ -41,7 +41,7 @@ def test_a_long_healthy_run_forgives(failures: int, ran: float, after: int) -> N
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is charged for its ended children")
-def test_what_ended_children_used_is_counted_where_it_is_asked_for() -> None:
+def test_resources_of_ended_children_are_counted_on_request() -> None:
     busy = "import time\nwhile time.process_time() < 0.5: pass"
     subprocess.run([sys.executable, "-c", busy], check=True)
     me = [psutil.Process()]
@@ -111,7 +111,7 @@ def test_lines_have_their_time_and_level() -> None:
     }
 
 
-def test_a_stack_trace_belongs_to_its_line_and_is_bounded() -> None:
+def test_a_stack_trace_is_part_of_its_line_and_bounded() -> None:
     found = lines(
         "2026-01-01T00:00:01.000Z error dispatch: Utils: failed",
         "java.io.IOException: No space left on device",
@@ -165,7 +165,7 @@ def test_a_line_without_an_end_is_written_in_parts(tmp_path: Path) -> None:
     assert max(map(len, found)) < 2_000_000
 
 
-def test_a_log_that_cannot_be_written_does_not_stop_the_part(tmp_path: Path) -> None:
+def test_an_unwritable_log_does_not_stop_the_part(tmp_path: Path) -> None:
     source, sink = os.pipe()
     thread = follow(source, tmp_path / "none" / "part.log", "part")
     with os.fdopen(sink, "wb") as pipe:
@@ -174,9 +174,9 @@ def test_a_log_that_cannot_be_written_does_not_stop_the_part(tmp_path: Path) -> 
     assert not thread.is_alive()
 
 
-def test_a_large_log_is_put_aside_and_two_older_ones_kept(tmp_path: Path) -> None:
+def test_a_large_log_is_rotated_and_two_older_ones_are_kept(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
-    with log.open("ab", buffering=0) as writer:  # as a part has it open
+    with log.open("ab", buffering=0) as writer:  # as opened by a part
         for number in range(5):
             assert not logfiles.rotate(log, 10)
             writer.write(b"%d%s\n" % (number, b"." * 20))
@@ -184,7 +184,7 @@ def test_a_large_log_is_put_aside_and_two_older_ones_kept(tmp_path: Path) -> Non
         writer.write(b"last\n")
     contents = {path.name: path.read_text()[0] for path in tmp_path.iterdir()}
     assert contents == {"x.log": "l", "x.log.1": "4", "x.log.2": "3"}
-    assert log.read_text() == "last\n"  # no hole where the old content was
+    assert log.read_text() == "last\n"  # no hole at its beginning
 
 
 def test_following_gives_each_complete_line_once(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_following_gives_each_complete_line_once(tmp_path: Path) -> None:
     assert follower.new_lines() == ["new"]
 
 
-def test_the_tail_shows_what_happened_and_not_where_in_java(tmp_path: Path) -> None:
+def test_the_tail_omits_java_stack_frames(tmp_path: Path) -> None:
     log = tmp_path / "log"
     frames = "".join(f"\tat org.example.Deep.call{number}(Deep.java:{number})\n" for number in range(40))
     log.write_text(f"java.lang.IllegalArgumentException: too small\n{frames}Caused by: x\n{frames}")

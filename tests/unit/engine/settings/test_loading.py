@@ -1,5 +1,5 @@
-"""Settings: precedence, origins, errors that name the mistake, the file that `arborcast init` writes, and the outbound
-policy that all settings together make."""
+"""Settings: precedence, origins, errors that name the mistake, the file of `arborcast init`, and the outbound
+policy made from all settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load(tmp_path: Path, toml: str = "", env: dict[str, str] | None = None, **kw
     return load_settings(file, environ=env or {}, **kwargs)  # type: ignore[arg-type]
 
 
-def test_the_stronger_source_wins_and_origins_say_which(tmp_path: Path) -> None:
+def test_the_source_of_higher_precedence_wins_and_is_named(tmp_path: Path) -> None:
     settings = load(
         tmp_path,
         '[gateway]\nport = 1111\nhost = "127.0.0.2"\n[kafka]\nprefix = "x."\n',
@@ -47,7 +47,7 @@ def test_home_is_relative_to_the_file_that_names_it(tmp_path: Path) -> None:
     assert load(tmp_path, 'home = "data"').home == tmp_path / "data"
     assert load(tmp_path, 'home = "data"', {"ARBORCAST_HOME": "/elsewhere"}).home == Path("/elsewhere")
     assert load(tmp_path, home=tmp_path / "given").tables.path == str(tmp_path / "given" / "tables")
-    assert not (tmp_path / "given").exists(), "reading writes nothing"
+    assert not (tmp_path / "given").exists(), "reading creates no folder"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_home_is_relative_to_the_file_that_names_it(tmp_path: Path) -> None:
         ({"ARBORCAST_KAFKA_SECURITY_PROTOCOL": "TLS"}, ["'SASL_SSL'"]),
     ],
 )
-def test_an_error_names_the_key_or_variable_and_what_is_allowed(
+def test_an_error_names_the_key_or_variable_and_allowed_values(
     tmp_path: Path, toml: str | dict[str, str], named: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -86,7 +86,7 @@ def test_an_error_names_the_key_or_variable_and_what_is_allowed(
         assert part in str(caught.value)
 
 
-def test_mistakes_are_reported_together_and_a_missing_file_is_one(tmp_path: Path) -> None:
+def test_mistakes_are_reported_together_with_missing_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, "[nosuch]\na = 1\n[gateway]\nprot = 80\nhost = 1", env={"ARBORCAST_TOPICS_FIXED": "maybe"})
     names = ("nosuch", "gateway.prot", "gateway.host", "topics.fixed")
@@ -102,7 +102,7 @@ def test_words_for_true_and_false_in_a_variable(tmp_path: Path, text: str) -> No
     assert load(tmp_path, env={"ARBORCAST_TOPICS_FIXED": text}).topics.fixed is expected
 
 
-def test_a_secret_is_never_in_an_error_or_a_repr(tmp_path: Path) -> None:
+def test_no_secret_in_errors_and_reprs(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, "[kafka]\nsasl_password = 12345")
     assert "12345" not in str(caught.value)
@@ -112,7 +112,7 @@ def test_a_secret_is_never_in_an_error_or_a_repr(tmp_path: Path) -> None:
 
 
 def test_dump_reads_back_to_the_same(tmp_path: Path) -> None:
-    assert load(tmp_path, dump(load(tmp_path))) == load(tmp_path), "the defaults are allowed"
+    assert load(tmp_path, dump(load(tmp_path))) == load(tmp_path), "the defaults are valid"
     odd = '[kafka]\nsasl_password = "quote\\" back\\\\ newline\\n del\\u007f ü"\n[tables]\ninterval_s = 2\n'
     settings = load(tmp_path, odd, home=tmp_path / "a home")
     assert load(tmp_path, dump(settings)) == settings
@@ -130,16 +130,14 @@ def test_the_schema_has_every_setting_with_its_range() -> None:
     assert definitions["gateway"]["additionalProperties"] is False
 
 
-def test_the_example_changes_nothing_with_and_without_each_number_sign(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # where the data directory is by default
+def test_the_example_has_the_defaults_also_without_comments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the default place of the data directory
     usual = load_settings(environ={})
     assert load(tmp_path, EXAMPLE) == usual
     assert load(tmp_path, re.sub(r"^#([a-z0-9_]+ = )", r"\1", EXAMPLE, flags=re.MULTILINE)) == usual
     assert re.findall(r"^\[(.*)\]$", EXAMPLE, re.MULTILINE) == list(SECTIONS)
     for above, line in pairwise(EXAMPLE.splitlines()):
-        assert not re.match(r"#[a-z0-9_]+ = ", line) or re.match(r"# \S", above), "a setting has a sentence"
+        assert not re.match(r"#[a-z0-9_]+ = ", line) or re.match(r"# \S", above), "a setting has a comment"
     most_used = {f"{section}.{name}" for section, names in configuration._MOST_USED.items() for name in names}
     assert most_used <= {each.key for each in declarations()}
 
@@ -199,12 +197,12 @@ def test_ports_of_the_engine_are_its_own(tmp_path: Path) -> None:
         assert refusal is not None, at
         assert refusal.rule == "own-port", at
     for url in ("http://127.0.0.1:8125/", "https://ldap.invalid/", "http://127.0.0.1:8210/"):
-        assert policy.check_url(url) is None, "a port of others, or a client's socket"
+        assert policy.check_url(url) is None, "a port of another program, or a client's socket"
     closed = policy_of(settings(tmp_path, zmq__enabled=False, outbound__scope="loopback"))
     assert closed.check_url("http://127.0.0.1:5555/") is None
     chosen = settings(tmp_path, gateway__port=0, outbound__scope="loopback")
     assert policy_of(chosen).check_url("http://127.0.0.1:41234/") is None
-    assert policy_of(chosen, 41234).check_url("http://127.0.0.1:41234/") is not None, "the system's choice"
+    assert policy_of(chosen, 41234).check_url("http://127.0.0.1:41234/") is not None, "chosen by the system"
 
 
 @pytest.mark.parametrize(
@@ -214,7 +212,7 @@ def test_ports_of_the_engine_are_its_own(tmp_path: Path) -> None:
         ({"gateway__host": "localhost"}, "loopback"),
         ({"outbound__scope": "public"}, "public"),
         ({"outbound__scope": "private"}, "private"),
-        # Strangers may come in: what is here is not for them.
+        # Networks may be allowed: the engine's ports on this machine are not.
         ({"gateway__host": "0.0.0.0"}, "public"),  # noqa: S104  # compared only
         ({"stack__broker": "external"}, "public"),
     ],

@@ -1,4 +1,4 @@
-"""Conditions: what they answer, what is refused, and that nothing accepted can take long."""
+"""Conditions: their results, refused ones, and a bounded time for every accepted one."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ HOLD = [
     *("o:customer/text() = 'Mills & Sons'", "contains(o:customer, 'Mills')", "starts-with(@state, 'op') or false()"),
     *("(//o:line)[2]/@price = 20", "o:line[o:item[. = 'bolt']]", "//*[.//o:box]"),
     "translate(@state, 'open', 'OPEN') = 'OPEN'",
-    "plain",  # no namespace is no namespace, also with a default one
-    *("/", "/.", "/self::node()", "boolean(/)"),  # the document, which is no element
-    *("'x'", "count(//o:line)", "true()"),  # as boolean() would take it
+    "plain",  # an unprefixed name has no namespace, even with a default one
+    *("/", "/.", "/self::node()", "boolean(/)"),  # the document node
+    *("'x'", "count(//o:line)", "true()"),  # converted as by boolean()
 ]
 DO_NOT_HOLD = [
     *("o:order", "o:line[@price > 100]", "//o:item[. = 'screw']", "string(@id) = string(o:line/@price)", "customer"),
@@ -47,7 +47,7 @@ DO_NOT_HOLD = [
 @pytest.mark.parametrize(
     ("text", "answer"), [*((each, True) for each in HOLD), *((each, False) for each in DO_NOT_HOLD)]
 )
-def test_answers(text: str, answer: bool) -> None:
+def test_results_of_conditions(text: str, answer: bool) -> None:
     assert holds(text) is answer
 
 
@@ -103,7 +103,7 @@ def test_a_wrong_type_in_some_documents() -> None:
         *((document, "not well-formed") for document in (b"", b"<a>", b"<a/><b/>", b"<a>" * 300 + b"</a>" * 300)),
     ],
 )
-def test_unreadable_documents_have_no_answer(document: bytes, why: str) -> None:
+def test_unreadable_documents_have_no_result(document: bytes, why: str) -> None:
     with pytest.raises(Unanswerable, match=why):
         holds("string(.)", document)
 
@@ -125,17 +125,17 @@ COSTLY = [
 _parsed = functools.cache(parse_document)
 
 
-@pytest.mark.timeout(120)  # bounded they take half a second, unbounded minutes
+@pytest.mark.timeout(120)  # half a second if bounded, minutes otherwise
 @pytest.mark.parametrize("text", COSTLY, ids=[text[:40] for text in COSTLY])
 @pytest.mark.parametrize("document", [FLAT, DEEP], ids=["flat", "deep"])
-def test_evaluation_ends_soon_or_is_not_begun(text: str, document: bytes) -> None:
+def test_evaluation_ends_soon_or_is_refused(text: str, document: bytes) -> None:
     condition = compile_condition(XPathFilter(XPATH_1, text, NAMESPACES))
     parsed = _parsed(document)
     with contextlib.suppress(Unanswerable):
         assert not condition.holds(parsed)
 
 
-def test_large_but_simple_is_answered() -> None:
+def test_a_large_simple_document_is_evaluated() -> None:
     assert not holds("//a[b = 'x']", FLAT)
     assert holds("count(//a) = 100000", FLAT)
 

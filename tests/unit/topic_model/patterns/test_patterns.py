@@ -1,6 +1,6 @@
 """Patterns against a naive reference, and the laws of their normal form.
 
-The reference computes a Full topic expression the slow way, from the table of the standard: node sets over a tree of
+The reference computes a Full topic expression naively, from the table of the standard: node sets over a tree of
 the topic and its ancestors. It shares nothing with `topic_model.patterns`. A topic is a tuple of (namespace, name); an
 expression is (root namespace, steps), each step a separator and a test: `*`, `.`, or a name with an optional namespace.
 """
@@ -112,7 +112,7 @@ def test_patterns_agree_with_the_naive_reference(
 
 
 @given(st.lists(_expressions(), min_size=1, max_size=4))
-def test_normal_form_is_a_fixed_point_whatever_the_order(alternatives: list[tuple[str, list[Step]]]) -> None:
+def test_the_normal_form_is_a_fixed_point_for_any_order(alternatives: list[tuple[str, list[Step]]]) -> None:
     texts = [_full_text(alternative) for alternative in alternatives]
     pattern = parse_normal(expressions.parse("|".join(texts), expressions.FULL, PREFIXES).normal)
     assert parse_normal(pattern.normal) == pattern
@@ -144,13 +144,13 @@ def test_normal_forms(written: str, normal: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{urn:t}", "{}", ".", "{urn:t}.", "/a", "a//", "tns:a", "{urn:t", "a/{x}*", "xpath:{}", "{urn:t}a/{}b"]
 )
-def test_what_is_no_normal_form(text: str) -> None:
+def test_texts_that_are_no_normal_form(text: str) -> None:
     with pytest.raises(ExpressionError):
         parse_normal(text)
 
 
 def test_many_wildcards_cost_no_backtracking() -> None:
-    # A matcher that tries every split of 63 levels among 16 wildcards would not come back.
+    # A matcher that tries every split of 63 levels among 16 wildcards would not end.
     pattern = parse_normal("a" + "//b" * 15 + "//c")
     assert not pattern.matches(make_path([("", "a")] + [("", "b")] * 63))
     assert pattern.matches(make_path([("", "a")] + [("", "b")] * 62 + [("", "c")]))

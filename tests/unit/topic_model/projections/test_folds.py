@@ -55,7 +55,7 @@ def test_pull_points_by_id_and_by_name() -> None:
     for order in itertools.permutations((older, newer)):
         points = folded(PullPoints(), *order)
         assert (points.get("b"), points.exists("b"), points.exists("c")) == (older, True, False)
-        assert points.named("orders") == older, "of one name the oldest counts"
+        assert points.named("orders") == older, "of equal names the oldest counts"
         folded(points, PullPointEnded("b", "destroyed", 1), Tombstone("pull:b"))
         assert (points.get("b"), points.exists("b"), points.named("orders")) == (None, False, newer)
         folded(points, msgspec.structs.replace(newer, name="other"))
@@ -136,7 +136,7 @@ def test_registrations_and_the_addresses_of_their_publishers() -> None:
     assert len(fold) == 0
 
 
-def test_registrations_that_are_due() -> None:
+def test_due_registrations() -> None:
     ends = {"over": 10, "now": 20, "later": 21, "never": None}
     made = [RegistrationRecord(registration(name, terminates_ms=at)) for name, at in ends.items()]
     assert set(folded(Registrations(), *made).due(20)) == {"over", "now"}
@@ -191,7 +191,7 @@ def test_suspensions() -> None:
     ):
         ended = folded(Suspensions(), suspended, over, over)
         assert ("s" in ended, ended.get("s"), len(ended)) == (False, None, 0)
-    assert (one.ids() is one.ids(), one.unjudged() is one.unjudged()) == (True, True), "with thousands each costs time"
+    assert (one.ids() is one.ids(), one.unjudged() is one.unjudged()) == (True, True), "cached: thousands take time"
     folded(one, SubscriptionSuspended("t", "costly", 10, 99, "conditions"))
     assert (set(one.ids()), set(one.unjudged())) == ({"s", "t"}, {"t"})
     assert folded(one, SubscriptionEnded("t", "unsubscribed", 5)).unjudged() == frozenset()
@@ -221,9 +221,9 @@ def test_notifications_that_an_erasure_covers(before_ms: int, facts: dict[str, s
     assert covering([ErasureScope("no", 0), scope], OLD) == ("e" if covered else "")
 
 
-def test_a_replay_is_covered_as_the_notification_is() -> None:
+def test_a_replay_is_covered_as_its_notification() -> None:
     assert covers(ErasureScope("e", 10_000, notification="n1"), replayed(OLD, "r1", "s1", 9_000, 5))
-    made = "0196f0a0b3c07abc8def0123456789ab"  # the time in the id is before its redrive
+    made = "0196f0a0b3c07abc8def0123456789ab"  # the id has the time before its redrive
     at_ms = int(made[:12], 16)
     assert covers(ErasureScope("e", at_ms + 1), Notification(made, TopicPath("a"), b"", at_ms + 60_000))
 

@@ -1,4 +1,4 @@
-"""The fold over the parts of messages: the same for everybody who reads the log, from wherever it begins."""
+"""The fold over the parts of messages: equal for all readers of the log, from any beginning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folded(*records: FragmentRecord, resident_bytes: int = 0) -> OpenMessages:
 
 
 @given(st.integers(1, 30), st.integers(0, 2**32), st.integers(0, 40))
-def test_complete_with_the_first_record_that_makes_it_so(count: int, seed: int, resident_bytes: int) -> None:
+def test_a_message_is_complete_with_its_last_missing_part(count: int, seed: int, resident_bytes: int) -> None:
     chance = random.Random(seed)
     numbers = [*range(count), *(chance.randrange(count) for _ in range(count))]
     chance.shuffle(numbers)
@@ -45,7 +45,7 @@ def test_complete_with_the_first_record_that_makes_it_so(count: int, seed: int, 
     assert not messages.complete
 
 
-def test_the_log_decides_between_the_last_part_and_giving_up() -> None:
+def test_the_log_orders_the_last_part_and_the_abandonment() -> None:
     two = [part(0, 3), part(1, 3)]
     given_up = folded(*two).open["", "i"].given_up("time", 5_000)
     late, in_time = folded(*two, part(2, 3), given_up), folded(*two, given_up, part(2, 3))
@@ -65,7 +65,7 @@ def test_a_fold_from_the_middle_of_the_log() -> None:
         assert ([name for _, name in messages.open], messages.complete, messages.bytes) == (["j"], {}, 1)
 
 
-def test_parts_of_one_owner_do_not_complete_those_of_another() -> None:
+def test_parts_of_one_owner_complete_no_message_of_another() -> None:
     messages = folded(part(0, 2, owner="x"), part(1, 2, owner="y"), part(0, 2, "j", owner="y"))
     assert (messages.per_owner, messages.complete) == ({"x": 1, "y": 2}, {})
 

@@ -1,4 +1,4 @@
-"""The fold over what was put into pull points and taken out of them."""
+"""The fold over messages stored in pull points and removed from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOMY = PullLimits(messages=1_000, bytes=1_000_000, resident_bytes=1_000_000)
 
 
 class Log:
-    """A store with the log that it was folded from."""
+    """A store with the log from which it was folded."""
 
     def __init__(self, limits: PullLimits = ROOMY) -> None:
         self.records: list[tuple[str, PullRecord]] = []
@@ -78,7 +78,7 @@ def test_messages_with_equal_xml_ids_are_in_different_heads() -> None:
     assert log.waiting_offsets(10) == [3, 4]
 
 
-def test_a_log_without_its_beginning_brings_back_no_fetched_message() -> None:
+def test_a_log_without_its_beginning_has_no_fetched_message() -> None:
     chance = random.Random(7)
     log = Log()
     open_claims: list[str] = []
@@ -107,7 +107,7 @@ def test_a_log_without_its_beginning_brings_back_no_fetched_message() -> None:
 
 @dataclass
 class Kept:
-    """A message of the model, where it is, and whether its element is in memory."""
+    """A message of the model, its position, and whether its element is in memory."""
 
     point: str
     offset: int
@@ -210,18 +210,18 @@ def test_status_of_a_pull_point() -> None:
     log.append(Settled("one"))
     log.append(Claimed(f"{ERASED}1", 0, 9, 2_000))
     log.append(Settled(f"{ERASED}1"))
-    assert log.store.status("p", 400) == PullPointStatus(0, 0, 0, 0, 600), "the last fetch, also when it is empty"
+    assert log.store.status("p", 400) == PullPointStatus(0, 0, 0, 0, 600), "the last fetch, even an empty one"
     log.store.forget("p")
     assert log.store.status("p", 400) == PullPointStatus(0, 0, 0, 0, 0)
 
 
-def test_beyond_the_total_the_longest_queue_loses_its_oldest() -> None:
+def test_beyond_the_limit_the_longest_queue_loses_its_oldest() -> None:
     log = Log(PullLimits(messages=1_000, bytes=1_000_000, resident_bytes=0, total=100))
     log.put("<a/>", pull_point="small")
     log.put(*["<b/>"] * 99)
     log.append(Claimed("c", 1, 10, 1_000))
     log.put("<c/>", pull_point="small")
-    assert (log.store.waiting("p"), log.store.waiting("small")) == (80, 2), "a tenth at once; claimed ones count"
+    assert (log.store.waiting("p"), log.store.waiting("small")) == (80, 2), "a tenth at once, with claimed ones"
     log.append(Settled("c"))
     log.put(*["<d/>"] * 18, pull_point="small")
     assert (log.store.waiting("p"), log.store.dropped) == (80, 9), "settled ones do not count"
@@ -229,7 +229,7 @@ def test_beyond_the_total_the_longest_queue_loses_its_oldest() -> None:
     log.store.forget("small")
     log.put(*["<e/>"] * 20, pull_point="other")
     log.put(*["<f/>"] * 2, pull_point="other")
-    assert (log.store.waiting("other"), log.store.total) == (19, 19), "only those that wait can be dropped"
+    assert (log.store.waiting("other"), log.store.total) == (19, 19), "only waiting ones can be dropped"
 
 
 def test_one_search_shortens_several_of_many_short_queues() -> None:

@@ -1,4 +1,4 @@
-"""Ciphertexts exchanged in records of their own, beside concurrent changes of the subscriptions."""
+"""Ciphertexts exchanged in separate records, with concurrent changes of the subscriptions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def subscription(name: str = "s", protection: Protection | None = None) -> Subsc
 
 
 def protected(name: str = "s", keys: KeyRing = OLD) -> Subscription:
-    """With two signing secrets, one of them on its way out, and credentials."""
+    """With two signing secrets, one of them expiring, and credentials."""
     context = subscription(name).sealing_context()
     secrets = (SigningSecret(keys.seal(b"1" * 24, context)), SigningSecret(keys.seal(b"2" * 24, context), 99))
     return subscription(name, Protection(secrets, keys.seal(b"Basic x", context), "plant"))
@@ -74,7 +74,7 @@ def test_secrets_open_with_the_new_key_alone() -> None:
     assert after.protection is not None
     assert [each.until_ms for each in after.protection.secrets] == [None, 99]
     assert msgspec.structs.replace(after, protection=before.protection) == before
-    assert resealed(after, BOTH, table.resealings.unreplaced("s")) is None, "there is nothing left to do"
+    assert resealed(after, BOTH, table.resealings.unreplaced("s")) is None, "nothing left to exchange"
     with pytest.raises(SecretError):
         resealed(before, NEW, {})
 
@@ -90,12 +90,12 @@ def test_a_concurrent_change_with_old_secrets_is_exchanged_too() -> None:
 
 
 @pytest.mark.parametrize("end", [SubscriptionEnded("s", "unsubscribed", 1), Tombstone(subscription_key("s"))], ids=repr)
-def test_an_ended_subscription_does_not_come_back(end: ControlRecord) -> None:
+def test_an_ended_subscription_stays_ended(end: ControlRecord) -> None:
     before = SubscriptionRecord(protected())
     record = exchange(fold(before))
     assert list(fold(before, end, record).subscriptions()) == []
     table = fold(before, record, end)
-    assert (list(table.subscriptions()), len(table.resealings)) == ([], 0), "and nothing of it stays in memory"
+    assert (list(table.subscriptions()), len(table.resealings)) == ([], 0), "nothing of it in memory"
 
 
 def test_a_second_exchange_before_the_subscription_is_written() -> None:
@@ -110,12 +110,12 @@ def test_a_second_exchange_before_the_subscription_is_written() -> None:
     late = SubscriptionRecord(the_one(fold(before, first)))
     for records in ([first, second], [second], [second, late]):
         assert opened(the_one(fold(before, *records)), only_third) == opened(made, OLD)
-    # Once it is written with the newest, the secrets before are not carried on.
+    # After a record with the newest secrets, earlier ones are dropped.
     table = fold(before, second, SubscriptionRecord(the_one(fold(before, second))))
     assert len(exchange(table, KeyRing({"fourth": b"f" * 32, "third": b"t" * 32})).sealed) == 3
 
 
-def test_an_exchange_taken_back_and_protection_given_up() -> None:
+def test_a_reverted_exchange_and_removed_protection() -> None:
     before = protected()
     table = fold(SubscriptionRecord(before))
     record, undone = exchange(table), Tombstone(resealing_key("s"))
@@ -128,7 +128,7 @@ def test_an_exchange_taken_back_and_protection_given_up() -> None:
     assert the_one(fold(SubscriptionRecord(before), record, SubscriptionRecord(subscription()))).protection is None
 
 
-def test_a_plan_leaves_secrets_that_cannot_be_opened() -> None:
+def test_a_plan_excludes_secrets_that_cannot_be_opened() -> None:
     strange = protected("strange", KeyRing({"lost": b"l" * 32}))
     moved = msgspec.structs.replace(protected("moved"), consumer=EndpointReference("http://evil/"))
     known = map(SubscriptionRecord, (protected(), strange, moved, protected("done", NEW), subscription("plain")))

@@ -1,4 +1,4 @@
-"""Control records are read as they were written, under the key of what they are about."""
+"""Control records are read as they were written, under the key of their subject."""
 
 from __future__ import annotations
 
@@ -79,6 +79,6 @@ def test_the_end_of_a_trigger_ends_its_suspension() -> None:
 
 
 @pytest.mark.parametrize(("value", "why"), [(None, "not UTF-8"), (b"broken", ".")])
-def test_keys_that_are_no_text(value: bytes | None, why: str) -> None:
+def test_keys_that_are_not_utf_8(value: bytes | None, why: str) -> None:
     with pytest.raises(InfrastructureError, match=why):
         decode(b"\xff", value)

@@ -18,7 +18,7 @@ STORED = encode(ONE)[1]
 
 
 @pytest.mark.parametrize(("value", "found"), [(STORED, ONE), *dict.fromkeys((None, b"", b"\xc1", STORED[:-1])).items()])
-def test_a_damaged_record_is_none(value: bytes | None, found: Notification | None) -> None:
+def test_a_damaged_record_is_read_as_none(value: bytes | None, found: Notification | None) -> None:
     assert notification_in(SimpleNamespace(value=value)) == found
 
 
@@ -40,7 +40,7 @@ def test_a_replay_is_another_notification_of_the_same_content() -> None:
         "sub",
         99,
     )
-    assert (again.request, again.request_size) == (b"", 1), "it is not part of a publisher's request"
+    assert (again.request, again.request_size) == (b"", 1), "not part of a publisher's request"
     assert ONE.original_id == "id"
     assert replayed(again, "r2", "sub", 100, 7).id == "id~r2"
 
@@ -57,7 +57,7 @@ def test_a_replay_is_another_notification_of_the_same_content() -> None:
         (b"no XML", ""),
     ],
 )
-def test_type_from_the_payload_element(payload: bytes, found: str) -> None:
+def test_the_type_of_a_payload_element(payload: bytes, found: str) -> None:
     assert root_type(payload) == found
     assert type_of(Notification("n", TopicPath("a"), payload, 1)) == found
     assert type_of(Notification("n", TopicPath("a"), payload, 1, type="{urn:x}said")) == "{urn:x}said"
@@ -72,7 +72,7 @@ def test_type_from_the_payload_element(payload: bytes, found: str) -> None:
         ("{}reading", "reading"),
     ],
 )
-def test_a_type_as_it_is_written(text: str, meant: str) -> None:
+def test_the_notation_of_a_type(text: str, meant: str) -> None:
     assert read_type(text, {"p": "urn:plant", None: "urn:default"}) == meant
     assert read_type("reading", {}) == "reading"
 

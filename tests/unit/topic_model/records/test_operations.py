@@ -1,4 +1,4 @@
-"""Records of operators' changes: what is recorded of control records, and how much."""
+"""Records of operators' changes: contents for each control record, and their limits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_changes_of_topics_have_their_facts_before_and_after() -> None:
     records: list[ControlRecord] = [
         TopicRecord(TopicPath("a/b"), code="1.2", prefixes="t"),
         TopicRemoved(TopicPath("c")),
-        TopicPlaces(TopicPath("a")),  # this one and the next change nothing by themselves
+        TopicPlaces(TopicPath("a")),  # this one and the next change no topic
         Tombstone(subscription_key("s1")),
     ]
     (changed, removed), more = control_changes(records, before.get)
@@ -72,7 +72,7 @@ def test_changes_of_subscriptions_have_no_secrets() -> None:
     assert ("sealed" in shown, "token" in shown) == (False, False)
 
 
-def test_the_first_of_very_many_changes_are_recorded_and_the_others_counted() -> None:
+def test_of_many_changes_the_first_are_recorded_the_rest_counted() -> None:
     records = [TopicRecord(TopicPath(f"t{number}")) for number in range(MAX_CHANGES + 5)]
     found, more = control_changes(records, lambda _: None)
     assert (len(found), more) == (MAX_CHANGES, 5)

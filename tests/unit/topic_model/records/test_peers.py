@@ -1,4 +1,4 @@
-"""Federation: which notifications go over which link, and messages between engines."""
+"""Federation: the links of a notification, and messages between engines."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ LONG = tuple(f"H/e{number}" for number in range(MAX_ENGINES))
     ("facts", "inside", "across"),
     [
         ({}, True, True),
-        ({"path": ("G/c",)}, False, True),  # c has sent it to all of this group
-        ({"path": ("H/x",)}, True, False),  # to the members of this group, and no further
+        ({"path": ("G/c",)}, False, True),  # already sent to this group by c
+        ({"path": ("H/x",)}, True, False),  # to the members of this group only
         ({"path": ("H/x", "G/c")}, False, False),
         ({"path": ("G/b", "H/x")}, False, False),
         ({"path": LONG}, False, False),
@@ -73,12 +73,12 @@ def test_links_of_a_notification(facts: dict[str, Any], inside: bool, across: bo
 def test_one_of_two_links_carries_it(facts: dict[str, Any], only: bool, without: bool) -> None:
     found = notification(**{"fast": True, **facts})
     assert (goes_over(found, ONLY), goes_over(found, WITHOUT)) == (only, without)
-    # The link without datagrams, and other groups, have all of it confirmed.
+    # The link without datagrams, and other groups, get confirmed pushes for all.
     assert goes_over(found, INSIDE) is goes_over(found, ACROSS) is (only or without)
 
 
 def test_each_engine_gets_a_notification_once() -> None:
-    """Three groups of three: each notification is flooded by the rules alone, from each engine."""
+    """Three groups of three: each notification is flooded by these rules alone, from each engine."""
     members = [f"{group}/{name}" for group in "GHI" for name in "abc"]
     for representatives in itertools.product("abc", repeat=3):
         of = dict(zip("GHI", representatives, strict=True))
@@ -158,7 +158,7 @@ def test_names_of_engines() -> None:
     texts=st.lists(st.text(max_size=600), min_size=6, max_size=6),
     path=st.lists(st.just(f"{'G' * 64}/{'n' * 64}"), max_size=MAX_ENGINES - 1),
 )
-def test_a_notification_for_datagrams_fits_into_one(payload: bytes, texts: list[str], path: list[str]) -> None:
+def test_a_notification_for_a_datagram_fits_into_it(payload: bytes, texts: list[str], path: list[str]) -> None:
     topic, *others = texts
     more: dict[str, Any] = dict(zip(("publisher", "type", "package", "prefixes", "cause"), others, strict=True))
     more |= {"path": tuple(path), "traceparent": "t" * 55, "priority": -100, "valid_until_ms": 1 << 60, "fast": True}
@@ -180,7 +180,7 @@ def test_a_notification_for_datagrams_fits_into_one(payload: bytes, texts: list[
         pytest.param(b"ACD1" + b"a" * 2_000 + b"\nb\nc\n", id="long header"),
     ],
 )
-def test_bytes_that_are_no_datagram(data: bytes) -> None:
+def test_invalid_datagrams(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"datagram|codec"):
         decode_datagram(data)
 

@@ -15,14 +15,14 @@ PROMISE = Promise("sub-1", "0123456789abcdef-7", 1_700_000_000_000, 1_700_000_60
 @given(
     st.builds(Promise, st.text(), st.text(), st.integers(0, 1 << 62), st.integers(0, 1 << 62), st.integers(1, 1_000))
 )
-def test_a_promise_comes_back_from_its_address(promise: Promise) -> None:
+def test_a_promise_is_read_from_its_address(promise: Promise) -> None:
     written = write_promise(promise, KEYS)
     assert read_promise(written, KEYS) == promise
     assert written.isascii()
-    assert not set(written) & set("/?#&+% "), "it stands in an address as it is"
+    assert not set(written) & set("/?#&+% "), "it needs no escapes in a URL"
 
 
-def test_addresses_that_are_made_up_or_changed() -> None:
+def test_forged_and_changed_addresses() -> None:
     written = write_promise(PROMISE, KEYS)
     encoded, _, mark = written.partition(".")
     other, _, _ = write_promise(PROMISE._replace(push="another"), KEYS).partition(".")
@@ -33,7 +33,7 @@ def test_addresses_that_are_made_up_or_changed() -> None:
             read_promise(text, KEYS)
 
 
-def test_addresses_of_before_the_keys_were_changed_are_known() -> None:
+def test_addresses_with_earlier_keys_are_valid() -> None:
     before = KeyRing({"old": b"o" * 32})
     assert read_promise(write_promise(PROMISE, before), KEYS) == PROMISE
     with pytest.raises(SecretError, match="not in the key file"):

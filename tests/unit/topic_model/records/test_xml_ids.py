@@ -1,4 +1,4 @@
-"""Which messages may stand in one document: libxml2, which refuses those that may not, is asked what is right."""
+"""Messages that may be in one document, with libxml2's check of unique ids as the reference."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("one", "other", "apart"), PAIRS)
-def test_equal_ids_however_written_keep_messages_apart(one: bytes, other: bytes, apart: bool) -> None:
+def test_equal_ids_in_any_notation_keep_messages_apart(one: bytes, other: bytes, apart: bool) -> None:
     assert clash(xml_ids(one), xml_ids(other)) == clash(xml_ids(other), xml_ids(one)) == apart
 
 
-def test_what_has_none_goes_with_everything() -> None:
+def test_a_message_without_ids_clashes_with_none() -> None:
     plain = xml_ids(b"<a>" + b"x" * 1_000 + b"</a>")
     assert plain is NO_IDS
     many = xml_ids(b"<a>" + b"".join(b'<b xml:id="i%d"/>' % number for number in range(100)) + b"</a>")
     assert not clash(plain, many)
-    assert clash(many, xml_ids(b'<a xml:id="other"/>')), "too many to compare: it goes with no other ids"
-    assert len(many) == 1, "and does not take the memory of a hundred"
+    assert clash(many, xml_ids(b'<a xml:id="other"/>')), "too many to compare: never with other ids"
+    assert len(many) == 1, "without the memory of a hundred"
 
 
 _LETTERS = st.sampled_from(["a", "b", "&#97;", "&#x62;", "ab"])
@@ -47,6 +47,6 @@ _OTHERS = st.sampled_from(["<e/>", "text xml:id", "<![CDATA[<e xml:id='a'/>]]>",
 
 
 @given(st.lists(st.builds("<m>{}{}{}</m>".format, _OTHERS, _ELEMENT | _OTHERS, _OTHERS), max_size=4))
-def test_what_may_stand_together_can_be_read_together(messages: list[str]) -> None:
+def test_messages_without_a_clash_are_read_in_one_document(messages: list[str]) -> None:
     if not any_clash(xml_ids(message.encode()) for message in messages):
         etree.fromstring(f"<all>{''.join(messages)}</all>")

@@ -1,4 +1,4 @@
-"""Expiry beside the obvious way: looking at all subscriptions."""
+"""Expiry compared with a scan of all subscriptions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from arborcast.topic_model.routing.expiry import Expiry
 from arborcast.topic_model.subscriptions import Subscription
 from tests.support.routing import make_subscription
 
-# Around the edges of buckets, and far apart.
+# At the edges of buckets, and far apart.
 _times = st.one_of(
     st.none(),
     st.builds(lambda minute, offset: (minute << 16) + offset, st.integers(0, 3), st.integers(-2, 2)),
@@ -19,7 +19,7 @@ _steps = st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans(), _times), m
 
 
 @given(_steps, st.lists(st.integers(0, 5 << 16), min_size=1, max_size=4))
-def test_due_against_a_look_at_all(steps: list[tuple[str, bool, int | None]], asked: list[int]) -> None:
+def test_due_subscriptions_against_a_scan(steps: list[tuple[str, bool, int | None]], asked: list[int]) -> None:
     subscriptions: dict[str, Subscription] = {}
     expiry = Expiry(subscriptions)
     for subscription_id, ends, time in steps:

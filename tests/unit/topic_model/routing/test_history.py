@@ -1,4 +1,4 @@
-"""The recipients of a notification do not depend on when it is matched."""
+"""The recipients of a notification do not depend on the time of the match."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class World:
         if topic not in self.topics:
             self.write(TopicRecord(topic))
         notification = Notification("n", topic, b"<x/>", self.now_ms, control=len(self.records))
-        # The rule in one sentence: all that are there now, receive, and match.
+        # The rule: all subscriptions that exist at the acceptance, receive, and match.
         wanted = {
             each.id
             for each in self.there.values()
@@ -116,20 +116,20 @@ class World:
         )
 
     def base(self) -> None:
-        """The job makes a new base, and forgets what is older than all that waits."""
+        """The job makes a new base, and forgets changes before the oldest waiting notification."""
         self.job.history.forget(min((each.control for each, _ in self.waiting), default=len(self.records)))
         self.checkpoint = self.job.checkpoint()
         self.snapshot = Snapshot.build(self.checkpoint)
 
     def restart(self, since: int) -> None:
-        """The job was killed, and has the log and the position of the oldest unmatched notification."""
+        """The job was killed; it has the log and the position of the oldest unmatched notification."""
         horizon = min((each.control for each, _ in self.waiting), default=0)
         self.job = table_of(*self.records, since=max(0, horizon - since))
         self.checkpoint = self.job.checkpoint()
         self.snapshot = Snapshot.build(self.checkpoint)
 
     def batch(self, most: int | None = None) -> None:
-        """Match some of what waits: on the job's own table, and as a worker does with what it is sent."""
+        """Match some waiting notifications: with the job's table, and as a worker with the sent state."""
         overlay = pickle.loads(pickle.dumps(self.checkpoint.overlay()))  # noqa: S301
         past = pickle.loads(pickle.dumps(self.job.packed_past()))  # noqa: S301
         worker = Recipients.packed(SnapshotView(self.snapshot, overlay), past)
@@ -181,7 +181,7 @@ def table_of(*records: ControlRecord, since: int = 0) -> RoutingTable:
 
 
 def who(table: RoutingTable, control: int, **more: Any) -> list[str]:
-    """Ids of the recipients of a notification; of ended subscriptions in brackets."""
+    """Ids of the recipients of a notification; ended subscriptions in brackets."""
     there, ended = table.recipients().of(Notification("n", TopicPath("a"), b"<x/>", 500, control=control, **more))
     return [*(each.id for each in there), *(f"({each.id})" for each in ended)]
 
@@ -202,22 +202,22 @@ def test_a_request_is_for_its_queue_and_for_ordinary_subscribers() -> None:
         SubscriptionEnded("server", "unsubscribed", 600),
     )
     assert who(table, control=2, queue=True) == ["s", "queue:a"]
-    assert who(table, control=2, only="server") == ["(server)"], "not for the queue: as for any subscription"
+    assert who(table, control=2, only="server") == ["(server)"], "for the subscription, not for the queue"
 
 
-def test_the_past_is_forgotten_up_to_the_oldest_that_waits() -> None:
+def test_changes_are_forgotten_up_to_the_oldest_waiting_message() -> None:
     history = History()
     for position in range(0, 100, 2):
         history.add(Change(position, "s"))
     history.forget(51)
     assert len(history) == 24
     history.add(Change(40, "s"))
-    assert len(history) == 24, "a log that is read again brings nothing back"
+    assert len(history) == 24, "a log that is read again adds no forgotten change"
     history.forget(1_000)
     assert (len(history), history.packed({}).newest) == (0, -1)
 
 
-def test_a_part_of_the_past_may_be_forgotten_at_a_time() -> None:
+def test_changes_may_be_forgotten_in_parts() -> None:
     history = History()
     for position in (1, 2, 2, 2, 3, 4, 5):
         history.add(Change(position, "s"))
@@ -234,11 +234,11 @@ def test_a_part_of_the_past_may_be_forgotten_at_a_time() -> None:
         ({}, True, 101, "belongs"),
         ({}, False, 199, "belongs"),
         ({}, False, 200, "over"),
-        ({"paused": True}, False, 150, "belongs"),  # it is kept for it
+        ({"paused": True}, False, 150, "belongs"),  # kept until it is resumed
         ({"paused": True, "pull_point": "p"}, False, 150, "paused"),
         ({"paused": True, "policy": DeliveryPolicy(reliability="timely")}, False, 150, "paused"),
     ],
 )
-def test_the_rule(changes: dict[str, Any], made_later: bool, accepted_ms: int, expected: str) -> None:
+def test_the_rule_of_recipients(changes: dict[str, Any], made_later: bool, accepted_ms: int, expected: str) -> None:
     made = msgspec.structs.replace(make_subscription("s", "a", created_ms=100, terminates_ms=200), **changes)
     assert standing(made, made_later=made_later, accepted_ms=accepted_ms) == expected

@@ -1,4 +1,4 @@
-"""Summaries of interest: never too little, never too large, and no wider than they have to be."""
+"""Summaries of interest: complete, bounded, and no wider than necessary."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _subscribed(texts: list[str]) -> list[Subscription]:
 
 @given(st.lists(subscriptions, max_size=8), paths, st.integers(1, 4))
 def test_a_summary_covers_each_subscription(found: list[Subscription], path: TopicPath, most: int) -> None:
-    """XPath selects from the topics that are there, so it may want any of them."""
+    """XPath selects from existing topics, so it may want any of them."""
     summary = summary_of(found, most)
     for each in found:
         plain = [one.normal for one in each.topics if not one.normal.startswith("xpath:")]
@@ -90,7 +90,7 @@ def test_equal_selectors_count_once() -> None:
     assert len(summary_of(_subscribed(many))) == MAX_NODES
 
 
-def test_subscriptions_that_want_nothing_from_other_engines() -> None:
+def test_subscriptions_without_interest_in_other_engines() -> None:
     link = Subscription("peer-b", make_subscription("s").consumer, form="peer", peer=Peer("G/a", "G/b"))
     server = msgspec.structs.replace(make_subscription("s2", "t"), queue=1)
     assert summary_of([link, make_subscription("s1", "a", paused=True, form="legacy"), server]) == ()

@@ -23,7 +23,7 @@ def subscription(number: int, created_ms: int = 0, paused: bool = False) -> Subs
         EndpointReference(f"http://{number}/"),
         created_ms=created_ms or number,
         paused=paused,
-        pull_point="p" if paused else "",  # one that is pushed to receives though it is paused: what comes is parked
+        pull_point="p" if paused else "",  # a paused pushed subscription still receives: messages are parked
     )
 
 
@@ -39,7 +39,7 @@ def table_of_many() -> RoutingTable:
 
 
 def new_members(before: Answer, after: Answer) -> int:
-    """How many members are in pieces that `before` does not have."""
+    """The number of members in pieces that `before` does not have."""
     assert isinstance(before, Members)
     assert isinstance(after, Members)
     known = {id(piece) for piece in before.pieces}

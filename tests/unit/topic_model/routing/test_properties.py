@@ -1,4 +1,4 @@
-"""What must hold for every history of control records."""
+"""Properties of all histories of control records."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ histories = st.lists(control_records, max_size=40)
 
 
 def compacted(history: Sequence[ControlRecord]) -> list[ControlRecord]:
-    """What log compaction may leave of a history: the last record of each key, where it was."""
+    """A possible result of log compaction: the last record of each key, at its position."""
     last = {key_of(record): at for at, record in enumerate(history)}
     return [record for at, record in enumerate(history) if last[key_of(record)] == at]
 
 
 class NaiveTable:
-    """Routing as one would explain it: all subscriptions, one after the other, asked whether they match."""
+    """Naive routing: all subscriptions, matched one after the other."""
 
     def __init__(self) -> None:
         self.subscriptions: dict[str, Subscription] = {}
@@ -57,7 +57,7 @@ class NaiveTable:
                 self.topics.remove(TopicPath(key.removeprefix("topic:")))
 
     def now(self) -> dict[str, Subscription]:
-        """All subscriptions by id, triggers with what the facts of their topics say."""
+        """All subscriptions by id, with triggers by the facts of their topics."""
         return {each.id: self._with_target(each) for each in self.subscriptions.values()}
 
     def _with_target(self, subscription: Subscription) -> Subscription:
@@ -70,11 +70,11 @@ class NaiveTable:
         return msgspec.structs.replace(subscription, trigger=msgspec.structs.replace(trigger, target=target))
 
     def who(self, path: TopicPath) -> set[str]:
-        """Ids of all that match, paused or not."""
+        """Ids of all matching subscriptions, paused or not."""
         return {each.id for each in self.subscriptions.values() if self._matches(each, path)}
 
     def match(self, path: TopicPath) -> set[str]:
-        """Ids of those that match and receive."""
+        """Ids of the matching subscriptions that receive."""
         return {found for found in self.who(path) if self.subscriptions[found].receives}
 
     def _matches(self, subscription: Subscription, path: TopicPath) -> bool:
@@ -94,7 +94,7 @@ def fold(history: list[ControlRecord], table: RoutingTable | None = None) -> Rou
 
 
 def everything(table: RoutingTable, asked: list[TopicPath]) -> list[object]:
-    """All that can be seen from outside, derived structures included."""
+    """All public results, including derived structures."""
     return [
         {path: table.match(path) for path in asked},
         {path: table.who(path) for path in asked},
@@ -113,7 +113,7 @@ def test_the_table_against_the_naive_model(history: list[ControlRecord], asked: 
         for each in (table, tight):
             each.apply(record, offset)
         model.apply(record)
-        # After every record, so that answers remembered from before have to be forgotten where they changed.
+        # After every record, so that remembered answers must be forgotten at their changes.
         now = model.now()
         answers.append({path: table.match(path) for path in asked})
         for path, answer in answers[-1].items():
@@ -155,7 +155,7 @@ def test_compaction_order_repetition_and_end(
 
 
 @given(normals)
-def test_simple_selectors_are_told_by_their_text(normal: str) -> None:
+def test_simple_selectors_are_recognized_by_their_text(normal: str) -> None:
     alternatives = parse_normal(normal).alternatives
     simple = len(alternatives) == 1 and not alternatives[0].rest
     assert is_simple(normal) == simple

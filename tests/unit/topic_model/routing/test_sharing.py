@@ -12,7 +12,7 @@ def subscription(name: str, consumer: EndpointReference, namespace: str, owner: 
 
 
 def characters_held_by(root: object) -> int:
-    """The length of all texts that an object leads to."""
+    """The total length of all texts reachable from an object."""
     found = {id(root): root}
     waiting = [root]
     while waiting:

@@ -1,4 +1,4 @@
-"""The routing table: single promises; what must hold for all histories is in test_properties."""
+"""The routing table: examples; properties of all histories are in test_properties."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def test_equal_answers_are_one_tuple() -> None:
     subscribe(table, "s1", "a//.")
     subscribe(table, "s2", "//.")
     first = table.match(TopicPath("a/b"))
-    # Siblings without a subscription of their own share one answer, however many there are.
+    # Siblings without separate subscriptions share one answer.
     assert table.match(TopicPath("a/b")) is table.match(TopicPath("a/other")) is first
 
 
-def test_no_subscription_walks_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred alternatives of many `//` over a large tree would be a hundred walks, in every gateway."""
+def test_no_subscription_traverses_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred alternatives of many `//` over a large tree would be a hundred traversals, in every gateway."""
     table = RoutingTable()
     for number in range(1_000):
         table.apply(TopicRecord(TopicPath("/".join(f"n{number >> shift & 7}" for shift in range(0, 12, 2)))))
@@ -129,7 +129,7 @@ def test_many_new_topics_are_evaluated_together(monkeypatch: pytest.MonkeyPatch)
 
 def test_steps_that_begin_otherwise_cost_nothing() -> None:
     def cost(others: int) -> int:
-        """Calls of all functions, ours and the interpreter's, for one match."""
+        """The number of function calls, also of the interpreter, for one match."""
         table = RoutingTable()
         subscribe(table, "s1", "a//c/d")
         for number in range(others):
@@ -223,7 +223,7 @@ def test_equal_subscriptions_are_found(others: int) -> None:
     assert equal("a") == "again"
 
 
-def test_remembered_answers_are_freed_bit_by_bit() -> None:
+def test_remembered_answers_are_freed_in_parts() -> None:
     table = RoutingTable()
     for number in range(3_000):
         table.match(TopicPath(f"a/t{number}"))

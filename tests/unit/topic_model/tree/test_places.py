@@ -1,4 +1,4 @@
-"""Codes from places: unique, and kept."""
+"""Codes from places: unique, and stable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ A, URGENT = TopicPath("a"), TopicPolicy(priority=3)
 
 
 class Log:
-    """The control log, and the process that gives codes."""
+    """The control log, and the process that assigns codes."""
 
     def __init__(self, records: Sequence[ControlRecord] = ()) -> None:
         self.tree = TopicTree()
@@ -58,13 +58,13 @@ class Log:
             if self.places.idle and not planned:
                 return self
             self.append(*planned)
-        raise AssertionError(f"it never ends: {planned}")
+        raise AssertionError(f"without end: {planned}")
 
     def codes(self) -> dict[str, str]:
         return {record.path: record.code for record in self.tree.records()}
 
     def compacted(self, before: int | None = None) -> list[ControlRecord]:
-        """What compaction leaves of the records up to there, and all later ones."""
+        """The records up to this offset after compaction, and all later ones."""
         old, new = self.records[:before], self.records[len(self.records[:before]) :]
         last = {key_of(record): record for record in old}
         return [each for each in old if last[key_of(each)] is each and not isinstance(each, Tombstone)] + new
@@ -130,10 +130,10 @@ def test_chosen_codes_are_kept_and_skipped() -> None:
     log.add("y", code="4")
     log.add("c", "c/e")
     assert log.settle().codes() == {"x": "2", "a": "1", "b": "3", "c/d": "4.1", "y": "4", "c": "5", "c/e": "5.2"}
-    # Somebody chooses, at the same time or in a directory, what another has from its place.
+    # A user or a directory chooses a code that another topic has from its place.
     log.add("z", code="1")
     assert log.settle().codes() == {**log.codes(), "z": "1", "a": "6", "b": "3"}
-    # A chosen code is taken back.
+    # A chosen code is removed.
     log.add("z")
     assert log.settle().codes()["z"] == "7"
 
@@ -145,7 +145,7 @@ def test_changes_keep_the_code_and_moves_do_not() -> None:
     changed = TopicRecord(TopicPath("a/b"), policy=URGENT)
     log.append(*plan_update(log.tree, changed))
     assert log.codes()["a/b"] == "1.1"
-    assert not plan_update(log.tree, changed), "nothing is to be changed"
+    assert not plan_update(log.tree, changed), "no change"
     assert not plan_update(log.tree, msgspec.structs.replace(changed, code="1.1"))
     assert not log.places.plan(log.tree, 10)
     log.append(*plan_move(log.tree, TopicPath("a"), TopicPath("c/a")))
@@ -177,13 +177,13 @@ def test_codes_that_are_too_long_are_not_given() -> None:
 
 
 paths = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)
-operations = st.tuples(st.sampled_from(["add", "anew", "remove", "choose", "clash"]), paths) | st.tuples(
+operations = st.tuples(st.sampled_from(["add", "again", "remove", "choose", "clash"]), paths) | st.tuples(
     st.sampled_from(["give", "lose", "restart"]), st.just("")
 )
 
 
 class History:
-    """What happens to a tree, with what was planned and is not in the log yet; what was promised of codes."""
+    """Changes of a tree, with planned records that are not in the log, and the promised codes."""
 
     def __init__(self) -> None:
         self.log = Log()
@@ -200,7 +200,7 @@ class History:
             case "add" if topic not in tree:
                 self.lives[path] = object()
                 self.log.add(path)
-            case "anew" if topic in tree:
+            case "again" if topic in tree:
                 known = tree.get(topic)
                 if known is not None and (known.placed or not known.code):
                     self.log.add(path)
@@ -228,29 +228,29 @@ class History:
                 self.planned = []
             case "restart":
                 self.log.append(*self.planned)
-                # What these have undone is written once more; a crash before that would be the one in between.
+                # Records invalidated by these are written again; a crash before that is the one in between.
                 self.log.append(*self.log.places.plan(self.log.tree, 2))
                 self.planned = []
-                # Compaction leaves the last day alone, in which somebody may have written a record anew.
+                # Compaction keeps the last day, in which a record may have been repeated.
                 self.log = Log(self.log.compacted(self.settled))
                 self.settled = 0
 
     def check(self) -> None:
-        """With nothing on its way."""
+        """All planned records are in the log."""
         self.log.append(*self.planned)
         self.planned = []
         self.log.settle()
         self.settled = len(self.log.records)
         codes = self.log.codes()
-        assert all(codes.values()), "each has one"
-        assert len(set(codes.values())) == len(codes), "and no other has it"
-        assert {path: codes[path] for path in self.promised} == self.promised, "and it stays"
-        assert codes.keys() == self.lives.keys(), "none has come back, or gone"
+        assert all(codes.values()), "a topic without a code"
+        assert len(set(codes.values())) == len(codes), "a code of two topics"
+        assert {path: codes[path] for path in self.promised} == self.promised, "a changed code"
+        assert codes.keys() == self.lives.keys(), "other topics"
         for record in self.log.tree.records():
             if record.placed:
                 self.promised[record.path] = record.code
                 life = self.lives[record.path]
-                assert self.given.setdefault(record.code, life) is life, "nor had another before"
+                assert self.given.setdefault(record.code, life) is life, "a reused code"
 
 
 @given(st.lists(st.lists(operations, max_size=12), max_size=5))

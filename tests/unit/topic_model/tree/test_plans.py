@@ -197,7 +197,7 @@ def test_contradicting_words_are_refused(routing: str) -> None:
 @pytest.mark.parametrize(
     ("word", "goes"), [("", True), ("group", False), ("local", False), ("to:X,G", True), ("to:X", False)]
 )
-def test_words_and_other_groups(word: str, goes: bool) -> None:
+def test_words_for_other_groups(word: str, goes: bool) -> None:
     assert goes_to(word, "G") is goes
 
 
@@ -214,7 +214,7 @@ def test_the_nearest_word_counts() -> None:
     assert [tree.policy(TopicPath(each)).reliable for each in ("a", "a/b")] == [True, False], "not passed down"
 
 
-def test_fast_holds_for_the_topics_below_up_to_one_that_is_reliable() -> None:
+def test_fast_applies_to_topics_below_except_reliable_ones() -> None:
     tree = _routed(a="group fast", a_b="everywhere", a_b_c="reliable")
     found = [tree.is_fast(TopicPath(each), otherwise=False) for each in ("a", "a/b", "a/new", "a/b/c", "a/b/c/d", "z")]
     assert found == [True, True, True, False, False, False]

@@ -1,4 +1,4 @@
-"""The literal prefixes of topics: read, kept, written; and what a tree knows of them."""
+"""The literal prefixes of topics: read, stored, written; and the prefixes of a tree."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_prefixes_of_an_expression(text: str, namespaces: dict[str, str], prefix
         ("{urn:x}a/{urn:y}b", "p", "p:a/tns2:b"),
         ("{urn:x}a/{urn:y}b", "- tns", "tns2:a/tns:b"),
         ("{urn:x}a/{urn:y}b", "p p", "p:a/tns2:b"),
-        ("{urn:x}a", "wsnt", "tns:a"),  # the element that it is written into has that one
+        ("{urn:x}a", "wsnt", "tns:a"),  # declared by the surrounding element
         *(("{urn:x}a", prefix, "tns:a") for prefix in ("xml", 'p="" x', "1")),
         ("a/b", "p", "a/b"),
     ],
@@ -84,10 +84,10 @@ def test_a_tree_keeps_the_first_prefix_of_a_namespace() -> None:
     ):
         tree.put(TopicRecord(TopicPath(path), prefixes=prefix))
     known = tree.prefixes
-    assert tree.get(TopicPath("{urn:x}a")) == TopicRecord(TopicPath("{urn:x}a")), "it is no fact about the topic"
+    assert tree.get(TopicPath("{urn:x}a")) == TopicRecord(TopicPath("{urn:x}a")), "not a fact about the topic"
     mixed = TopicPath("{urn:x}a/{urn:y}b")
     for prefixes, complete in (("", "x -"), ("- q", "x q"), ("p q", "p q"), ("- x", "- x")):
-        assert known.complete(mixed, prefixes) == complete, "prefixes of the publisher go first"
+        assert known.complete(mixed, prefixes) == complete, "prefixes of the publisher take precedence"
     assert known.complete(TopicPath("{urn:y}a")) == ""
     assert known.declarations([mixed, TopicPath(f"{{{ONVIF}}}c")]) == {"x": "urn:x", "tns1": ONVIF}
     assert known.unknown(mixed, "x y") == "x y"

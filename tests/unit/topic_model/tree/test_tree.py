@@ -1,4 +1,4 @@
-"""The tree as a fold, against a plain dictionary, and its indexes."""
+"""The tree as a fold, compared with a dictionary, and its indexes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _changes = st.lists(st.one_of(_records, _records, st.builds(TopicRemoved, _paths
 
 
 @given(_changes)
-def test_the_tree_is_what_a_dictionary_would_be(changes: list[TopicRecord | TopicRemoved]) -> None:
+def test_the_tree_against_a_dictionary(changes: list[TopicRecord | TopicRemoved]) -> None:
     tree = TopicTree()
     model: dict[TopicPath, TopicRecord] = {}
     for change in changes:
@@ -80,7 +80,7 @@ _normals = st.sampled_from(
 
 
 @given(st.sets(_paths, max_size=20), _normals)
-def test_select_finds_what_matches_and_each_once(paths: set[TopicPath], normal: str) -> None:
+def test_select_returns_each_match_once(paths: set[TopicPath], normal: str) -> None:
     pattern = parse_normal(normal)
     selected = list(_tree(*paths).select(pattern))
     assert sorted(selected) == sorted(path for path in paths if pattern.matches(path))

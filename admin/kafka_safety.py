@@ -168,7 +168,7 @@ def _of_topic(
     elif replicas < kafka.replication:
         yield KafkaRisk(
             "warn",
-            f"{name} has {replicas} replicas, kafka.replication asks for {kafka.replication}",
+            f"{name} has {replicas} replicas, kafka.replication requires {kafka.replication}",
             "Add replicas with kafka-reassign-partitions.",
         )
     needed, minimum = min_insync_replicas(replicas), int(configs.get("min.insync.replicas", "1"))
@@ -226,7 +226,7 @@ def _of_partitions(specification: LogSpecification, topic: TopicFacts) -> Iterat
     elif count < specification.partitions:
         yield KafkaRisk(
             "warn",
-            f"{name} has {count} partitions, kafka.partitions asks for {specification.partitions}",
+            f"{name} has {count} partitions, kafka.partitions requires {specification.partitions}",
             "Fewer tasks than that can work at a time. Partitions are added with kafka-topics --alter while the engine "
             "is stopped and nothing waits: a topic or a subscription may move to another one.",
         )

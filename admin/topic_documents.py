@@ -59,7 +59,7 @@ def format_of(file: Path | None, name: Format | None, data: bytes = b"") -> Form
         return "json"
     if data:
         return "ldif"
-    raise ConfigError("say which format with --format ldif, topicset or json (or by the file's name)")
+    raise ConfigError("choose the format with --format ldif, topicset or json (or by the file's name)")
 
 
 def write_document(records: Iterable[TopicRecord], form: Format, base_dn: str) -> bytes:

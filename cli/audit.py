@@ -53,8 +53,8 @@ def audit(
     order: Annotated[
         bool, typer.Option("--order", help="Check that pushes were made in the order of acceptance.")
     ] = False,
-    limit: Annotated[int, typer.Option(help="Name so many discrepancies.", min=1)] = 100,
-    patience: Annotated[float, typer.Option(help="Check discrepancies again for so many seconds.", min=0)] = 15.0,
+    limit: Annotated[int, typer.Option(help="Maximum number of named discrepancies.", min=1)] = 100,
+    patience: Annotated[float, typer.Option(help="Seconds in which discrepancies are checked again.", min=0)] = 15.0,
     config: ConfigOption = None,
     home: HomeOption = None,
     json: JsonOption = False,

@@ -56,7 +56,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for script
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
-ListedOption = Annotated[int, typer.Option("--limit", help="At most so many.", min=1)]
+ListedOption = Annotated[int, typer.Option("--limit", help="Maximum number.", min=1)]
 
 
 def settings_of(config: Path | None, home: Path | None, overrides: dict[str, Scalar] | None = None) -> Settings:

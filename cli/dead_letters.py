@@ -45,7 +45,7 @@ ReasonOption = Annotated[
     ),
 ]
 NotificationOption = Annotated[str | None, typer.Option("--notification", help="Only this notification.", metavar="ID")]
-LimitOption = Annotated[int | None, typer.Option("--limit", help="At most so many.", min=1)]
+LimitOption = Annotated[int | None, typer.Option("--limit", help="Maximum number.", min=1)]
 
 
 def register(app: typer.Typer) -> None:
@@ -238,7 +238,7 @@ def replay(
     subscription: Annotated[str, typer.Option(help="The subscription that gets it, and no other.", metavar="ID")],
     until: UntilOption = None,
     topic: TopicsOption = None,
-    limit: Annotated[int, typer.Option(help="Refuse to replay more than so many.", min=1)] = 10_000,
+    limit: Annotated[int, typer.Option(help="Refuse to replay more than this.", min=1)] = 10_000,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print their number.")] = False,
     yes: YesOption = False,
     namespace: NamespaceOption = None,

@@ -164,7 +164,7 @@ def _troubles(name: str, part: dict[str, Any], pid: int) -> Iterator[str]:
             f"was stopped: kill -CONT {pid}. Else: arborcast down, arborcast up"
         )
     elif part["silent_s"]:
-        yield f"{name} has not answered for {part['silent_s']:.0f} s; it is restarted when that goes on"
+        yield f"{name} has not answered for {part['silent_s']:.0f} s; it is restarted if that continues"
     if part.get("restarts"):
         times = "once" if part["restarts"] == 1 else f"{part['restarts']} times"
         yield f"{name} was restarted {times}; last time it {part['last_exit']}"

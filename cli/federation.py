@@ -98,4 +98,4 @@ def links(config: ConfigOption = None, home: HomeOption = None, json: JsonOption
 
 def _note_problem(problem: str) -> None:
     if problem:
-        print_error(f"{problem}; this is what the engine knew last")
+        print_error(f"{problem}; the last known state follows")

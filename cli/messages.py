@@ -98,7 +98,7 @@ def register(app: typer.Typer) -> None:
 def subscribe(
     topic: TopicArgument,
     to: Annotated[str, typer.Option("--to", help="Where notifications are pushed to.", metavar="URL")],
-    lasts: Annotated[int | None, typer.Option("--for", help="End after so many seconds.", min=1)] = None,
+    lasts: Annotated[int | None, typer.Option("--for", help="Duration in seconds.", min=1)] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Push payloads alone, without wsnt:Notify.")] = False,
     cloudevents: Annotated[
         _Mode | None, typer.Option("--cloudevents", help="Push CloudEvents, in this content mode.")
@@ -123,8 +123,8 @@ def subscribe(
     strict: Annotated[
         bool, typer.Option("--strict", help="Push a message only after earlier ones are delivered or given up.")
     ] = False,
-    attempts: Annotated[int | None, typer.Option("--attempts", help="Try so many times.", min=1, max=1_000)] = None,
-    lifespan: Annotated[int | None, typer.Option("--lifespan", help="Try for so many seconds.", min=1)] = None,
+    attempts: Annotated[int | None, typer.Option("--attempts", help="Maximum attempts.", min=1, max=1_000)] = None,
+    lifespan: Annotated[int | None, typer.Option("--lifespan", help="Lifespan of messages in seconds.", min=1)] = None,
     deadline: Annotated[
         float | None,
         typer.Option(
@@ -145,7 +145,7 @@ def subscribe(
     queue: Annotated[
         int | None,
         typer.Option(
-            "--queue", help="Serve the work queue TOPIC, so many requests at a time.", min=1, max=1_000, metavar="N"
+            "--queue", help="Serve the work queue TOPIC, N requests at a time.", min=1, max=1_000, metavar="N"
         ),
     ] = None,
     kinds: Annotated[
@@ -224,7 +224,7 @@ def unsubscribe(
 def rotate_secret(
     subscription: SubscriptionArgument,
     overlap: Annotated[
-        int | None, typer.Option("--overlap", help="The old secret signs too for so many seconds.", min=0)
+        int | None, typer.Option("--overlap", help="Seconds in which the old secret signs, too.", min=0)
     ] = None,
     secret_file: SecretFileOption = None,
     url: UrlOption = None,
@@ -253,7 +253,7 @@ def publish(
         str, typer.Argument(help="File with one XML element, or JSON; - is standard input.", metavar="(FILE | -)")
     ],
     lifespan: Annotated[
-        float | None, typer.Option("--lifespan", help="Push it for so many seconds, and not later.", min=0.001)
+        float | None, typer.Option("--lifespan", help="Validity in seconds: it is not pushed later.", min=0.001)
     ] = None,
     valid_until: Annotated[
         str | None,
@@ -306,7 +306,7 @@ def listen(
     host: Annotated[
         str, typer.Option("--host", help="Address to receive at, as the broker can reach it.")
     ] = "127.0.0.1",
-    count: Annotated[int | None, typer.Option("--count", help="Stop after so many messages.", min=1)] = None,
+    count: Annotated[int | None, typer.Option("--count", help="Stop after this number of messages.", min=1)] = None,
     namespace: NamespaceOption = None,
     url: UrlOption = None,
     config: ConfigOption = None,

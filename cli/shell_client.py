@@ -198,7 +198,7 @@ class LeasedSubscription:
             self._there = there
             end = time.strftime("%H:%M:%S", time.localtime(self._until_s))
             self._notify(
-                f"{time.strftime('%H:%M:%S')} the broker is back; the subscription goes on"
+                f"{time.strftime('%H:%M:%S')} the broker is back; the subscription continues"
                 if there
                 else f"{time.strftime('%H:%M:%S')} the broker does not respond; the subscription lasts until {end}"
             )

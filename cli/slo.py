@@ -32,7 +32,7 @@ def slo(
     owner: Annotated[
         str | None, typer.Option("--owner", help="Only deliveries to this subscriber's subscriptions.", metavar="NAME")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", help="At most so many subscriptions.", min=0)] = 10,
+    limit: Annotated[int, typer.Option("--limit", help="Maximum number of subscriptions.", min=0)] = 10,
     config: ConfigOption = None,
     home: HomeOption = None,
     json: JsonOption = False,

@@ -126,7 +126,7 @@ def resume(
     from arborcast.admin import subscriptions as admin
 
     if bool(subscription) + (endpoint is not None) + everything != 1:
-        raise ConfigError("say which: ids of subscriptions, or --endpoint, or --all")
+        raise ConfigError("name subscriptions: ids, --endpoint or --all")
     kafka = kafka_of(config, home)
     control = control_log.read_control(kafka)
     chosen = admin.suspended(control, subscription) if subscription else admin.all_suspended(control, endpoint)

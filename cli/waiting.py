@@ -89,7 +89,7 @@ def retry(
     endpoint: EndpointOption = None,
     topic: TopicsOption = None,
     notification: NotificationOption = None,
-    limit: Annotated[int | None, typer.Option("--limit", help="At most so many.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="Maximum number.", min=1)] = None,
     yes: YesOption = False,
     namespace: NamespaceOption = None,
     config: ConfigOption = None,

@@ -123,7 +123,7 @@ class Questions:
 
     async def _value(self, function: Callable[..., T], args: tuple[Any, ...], *, log: bool = False) -> T:
         if self._at_work >= _MOST_AT_WORK:
-            raise QuestionRefused(f"{_MOST_AT_WORK} other questions wait for an answer: ask again in a moment")
+            raise QuestionRefused(f"{_MOST_AT_WORK} other questions wait for an answer: try again in a moment")
         until = time.monotonic() + _LIMIT_S
         self._at_work += 1
         try:

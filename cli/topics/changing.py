@@ -37,7 +37,7 @@ def add(
         bool | None,
         typer.Option(
             "--retain/--no-retain",
-            help="Keep the last notification for later subscribers, or do not; default: as topics.retain_all says.",
+            help="Keep the last notification for later subscribers, or do not; default: topics.retain_all.",
         ),
     ] = None,
     priority: Annotated[

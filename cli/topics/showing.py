@@ -58,7 +58,7 @@ def list_topics(
 
 
 def show_tree(
-    depth: Annotated[int | None, typer.Option("--depth", help="Show so many levels.", min=1)] = None,
+    depth: Annotated[int | None, typer.Option("--depth", help="Number of levels.", min=1)] = None,
     config: ConfigOption = None,
     home: HomeOption = None,
     json: JsonOption = False,

@@ -74,8 +74,8 @@ def import_units(
                 kafka, where, top, dry_run=dry_run, progress=progress
             )
     except NoSuchEntry as error:
-        who = f"{where.bind_dn} may" if where.bind_dn else "everybody may: else give --bind-dn"
-        raise ConfigError(f"{where.url} has no entry {where.base_dn}: check --base, and that {who} read it") from error
+        who = f"{where.bind_dn} may read it" if where.bind_dn else "anonymous clients may read it, or give --bind-dn"
+        raise ConfigError(f"{where.url} has no entry {where.base_dn}: check --base, and that {who}") from error
     except DirectoryError as error:
         text = str(error)
         for setting, option in _OPTIONS.items():

@@ -154,7 +154,7 @@ def _check(specification: LogSpecification, replication: int, policy: str, parti
     fewest = min((partition.replicas for partition in partitions), default=replication)
     if fewest < replication:
         logger.warning(
-            "Kafka topic %s has %d replicas, kafka.replication asks for %d: add them with kafka-reassign-partitions",
+            "Kafka topic %s has %d replicas, kafka.replication requires %d: add them with kafka-reassign-partitions",
             specification.name,
             fewest,
             replication,

@@ -43,7 +43,7 @@ def shortage(folder: Path, free: int, required: int) -> str:
     if free >= required:
         return ""
     return (
-        f"only {free} MiB are free on the disk of {folder} (stack.min_free_disk_mb asks for {required}): make room "
+        f"only {free} MiB are free on the disk of {folder} (stack.min_free_disk_mb requires {required}): make room "
         "there. On a full disk Kafka ends and the gateway refuses requests; no accepted notification is lost, and with "
         "free space the engine continues"
     )
@@ -220,7 +220,7 @@ class Home:
                     return _read_pid(lock)
         except PermissionError as error:
             raise HomeError(
-                f"this user may not ask whether an engine runs in {self.path}: be its owner, or have it shared with "
+                f"this user may not see whether an engine runs in {self.path}: be its owner, or have it shared with "
                 'stack.home_access = "group"'
             ) from error
         except OSError:

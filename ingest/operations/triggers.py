@@ -164,7 +164,7 @@ def _check_sense(gateway: Gateway, trigger: Trigger, subscription: Subscription)
         check_types(tree, [Notification("", trigger.topic, b"", 0, type=trigger.type)])
     if matches_itself(subscription, trigger, tree):
         raise InvalidRequest(
-            f"the trigger {trigger.name} would match what it publishes to {trigger.topic}, again and again: "
+            f"the trigger {trigger.name} would match its publications to {trigger.topic} in a loop: "
             "publish to a topic outside its expression, or exclude that by a filter"
         )
 

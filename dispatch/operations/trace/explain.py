@@ -115,8 +115,8 @@ def _refused_by(subscription: Subscription, notification: Notification) -> str:
         if subscription.peer.datagrams and is_datagram(notification) != (subscription.peer.datagrams == "only"):
             leaves = "as a datagram" if is_datagram(notification) else "confirmed, not as a datagram"
             return f"not over this link: it goes to {subscription.peer.to} {leaves}"
-        origin = f"it came over {' '.join(notification.path)}" if notification.path else "it is of this engine"
-        routing = f", and its routing says {notification.distribution}" * bool(notification.distribution)
+        origin = f"received over {' '.join(notification.path)}" if notification.path else "published at this engine"
+        routing = f", with the routing {notification.distribution}" * bool(notification.distribution)
         return f"not for {subscription.peer.to}: {origin}{routing}"
     if subscription.types and type_of(notification) not in subscription.types:
         return f"filtered: it is of the type {type_of(notification)}, and wanted are {' '.join(subscription.types)}"
@@ -284,7 +284,7 @@ def _delivery(
 
 
 # Records of an unsettled delivery beside its pushes.
-_WAITS = {"redriven": "retried", "reported": "failed, its receiver says", "no-result": "no result in time"}
+_WAITS = {"redriven": "retried", "reported": "failed, as reported by its receiver", "no-result": "no result in time"}
 
 
 def _attempt_step(row: AttemptRow) -> Step:
@@ -292,7 +292,7 @@ def _attempt_step(row: AttemptRow) -> Step:
     at, where = _time(row, "started_at"), str(row["endpoint"])
     if not row["push"]:
         waits = _WAITS.get(str(error), "queued")
-        done = "done, its receiver says" if row["batch"] == -1 else "delivered"
+        done = "done, as reported by its receiver" if row["batch"] == -1 else "delivered"
         what = {"parked": waits, "dead": "failed", "delivered": done}.get(str(row["state"]), str(row["state"]))
         return Step(at, what, detail or str(error), where)
     if row["state"] == "delivered" and not status:

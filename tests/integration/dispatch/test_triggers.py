@@ -161,7 +161,7 @@ def test_a_trigger_from_the_shell_to_a_receiver_and_back(
         ((name, *options), "say what is published"),
         ((name, *options, "--payload", "<alarm"), "is not XML"),
         ((name, "--on", on, "--publish", own.topic("nowhere"), "--same"), "there is no topic"),
-        ((name, "--on", to, "--publish", to, "--same"), "again and again"),
+        ((name, "--on", to, "--publish", to, "--same"), "in a loop"),
     ):
         with pytest.raises(ArborcastError, match=said):
             shell("triggers", "add", *refused)

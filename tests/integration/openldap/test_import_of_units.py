@@ -140,7 +140,12 @@ def test_refusals_name_the_options(old: Old) -> None:
         (bind, "wrong\n", {}, "refuses the bind as .*check --bind-dn and its password"),
         ((*admin, "--start-tls"), "wrong\n", {}, "no secure connection .*check --ca-file.*host of --from-ldap"),
         (bind, "\n", {}, "the password is empty; cn=engine"),
-        ((), "", {"base": f"ou=none,{SUFFIX}"}, r"has no entry ou=none,dc=arborcast: check --base.*everybody may"),
+        (
+            (),
+            "",
+            {"base": f"ou=none,{SUFFIX}"},
+            r"has no entry ou=none,dc=arborcast: check --base.*anonymous clients may",
+        ),
         ((), "", {"url": "ldap://127.0.0.1:1"}, r"127\.0\.0\.1:1 cannot be reached"),
         (("--root", "a//."), "", {}, "more than one topic"),
     ):

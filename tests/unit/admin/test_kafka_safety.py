@@ -85,7 +85,7 @@ def test_dangers_of_a_configuration(log: str, configs: dict[str, str], words: st
         ("attempts", [(-1, 3, 1), (2, 3, 2)], "1 partitions of arborcast.attempts have no leader", "fail"),
         ("attempts", [(1, 3, 3), (2, 3, 2)], "1 partitions of arborcast.attempts lack replicas", "warn"),
         ("control", [(1, 3, 3)] * 2, "arborcast.control has 2 partitions", "fail"),
-        ("notifications", [(1, 3, 3)], "has 1 partitions, kafka.partitions asks for 2", "warn"),
+        ("notifications", [(1, 3, 3)], "has 1 partitions, kafka.partitions requires 2", "warn"),
     ],
 )
 def test_dangers_of_partitions(log: str, partitions: list[tuple[int, int, int]], words: str, level: str) -> None:

@@ -232,7 +232,7 @@ def test_federation_members_while_the_administrator_is_away(tmp_path: Path) -> N
             'home = "home"\n[federation]\nname = "a"\ngroup = "G"\nkey_file = "key"\n' + f'administrator = "{away}"\n'
         )
         members = Shell(config).run("federation", "members", "--json")
-        assert "this is what the engine knew last" in members.stderr
+        assert "the last known state follows" in members.stderr
         found = json.loads(members.stdout)
         assert "no answer from" in found["problem"]
         facts = [(each["engine"], each["state"], each["represents"]) for each in found["members"]]

@@ -182,7 +182,7 @@ def test_a_lease_during_an_outage_of_the_broker() -> None:
         assert re.search(r"the broker does not respond; the subscription lasts until \d\d:\d\d:\d\d", away)
         broker.renewal_fails = None
         wait_until(lambda: len(broker.printed) == 2, "the broker is back")
-        assert "the broker is back; the subscription goes on" in broker.printed[1]
+        assert "the broker is back; the subscription continues" in broker.printed[1]
         broker.unsubscription_fails = AWAY
     assert re.search(r"it ends by itself at \d\d:\d\d:\d\d: no answer", broker.printed[2])
 

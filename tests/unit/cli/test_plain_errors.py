@@ -212,7 +212,7 @@ def test_the_data_directory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> 
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", open_or_fail)
-        assert "may not ask whether an engine runs" in complaint_of(engine, "status")
+        assert "may not see whether an engine runs" in complaint_of(engine, "status")
     # For root `access` permits everything.
     monkeypatch.setattr(os, "access", lambda path, _mode, **_named: Path(path) != engine.home)
     complaint = complaint_of(engine, "status")

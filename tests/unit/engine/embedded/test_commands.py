@@ -211,7 +211,7 @@ def test_the_status_tells_of_restarts_and_silence(home: Home, capsys: pytest.Cap
     said = capsys.readouterr().out
     for words in (
         "kafka was restarted 2 times; last time it did not answer for 30 s (no answer within 7.5 s)",
-        "gateway has not answered for 12 s; it is restarted when that goes on",
+        "gateway has not answered for 12 s; it is restarted if that continues",
         "silent 12 s",
     ):
         assert words in said

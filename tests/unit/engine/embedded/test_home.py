@@ -140,7 +140,7 @@ def test_a_shortage_of_space_and_its_end_are_reported_once(tmp_path: Path) -> No
         (501, ""),  # around the limit it is one shortage
         (2, ""),
         (600, "600 MiB are free again on the disk of /data"),
-        (100, "stack.min_free_disk_mb asks for 500"),
+        (100, "stack.min_free_disk_mb requires 500"),
     ):
         said.clear()
         watch.check()

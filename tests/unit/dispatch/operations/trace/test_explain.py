@@ -121,9 +121,9 @@ def test_later_results_follow_their_attempts() -> None:
     done = only(of(rows=rows))
     assert (done.outcome, done.why) == ("delivered", "delivered on attempt 3: reported this after 5.0 s: printed")
     assert [(step.what, step.detail) for step in done.steps][1::2] == [
-        ("failed, its receiver says", "no paper"),
+        ("failed, as reported by its receiver", "no paper"),
         ("no result in time", "silence"),
-        ("done, its receiver says", "its receiver reported this after 5.0 s: printed"),
+        ("done, as reported by its receiver", "its receiver reported this after 5.0 s: printed"),
     ]
 
 
@@ -253,8 +253,8 @@ WHY: dict[str, list[tuple[Evidence, str]]] = {
             "omitted: its minimum interval for this topic is 1.5 s, and n0 was delivered instead",
         ),
         (of(AT_MOST, evaluated=MatchedBy(ACCEPTED + 5, 7, 9, 0, 1)), "...and another one was delivered instead"),
-        (peer(path=("G/c",)), "not for G/b: it came over G/c"),
-        (peer(distribution="local"), "not for G/b: it is of this engine, and its routing says local"),
+        (peer(path=("G/c",)), "not for G/b: received over G/c"),
+        (peer(distribution="local"), "not for G/b: published at this engine, with the routing local"),
         (peer("without", fast=True), "not over this link: it goes to G/b as a datagram"),
         (peer("only", fast=False), "not over this link: it goes to G/b confirmed, not as a datagram"),
     ],

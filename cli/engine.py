@@ -209,7 +209,7 @@ def fetch(
         typer.Option("--from", help="Take the jars from this folder instead of the network.", metavar="DIR"),
     ] = None,
 ) -> None:
-    """Fetch and verify the jars, and make the archive of their classes."""
+    """Fetch and verify the jars, and make archives of their classes."""
     from arborcast.engine.embedded.commands import to_stderr
     from arborcast.engine.embedded.engine import find_tools
     from arborcast.engine.install import class_archive, jars

@@ -225,8 +225,8 @@ class _Sockets:
 
     def wake(self) -> None:
         """End the current `select`, or the next one. In any thread."""
-        # With a full buffer it is woken anyway.
-        with contextlib.suppress(BlockingIOError):
+        # With a full buffer it is woken anyway; after `close` no `select` follows.
+        with contextlib.suppress(OSError):
             self._wake.send(b"!")
 
     def may_keep(self, url: str) -> bool:

@@ -268,7 +268,7 @@ def test_the_start_of_an_engine(engine: Engine, monkeypatch: pytest.MonkeyPatch)
     assert complaint.startswith("Kafka cannot be reached yet: 127.0.0.1:9: no process listens there. Is it up")
     monkeypatch.setattr(f"{commands}.find_tools", lambda: tools)
     monkeypatch.setattr(f"{commands}.write_settings", failing(errno.EIO))
-    assert "`arborcast fetch` makes the archive of its classes" in complaint_of(engine, f"{ports} up")
+    assert "`arborcast fetch` makes archives of their classes" in complaint_of(engine, f"{ports} up")
 
 
 def test_credentials_for_a_broker(engine: Engine, tmp_path: Path) -> None:

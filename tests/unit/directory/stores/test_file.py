@@ -153,7 +153,7 @@ def test_a_watched_file_is_read_whole_with_any_editor(file: Path, directory: Fil
     assert listing.entries == {}
 
 
-@pytest.mark.parametrize("end", ["topicName: al", "topicName: alarm", "\n# Somebody"])
+@pytest.mark.parametrize("end", ["topicName: al", "topicName: alarm", "\n# An entry"])
 def test_a_file_that_is_cut_within_a_line_removes_no_topic(file: Path, directory: FileDirectory, end: str) -> None:
     listing = directory.load()
     file.write_text(BY_HAND[: BY_HAND.index(end) + len(end)])

@@ -371,6 +371,7 @@ def test_close_abandons_pushes_in_flight(transport: Transport, receiver: Receive
     transport.submit(PushRequest(receiver.url("/hang"), (), b""), results.append)
     transport.drive(0.05)
     transport.close()
+    transport.wake()  # by a thread that has not read of the end
     assert results == []
 
 

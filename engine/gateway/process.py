@@ -242,6 +242,7 @@ def _make_gateway(settings: Settings, own: OwnAddresses, state: GatewayState, po
         registrations=control.registrations,
         suspensions=control.projections.suspensions,
         owners=control.owners,
+        concurrent=control.concurrent,
         outbound=policy,
         route=route,
         dns_check=DnsCheck(policy) if settings.outbound.look_up_names and not settings.push.proxy else None,

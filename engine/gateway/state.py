@@ -29,6 +29,7 @@ from arborcast.ingest.state.pull_queues import PullLog, PullQueues, PullView
 from arborcast.ingest.state.repeats import RepeatMemory, remember_history
 from arborcast.topic_model.control_log import ControlLog, OperationsLog
 from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.projections.concurrent_changes import ConcurrentChanges
 from arborcast.topic_model.projections.owners import Owners
 from arborcast.topic_model.projections.pull_points import PullPoints
 from arborcast.topic_model.projections.registrations import Registrations
@@ -56,9 +57,11 @@ class GatewayControl:
         self.pull_points = PullPoints()
         self.registrations = Registrations()
         self.owners = Owners()
+        self.concurrent = ConcurrentChanges()
         self.interests = PeerInterests()
         self.projections = ControlView(
-            self.pull_points, self.owners, self.registrations, self.interests, *([self.codes] if self.codes else [])
+            *(self.pull_points, self.owners, self.registrations, self.interests, self.concurrent),
+            *([self.codes] if self.codes else []),
         )
         self.positions = share.positions() if share else GatewayPositions()
         applied = self.sync.applied if self.sync else None

@@ -31,6 +31,7 @@ from arborcast.ingest.state.fragment_log import HoldsParts
 from arborcast.ingest.state.pull_queues import PullQueues
 from arborcast.ingest.state.repeats import Repeats
 from arborcast.topic_model.namespaces import wsa
+from arborcast.topic_model.projections.concurrent_changes import ConcurrentChanges
 from arborcast.topic_model.projections.owners import Owners
 from arborcast.topic_model.projections.pull_points import PullPoints
 from arborcast.topic_model.projections.registrations import Registrations
@@ -115,6 +116,7 @@ class Gateway:
     registrations: Registrations = field(default_factory=Registrations)
     suspensions: Suspensions = field(default_factory=Suspensions)
     owners: Owners = field(default_factory=Owners)
+    concurrent: ConcurrentChanges = field(default_factory=ConcurrentChanges)
     outbound: AddressPolicy = field(default_factory=AddressPolicy)
     route: OutboundRoute = DIRECT
     dns_check: DnsCheck | None = None

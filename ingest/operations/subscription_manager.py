@@ -18,7 +18,14 @@ from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, reply
 from arborcast.ingest.operations.notification_broker import requested_termination, termination_element
 from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.namespaces import ACTION_BW, ARBORCAST_POLICY, WSNT, wsnt
-from arborcast.topic_model.records.control import SubscriptionRecord, Tombstone, ending, suspension_key
+from arborcast.topic_model.records.control import (
+    ControlRecord,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    Tombstone,
+    ending,
+    suspension_key,
+)
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.wire import limits, times
 from arborcast.wire.endpoints import Kind
@@ -62,9 +69,8 @@ async def pause(gateway: Gateway, request: Request, target: Target) -> Reply:
 async def resume(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Push again, whether its subscriber had paused it or the engine had suspended it."""
     async with locked_subscription(gateway, request, target) as subscription:
-        resumed = SubscriptionRecord(msgspec.structs.replace(subscription, paused=False))
         # Even if this view has no suspension yet.
-        await gateway.changes.commit([resumed, Tombstone(suspension_key(subscription.id))])
+        await replace(gateway, subscription, Tombstone(suspension_key(subscription.id)), paused=False)
     return _reply("ResumeSubscriptionResponse", "PausableSubscriptionManager")
 
 
@@ -125,12 +131,26 @@ def managed_subscription(gateway: Gateway, identifier: str, caller: Caller | Non
     return subscription
 
 
-async def replace(gateway: Gateway, subscription: Subscription, **changes: object) -> Subscription:
-    """The subscription with these fields changed, in the log and in our view."""
-    changed = msgspec.structs.replace(subscription, **changes)
-    if changed != subscription:
-        await gateway.changes.commit([SubscriptionRecord(changed)])
-    return changed
+async def replace(
+    gateway: Gateway, subscription: Subscription, *more: ControlRecord, **changes: object
+) -> Subscription:
+    """The subscription with these fields changed, in the log, with `more` records, and in our view. The caller holds
+    its lock. Fields that other processes change meanwhile keep their new values. Raises UnknownResource if one of them
+    has ended the subscription meanwhile."""
+    with gateway.concurrent.watch(subscription.id) as seen:
+        latest = written = subscription
+        while (changed := msgspec.structs.replace(latest, **changes)) != written or more:
+            own = SubscriptionRecord(changed)
+            await gateway.changes.commit([own, *more])
+            if not seen or seen[0] == own:
+                break
+            last = [each for each in seen if each != own][-1]
+            if isinstance(last, SubscriptionEnded):
+                await gateway.changes.commit(ending(last.id, last.reason, last.at_ms))
+                raise UnknownResource(f"the subscription {last.id[:200]!r} was ended meanwhile")
+            latest, written, more = last.subscription, changed, ()
+            seen.clear()
+        return changed
 
 
 def _reply(name: str, port_type: str, content: str = "") -> Reply:

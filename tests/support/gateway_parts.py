@@ -27,6 +27,7 @@ from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSe
 from arborcast.ingest.state.log_view import LoggedState
 from arborcast.ingest.state.pull_queues import KeyedRecord, PullQueues
 from arborcast.topic_model.control_view import Projection
+from arborcast.topic_model.projections.concurrent_changes import ConcurrentChanges
 from arborcast.topic_model.projections.open_messages import OpenMessage, OpenMessages
 from arborcast.topic_model.projections.owners import Owners
 from arborcast.topic_model.projections.pull_points import PullPoints
@@ -243,6 +244,7 @@ class GatewayParts:
         self.registrations = Registrations()
         self.owners = Owners()
         self.suspensions = Suspensions()
+        self.concurrent = ConcurrentChanges()
         self.pull_log = PullRecordList()
         self.pulls = PullQueues(
             self.pull_log.store,
@@ -253,7 +255,8 @@ class GatewayParts:
             max_nodes=20_000,
         )
         self.pull_log.store.changed = self.pulls.arrived
-        self.control = ControlList([self.table, self.owners, self.pull_points, self.registrations, self.suspensions])
+        folds = self.table, self.owners, self.pull_points, self.registrations, self.suspensions, self.concurrent
+        self.control = ControlList(folds)
         self.notifications = NotificationList()
         self.results = ResultList()
         self.now = START
@@ -276,6 +279,7 @@ class GatewayParts:
             registrations=self.registrations,
             suspensions=self.suspensions,
             owners=self.owners,
+            concurrent=self.concurrent,
             outbound=outbound,
             now=lambda: self.now,
             started=lambda: self.started,

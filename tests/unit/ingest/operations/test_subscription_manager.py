@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 
+import msgspec
 import pytest
 
 from arborcast.ingest.operations import subscription_manager
 from arborcast.ingest.operations.subscription_manager import end_expired
 from arborcast.ingest.settings import GatewaySettings
-from arborcast.topic_model.records.control import SecretsResealed, SubscriptionEnded, SubscriptionSuspended, Tombstone
+from arborcast.topic_model.records.control import (
+    ControlRecord,
+    SecretsResealed,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    SubscriptionSuspended,
+    Tombstone,
+    ending,
+)
 from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.subscriptions import Subscription
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer, live, only_subscription, path_of
 
@@ -58,6 +69,53 @@ def test_unsubscribe_leaves_no_records(parts: GatewayParts) -> None:
     assert live(parts.control.records) == set()
     assert list(parts.table.subscriptions()) == []
     assert post(parts, path, "<wsnt:Unsubscribe/>").fault == "ResourceUnknownFault"
+
+
+def changed_elsewhere_first(
+    monkeypatch: pytest.MonkeyPatch, parts: GatewayParts, change: Callable[[Subscription], list[ControlRecord]]
+) -> None:
+    """Another gateway's change gets into the log just before the next one of this gateway."""
+    commit = parts.control.commit
+
+    async def later(records: Sequence[ControlRecord]) -> int:
+        monkeypatch.setattr(parts.control, "commit", commit)
+        await commit(change(only_subscription(parts)))
+        return await commit(records)
+
+    monkeypatch.setattr(parts.control, "commit", later)
+
+
+@pytest.mark.parametrize(
+    ("body", "kept"),
+    [
+        (soap.renew("PT2H"), lambda one: one.paused),
+        ("<wsnt:ResumeSubscription/>", lambda one: one.address == "moved"),
+        ("<wsnt:PauseSubscription/>", lambda one: one.address == "moved"),
+    ],
+)
+def test_a_concurrent_change_of_another_process_is_kept(
+    monkeypatch: pytest.MonkeyPatch, parts: GatewayParts, body: str, kept: Callable[[Subscription], bool]
+) -> None:
+    path = subscribed(parts)
+    changed_elsewhere_first(
+        monkeypatch, parts, lambda one: [SubscriptionRecord(msgspec.structs.replace(one, paused=True, address="moved"))]
+    )
+    assert post(parts, path, body).status == 200
+    after = only_subscription(parts)
+    assert kept(after)
+    assert after.paused is ("Resume" not in body)
+    assert (after.terminates_ms is not None) is ("Renew" in body)
+
+
+@pytest.mark.parametrize("body", [soap.renew("PT2H"), "<wsnt:PauseSubscription/>", "<wsnt:ResumeSubscription/>"])
+def test_no_change_revives_a_subscription_ended_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, parts: GatewayParts, body: str
+) -> None:
+    path = subscribed(parts)
+    changed_elsewhere_first(monkeypatch, parts, lambda one: ending(one.id, "unsubscribed", 1))
+    assert post(parts, path, body).fault == "ResourceUnknownFault"
+    assert list(parts.table.subscriptions()) == []
+    assert live(parts.control.records) == set()
 
 
 def test_subscriptions_beyond_their_grace_time_are_ended() -> None:

@@ -125,8 +125,8 @@ def test_suspended_subscriptions_are_listed_and_resumed(shell: Shell, kafka_sett
         (("s1", "s4"), "s4 is not suspended"),
         (("s5",), "paused it.*http://b/s5"),
         (("s9",), "no subscription s9"),
-        ((), "say which"),
-        (("s1", "--all"), "say which"),
+        ((), "name subscriptions"),
+        (("s1", "--all"), "name subscriptions"),
     ):
         with pytest.raises(ConfigError, match=message):
             shell.command("subscriptions", "resume", *arguments)

@@ -209,7 +209,8 @@ class Scenario:
             process.lag_s = 0.0
         self.kernel.sleep(60.0)
         for member in self.members:
-            while not member.is_over and (member.is_paused or member.changes[-1].failed):
+            # A killed gateway never answers.
+            while not member.is_over and (member.is_paused or member.changes[-1].answered is None):
                 self.history.change(self.gateway(), member, paused=False)
                 self.kernel.sleep(2.0)
 

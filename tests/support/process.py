@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Started(Protocol):
-    """What is needed of a process that runs, as of `subprocess.Popen`."""
+    """The used interface of `subprocess.Popen`."""
 
     pid: int
 

@@ -229,7 +229,7 @@ def test_the_error_for_a_wrong_address_names_its_server(answer: Exception | byte
 
 def watch_of(*views: EngineView) -> EngineWatch:
     looks, watch = iter(views), EngineWatch(["h:1"])
-    watch.look = lambda: next(looks)  # type: ignore[method-assign]
+    watch.look = lambda: next(looks)  # type: ignore[method-assign]  # prepared looks
     return watch
 
 

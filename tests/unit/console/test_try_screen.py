@@ -95,7 +95,7 @@ def test_credentials_are_on_no_page(tmp_path: Path) -> None:
         browser.get("/try?topic={urn:t}a")
         browser.submit("/try", payload="<a/>")
         assert "authentication is required" in browser.text
-        browser.submit("/try/who", name="anna", password="pa")  # noqa: S106
+        browser.submit("/try/who", name="anna", password="pa")  # noqa: S106  # of a test user
         assert "As anna" in browser.text
         assert 'value="pa"' not in browser.answer.text
         browser.submit("/try", topic="{urn:t}a", payload="<a/>")

@@ -145,6 +145,6 @@ def test_no_redirect_is_followed(make: Make, hostile: HostileServers, status: in
     for place in ("http://127.0.0.1:1/", "file:///etc/passwd", "//127.0.0.1/", "/elsewhere"):
         answer = f"HTTP/1.1 {status} Gone\r\nLocation: {place}\r\nContent-Length: 0\r\n\r\n".encode()
         # mypy infers no type of a lambda with a default.
-        redirecting = hostile(lambda connection, answer=answer: connection.sendall(answer))  # type: ignore[misc]
+        redirecting = hostile(lambda connection, answer=answer: connection.sendall(answer))  # type: ignore[misc]  # mypy infers no lambda with a default
         result = pushed(make, redirecting)
         assert (result.status, result.failure, len(redirecting.requests)) == (status, "", 1), place

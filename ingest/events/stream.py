@@ -260,8 +260,10 @@ class _Stream:
         if (ours.terminates_ms or 0) - now_ms > lease_ms / 2:
             return
         async with gateway.locks.hold(ours.id):
-            if self._is_ours():
-                self._subscription = await replace(gateway, ours, terminates_ms=now_ms + lease_ms)
+            current = gateway.table.get(ours.id)  # an operator may have paused it
+            if current is not None and self._is_ours():
+                with contextlib.suppress(UnknownResource):  # then it is not ours any more
+                    self._subscription = await replace(gateway, current, terminates_ms=now_ms + lease_ms)
 
 
 def _head(media: str, stream: str = "") -> dict[str, Any]:

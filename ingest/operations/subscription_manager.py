@@ -136,7 +136,7 @@ async def replace(
 ) -> Subscription:
     """The subscription with these fields changed, in the log, with `more` records, and in our view. The caller holds
     its lock. Fields that other processes change meanwhile keep their new values. Raises UnknownResource if one of them
-    has ended the subscription meanwhile."""
+    ends the subscription meanwhile, InfrastructureError if the log cannot be written."""
     with gateway.concurrent.watch(subscription.id) as seen:
         latest = written = subscription
         while (changed := msgspec.structs.replace(latest, **changes)) != written or more:

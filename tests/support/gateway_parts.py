@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+import pytest
 from lxml import etree
 
 from arborcast.core.errors import InfrastructureError
@@ -402,3 +403,17 @@ def path_of(answer: HttpAnswer) -> str:
 def only_subscription(parts: GatewayParts) -> Subscription:
     (subscription,) = parts.table.subscriptions()
     return subscription
+
+
+def changed_elsewhere_first(
+    monkeypatch: pytest.MonkeyPatch, parts: GatewayParts, change: Callable[[Subscription], list[ControlRecord]]
+) -> None:
+    """Another gateway's change gets into the log just before the next one of this gateway."""
+    commit = parts.control.commit
+
+    async def later(records: Sequence[ControlRecord]) -> int:
+        monkeypatch.setattr(parts.control, "commit", commit)
+        await commit(change(only_subscription(parts)))
+        return await commit(records)
+
+    monkeypatch.setattr(parts.control, "commit", later)

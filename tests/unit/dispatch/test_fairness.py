@@ -106,7 +106,7 @@ def test_limits_hold_and_no_lane_waits_without_need(
         for name in (name for name, count in waiting.items() if count and name not in in_flight_ids):
             full = endpoints[address[name]] == per_endpoint or hosts[scopes_of(address[name])[1]] == per_host
             assert full, f"{name} waits below the limits"
-        ended = in_flight_ids.pop(random.randrange(len(in_flight_ids)))  # type: ignore[attr-defined]
+        ended = in_flight_ids.pop(random.randrange(len(in_flight_ids)))  # type: ignore[attr-defined]  # Hypothesis' own random
         lanes.settle(ended, TOPIC)
 
     assert not +waiting

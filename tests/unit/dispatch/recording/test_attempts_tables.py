@@ -248,6 +248,6 @@ def test_a_new_checkpoint_adds_no_second_rows(tmp_path: Path) -> None:
     assert ended(tmp_path) == ["n1 s delivered 1", "n2 s delivered 2", "n3 s delivered 1", "n4 s delivered 1"]
 
     looked_up: list[object] = []
-    table._states = lambda keys: looked_up.extend(keys) or {}  # type: ignore[method-assign,func-returns-value]
+    table._states = lambda keys: looked_up.extend(keys) or {}  # type: ignore[method-assign,func-returns-value]  # extend returns None
     table.append(rows(delivered("n5", RUN_NUMBERS + 2, 2 * hour_ms, **later)), {})
     assert not looked_up, "later notifications are not looked up"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, Self
 
+import msgspec
 import pytest
 
 from arborcast.core.errors import InfrastructureError
@@ -18,13 +19,13 @@ from arborcast.ingest.events import stream
 from arborcast.ingest.events.request import read_request
 from arborcast.ingest.http.inflight import Reservation
 from arborcast.ingest.settings import GatewaySettings
-from arborcast.topic_model.records.control import SubscriptionEnded
+from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord, ending
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.pull import Settled, StoredMessage
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.errors import InvalidRequest
-from tests.support.gateway_parts import GatewayParts, Visit, only_subscription
+from tests.support.gateway_parts import GatewayParts, Visit, changed_elsewhere_first, only_subscription
 from tests.support.served_app import served
 from tests.support.waiting import wait_until
 
@@ -293,6 +294,21 @@ async def test_idle_streams_have_comments_and_a_renewed_lease(monkeypatch: pytes
     async with Stream(parts, accept="application/x-ndjson") as lines:
         await lines.until(lambda: lines.body.count("\n") >= 3)
         assert lines.body.strip() == ""
+
+
+async def test_a_renewed_lease_keeps_a_pause_and_ends_with_the_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_HEARTBEAT_S", 0.01)
+    parts = GatewayParts(GatewaySettings(stream_lease_s=10))
+    async with Stream(parts) as visit:
+        made = visit.made
+        await parts.control.commit([SubscriptionRecord(msgspec.structs.replace(made, paused=True))])
+        parts.later(seconds=6)
+        await visit.until(lambda: visit.made.terminates_ms != made.terminates_ms)
+        assert visit.made.paused
+        changed_elsewhere_first(monkeypatch, parts, lambda one: ending(one.id, "unsubscribed", 1))
+        parts.later(seconds=6)
+        await visit.ended()
+        assert parts.table.get(made.id) is None
 
 
 async def test_streams_that_cannot_be_resumed(parts: GatewayParts) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -12,7 +12,6 @@ from arborcast.ingest.operations import subscription_manager
 from arborcast.ingest.operations.subscription_manager import end_expired
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.topic_model.records.control import (
-    ControlRecord,
     SecretsResealed,
     SubscriptionEnded,
     SubscriptionRecord,
@@ -23,7 +22,14 @@ from arborcast.topic_model.records.control import (
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import Subscription
 from tests.support import soap_messages as soap
-from tests.support.gateway_parts import GatewayParts, HttpAnswer, live, only_subscription, path_of
+from tests.support.gateway_parts import (
+    GatewayParts,
+    HttpAnswer,
+    changed_elsewhere_first,
+    live,
+    only_subscription,
+    path_of,
+)
 
 
 def subscribed(parts: GatewayParts, number: int = 0, termination: str | None = None) -> str:
@@ -69,20 +75,6 @@ def test_unsubscribe_leaves_no_records(parts: GatewayParts) -> None:
     assert live(parts.control.records) == set()
     assert list(parts.table.subscriptions()) == []
     assert post(parts, path, "<wsnt:Unsubscribe/>").fault == "ResourceUnknownFault"
-
-
-def changed_elsewhere_first(
-    monkeypatch: pytest.MonkeyPatch, parts: GatewayParts, change: Callable[[Subscription], list[ControlRecord]]
-) -> None:
-    """Another gateway's change gets into the log just before the next one of this gateway."""
-    commit = parts.control.commit
-
-    async def later(records: Sequence[ControlRecord]) -> int:
-        monkeypatch.setattr(parts.control, "commit", commit)
-        await commit(change(only_subscription(parts)))
-        return await commit(records)
-
-    monkeypatch.setattr(parts.control, "commit", later)
 
 
 @pytest.mark.parametrize(

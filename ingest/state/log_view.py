@@ -7,20 +7,22 @@ state without locks and between records.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import heapq
 import itertools
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.follower import LogFollower
 from arborcast.core.eventlog.scan import LogReader
-from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.eventlog.writers import Appending, LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.single_flight import stops
 from arborcast.core.threads import Service, pool, within
@@ -214,8 +216,10 @@ class LogView(Generic[Record]):
                 future.set_result(None)
 
 
-# Appends wait in threads. This number shares the broker's answers, enough for thousands per second.
-_WRITERS = 16
+# Threads that append, and the bytes after which one begins no further change in its turn: a broker answers all changes
+# of a turn together.
+_WRITERS = 2
+_AT_ONCE_BYTES = 4 * 1024 * 1024
 
 Written = TypeVar("Written", contravariant=True)
 
@@ -228,6 +232,13 @@ class Commits(Protocol[Written]):
 
         Raises InfrastructureError: the log has not acknowledged them, and may have them, or has them, and the view has
         not applied them in time."""
+
+
+class _Change(NamedTuple):
+    """The keys and values of one `commit`. `last` is the offset of the last record, or the failure."""
+
+    encoded: list[tuple[bytes, bytes | None]]
+    last: concurrent.futures.Future[int]
 
 
 class LoggedState(Generic[Record]):
@@ -246,13 +257,23 @@ class LoggedState(Generic[Record]):
         self._view = view
         self._writer = writer
         self._reader = LogReader(kafka, writer.name)
+        self._changes: deque[_Change] = deque()  # that are not begun
         self._writers = pool(f"{writer.name}-log", _WRITERS)
         self._readers = pool(f"{writer.name}-log-reader", 1)
 
     async def commit(self, records: Sequence[Record]) -> int:
-        # To connect and to write. A change that waits longer must not be made later, after its client has given up.
-        busy = f"Kafka has not taken a change of the {self._writer.name} log in time"
-        last = await within(2 * self._timeout_s, self._writers, partial(self._append, records), busy)
+        change = _Change([self._encode(record) for record in records], concurrent.futures.Future())
+        begin = not self._changes  # otherwise a thread is on its way to the changes before
+        self._changes.append(change)
+        if begin:
+            self._writers.submit(self._append)
+        try:
+            # To connect and to write. A change that waits longer must not be made later, after its client has given up.
+            async with asyncio.timeout(2 * self._timeout_s):
+                last = await asyncio.wrap_future(change.last)
+        except TimeoutError:
+            late = f"Kafka has not taken a change of the {self._writer.name} log in time"
+            raise InfrastructureError(late, 1.0) from None
         if self._view is not None:
             await self._view.wait_applied(last, self._timeout_s)
         return last - len(records) + 1
@@ -266,10 +287,34 @@ class LoggedState(Generic[Record]):
         """Start no further appends, and release the connection for writing."""
         for threads in (self._writers, self._readers):
             threads.shutdown(wait=False, cancel_futures=True)
+        for change in self._changes:
+            change.last.cancel()
         self._writer.close()
 
-    def _append(self, records: Sequence[Record]) -> int:
-        return self._writer.append_encoded([self._encode(record) for record in records])
+    def _append(self) -> None:
+        while self._changes:
+            begun: list[tuple[_Change, Appending]] = []
+            size = 0
+            while size < _AT_ONCE_BYTES and (change := self._next()) is not None:
+                try:
+                    begun.append((change, self._writer.begin(change.encoded)))
+                except Exception as error:
+                    change.last.set_exception(error)
+                size += sum(len(value or b"") for _, value in change.encoded)
+            for change, appending in begun:
+                try:
+                    change.last.set_result(appending.wait())
+                except Exception as error:
+                    change.last.set_exception(error)
+
+    def _next(self) -> _Change | None:
+        """The next change whose client has not given up."""
+        try:
+            while not (change := self._changes.popleft()).last.set_running_or_notify_cancel():
+                pass
+        except IndexError:
+            return None
+        return change
 
 
 class ControlLogView(LogView[ControlRecord]):

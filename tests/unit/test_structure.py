@@ -186,7 +186,7 @@ RULES: dict[str, tuple[tuple[str, ...], Callable[[Path], bool], set[str], str]] 
         "a lease is one of core.eventlog",
     ),
     # Notifications have a separate path, without threads.
-    "appending": (("ingest",), calls("append_encoded"), {"ingest/state/log_view.py"}, "use LoggedState"),
+    "appending": (("ingest",), calls("append_encoded"), set(), "use LoggedState"),
 }
 
 

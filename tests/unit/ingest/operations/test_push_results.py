@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.writers import Appending
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.access.gate import Gate
@@ -50,9 +51,9 @@ async def test_concurrent_equal_results_are_stored_once() -> None:
     class Log(ResultList):
         released = threading.Event()
 
-        def append_encoded(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> int:
+        def begin(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> Appending:
             assert self.released.wait(60)
-            return super().append_encoded(encoded)
+            return super().begin(encoded)
 
     log = Log()
     taking = PushResults(LoggedState(KafkaSettings(), log, results.encode), RESULT_KEYS, lambda: NOW_MS / 1000)

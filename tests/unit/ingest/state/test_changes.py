@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog import consumer
 from arborcast.core.eventlog.client import TopicPartition
-from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.eventlog.writers import Appending, LogWriter
 from arborcast.core.fence import clock
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.operations.publishing import PublishRequest, publish
@@ -235,26 +235,65 @@ async def test_a_notification_has_the_position_of_acknowledged_changes(
     assert len(parts.notifications.accepted) == 1
 
 
+class SlowLog(LogWriter):
+    """Kafka acknowledges after `released`, and refuses the key `refused`; `calls` are the changes before each wait."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        super().__init__(kafka, "control")
+        self.released = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self.appended: list[bytes] = []
+
+    def begin(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> Appending:
+        if encoded[0][0] == b"refused":
+            raise InfrastructureError("too large")
+        self.appended += [key for key, _ in encoded]
+        last = len(self.appended) - 1
+        self.begun.release()
+        return Appending(lambda: last if self.released.wait(60) else -1)
+
+
+async def changes_of_all_threads(log: SlowLog, state: LoggedState[bytes]) -> list[asyncio.Future[int]]:
+    begun = []
+    for _ in range(log_view._WRITERS):
+        begun.append(asyncio.ensure_future(state.commit([b"begun"])))
+        assert await asyncio.to_thread(log.begun.acquire, timeout=60)
+    return begun
+
+
 async def test_a_change_that_waits_for_others_is_left_out_in_time() -> None:
     """Kafka may accept connections for an hour and take nothing: later, changes of clients long gone would be made."""
-    released, appended = threading.Event(), list[bytes]()
-
-    class Hanging(LogWriter):
-        def append_encoded(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> int:
-            released.wait()
-            appended.extend(key for key, _ in encoded)
-            return 0
-
     kafka = KafkaSettings(request_timeout_s=0.1)
-    state: LoggedState[bytes] = LoggedState(kafka, Hanging(kafka, "control"), lambda key: (key, None))
+    log = SlowLog(kafka)
+    state: LoggedState[bytes] = LoggedState(kafka, log, lambda key: (key, None))
     try:
-        begun = [asyncio.ensure_future(state.commit([b"begun"])) for _ in range(log_view._WRITERS)]
-        await asyncio.sleep(0)
+        begun = await changes_of_all_threads(log, state)
         with pytest.raises(InfrastructureError, match="in time"):
             await state.commit([b"waits"])
     finally:
-        released.set()
+        log.released.set()
         state.close()
     await asyncio.gather(*begun, return_exceptions=True)
     await asyncio.to_thread(state._writers.shutdown)
-    assert appended == [b"begun"] * log_view._WRITERS
+    assert log.appended == [b"begun"] * log_view._WRITERS
+
+
+async def test_changes_during_an_append_are_appended_together_with_an_outcome_each() -> None:
+    kafka = KafkaSettings(request_timeout_s=60)
+    log = SlowLog(kafka)
+    state: LoggedState[bytes] = LoggedState(kafka, log, lambda key: (key, None))
+    try:
+        begun = await changes_of_all_threads(log, state)
+        keys = [[b"a"], [b"refused"], [b"b", b"c"], [b"d"]]
+        together = [asyncio.ensure_future(state.commit(each)) for each in keys]
+        await asyncio.sleep(0)
+        log.released.set()
+        await asyncio.gather(*begun)
+        first, refused, second, third = await asyncio.gather(*together, return_exceptions=True)
+    finally:
+        log.released.set()
+        state.close()
+    n = log_view._WRITERS
+    assert log.appended[n:] == [b"a", b"b", b"c", b"d"]
+    assert (first, second, third) == (n, n + 1, n + 3)
+    assert isinstance(refused, InfrastructureError)

@@ -254,7 +254,7 @@ class SlowLog(LogWriter):
 
 
 async def changes_of_all_threads(log: SlowLog, state: LoggedState[bytes]) -> list[asyncio.Future[int]]:
-    begun = []
+    begun: list[asyncio.Future[int]] = []
     for _ in range(log_view._WRITERS):
         begun.append(asyncio.ensure_future(state.commit([b"begun"])))
         assert await asyncio.to_thread(log.begun.acquire, timeout=60)

@@ -9,31 +9,34 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.logs.attempts import FINAL
+from arborcast.dispatch.logs.attempts import FINAL, decode
 from arborcast.dispatch.operations.audit import Report, audit
-from arborcast.dispatch.operations.audit.ledger import decode
 from arborcast.topic_model.records import notifications
+from benchmarks.storms.judge import Logged
 
 
-def states(kafka: KafkaSettings, receivers: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    """The last state of each delivery by (receiver, mark), for dropped ones the reason; `receivers` are the receivers'
-    names by subscription id."""
+def states(kafka: KafkaSettings, receivers: Mapping[str, str]) -> Logged:
+    """The deliveries in the logs; `receivers` are the receivers' names by subscription id."""
     marks = {}
     for record in everything(kafka, "notifications"):
         notification = notifications.decode(record.value or b"")
         if b'mark="' in notification.payload:
             marks[notification.id] = notification.payload.partition(b'mark="')[2].partition(b'"')[0].decode("ascii")
     found: dict[tuple[str, str], str] = {}
+    pushes: dict[tuple[str, str], list[tuple[float, float]]] = {}
     over: set[tuple[str, str]] = set()
     for record in everything(kafka, "attempts"):
-        for row in decode(record.value or b"").attempts:
+        for row in decode(record.value or b""):
             if row.subscription in receivers and row.notification in marks:
                 key = (receivers[row.subscription], marks[row.notification])
                 if key not in over or row.state in FINAL:
                     found[key] = row.error if row.state == "dropped" else row.state
                 if row.state in FINAL:
                     over.add(key)
-    return found
+                if row.state == "delivered":
+                    end_ms = row.started_ms + row.duration_ms + 1  # started_ms is rounded down
+                    pushes.setdefault(key, []).append((row.started_ms / 1e3, end_ms / 1e3))
+    return Logged(found, pushes)
 
 
 def settle(kafka: KafkaSettings, since_ms: int, seconds: float) -> Report:

@@ -10,17 +10,32 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from benchmarks.storms.record import Accepted, Arrival, Kill, Record, Wanted
 
 States = Mapping[tuple[str, str], str]
 """The last state of a delivery, by (receiver, mark); for dropped ones the reason."""
 
+Pushes = Mapping[tuple[str, str], Sequence[tuple[float, float]]]
+"""Begin and end of each successful push with a row, by (receiver, mark)."""
+
+
+class Logged(NamedTuple):
+    """The evidence of the engine's logs."""
+
+    states: States
+    pushes: Pushes
+
+
 # An answer of the last tenth of a second before a kill may have no row; the rest is for slow machines.
 BEFORE_S = 1.0
 
 # After the first delivery others may still be in flight.
 AFTER_S = 3.0
+
+# The longest time from an answer to its row, on a machine with much other work.
+ROW_S = 10.0
 
 _DROPPED = frozenset({"timely", "resources"})
 _ENDED = frozenset({"dead", "expired", "cancelled"}) | _DROPPED
@@ -74,7 +89,7 @@ class Findings:
         return "\n".join(lines)
 
 
-def judge(record: Record, logged: States, budget_s: float) -> Findings:
+def judge(record: Record, logged: Logged, budget_s: float) -> Findings:
     """Compare. `budget_s` is the time for which a batch waits for an answer: a later one may not count."""
     findings = Findings()
     topics = {each.mark: each.topic for each in record.accepted}
@@ -83,13 +98,13 @@ def judge(record: Record, logged: States, budget_s: float) -> Findings:
         by_receiver[arrival.receiver].append(arrival)
     for wanted in record.wanted:
         arrivals = sorted(by_receiver[wanted.receiver], key=lambda each: each.at)
-        _judge_completeness(wanted, record, arrivals, logged, findings)
+        _judge_completeness(wanted, record, arrivals, logged.states, findings)
         if not wanted.pulled:
             # Messages in an answer of a killed gateway are handed out again later: then pull points keep no order.
             _judge_order(wanted, record, topics, arrivals, findings)
         if wanted.strict:
-            _judge_strictness(wanted, topics, arrivals, logged, findings)
-        _judge_repeats(wanted, arrivals, record.kills, budget_s, findings)
+            _judge_strictness(wanted, topics, arrivals, logged.states, findings)
+        _judge_repeats(wanted, arrivals, record.kills, logged.pushes, budget_s, findings)
         for arrival in arrivals:
             findings.strays += [
                 f"{mark} at {wanted.receiver}"
@@ -100,7 +115,11 @@ def judge(record: Record, logged: States, budget_s: float) -> Findings:
 
 
 def _judge_completeness(
-    wanted: Wanted, record: Record, arrivals: Sequence[Arrival], logged: States, findings: Findings
+    wanted: Wanted,
+    record: Record,
+    arrivals: Sequence[Arrival],
+    logged: States,
+    findings: Findings,
 ) -> None:
     taken = {mark for each in arrivals if each.settled is not None and not each.refused for mark in each.marks}
     refused = {mark for each in arrivals if each.refused for mark in each.marks}
@@ -153,7 +172,11 @@ def _judge_order(
 
 
 def _judge_strictness(
-    wanted: Wanted, topics: Mapping[str, str], arrivals: Iterable[Arrival], logged: States, findings: Findings
+    wanted: Wanted,
+    topics: Mapping[str, str],
+    arrivals: Iterable[Arrival],
+    logged: States,
+    findings: Findings,
 ) -> None:
     """No new message may arrive while a tried one is not settled."""
     settled: dict[str, float] = {}
@@ -177,7 +200,12 @@ def _judge_strictness(
 
 
 def _judge_repeats(
-    wanted: Wanted, arrivals: Iterable[Arrival], kills: Sequence[Kill], budget_s: float, findings: Findings
+    wanted: Wanted,
+    arrivals: Iterable[Arrival],
+    kills: Sequence[Kill],
+    pushes: Pushes,
+    budget_s: float,
+    findings: Findings,
 ) -> None:
     troubled = troubles(kills)
     first: dict[str, Arrival] = {}
@@ -194,11 +222,27 @@ def _judge_repeats(
                 findings.by_kill[bisect_right(troubled, (known.settled, float("inf")))] += 1
             elif known.settled - known.at > budget_s / 2 or known.behaviour.startswith("drip"):
                 findings.duplicates["answered late"] += 1
+            elif _is_lost(known.at, pushes.get((wanted.receiver, mark)), kills):
+                findings.duplicates["without a row at a kill"] += 1
             else:
                 findings.unexplained.append(
                     f"{mark} at {wanted.receiver}: taken at {known.at:.3f} ({known.behaviour or 'well'}), "
-                    f"again at {arrival.at:.3f} (attempt {arrival.attempt}, {arrival.behaviour or 'well'})"
+                    f"again at {arrival.at:.3f} (attempt {arrival.attempt}, {arrival.behaviour or 'well'}); "
+                    f"rows {pushes.get((wanted.receiver, mark), ())}, kills {_kills_near(kills, known.at)}"
                 )
+
+
+def _is_lost(at: float, pushes: Sequence[tuple[float, float]] | None, kills: Sequence[Kill]) -> bool:
+    """Whether a kill soon after this push prevented its row: the log has rows of other pushes of the message only."""
+    return (
+        pushes is not None
+        and not any(begin <= at <= end for begin, end in pushes)
+        and any(at < kill.at < at + ROW_S for kill in kills)
+    )
+
+
+def _kills_near(kills: Sequence[Kill], at: float) -> str:
+    return ", ".join(f"{'+'.join(kill.parts)} {kill.at - at:+.1f} s" for kill in kills if abs(kill.at - at) < 90)
 
 
 def troubles(kills: Sequence[Kill]) -> list[tuple[float, float]]:

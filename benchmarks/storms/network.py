@@ -36,7 +36,7 @@ from arborcast.dispatch.operations.audit import Report as Audit
 from benchmarks.report import Report, run
 from benchmarks.storms import links
 from benchmarks.storms.delivery_states import settle, states
-from benchmarks.storms.judge import Findings, States, judge
+from benchmarks.storms.judge import Findings, Logged, judge
 from benchmarks.storms.links import FAULTS, Links
 from benchmarks.storms.load import Publisher, first_arrival
 from benchmarks.storms.outage import BUDGET_S, DRAIN_S, FAILING, HEALTHY, SETTINGS, TOPIC
@@ -218,7 +218,7 @@ def _strike(
     return Strike(place, fault, began, over, back_s, sum(victim.restarts().values()) - restarts)
 
 
-def _judged(strikes: list[Strike], record: Record, logged: States) -> list[Strike]:
+def _judged(strikes: list[Strike], record: Record, logged: Logged) -> list[Strike]:
     """The faults, each with the findings about messages accepted around it."""
     begins = [each.began - _APART_S / 2 for each in strikes] + [float("inf")]
     judged = []

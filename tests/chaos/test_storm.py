@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.storms.judge import judge
+from benchmarks.storms.judge import Logged, judge
 from benchmarks.storms.storm import BATCH_WAIT_S, Storm
 from benchmarks.storms.victim import PARTS
 
@@ -32,4 +32,4 @@ def test_nothing_is_lost_whatever_is_killed(tmp_path: Path) -> None:
         for each in outcome.record.arrivals
     ]
     tampered = dataclasses.replace(outcome.record, arrivals=without)
-    assert judge(tampered, {}, BATCH_WAIT_S).lost
+    assert judge(tampered, Logged({}, {}), BATCH_WAIT_S).lost

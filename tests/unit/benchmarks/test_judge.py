@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from arborcast.topic_model.subscriptions import Reliability
-from benchmarks.storms.judge import Findings, judge
+from benchmarks.storms.judge import Findings, Logged, judge
 from benchmarks.storms.record import Accepted, Arrival, Kill, Record, Wanted
 
 TOPIC = "storm/a"
@@ -30,7 +30,7 @@ def logged(record: Record, **states: str) -> dict[tuple[str, str], str]:
 
 
 def found(record: Record, **states: str) -> Findings:
-    return judge(record, logged(record, **states), BUDGET_S)
+    return judge(record, Logged(logged(record, **states), {}), BUDGET_S)
 
 
 def change(record: Record, number: int, **facts: Any) -> None:
@@ -51,7 +51,7 @@ def test_a_good_record_has_no_faults_and_a_removal_is_found(strict: bool, pulled
         assert (findings.lost or findings.claimed)[0].startswith(f"m{number} for one"), "delivered only in the log"
         known = logged(record)
         del known["one", f"m{number}"]
-        assert judge(record, known, BUDGET_S).lost == [f"m{number} for one (nothing)"]
+        assert judge(record, Logged(known, {}), BUDGET_S).lost == [f"m{number} for one (nothing)"]
 
 
 @pytest.mark.parametrize(("state", "lost"), [("dead", 0), ("expired", 0), ("cancelled", 0), ("parked", 1)])
@@ -74,7 +74,7 @@ def test_disorder_overtaking_and_strays() -> None:
     assert found(dataclasses.replace(record, wanted=well().wanted)).faults == {}
     record = well()
     record.wanted = [Wanted("one", frozenset({"storm/b"}))]
-    assert len(judge(record, {}, BUDGET_S).strays) == 5
+    assert len(judge(record, Logged({}, {}), BUDGET_S).strays) == 5
 
 
 def test_a_repetition_needs_a_reason() -> None:
@@ -89,7 +89,12 @@ def test_a_repetition_needs_a_reason() -> None:
     # Answered two seconds before the kill: its row was written.
     record.kills = [Kill(record.arrivals[2].at + 2.0, ("jvm",), 120.0, 129.0)]
     assert len(found(record).unexplained) == 1
+    # The same without a row of the first push.
+    states, again = logged(record), [(129.9, 130.1)]
+    assert judge(record, Logged(states, {("one", "m2"): again}), BUDGET_S).faults == {}
+    assert judge(record, Logged(states, {("one", "m2"): [(102.1, 102.3), *again]}), BUDGET_S).unexplained
     record.kills = []
+    assert judge(record, Logged(states, {("one", "m2"): again}), BUDGET_S).unexplained
     change(record, 2, settled=record.arrivals[2].at + 3)
     assert found(record).duplicates == {"answered late": 1}
 

@@ -287,7 +287,7 @@ class LoggedState(Generic[Record]):
         """Start no further appends, and release the connection for writing."""
         for threads in (self._writers, self._readers):
             threads.shutdown(wait=False, cancel_futures=True)
-        for change in self._changes:
+        for change in tuple(self._changes):
             change.last.cancel()
         self._writer.close()
 

@@ -39,13 +39,14 @@ _NOTHING: deque[Received] = deque()
 class WaitingMessages:
     """The waiting messages of a lane, of one partition and in its order: a queue for each priority."""
 
-    __slots__ = ("_class", "_count", "_highest", "_queues")
+    __slots__ = ("_added", "_class", "_count", "_highest", "_queues")
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[Received]] = {}
         self._highest = _NOTHING  # of the queues: it is read for each message
         self._class = 0  # its priority
         self._count = 0
+        self._added = False  # since the last `drop_older`
 
     def __len__(self) -> int:
         return self._count
@@ -67,6 +68,7 @@ class WaitingMessages:
             self._highest = self._queues[self._class]
         queue.append(received)
         self._count += 1
+        self._added = True
 
     def first(self) -> Received:
         """The next message."""
@@ -86,6 +88,9 @@ class WaitingMessages:
     def drop_older(self, policy: DeliveryPolicy) -> list[Received]:
         """Remove and return messages that may be dropped, with a newer one of their topic and priority."""
         dropped: list[Received] = []
+        if not self._added:
+            return dropped  # otherwise each push of a lane with many topics would examine all of them
+        self._added = False
         for queue in self._queues.values():
             newest = {each.notification.topic: each for each in queue}
             older = [

@@ -75,7 +75,8 @@ class WorkersHere:
     def missing(self) -> str:
         """The reason to restart the run; empty while its workers live."""
         at = self._time.tick()
-        dead = {pid for pid, started in self._tasks.values() if heartbeat.started_at(pid) != started}
+        # 0: it had ended when its report was read.
+        dead = {pid for pid, started in self._tasks.values() if not started or heartbeat.started_at(pid) != started}
         return f"a Python worker (pid {min(dead)}) has died" if dead else _silent(self._starting, at)
 
     def end(self, newest: int) -> None:

@@ -7,6 +7,7 @@ loopback, a trap listens on port 8000 of all addresses and records the called on
     v4-10-0-0-1.test             that address                  v6-fe80--1.test     that one (`:` written as `-`)
     flip-93-184-216-34.test      that address and 127.0.0.1 in turn, to be kept for 0 seconds
     mixed-93-184-216-34.test     127.0.0.1 and that address, both in one answer
+    hang-1.test                  no answer
     anything else                does not exist
 """
 
@@ -67,15 +68,18 @@ def explore(
     outbound: dict[str, str | bool] | None = None,
     skip_url_check: bool = False,
     new_transports: bool = False,
+    hanging: int = 0,
 ) -> list[Finding]:
     """Push to each URL in turn; with the transport "calls", POST to it by `core.http_client`. `skip_url_check` leaves
-    only the check at the connection; `new_transports` makes a new transport for each push, without caches."""
+    only the check at the connection; `new_transports` makes a new transport for each push, without caches. Before the
+    last one begin `hanging` pushes to names without an answer."""
     order = {
         "urls": urls,
         "transport": transport,
         "outbound": outbound or {},
         "skip_url_check": skip_url_check,
         "new_transports": new_transports,
+        "hanging": hanging,
     }
     (found,) = _carried_out([order])
     return found
@@ -155,7 +159,8 @@ class NameServer:
     def _serve(self) -> None:
         while True:
             query, client = self._socket.recvfrom(512)
-            self._socket.sendto(self._answer(query), client)
+            if b"hang-" not in query:
+                self._socket.sendto(self._answer(query), client)
 
     def _answer(self, query: bytes) -> bytes:
         labels, position = [], 12
@@ -195,6 +200,8 @@ def _pushed(order: dict[str, Any], policy: AddressPolicy) -> Iterator[PushResult
         if order["new_transports"]:
             transport.close()
             transport = make_transport(push, policy)
+        for number in range(order.get("hanging", 0) if url is order["urls"][-1] else 0):
+            transport.submit(PushRequest(f"http://hang-{number}.test/", (), b"<x></x>"), lambda result: None)
         results: list[PushResult] = []
         transport.submit(PushRequest(url, (), b"<x></x>"), results.append)
         end = time.monotonic() + _SETTLE_S
@@ -219,7 +226,7 @@ def _called(order: dict[str, Any], policy: AddressPolicy) -> Iterator[PushResult
 def _main() -> None:
     orders: list[dict[str, Any]] = json.load(sys.stdin)
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as resolver:
-        resolver.write("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+        resolver.write("nameserver 127.0.0.1\noptions timeout:10 attempts:1\n")
         resolver.flush()
         for command in (
             "ip link set lo up",

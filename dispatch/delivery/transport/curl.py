@@ -9,21 +9,25 @@ watches kept connections, too, and pushes begin after a check.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import certifi
 import pycurl
 
 from arborcast.core import fence
+from arborcast.core.recent import Recent
 from arborcast.core.security.outbound import AddressPolicy, GuardedSockets, place_of
 from arborcast.core.security.uris import to_uri
+from arborcast.dispatch.delivery.capacity import scopes_of
 from arborcast.dispatch.delivery.transport import contract
 from arborcast.dispatch.delivery.transport.contract import (
     RESULT_HEADER,
@@ -77,23 +81,27 @@ _FAILURES: dict[int, Failure] = {
 }
 
 
+# Bytes of host names with a successful last lookup, twice.
+_RESOLVED = 1024 * 1024
+
+
 class CurlTransport:
-    """The contract over one CurlMulti."""
+    """The contract over two CurlMulti: the first for hosts whose last lookup succeeded, or that need none, the second
+    for others. Each has twenty threads for lookups (pycurl has no option for more), a host takes two, and a name server
+    that does not answer occupies them for ten seconds and more."""
 
     def __init__(self, settings: PushSettings, policy: AddressPolicy) -> None:
         self._settings = settings
         self._policy = policy
         self._urls = UrlJudge(policy)
-        self._multi = pycurl.CurlMulti()
         self._sockets = _Sockets(settings.total_timeout_s)
+        # Later pushes to a host of the second use connections of the first.
+        self._multis = _Multi(self._sockets, max(settings.max_idle_connections, 1)), _Multi(self._sockets, 1)
+        self._resolved: Recent[str, bool] = Recent(_RESOLVED, 3_600.0)
         self._waiting: deque[_Handle] = deque()
-        self._timer_at: float | None = None
         self._free: dict[str, list[_Handle]] = {}
         self._active: dict[Any, _Handle] = {}
         self._refused: deque[tuple[Callback, PushResult]] = deque()
-        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._sockets.watch)
-        self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
-        self._multi.setopt(pycurl.M_MAXCONNECTS, max(settings.max_idle_connections, 1))
 
     @property
     def in_flight(self) -> int:
@@ -143,54 +151,85 @@ class CurlTransport:
     def close(self) -> None:
         while self._waiting:
             del self._active[self._waiting.pop().curl]
-        for curl in list(self._active):
-            self._multi.remove_handle(curl)
+        for curl, handle in self._active.items():
+            handle.multi.remove_handle(curl)
         self._active.clear()
         self._refused.clear()
         self._free.clear()
-        self._multi.close()
+        for multi in self._multis:
+            multi.curl.close()
         self._sockets.close()
 
     def _turn(self, timeout_s: float) -> None:
-        """Serve the ready sockets; wait up to `timeout_s` for one, or for libcurl's timer."""
-        if self._timer_at is not None:
-            timeout_s = min(timeout_s, max(self._timer_at - time.monotonic(), 0.0))
+        """Serve the ready sockets; wait up to `timeout_s` for one, or for libcurl's timers."""
+        timeout_s = min(timeout_s, *(max(multi.due_at - time.monotonic(), 0.0) for multi in self._multis))
         ready = self._sockets.select(timeout_s)
         while self._waiting:
             handle = self._waiting.popleft()
             handle.keep_alive(self._sockets.may_keep(handle.url))
             # libcurl requests its first turn through the timer function.
-            self._multi.add_handle(handle.curl)
+            handle.resolves = self._resolves(handle.host)
+            handle.multi = self._multis[not handle.resolves].curl
+            handle.multi.add_handle(handle.curl)
         for descriptor, mask in ready:
             # Our selector's and libcurl's names for readable and writable happen to be the same bits.
-            self._multi.socket_action(descriptor, mask)
-        if self._timer_at is not None and self._timer_at <= time.monotonic():
-            self._timer_at = None
-            self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
+            self._sockets.multi_of[descriptor].socket_action(descriptor, mask)
+        for multi in self._multis:
+            multi.run_due()
+
+    def _resolves(self, host: str) -> bool:
+        """Whether the last lookup of a host succeeded, or it needs none. Through a proxy none does."""
+        return bool(self._settings.proxy or _NUMBER.search(host) or self._resolved.get(host))
 
     def _finish(self) -> int:
         """Run the callbacks of the finished pushes; returns their number."""
         finished = 0
-        while True:
-            remaining, succeeded, failed = self._multi.info_read()
-            done = [(curl, 0, "") for curl in succeeded] + failed
-            for curl, code, message in done:
-                handle = self._active.pop(curl)
-                self._sockets.ended(curl.getinfo(pycurl.ACTIVESOCKET), handle)
-                result = handle.result(code, message)
-                if result.failure == "timeout" and result.reused:
-                    self._sockets.drop(handle.url)
-                callback = handle.callback
-                self._multi.remove_handle(curl)
-                handle.clear()
-                self._free.setdefault(handle.certificate, []).append(handle)
-                finished += 1
-                callback(result)
-            if not remaining:
-                return finished
+        for curl, code, message in chain.from_iterable(multi.done() for multi in self._multis):
+            handle = self._active.pop(curl)
+            self._sockets.ended(curl.getinfo(pycurl.ACTIVESOCKET), handle)
+            result = handle.result(code, message)
+            if result.failure == "timeout" and result.reused:
+                self._sockets.drop(handle.url)
+            if (resolves := result.failure != "dns") != handle.resolves:
+                self._resolved.put(handle.host, resolves, len(handle.host))
+            callback = handle.callback
+            handle.multi.remove_handle(curl)
+            handle.clear()
+            self._free.setdefault(handle.certificate, []).append(handle)
+            finished += 1
+            callback(result)
+        return finished
+
+
+# A host that is an address.
+_NUMBER = re.compile(r":|(?:^|\.)[0-9]+$")
+
+
+class _Multi:
+    """A CurlMulti with its timer."""
+
+    def __init__(self, sockets: _Sockets, most_idle: int) -> None:
+        self.curl = pycurl.CurlMulti()
+        self.curl.setopt(pycurl.M_SOCKETFUNCTION, sockets.watch)
+        self.curl.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
+        self.curl.setopt(pycurl.M_MAXCONNECTS, most_idle)
+        self.due_at = math.inf
+
+    def run_due(self) -> None:
+        if self.due_at <= time.monotonic():
+            self.due_at = math.inf
+            self.curl.socket_action(pycurl.SOCKET_TIMEOUT, 0)
+
+    def done(self) -> Iterator[tuple[Any, int, str]]:
+        """The finished pushes, each with libcurl's code and message."""
+        remaining = 1
+        while remaining:
+            remaining, succeeded, failed = self.curl.info_read()
+            yield from [(curl, 0, "") for curl in succeeded]
+            yield from failed
 
     def _set_timer(self, timeout_ms: int) -> None:
-        self._timer_at = None if timeout_ms < 0 else time.monotonic() + timeout_ms / 1000
+        self.due_at = math.inf if timeout_ms < 0 else time.monotonic() + timeout_ms / 1000
 
 
 class _Sockets:
@@ -200,6 +239,8 @@ class _Sockets:
         self._push_ms = int(push_s * 1000)
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, int] = {}  # events by descriptor: the selector's own table is much slower
+        self.multi_of: dict[int, Any] = {}
+        """The CurlMulti that watches a descriptor, or was the last one."""
         # Connections that libcurl does not watch, by descriptor: whether data on them is unexpected. The selector has
         # them, too. A descriptor stays when libcurl closes its connection.
         self._kept: dict[int, bool] = {}
@@ -257,7 +298,7 @@ class _Sockets:
         self._woken.close()
         self._wake.close()
 
-    def watch(self, event: int, descriptor: int, multi: object, data: object) -> None:
+    def watch(self, event: int, descriptor: int, multi: Any, data: object) -> None:
         """libcurl's socket function."""
         before = self._watched.get(descriptor)
         if event == pycurl.POLL_REMOVE:
@@ -272,7 +313,7 @@ class _Sockets:
                     self._selector.modify(descriptor, selectors.EVENT_READ)
                 self._kept[descriptor] = False
             return
-        self._watched[descriptor] = event
+        self._watched[descriptor], self.multi_of[descriptor] = event, multi
         if before is not None:
             self._selector.modify(descriptor, _EVENTS[event])
             return
@@ -326,7 +367,11 @@ class _Handle:
         self._kept = b""
         self._received = 0
         self._overflow = False
-        self.url = ""
+        self.url = self.host = ""
+        self.multi: Any = None
+        """The CurlMulti of its push."""
+        self.resolves = True
+        """Whether its host was expected to resolve."""
         self.callback: Callback = _no_callback
         self.curl = curl = pycurl.Curl()
         curl.setopt(pycurl.POST, 1)
@@ -362,7 +407,7 @@ class _Handle:
         if request.url != self.url:
             self.url = ""
             self.curl.setopt(pycurl.URL, to_uri(request.url))
-            self.url = request.url
+            self.url, self.host = request.url, scopes_of(request.url)[1][1]
             self._may_multiplex = self._http2 and request.url[:6].lower() == "https:"
         # Without the empty Expect a larger body waits for "100 Continue", which many receivers never send.
         lines = [f"{name}: {value}" for name, value in request.headers]

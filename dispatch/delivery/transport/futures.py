@@ -115,8 +115,11 @@ class _Watched(CheckedConnection):
     def connect(self) -> None:
         super().connect()
         self.opened_at = time.monotonic()
-        if _current.push is not None:
-            _current.push.opened = True
+        push = _current.push
+        if push is not None:
+            push.opened = True
+            if push.overdue:
+                raise TimeoutError("the time of the push was over before it could be sent")
 
     def putrequest(self, *args: Any, **kwargs: Any) -> None:
         push = _current.push

@@ -17,6 +17,7 @@ from arborcast.dispatch.hot.batch_outcomes import NEWER
 from arborcast.dispatch.hot.intake import HELD, SICK, Exclusions
 from arborcast.dispatch.hot.pump import Pump, PumpRun
 from arborcast.dispatch.hot.recovered import RecoveredDeliveries
+from arborcast.dispatch.hot.waiting import WaitingMessages
 from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery import redeliverer
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
@@ -162,6 +163,19 @@ def test_a_slow_receiver_gets_the_newest(topics: int, pushed: list[str]) -> None
     world.push()
     assert [name for name, state in world.states() if state == "delivered"] == pushed
     assert {state for _, state in world.states()} == {"delivered", "dropped"}
+
+
+def test_a_late_lane_is_examined_once_until_a_message_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the pushes of a lane with many topics would have quadratic costs."""
+    examined: list[bool] = []
+    monkeypatch.setattr(DeliveryPolicy, "drops", lambda _, reliable: examined.append(reliable))
+    waiting = WaitingMessages()
+    for offset, total in ((0, 1), (2, 1 + 3)):
+        waiting.add(received("n", offset, "a"), 0)
+        waiting.add(received("n", offset + 1, "a"), 0)
+        for _ in range(3):
+            assert not waiting.drop_older(TIMELY.policy)
+        assert len(examined) == total, "each message with a newer one"
 
 
 def test_old_messages_for_many_recipients_are_dropped() -> None:

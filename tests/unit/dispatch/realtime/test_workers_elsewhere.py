@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -70,6 +72,10 @@ def test_a_local_worker_without_a_first_report_is_missing() -> None:
     workers.reported(WorkerProgress(11, -1, -1, 11, task=0, pid=os.getpid()))
     now += 10_000
     assert not workers.missing()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    workers.reported(WorkerProgress(11, -1, -1, 11, task=0, pid=ended.pid))
+    assert f"pid {ended.pid}) has died" in workers.missing(), "its report was read after its end"
 
 
 def test_silent_workers_and_failed_tasks_are_missing() -> None:

@@ -20,6 +20,7 @@ from urllib.parse import quote
 import pytest
 
 from arborcast.core.mqtt.settings import MqttSettings
+from arborcast.core.security.checked_connections import CheckedConnection
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.dispatch.delivery.transport import contract
 from arborcast.dispatch.delivery.transport.contract import (
@@ -334,6 +335,22 @@ def test_pushes_side_by_side_end_at_their_deadline(short_time_outs: Transport, r
     assert arrived == set(range(22)), "the pushes have the same deadline"
     assert (ends[0].status, ends[20].status) == (0, 200)
     assert ends[21].status in (0, 200)
+
+
+def test_a_push_is_not_sent_after_its_timeout(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It might arrive behind its repetition. A thread may wait for a name server longer than its push."""
+    answered, connect = threading.Event(), CheckedConnection.connect
+
+    def connect_later(self: CheckedConnection) -> None:
+        answered.wait()
+        connect(self)
+
+    monkeypatch.setattr(CheckedConnection, "connect", connect_later)
+    transport = FuturesTransport(PushSettings(connect_timeout_s=0.5, total_timeout_s=0.5), THIS_MACHINE)
+    assert push(transport, receiver.url("/late")).failure == "timeout"
+    answered.set()
+    transport.close()  # waits for its threads
+    assert not receiver.received("/late")
 
 
 @each_way_to_wait

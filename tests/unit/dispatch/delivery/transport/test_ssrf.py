@@ -174,6 +174,17 @@ def test_of_several_addresses_only_allowed_ones_are_called(transport: str) -> No
     assert (found.status, found.called) == (202, ("93.184.216.34",))
 
 
+@needs_island
+def test_names_without_an_answer_do_not_delay_others() -> None:
+    """The second URL needs a lookup of its own: caches of libcurl are by host and port."""
+    url = "http://v4-127-0-0-1.test"
+    urls = [f"{url}:{island.PORT}/", f"{url}:{island.PORT + 1}/"]
+
+    findings = island.explore(urls, "curl", outbound={"scope": "loopback"}, hanging=40)
+
+    assert [found.failure for found in findings] == ["", "connect"], "nothing listens there"
+
+
 SETTINGS: list[tuple[dict[str, str | bool], dict[str, str]]] = [
     ({"scope": "private"}, {"10.0.0.1": "", "fd12::1": "", "127.0.0.1": "loopback"}),
     ({"scope": "private"}, {"fd00:ec2::254": "metadata", "64:ff9b::a00:1": "translated"}),

@@ -209,10 +209,9 @@ class Tables:
         return _rows(done.reset_index().rename(columns={"topic": "queue"}), "no request was sent to a server")
 
     def given_up(self, since: When | None = None) -> pd.DataFrame:
-        """Dead letters, the newest first, with the beginning of the message."""
-        columns = ["ended_at", "subscription", "endpoint", "topic", "error", "detail", "attempts", "payload"]
+        """Dead letters, the newest first."""
+        columns = ["ended_at", "subscription", "endpoint", "topic", "error", "detail", "attempts", "notification"]
         frame = self.dead_letters.pandas(columns, since=since)
-        frame["payload"] = frame.payload.str.decode("utf-8", "replace").str.slice(0, 80)
         return _rows(frame.sort_values("ended_at", ascending=False, ignore_index=True), "nothing was given up")
 
     def held(self) -> pd.DataFrame:

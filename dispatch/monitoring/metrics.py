@@ -84,7 +84,7 @@ class EndpointsSeen:
         self._before: dict[str, EndpointFigures] = {}
 
     def add(self, figures: Iterable[EndpointFigures], now: float) -> None:
-        """Add figures. `now`: seconds of a monotonic clock."""
+        """Add figures. `now`: seconds of a clock."""
         self._rotate(now)
         for one in figures:
             known = self._now.get(one.endpoint)
@@ -107,8 +107,9 @@ class EndpointsSeen:
         return together
 
     def _rotate(self, now: float) -> None:
-        if now - self._began > WINDOW_S:
-            self._before = self._now if now - self._began <= 2 * WINDOW_S else {}
+        lasts_s = abs(now - self._began)  # the clock may have been put back
+        if lasts_s > WINDOW_S:
+            self._before = self._now if lasts_s <= 2 * WINDOW_S else {}
             self._now = {}
             self._began = now
 

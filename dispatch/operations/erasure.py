@@ -48,7 +48,7 @@ from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, LetterCo
 from arborcast.dispatch.recording.folds import moment
 from arborcast.dispatch.recording.follower import Work
 from arborcast.dispatch.tables import DEAD_LETTERS, NOTIFICATIONS, RETRIES
-from arborcast.dispatch.tables.delta_table import WRITER, turn_to_commit, turn_to_rewrite
+from arborcast.dispatch.tables.delta_table import WRITER, positions_in, turn_to_commit, turn_to_rewrite
 from arborcast.dispatch.tables.spec import TableSpec, open_table, quoted, table_exists
 from arborcast.topic_model.expressions import concrete_topic
 from arborcast.topic_model.projections.erasures import Erasures, covering, covers, selects
@@ -378,13 +378,8 @@ class Eraser(Work):
 
     def _positions(self, spec: TableSpec, log: str) -> dict[int, int]:
         """The position of a table in a log: the next offset, by partition."""
-        known: dict[int, int] = {}
         location = self._location(spec)
-        if table_exists(location):
-            table = open_table(location)
-            while (offset := table.transaction_version(f"{log}-{len(known)}")) is not None:
-                known[len(known)] = offset
-        return known
+        return positions_in(open_table(location), log) if table_exists(location) else {}
 
 
 @dataclass(frozen=True)

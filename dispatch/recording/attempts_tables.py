@@ -93,12 +93,18 @@ class EndedDeliveries:
         return {key: state for key, state in states if key in requested}
 
     def _overwrite(self, changed: pa.Table) -> None:
-        bounds = pc.min_max(changed["notification"]).as_py()
-        self.table.overwrite(
-            changed,
-            "t.notification = s.notification and t.subscription = s.subscription "
-            f"and t.notification >= {quoted(bounds['min'])} and t.notification <= {quoted(bounds['max'])}",
-        )
+        changed = changed.sort_by("notification")
+        first = 0
+        # A merge keeps all rows between its first and last id in memory: one merge for dead letters of a month would
+        # keep the month.
+        for _, some in groupby(changed["notification"].to_pylist(), itemgetter(slice(_PREFIXES[0]))):
+            ids = list(some)
+            self.table.overwrite(
+                changed.slice(first, len(ids)),
+                "t.notification = s.notification and t.subscription = s.subscription "
+                f"and t.notification >= {quoted(ids[0])} and t.notification <= {quoted(ids[-1])}",
+            )
+            first += len(ids)
 
 
 def delivery_rows(attempts: pa.Table) -> pa.Table:

@@ -186,6 +186,7 @@ class RetriesFold(TableFold):
 
     spec = RETRIES
     writer = "parked"
+    mirrors = True
     patched = ("tries", "counted", "due_at")
     guard = (
         "s.tries > t.tries or (s.tries = t.tries and s.counted > t.counted)"
@@ -204,8 +205,6 @@ class RetriesFold(TableFold):
                     "topic": notification.topic,
                     "accepted_at": moment(notification.accepted_ms),
                     "parked_at": moment(record.timestamp),
-                    "payload": notification.payload,
-                    "producer": notification.producer,
                 }
                 changes.add(key, row | _origin(delivery.place) | _tries(tries))
             case Tried(tries=tries):
@@ -217,6 +216,7 @@ class RetriesFold(TableFold):
 class DeadLettersFold(TableFold):
     spec = DEAD_LETTERS
     writer = "dead"
+    mirrors = True
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         key = record.key.decode()
@@ -238,8 +238,6 @@ class DeadLettersFold(TableFold):
                 "attempts": letter.number,
                 "accepted_at": moment(letter.notification.accepted_ms),
                 "ended_at": moment(letter.at_ms),
-                "payload": letter.notification.payload,
-                "producer": letter.notification.producer,
             },
         )
 

@@ -14,9 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 
 from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.consumer import Replaced
 from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.follower import LogCursor
+from arborcast.core.eventlog.topics import CONTROL_HISTORY_MS
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import is_due, time_ms
 from arborcast.dispatch.recording.follower import TableFollower, Work
 from arborcast.dispatch.tables import ROUTES
 from arborcast.dispatch.tables.delta_table import OPERATION, DeltaTableWriter, as_progress
@@ -138,16 +141,19 @@ class RowChanges:
         return pa.Table.from_pylist(rows, schema=pa.schema([*fields, pa.field(OPERATION, pa.string())]))
 
 
-# Bound the driver's memory and the time of a step: a merge of this number of rows takes a second or two, and the rows
-# of waiting deliveries and dead letters have their messages.
+# Bound the driver's memory and the time of a step: a merge of this number of rows takes a second or two, and records of
+# waiting deliveries and dead letters have their messages. Their rows have none: a merge keeps a whole table in memory.
 _RECORDS_PER_STEP = 20_000
 _BYTES_PER_STEP = 16 * 1024 * 1024
+
+# Nulls that a table has not read after this time may be compacted away.
+_VALID_MS = CONTROL_HISTORY_MS // 2
 
 
 class TableFold(ABC):
     """The changes of a table by a record of the log. `writer` is the name of its positions in the table, unique for
     each fold that writes into it. For `patched`, `guard` and `kept` see `DeltaTableWriter.merge`. `outlives`: its rows
-    stay when the log is created again."""
+    stay when the log is created again. `mirrors`: it has no rows that the log does not have."""
 
     spec: TableSpec
     writer: str
@@ -155,6 +161,7 @@ class TableFold(ABC):
     guard = ""
     kept: Sequence[str] = ()
     outlives = False
+    mirrors = False
 
     @abstractmethod
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
@@ -172,15 +179,21 @@ class FoldedTables(TableFollower):
     def __init__(self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, TableFold]]) -> None:
         """`folds` with the locations of their tables; several for one table are applied in this order."""
         self._folds = [(fold, DeltaTableWriter(fold.spec, location)) for location, fold in folds]
+        self._is_old = False
         super().__init__(kafka, log, [table for _, table in self._folds])
 
     def _opened(self) -> LogCursor:
+        read_ms = [table.progress(_read_at(fold)) for fold, table in self._folds if fold.mirrors]
+        self._is_old = any(ms is not None and is_due(ms + _VALID_MS, ms, time_ms()) for ms in read_ms)
         return self._behind([table.positions(fold.writer) for fold, table in self._folds])
 
     def _write(self, log: LogCursor) -> bool:
+        if self._is_old and not log.has_reached(log.ends()):
+            raise Replaced(f"the {self._log} log may have been compacted since its tables were written")
+        self._is_old = False
         records = log.read(_RECORDS_PER_STEP, _BYTES_PER_STEP)
         for fold, table in self._folds:
-            progress = as_progress(fold.writer, log.positions)
+            progress = _progress(fold, log.positions)
             changes = RowChanges(fold.spec)
             for record in records:
                 apply(fold, record, changes, self._log)
@@ -197,4 +210,12 @@ class FoldedTables(TableFollower):
         for fold, table in self._folds:
             beginning = dict.fromkeys(table.positions(fold.writer), 0)
             write = table.extend if fold.outlives else table.replace
-            write(fold.spec.arrow([]), as_progress(fold.writer, beginning))
+            write(fold.spec.arrow([]), _progress(fold, beginning))
+
+
+def _read_at(fold: TableFold) -> str:
+    return f"{fold.writer}-read-ms"
+
+
+def _progress(fold: TableFold, positions: Mapping[int, int]) -> dict[str, int]:
+    return as_progress(fold.writer, positions) | ({_read_at(fold): time_ms()} if fold.mirrors else {})

@@ -90,7 +90,7 @@ ROUTES = TableSpec(
 
 RETRIES = TableSpec(
     name="retries",
-    help="Waiting deliveries, each with its message.",
+    help="Waiting deliveries; their messages are in notifications.",
     columns=(
         Column("delivery", "string", "The key of the delivery in the parked log."),
         Column("notification", "string", "The notification's id."),
@@ -104,8 +104,6 @@ RETRIES = TableSpec(
         Column("batch", "long", "The batch of its first match."),
         Column("partition", "integer", "Partition of the notification."),
         Column("offset", "long", "Offset in it: the order of delivery."),
-        Column("payload", "binary", "The payload, as in notifications."),
-        Column("producer", "binary", "The wsnt:ProducerReference."),
     ),
     key="delivery",
     time="accepted_at",
@@ -113,7 +111,7 @@ RETRIES = TableSpec(
 
 DEAD_LETTERS = TableSpec(
     name="dead_letters",
-    help="Given-up deliveries, with their messages.",
+    help="Given-up deliveries; their messages are in notifications.",
     columns=(
         Column("delivery", "string", "The key of the delivery in the dead log."),
         Column("notification", "string", "The notification's id."),
@@ -127,8 +125,6 @@ DEAD_LETTERS = TableSpec(
         Column("attempts", "integer", "Number of attempts."),
         Column("accepted_at", "timestamp", "When the gateway accepted the notification.", "UTC"),
         Column("ended_at", "timestamp", "When it was given up.", "UTC"),
-        Column("payload", "binary", "The payload, as in notifications."),
-        Column("producer", "binary", "The wsnt:ProducerReference."),
     ),
     key="delivery",
     time="ended_at",

@@ -137,10 +137,7 @@ class DeltaTableWriter:
 
     def positions(self, log: str) -> dict[int, int]:
         """The stored positions of a log: by partition the next offset. Empty without any."""
-        known: dict[int, int] = {}
-        while (offset := self.progress(f"{log}-{len(known)}")) is not None:
-            known[len(known)] = offset
-        return known
+        return positions_in(self.open(), log)
 
     def append(self, rows: pa.Table, writer: str, batch: int) -> bool:
         """Append the rows of a batch; returns False if this writer has already written the batch."""
@@ -241,6 +238,14 @@ class DeltaTableWriter:
                 if tries_left == 1:
                     raise
                 self.reopen()
+
+
+def positions_in(table: DeltaTable, log: str) -> dict[int, int]:
+    """As `DeltaTableWriter.positions`."""
+    known: dict[int, int] = {}
+    while (offset := table.transaction_version(f"{log}-{len(known)}")) is not None:
+        known[len(known)] = offset
+    return known
 
 
 def as_progress(log: str, positions: Mapping[int, int]) -> dict[str, int]:

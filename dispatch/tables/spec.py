@@ -146,11 +146,14 @@ class TableSpec:
         """Rows as an Arrow table. Without `files` (see `dataset`) a table of a year takes seconds to open."""
         import pyarrow as pa
 
-        found = self.dataset(table, files).to_table(columns=list(columns) if columns else None, filter=where)
-        plain = [
-            each.with_type(each.type.value_type) if pa.types.is_dictionary(each.type) else each for each in found.schema
-        ]
-        return found.cast(pa.schema(plain))
+        scanned = list(columns) if columns else None
+        found = self.dataset(table, files).scanner(columns=scanned, filter=where, batch_readahead=1)
+        plain = pa.schema(
+            each.with_type(each.type.value_type) if pa.types.is_dictionary(each.type) else each
+            for each in found.projected_schema
+        )
+        # Each batch by itself: the dictionary of a few rows has all texts of their file.
+        return pa.Table.from_batches([each.cast(plain) for each in found.to_batches() if each.num_rows], plain)
 
     def ensure(self, location: str) -> DeltaTable:
         """The table, created if missing, with missing optional columns added. Raises InfrastructureError if it lacks

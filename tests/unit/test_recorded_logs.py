@@ -215,7 +215,13 @@ def test_logs_of_each_version_fold_to_the_same(archive: str, name: str) -> None:
         pytest.skip("a log of a later version")
     found = folded(name, kept.logs[name])
     assert len(found["read"]) == sum(each.value is not None for each in kept.logs[name])
-    assert covers(found, kept.folds[name])
+    expected = kept.folds[name]
+    if name in ("parked", "dead"):
+        # Rows of the first version had their messages.
+        messages = {"payload", "producer"}
+        without = [{key: value for key, value in row.items() if key not in messages} for row in expected["folded"]]
+        expected = {**expected, "folded": without}
+    assert covers(found, expected)
 
 
 def kinds_in(name: str, kept: Iterable[Kept]) -> set[str]:

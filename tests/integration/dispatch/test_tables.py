@@ -123,10 +123,7 @@ def test_tables_and_trace_have_every_event(own: Own, job_logs: Logs, receiver: R
     assert archived[0]["accepted_at"] <= archived[0]["logged_at"] <= archived[0]["recorded_at"]
     assert {row["state"] for row in attempts} == {"delivered", "parked"}
     assert [(row["subscription"], row["state"]) for row in ended] == [("good", "delivered")]
-    assert {(row["subscription"], row["notification"], row["payload"]) for row in waiting} == {
-        ("away", sent, b"<x>1</x>"),
-        ("paused", sent, b"<x>1</x>"),
-    }
+    assert {(row["subscription"], row["notification"]) for row in waiting} == {("away", sent), ("paused", sent)}
 
     assert {each.subscription: each.outcome for each in story.deliveries} == {
         own.name("good"): "delivered",

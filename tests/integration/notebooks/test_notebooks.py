@@ -24,7 +24,6 @@ from arborcast.dispatch.tables import (
 from tests.support.table_rows import NOON, attempt, fill, record
 
 
-
 def notebooks() -> Any:
     """nbformat, imported by these tests alone: its validator takes seconds in each process of a run."""
     return importlib.import_module("nbformat")
@@ -73,7 +72,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ],
     )
     fill(tmp_path, RETRIES, [{"delivery": str(n), "notification": f"n{n}", "subscription": "bad"} for n in (3, 4)])
-    fill(tmp_path, DEAD_LETTERS, [{"delivery": "1", "notification": "n2", "subscription": "bad", "payload": b"<x/>"}])
+    fill(tmp_path, DEAD_LETTERS, [{"delivery": "1", "notification": "n2", "subscription": "bad"}])
     changes = [(0, "open", True), (30, "closed", True), (40, "closed", False)]
     fill(
         tmp_path,

@@ -200,6 +200,7 @@ def test_endpoints_expire_and_are_bounded() -> None:
     seen.add(many, now=3_000)
     assert len(seen._now) <= endpoints_seen.MAX_ENDPOINTS
     assert seen.slowest(1, now=3_000)[0].endpoint == many[-1].endpoint
+    assert seen.slowest(1, now=1_000) == [], "the clock was put back"
 
 
 def test_the_burn_rate() -> None:

@@ -13,7 +13,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import dead_letters
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Place, Tries
-from arborcast.dispatch.recording import follower
+from arborcast.dispatch.recording import follower, state_tables
 from arborcast.dispatch.recording.folds import (
     DeadLettersFold,
     IncompleteFold,
@@ -25,6 +25,7 @@ from arborcast.dispatch.recording.folds import (
 )
 from arborcast.dispatch.recording.state_tables import FoldedTables, RowChanges, TableFold
 from arborcast.dispatch.redelivery.events import OperatorEvent
+from arborcast.dispatch.tables import TABLES
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 from arborcast.topic_model.records import control as records
 from arborcast.topic_model.records import fragments, operations
@@ -41,7 +42,7 @@ from arborcast.topic_model.records.operations import OperationBegun
 from arborcast.topic_model.topics import TopicPath
 from tests.support import make
 from tests.support.directory import topic
-from tests.support.listed_logs import ListedLogs
+from tests.support.listed_logs import Listed, ListedLogs
 from tests.support.table_rows import read
 
 
@@ -183,8 +184,8 @@ def test_retries_are_the_waiting_deliveries(tmp_path: Path, log: Log) -> None:
     log.finished(third)
     tables = tables_of((tmp_path, RetriesFold()))
     tables.step()
-    columns = "notification", "subscription", "topic", "tries", "counted", "offset", "payload"
-    assert read(tmp_path, *columns) == [("n0", "s", "a", 0, 0, 0, b"<x/>"), ("n1", "s", "a", 2, 1, 1, b"<x/>")]
+    columns = "notification", "subscription", "topic", "tries", "counted", "offset"
+    assert read(tmp_path, *columns) == [("n0", "s", "a", 0, 0, 0), ("n1", "s", "a", 2, 1, 1)]
 
     log.tried(first, Tries(1, 1, 8_000))
     log.finished(second)
@@ -224,15 +225,20 @@ def letter(payload: bytes = b"<x/>") -> bytes:
     return dead_letters.encode(DeadLetter("s", "http://e/", message, "dead", 3_000, 5, "server-error", "HTTP 500", 500))
 
 
-def test_dead_letters_have_the_whole_message_until_removed(tmp_path: Path, log: Log) -> None:
+def test_merged_tables_have_no_messages() -> None:
+    """A merge keeps the table in memory: gigabytes of waiting messages would be there twice."""
+    assert not [(spec.name, each.name) for spec in TABLES if spec.key for each in spec.columns if each.type == "binary"]
+
+
+def test_dead_letters_are_rows_until_removed(tmp_path: Path, log: Log) -> None:
     for number, value in ((1, letter()), (2, letter()), (3, b"junk")):
         log.add(b"s\t4.0.%d" % number, value)
     tables = tables_of((tmp_path, DeadLettersFold()))
     tables.step()
     log.add(b"s\t4.0.2", None)
     tables.step()
-    expected = ("s\t4.0.1", "dead", "server-error", 500, 5, b"<x/>")
-    assert read(tmp_path, "delivery", "state", "error", "status", "attempts", "payload") == [expected]
+    expected = ("s\t4.0.1", "n", "dead", "server-error", 500, 5)
+    assert read(tmp_path, "delivery", "notification", "state", "error", "status", "attempts") == [expected]
 
     # A step reads a bounded number of bytes.
     large = letter(bytes(4 * 1024 * 1024))
@@ -242,6 +248,27 @@ def test_dead_letters_have_the_whole_message_until_removed(tmp_path: Path, log: 
     assert len(read(tmp_path, "delivery")) == 1 + 4
     assert not tables.step()
     assert len(read(tmp_path, "delivery")) == 1 + 6
+
+
+@pytest.mark.parametrize(("hours", "kept"), [(11, [0, 2]), (13, [2]), (-1, [2])], ids=["used", "old", "clock put back"])
+def test_a_table_behind_compacted_nulls_is_built_again(
+    hours: int, kept: list[int], tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_ms, hour_ms = 1_700_000_000_000, 3_600_000
+    monkeypatch.setattr(state_tables, "time_ms", lambda: at_ms)
+    log.waits(0)
+    tables_of((tmp_path, RetriesFold())).step()
+
+    monkeypatch.setattr(state_tables, "time_ms", lambda: at_ms + hours * hour_ms)
+    tables_of((tmp_path, RetriesFold())).step()
+    assert read(tmp_path, "offset") == [(0,)], "nothing was written since"
+
+    # The delivery and its null are compacted away.
+    log.records["parked"][0] = Listed(b"junk", b"junk", 0, 1_000)
+    log.waits(2)
+    read_all(tables_of((tmp_path, RetriesFold())))
+    read_all(tables_of((tmp_path, RetriesFold())))
+    assert sorted(offset for (offset,) in read(tmp_path, "offset")) == kept
 
 
 def test_incomplete_messages_are_rows_and_events_once(

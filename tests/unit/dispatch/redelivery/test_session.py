@@ -16,7 +16,7 @@ from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tries
 from arborcast.dispatch.redelivery import session
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
-from arborcast.dispatch.redelivery.scheduler import Redelivery, RedeliveryContext
+from arborcast.dispatch.redelivery.scheduler import Redelivery, RedeliveryContext, RedeliveryStatistics
 from arborcast.dispatch.redelivery.session import SessionParts, opened_session
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records import results
@@ -148,3 +148,23 @@ def test_results_after_a_full_disk_and_damaged_results(monkeypatch: pytest.Monke
         with pytest.raises(InfrastructureError, match="the disk is full"):
             begun.read_to_end(lambda: False)
         assert store.recall("results") is None
+
+
+def test_figures_get_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, counts = 0.0, 0
+
+    def statistics(_: Redelivery) -> RedeliveryStatistics:
+        nonlocal now, counts
+        now, counts = now + 1.0, counts + 1
+        return RedeliveryStatistics()
+
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(Redelivery, "statistics", statistics)
+    world = World()
+    with closing(ParkedStore(None)) as store:
+        logs = cast(Any, Records(0)), cast(Any, Records(0))
+        begun = session.RedeliverySession(parts(None, world), store, *logs, world.journal, world)
+        while now < 100.0:
+            now += 0.3
+            begun._write()
+    assert counts == 5

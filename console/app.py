@@ -9,7 +9,7 @@ from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
@@ -123,7 +123,8 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
     app = Starlette(
         routes=routes,
         middleware=[Middleware(GZipMiddleware, _COMPRESSED_BYTES, _LEVEL, exclude_content_types=_NOT_COMPRESSED)],
-        exception_handlers={HTTPException: refused, ArborcastError: refused, Exception: refused},
+        # A request that is broken off gets its answer here, too: as an unexpected error it would be logged.
+        exception_handlers=dict.fromkeys((HTTPException, ArborcastError, ClientDisconnect, Exception), refused),
     )
     pages = PageRule(console.settings.console.host)
     return PageGuard(app, console.sessions, signing.callers if signing else None, pages)

@@ -64,7 +64,7 @@ async def arrivals(
     try:
         while True:
             try:
-                if _watching > _WATCHERS:
+                if subscription is None and _watching > _WATCHERS:
                     problem = f"{_WATCHERS} watchers already: close one."
                 elif subscription is None:
                     subscription = await _in_thread(partial(puller.subscribe_to, expression))

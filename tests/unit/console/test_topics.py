@@ -270,6 +270,11 @@ def test_a_replacing_import_and_invalid_documents(parts: ConsoleParts, browser: 
     browser.submit("/topics/import", files={"file": ("t.json", document)}, replace="yes")
     assert "1 added, 0 changed, 5 removed" in browser.text
     assert len(parts.control.table.topics) == 6
+    parts.put(topic("meanwhile"))
+    assert browser.submit("/topics/save").status_code == 409
+    assert "The tree had 6 topics when the change was staged; it has 7" in browser.text
+    browser.submit("/topics/keep")
+    assert "- meanwhile" in browser.text
     browser.submit("/topics/save")
     assert sorted(parts.control.table.topics.paths()) == ["new", "office/door"]
 

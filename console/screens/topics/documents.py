@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +37,7 @@ class Documents:
     def __init__(self, console: Console, looking: Looking) -> None:
         self._console = console
         self._looking = looking
+        self._base_dn = console.settings.directory.base_dn
 
     def routes(self) -> list[Route]:
         return [
@@ -50,7 +50,8 @@ class Documents:
         if form is None:
             raise HTTPException(404, "There are documents as ldif, topicset and json.")
         records = list(self._console.control.table.topics.records())
-        data = await asyncio.to_thread(write_document, records, form, self._console.settings.directory.base_dn)
+        # As LDIF a million topics take a minute and 2 GB: few documents are made at a time.
+        data = await self._console.questions.ask(write_document, records, form, self._base_dn)
         name, kind = _TYPES[form]
         return Response(data, headers={"content-type": kind, "content-disposition": f'attachment; filename="{name}"'})
 
@@ -62,10 +63,10 @@ class Documents:
             return self._refused(request, "choose a file first: LDIF, TopicSet, TopicNamespace or JSON")
         data = await file.read()
         name = file.filename[:200]
-        base = text_of(form, "base_dn").strip() or self._console.settings.directory.base_dn
+        base = text_of(form, "base_dn").strip() or self._base_dn
         try:
             kind = format_of(Path(name), None, data)
-            topics, skipped = await asyncio.to_thread(read_document, data, kind, base)
+            topics, skipped = await self._console.questions.ask(read_document, data, kind, base)
         except ArborcastError as error:
             return self._refused(request, str(error))
         if not topics:

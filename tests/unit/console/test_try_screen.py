@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from arborcast.client import Credentials
 from arborcast.client.received import read_push
 from arborcast.console.guard import Visitor
 from arborcast.console.screens import trying
-from arborcast.console.screens.trying import watching
+from arborcast.console.screens.trying import broker, watching
 from arborcast.console.screens.trying.watching import _arrived, arrivals
 from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.hot.sink_journal import stored_element
@@ -67,6 +68,13 @@ def test_a_message_is_published(tmp_path: Path, gateway: GatewayParts, browser: 
         browser.get("/try")
         browser.submit("/try", topic="a", payload="<a/>")
     assert "no answer from" in browser.text
+
+
+def test_other_pages_do_not_wait_for_the_gateway(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "publish", lambda *_: threading.current_thread().name)
+    browser.get("/try")
+    browser.submit("/try", topic="a", payload="<a/>")
+    assert "accepted try" in browser.text, "not in a thread of the default executor, which all pages use"
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,6 @@ def main(arguments: list[str] | None = None) -> int:
     sys.meta_path.insert(0, WithoutPandas())
     log_format.configure("human", "console")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # a warning for each malformed form
     try:
         settings = load_settings(options.config, options.home)
         log_format.configure(settings.logging.format, "console", level_of(settings))

@@ -29,7 +29,7 @@ from arborcast.console.screens import (
     topics,
     trying,
 )
-from arborcast.console.screens.receiver import ReceiverPage
+from arborcast.console.screens.receiver import UNAVAILABLE, ReceiverPage
 from arborcast.console.screens.topics.documents import EXPORTED
 from arborcast.console.signing import SigningIn
 from arborcast.core.errors import ArborcastError, InfrastructureError, NotFound
@@ -115,6 +115,7 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
     async def refused(request: Request, error: Exception) -> Response:
         status, text = _words(error)
         if request.url.path.startswith("/receiver/"):
+            text = UNAVAILABLE if status >= 500 else text
             return HTMLResponse(console.render(request, "receiver-refused.html", text=text), status)
         if request.headers.get("x-fragment"):
             return PlainTextResponse(text, status)

@@ -230,6 +230,13 @@ def test_filters(browser: Browser, query: str, expected: list[str]) -> None:
     assert bool(browser.page.xpath("//p[@class='refusal']")) is (query == "topic=a//*")
 
 
+def test_a_page_behind_an_ended_subscription(browser: Browser) -> None:
+    browser.get("/subscriptions?after=s1")
+    assert (listed(browser), "first page again" in browser.text) == (["s2"], False)
+    browser.get("/subscriptions?after=gone")
+    assert (listed(browser), "first page again" in browser.text) == (["s3", "s1", "s2"], True)
+
+
 def test_pausing_resuming_and_ending(parts: ConsoleParts, browser: Browser) -> None:
     browser.submit("/subscriptions/act", id=["s1", "s2", "gone"], action="pause")
     assert "1 subscription paused; 2 unchanged." in browser.answer.text

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from arborcast.core.security.uris import without_password
 from arborcast.engine.settings.loading import (
     DEFAULT_HOME,
     SECTIONS,
@@ -18,9 +18,6 @@ from arborcast.engine.settings.loading import (
 )
 
 HIDDEN = "********"
-
-# A URL of a proxy or a collector may have a name and a password.
-_PASSWORD = re.compile(r"(?<=://)[^/?#\s]*@")
 
 INTRODUCTION = """\
 # Settings of Arborcast. Commands read this file where it is in the current folder, or as --config FILE names it.
@@ -76,7 +73,7 @@ def in_force(settings: Settings) -> list[SettingInForce]:
         value = getattr(getattr(settings, declaration.section), declaration.name)
         shown = HIDDEN if declaration.info.secret and value else value
         if isinstance(shown, str):
-            shown = _PASSWORD.sub(f"{HIDDEN}@", shown)
+            shown = without_password(shown)  # of a proxy or a collector
         found.append(SettingInForce(declaration.key, shown, settings.origins[declaration.key]))
     return found
 

@@ -85,7 +85,8 @@ def copy(home: Path, folder: Path, progress: Progress = no_progress) -> list[Pat
         folder.mkdir(parents=True, exist_ok=True)
         entries = [entry for entry in sorted(home.iterdir()) if entry.name not in _EXCLUDED]
         total = sum(file.lstat().st_size for entry in entries for file in (entry, *entry.rglob("*")))
-        with _draft(folder / ARCHIVE) as draft, tarfile.open(draft, "w") as archive:
+        # Parts of the directory may be links to other disks: their contents belong to it.
+        with _draft(folder / ARCHIVE) as draft, tarfile.open(draft, "w", dereference=True) as archive:
 
             def report_progress(member: tarfile.TarInfo) -> tarfile.TarInfo:
                 progress("copying bytes", archive.offset, total)
@@ -175,7 +176,8 @@ def _audited(kafka: KafkaSettings, since_ms: int, until_ms: int, progress: Progr
 @contextlib.contextmanager
 def _draft(target: Path) -> Iterator[Path]:
     """A file for this user only, which gets its name when it is complete."""
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    draft = target.with_name(f".{target.name}")
+    draft.unlink(missing_ok=True)  # left by a killed backup
     try:
         draft.touch(mode=0o600)
         yield draft

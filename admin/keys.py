@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arborcast.core.errors import ConfigError, SecretError
-from arborcast.core.files import write_atomically
+from arborcast.core.files import exclusive, write_atomically
 from arborcast.core.reasons import reason_of
 from arborcast.core.security import keyring
 from arborcast.core.security.signatures import new_secret
@@ -23,9 +23,9 @@ def key_file(settings: Settings) -> Path:
 def new(path: Path, key_id: str = "") -> str:
     """Add a new key at the beginning of the file, or create the file; returns the id, by default k and the time. Raises
     SecretError."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key_id = key_id or time.strftime("k%Y%m%dT%H%M%S", time.gmtime())
-    keyring.add_key(path, key_id)
+    with exclusive(path):
+        keyring.add_key(path, key_id)
     return key_id
 
 
@@ -41,7 +41,8 @@ def read(path: Path) -> dict[str, bytes]:
 def new_federation_secret(file: Path) -> None:
     """Add a new secret at the beginning of the file, or create the file. Raises ConfigError, OSError."""
     try:
-        before = file.read_text(encoding="utf-8") if file.exists() else ""
+        with exclusive(file):
+            before = file.read_text(encoding="utf-8") if file.exists() else ""
+            write_atomically(file, f"{new_secret()}\n{before}", mode=0o600)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is no key file: it is not text; name another") from error
-    write_atomically(file, f"{new_secret()}\n{before}", mode=0o600)

@@ -16,6 +16,7 @@ import msgspec
 from arborcast.admin import keys as key_files
 from arborcast.admin.operations import recorded
 from arborcast.core.errors import SecretError
+from arborcast.core.files import exclusive
 from arborcast.core.security import keyring
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.settings import KafkaSettings
@@ -133,5 +134,5 @@ def remove_key(kafka: KafkaSettings, path: Path, name: str) -> None:
     used = reseal(kafka, KeyRing(key_files.read(path)), dry_run=True).sealed[name]
     if used:
         raise SecretError(f"{used} secrets are still sealed with {name}: run arborcast keys reseal first")
-    with recorded(kafka, "keys remove", [change(name)]):
+    with recorded(kafka, "keys remove", [change(name)]), exclusive(path):
         keyring.remove_key(path, name)

@@ -14,7 +14,7 @@ from arborcast.admin.filters import subscription_id
 from arborcast.admin.operations import recorded_control
 from arborcast.core.errors import InfrastructureError, NotFound
 from arborcast.core.reasons import reason_of
-from arborcast.core.security.uris import to_uri
+from arborcast.core.security.uris import to_uri, without_password
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.engine.monitoring import stack_monitor
@@ -199,7 +199,8 @@ def _selected(control: ControlView, selected: SubscriptionFilter, now_ms: int) -
             continue
         if selected.pull_points and not each.pull_point:
             continue
-        if part and part not in address.lower() and address != part_uri:
+        # As pages show it: else a password could be found letter by letter.
+        if part and part not in (shown := without_password(address)).lower() and shown != part_uri:
             continue
         if not selected.state or control.suspensions.state_of(each, now_ms) == selected.state:
             yield each

@@ -14,20 +14,21 @@ _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def beginning(text: str, now: float, what: str = "since") -> float:
-    """Seconds of the epoch, for a span before `now` (30m, 2h) or an ISO time (in this machine's zone without one).
+    """Seconds of the epoch, for a span before `now` (30m, 2h) or an ISO time (in this machine's zone without one); 0
+    for a time before the epoch.
 
     Raises ConfigError for other texts.
     """
     span = _SPAN.fullmatch(text.strip())
     if span:
-        return now - float(span[1]) * _SECONDS[span[2]]
+        return max(0.0, now - float(span[1]) * _SECONDS[span[2]])
     try:
         at = datetime.fromisoformat(text.strip())
-    except ValueError as error:
+        return max(0.0, (at if at.tzinfo else at.astimezone()).timestamp())
+    except (ValueError, OverflowError) as error:
         raise ConfigError(
             f"{what} {text}: write a span such as 30m, 2h or 7d, or a time such as 2026-01-31T12:00"
         ) from error
-    return (at if at.tzinfo else at.astimezone()).timestamp()
 
 
 def moment_ms(what: str, text: str) -> int:

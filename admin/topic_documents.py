@@ -18,7 +18,7 @@ from arborcast.directory.entries import ldif
 from arborcast.directory.entries.changes import Put, Workspace, in_writing_order
 from arborcast.directory.entries.dn import parse_dn
 from arborcast.directory.entries.entries import EntrySet
-from arborcast.directory.entries.mapping import NAMES, Listing
+from arborcast.directory.entries.mapping import NAMES, Listing, write_base
 from arborcast.directory.entries.reader import read_listing
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.documents import (
@@ -63,13 +63,16 @@ def format_of(file: Path | None, name: Format | None, data: bytes = b"") -> Form
 
 
 def write_document(records: Iterable[TopicRecord], form: Format, base_dn: str) -> bytes:
-    """The topics as a document; LDIF as for `ldapadd`, parents first, with the base entry."""
+    """The topics as a document; LDIF as for `ldapadd`, parents first, with the base entry. Raises ConfigError for a
+    base without a known kind of entry."""
     if form == "json":
         return write_json(records)
     if form == "topicset":
         return write_topic_set(records)
-    entries = EntrySet()
-    workspace = Workspace(entries, Listing(initialised=False), parse_dn(base_dn))
+    entries, base = EntrySet(), parse_dn(base_dn)
+    if write_base(base) is None:
+        raise ConfigError(f"LDIF needs a base entry of the kind ou=, o= or cn=, not {base_dn}; other formats need none")
+    workspace = Workspace(entries, Listing(initialised=False), base)
     for change in in_writing_order([Put(record) for record in sorted(records, key=lambda record: record.path)]):
         for edit in workspace.plan(change):
             workspace.completed(edit)

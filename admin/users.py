@@ -11,7 +11,7 @@ import msgspec
 from arborcast.admin import control_log
 from arborcast.admin.operations import recorded_control
 from arborcast.core.errors import ConfigError, NotFound
-from arborcast.core.files import WatchedFile
+from arborcast.core.files import WatchedFile, exclusive
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.engine.settings.loading import Settings
@@ -72,15 +72,16 @@ def add(path: Path, name: str, password: Callable[[], str], groups: Iterable[str
     check_name(name, name)
     user = made(name, password(), frozenset(groups), keep_clear=keep_clear)
     # Read again: other users may have been added during the prompt.
-    write_users({**_read(path), name: user}, path)
+    with exclusive(path):
+        write_users({**_read(path), name: user}, path)
 
 
 def remove(path: Path, name: str) -> None:
     """Remove a user. Raises NotFound without one of this name."""
-    users = dict(_read(path))
-    if users.pop(name, None) is None:
+    if name not in _read(path):
         raise NotFound(f"there is no user {name} in {path}")
-    write_users(users, path)
+    with exclusive(path):
+        write_users({each: user for each, user in _read(path).items() if each != name}, path)
 
 
 def listed(path: Path) -> list[ListedUser]:

@@ -9,7 +9,7 @@ from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
@@ -29,7 +29,7 @@ from arborcast.console.screens import (
     topics,
     trying,
 )
-from arborcast.console.screens.receiver import ReceiverPage
+from arborcast.console.screens.receiver import UNAVAILABLE, ReceiverPage
 from arborcast.console.screens.topics.documents import EXPORTED
 from arborcast.console.signing import SigningIn
 from arborcast.core.errors import ArborcastError, InfrastructureError, NotFound
@@ -115,6 +115,7 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
     async def refused(request: Request, error: Exception) -> Response:
         status, text = _words(error)
         if request.url.path.startswith("/receiver/"):
+            text = UNAVAILABLE if status >= 500 else text
             return HTMLResponse(console.render(request, "receiver-refused.html", text=text), status)
         if request.headers.get("x-fragment"):
             return PlainTextResponse(text, status)
@@ -123,7 +124,8 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
     app = Starlette(
         routes=routes,
         middleware=[Middleware(GZipMiddleware, _COMPRESSED_BYTES, _LEVEL, exclude_content_types=_NOT_COMPRESSED)],
-        exception_handlers={HTTPException: refused, ArborcastError: refused, Exception: refused},
+        # A request that is broken off gets its answer here, too: as an unexpected error it would be logged.
+        exception_handlers=dict.fromkeys((HTTPException, ArborcastError, ClientDisconnect, Exception), refused),
     )
     pages = PageRule(console.settings.console.host)
     return PageGuard(app, console.sessions, signing.callers if signing else None, pages)

@@ -127,10 +127,6 @@ class Console:
         """Called with a session that its visitor ends."""
         self._notes: OrderedDict[str, str] = OrderedDict()
 
-    def topic_changes(self) -> int:
-        """The number of changes of topics."""
-        return self.state.topic_changes
-
     def get(self, path: str, handler: Handler) -> Route:
         """A page. It changes nothing."""
         return Route(path, handler, methods=["GET"])

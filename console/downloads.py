@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from arborcast.admin.documents import document
-from arborcast.console.pages import without_password
 from arborcast.core.printable import as_json, printable
+from arborcast.core.security.uris import without_password
 
 P = TypeVar("P")
 R = TypeVar("R", bound=msgspec.Struct)

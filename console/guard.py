@@ -20,7 +20,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from arborcast.core.errors import SecretError
+from arborcast.core.errors import InfrastructureError, SecretError
 from arborcast.core.security.keyring import Marks
 from arborcast.core.security.web_pages import PageRule
 from arborcast.topic_model.grants import Caller
@@ -136,7 +136,10 @@ class PageGuard:
         cookie: list[str] = []
         send = _with_headers(send, cookie)
         refusal = self._pages.refusal(scope["method"], headers)
-        answer = PlainTextResponse(f"{refusal}\n", 403) if refusal else await self._enter(scope, headers, cookie)
+        try:
+            answer = PlainTextResponse(f"{refusal}\n", 403) if refusal else await self._enter(scope, headers, cookie)
+        except InfrastructureError as error:
+            answer = PlainTextResponse(f"{error}\n", 503)  # users cannot be looked up
         if answer is not None:
             await answer(scope, receive, send)
             return

@@ -94,10 +94,6 @@ class LiveParts:
         """End all streams, without waiting for browsers."""
         self._stopping.set()
 
-    @property
-    def open(self) -> int:
-        return self._open
-
     def response(self, parts: AsyncGenerator[Replacement]) -> Response:
         """The answer to a browser that listens. `parts` is closed when it leaves, or when the console stops."""
         if self._open >= _MOST:

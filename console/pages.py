@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from arborcast.core.printable import printable
+from arborcast.core.security.uris import without_password
 from arborcast.engine.install.version import installed
 from arborcast.engine.monitoring import charts
 
@@ -117,14 +118,6 @@ def _span(seconds: float) -> str:
             rest = whole % size * parts // size
             return f"{whole // size:,} {unit}" + (f" {rest} {small}" if rest else "")
     return f"{whole} s"
-
-
-def without_password(url: str) -> str:
-    """An address without user and password."""
-    scheme, separator, rest = url.partition("://")
-    end = min((at for sign in "/?#" if (at := rest.find(sign)) >= 0), default=len(rest))
-    _, at_sign, host = rest[:end].rpartition("@")
-    return f"{scheme}://…@{host}{rest[end:]}" if separator and at_sign else url
 
 
 def _number(value: int) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from mmap import mmap
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -61,6 +62,20 @@ def write_atomically(
     if durable:
         _sync_folder(path.parent)
     return stamp
+
+
+@contextlib.contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """A context for reading and replacing a file: concurrent ones, also of other processes, come one after the other.
+    It makes the folder of the file."""
+    with contextlib.ExitStack() as stack:
+        # The replacement reports a folder that cannot be written. Some network file systems have no such locks.
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder = os.open(path.parent, os.O_RDONLY)  # the file itself is replaced
+            stack.callback(os.close, folder)
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
 
 
 def _sync_folder(folder: Path) -> None:

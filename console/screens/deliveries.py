@@ -23,7 +23,7 @@ from arborcast.admin.erasures import ErasureRequest
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.messages import MessageSearch
 from arborcast.admin.moments import iso
-from arborcast.admin.times import moment_ms
+from arborcast.admin.times import beginning, moment_ms
 from arborcast.admin.waiting import WaitingEntry, WaitingFilter, WaitingList
 from arborcast.console.console import Console, Screen, go, operator, own_path, text_of
 from arborcast.console.downloads import AT_ONCE, Download, Parts, followed, in_parts
@@ -233,6 +233,9 @@ class DeliveriesScreen:
         # The letters of the question and no later ones.
         until = text_of(form, "until") or datetime.now(UTC).isoformat()
         wanted, control = _letters(asked)._replace(until=until, chosen=chosen), self._console.control
+        if wanted.since:  # a span before the time of the list, and not before each later step
+            since_s = beginning(wanted.since, beginning(until, time.time(), "until"))
+            wanted = wanted._replace(since=iso(int(since_s * 1000)))
         # The loss of all messages is not one click away.
         typed = action == "purge" and not chosen and not any(asked.values())
         if not text_of(form, "sure") or (typed and text_of(form, "typed").strip() != _TYPED):
@@ -475,6 +478,7 @@ def _values(name: str, asked: dict[str, str]) -> dict[str, Any]:
         "live": _query(asked),
         "words": WORDS,
         "page": page,
+        "last_page": _PAGES,
         "skipped": page * _AT_ONCE,
         "link": link,
     }

@@ -28,6 +28,9 @@ from arborcast.topic_model.records.control import SubscriptionRecord
 from arborcast.topic_model.records.operations import Operator
 from arborcast.topic_model.subscriptions import Subscription
 
+UNAVAILABLE = "Temporarily unavailable: try again in some minutes."
+"""In place of the reason, which has addresses and folders of the engine."""
+
 _MOST = 20
 
 # Of one subscription.
@@ -103,18 +106,19 @@ class ReceiverPage:
 
     async def _page(self, request: Request, subscription: Subscription, secret: str = "") -> Response:
         questions, control = self._console.questions, self._console.control
+        each = subscriptions.one(control, subscription.id)
         wanted = LetterFilter(subscription=subscription.id)
         letters = await questions.recent_log(dead_letters.listed, wanted, _MOST, control, 0, questions.views, age_s=1.0)
         rows = await questions.recent_log(messages.last_attempts, subscription.id, _MOST, age_s=1.0)
         page = self._console.render(
             request,
             "receiver.html",
-            each=subscriptions.one(control, subscription.id),
+            each=each,
             signed=bool(subscription.protection and subscription.protection.secrets),
             filtered=bool(subscription.content or subscription.producer or subscription.types),
             letters=letters.value,
             attempts=rows.value.attempts if rows.value else (),
-            wrong=letters.wrong or rows.wrong,
+            wrong=UNAVAILABLE if letters.wrong or rows.wrong else "",
             secret=secret,
             note=self._console.take_note(visitor_of(request.scope)),
             words=WORDS,

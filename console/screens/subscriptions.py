@@ -156,6 +156,8 @@ class SubscriptionsScreen:
 
         async def read_parts(age_s: float) -> PageParts:
             wrong, begun = "", time.monotonic()
+            if after and self._console.control.table.get(after) is None:
+                wrong = "The subscription before this page has ended: this is the first page again."
             seen = await self._console.health.look()
             health = EndpointsHealth(seen)
             try:

@@ -14,6 +14,8 @@ from arborcast.core.printable import is_printable
 
 _PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*+://)([^/?#]*+)(.*+)", re.DOTALL)
 
+_USER_INFO = re.compile(r"(?<=://)[^/?#\s]*@")
+
 _ASCII = "".join(map(chr, range(128)))
 
 
@@ -29,6 +31,11 @@ def to_uri(iri: str) -> str:
     user, at, place = authority.rpartition("@")
     host, colon, port = place.partition(":")
     return f"{scheme}{user}{at}{ascii_host(host)}{colon}{port}{quote(rest, safe=_ASCII)}"
+
+
+def without_password(text: str) -> str:
+    """The text with its addresses without user and password."""
+    return _USER_INFO.sub("…@", text)
 
 
 def ascii_host(host: str) -> str:

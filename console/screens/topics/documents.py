@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,7 @@ from starlette.routing import Route
 from arborcast.admin.topic_documents import Format, format_of, read_document, write_document
 from arborcast.console.console import Console, go, text_of
 from arborcast.console.guard import visitor_of
-from arborcast.console.screens.topics.draft import BringEdit
+from arborcast.console.screens.topics.draft import BringEdit, Subtree
 from arborcast.console.screens.topics.looking import Looking
 from arborcast.core.errors import ArborcastError
 
@@ -38,6 +37,7 @@ class Documents:
     def __init__(self, console: Console, looking: Looking) -> None:
         self._console = console
         self._looking = looking
+        self._base_dn = console.settings.directory.base_dn
 
     def routes(self) -> list[Route]:
         return [
@@ -50,7 +50,8 @@ class Documents:
         if form is None:
             raise HTTPException(404, "There are documents as ldif, topicset and json.")
         records = list(self._console.control.table.topics.records())
-        data = await asyncio.to_thread(write_document, records, form, self._console.settings.directory.base_dn)
+        # As LDIF a million topics take a minute and 2 GB: few documents are made at a time.
+        data = await self._console.questions.ask(write_document, records, form, self._base_dn)
         name, kind = _TYPES[form]
         return Response(data, headers={"content-type": kind, "content-disposition": f'attachment; filename="{name}"'})
 
@@ -62,15 +63,17 @@ class Documents:
             return self._refused(request, "choose a file first: LDIF, TopicSet, TopicNamespace or JSON")
         data = await file.read()
         name = file.filename[:200]
-        base = text_of(form, "base_dn").strip() or self._console.settings.directory.base_dn
+        base = text_of(form, "base_dn").strip() or self._base_dn
         try:
             kind = format_of(Path(name), None, data)
-            topics, skipped = await asyncio.to_thread(read_document, data, kind, base)
+            topics, skipped = await self._console.questions.ask(read_document, data, kind, base)
         except ArborcastError as error:
             return self._refused(request, str(error))
         if not topics:
             return self._refused(request, f"there is no topic in {name}")
-        self._looking.draft(visitor).gather(BringEdit(name, topics, bool(text_of(form, "replace"))))
+        replace = bool(text_of(form, "replace"))
+        replaced = Subtree.of(self._console.control.table.topics, BringEdit.path) if replace else None
+        self._looking.draft(visitor).gather(BringEdit(name, topics, replace, replaced))
         await self._looking.keep_draft(visitor)
         if skipped:
             more = f"; and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""

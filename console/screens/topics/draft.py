@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import msgspec
 
@@ -32,14 +33,14 @@ class PutEdit(msgspec.Struct, frozen=True, tag="put"):
 
 
 class Subtree(msgspec.Struct, frozen=True):
-    """A node and its subtree, as far as a change depends on it."""
+    """A node and its subtree, as far as a change depends on it; of the empty path all trees."""
 
     topics: int
     sum: int
 
     @classmethod
     def of(cls, tree: TopicTree, path: TopicPath) -> Subtree:
-        paths = [*([path] if path in tree else []), *tree.descendants(path)]
+        paths = [*([path] if path in tree else []), *(tree.descendants(path) if path else tree.paths())]
         return cls(len(paths), sum(zlib.crc32(each.encode()) for each in paths))
 
 
@@ -59,11 +60,14 @@ class RemoveEdit(msgspec.Struct, frozen=True, tag="remove"):
 
 
 class BringEdit(msgspec.Struct, frozen=True, tag="bring"):
-    """Bring the topics of a document in; with `replace` the others go."""
+    """Bring the topics of a document in; with `replace` the others go, and the base is all trees."""
+
+    path: ClassVar[TopicPath] = TopicPath("")
 
     name: str
     topics: tuple[TopicRecord, ...]
     replace: bool = False
+    base: Subtree | None = None
 
 
 Edit = PutEdit | MoveEdit | RemoveEdit | BringEdit
@@ -144,7 +148,7 @@ class Draft:
             edit = self.edits[number]
             if isinstance(edit, PutEdit):
                 self.edits[number] = msgspec.structs.replace(edit, base=tree.get(edit.path))
-            elif not isinstance(edit, BringEdit):
+            elif edit.base is not None:
                 self.edits[number] = msgspec.structs.replace(edit, base=Subtree.of(tree, edit.path))
 
 
@@ -181,7 +185,7 @@ def conflict_of(tree: TopicTree, edit: Edit) -> Conflict | None:
     if isinstance(edit, PutEdit):
         now = tree.get(edit.path)
         return None if now == edit.base or now == edit.record else Conflict(edit.base, now)
-    if isinstance(edit, BringEdit):
+    if edit.base is None:
         return None
     now_there = Subtree.of(tree, edit.path)
     if now_there == edit.base:

@@ -113,7 +113,7 @@ class Looking:
             **{**left, **right},
             edits=len(draft.edits),
             draft=draft,
-            seen=self._console.topic_changes(),
+            seen=self._console.state.topic_changes,
         )
 
     async def _last(self, path: TopicPath) -> LastMessages:
@@ -186,7 +186,7 @@ class Looking:
 
     def _subtree(self, path: TopicPath) -> Subtree:
         """Counted once for each state of the trees: below the root of a million topics it takes a second."""
-        changes = self._console.topic_changes()
+        changes = self._console.state.topic_changes
         if self._counted_at != changes or len(self._counted) > _COUNTED:
             self._counted.clear()
             self._counted_at = changes

@@ -54,14 +54,14 @@ class News:
 
     async def live(self, request: Request) -> Response:
         text = request.query_params.get("seen", "")
-        seen = int(text) if text.isdecimal() and len(text) < 16 else self._console.topic_changes()
+        seen = int(text) if text.isdecimal() and len(text) < 16 else self._console.state.topic_changes
         return self._console.live.response(self._parts(request, seen))
 
     async def _parts(self, request: Request, seen: int) -> AsyncGenerator[Replacement]:
         shown: dict[str, str] = {}
         while True:
             await self._look()
-            changes = self._console.topic_changes() - seen
+            changes = self._console.state.topic_changes - seen
             for part in (
                 self._console.trouble_part(request),
                 Replacement("news", self._console.render(request, "topics/news.html", changes=changes)),

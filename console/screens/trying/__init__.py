@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -165,13 +166,13 @@ def _routes(console: Console) -> list[Route]:
 
 
 async def _published(trying: Trying, request: Request, topic: str, payload: str) -> PublishAnswer:
-    from arborcast.console.screens.trying.broker import publish
+    from arborcast.console.screens.trying import broker
+    from arborcast.console.screens.trying.watching import in_thread
 
     try:
         path = trying.topic(topic)
-        return PublishAnswer(
-            id=await asyncio.to_thread(publish, trying.gateway, trying.signed_in(request), path, payload)
-        )
+        publication = partial(broker.publish, trying.gateway, trying.signed_in(request), path, payload)
+        return PublishAnswer(id=await in_thread(publication))
     except ArborcastError as error:
         return PublishAnswer(refused=str(error))
 

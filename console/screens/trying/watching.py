@@ -35,7 +35,8 @@ _PAUSE_S = 0.25
 # Delay before the next request to an unreachable gateway.
 _AGAIN_S = 3.0
 
-_threads = pool("try", _WATCHERS)
+# Calls of the gateway, which may not respond: other pages do not wait for them.
+_threads = pool("try", _WATCHERS + 4)
 _watching = 0
 
 ResultT = TypeVar("ResultT")
@@ -64,10 +65,10 @@ async def arrivals(
     try:
         while True:
             try:
-                if _watching > _WATCHERS:
+                if subscription is None and _watching > _WATCHERS:
                     problem = f"{_WATCHERS} watchers already: close one."
                 elif subscription is None:
-                    subscription = await _in_thread(partial(puller.subscribe_to, expression))
+                    subscription = await in_thread(partial(puller.subscribe_to, expression))
                     problem = ""
             except ClientError as error:
                 problem = str(error)
@@ -86,7 +87,7 @@ async def arrivals(
                 await asyncio.sleep(_AGAIN_S)
                 continue
             try:
-                messages = await _in_thread(partial(puller.pull, subscription))
+                messages = await in_thread(partial(puller.pull, subscription))
             except FaultReceived as error:
                 # The subscription was ended, or the gateway refuses access.
                 subscription, problem = None, f"The subscription has ended: {error}"
@@ -103,11 +104,12 @@ async def arrivals(
     finally:
         _watching -= 1
         if subscription is not None:
-            await _in_thread(partial(_end, puller, subscription))
+            await in_thread(partial(_end, puller, subscription))
         puller.close()
 
 
-async def _in_thread(work: Callable[[], ResultT]) -> ResultT:
+async def in_thread(work: Callable[[], ResultT]) -> ResultT:
+    """The result of a call of the gateway."""
     return await asyncio.get_running_loop().run_in_executor(_threads, work)
 
 

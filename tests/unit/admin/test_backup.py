@@ -246,6 +246,19 @@ def test_a_restored_copy_is_private(home: Path, tmp_path: Path) -> None:
         restore_copy(backup, tmp_path / "again")
 
 
+def test_a_copy_has_linked_folders_and_replaces_the_draft_of_a_killed_one(home: Path, tmp_path: Path) -> None:
+    other_disk, backup, restored = tmp_path / "disk", tmp_path / "backup", tmp_path / "restored"
+    (home / "kafka").rename(other_disk)
+    (home / "kafka").symlink_to(other_disk)
+    backup.mkdir()
+    (backup / f".{ARCHIVE}").write_text("a part")
+    copy(home, backup)
+    assert {file.name for file in backup.iterdir()} == {ARCHIVE, KEYS}
+    assert (backup / ARCHIVE).stat().st_mode & 0o077 == 0
+    restore_copy(backup, restored)
+    assert (restored / "kafka/data/a-0/1.log").read_text() == "records"
+
+
 @pytest.mark.parametrize(("was_up", "as_drill"), [(True, False), (False, False), (True, True)])
 def test_an_engine_is_started_again_after_a_failed_copy(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_up: bool, as_drill: bool

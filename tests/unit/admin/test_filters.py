@@ -45,7 +45,10 @@ def test_spans_and_times_with_errors_that_name_the_field() -> None:
     spans = [1_000_000 - beginning(text, 1_000_000) for text in ("30m", "1.5h", "2 d", "90s")]
     assert spans == [1_800, 5_400, 172_800, 90]
     assert beginning("2026-01-01T00:00:00+00:00", 0) == 1_767_225_600
-    with pytest.raises(ConfigError, match="yesterday"):
-        beginning("yesterday", 0)
+    for text in ("99999d", "9" * 400 + "d", "1900-01-01"):
+        assert moment_ms("since", text) == 0, "a time before the epoch is no time of a log"
+    for text in ("yesterday", "0001-01-01T00:00"):
+        with pytest.raises(ConfigError, match=text):
+            beginning(text, 0)
     with pytest.raises(ConfigError, match=r"^until --help: write a span"):
         moment_ms("until", "--help")

@@ -102,6 +102,8 @@ def test_the_format_and_the_base_of_a_document() -> None:
         format_of(None, None)
     with pytest.raises(ConfigError, match="--base-dn"):
         read_document(write_document([topic("a")], "ldif", "ou=elsewhere,dc=x"), "ldif", BASE)
+    with pytest.raises(ConfigError, match="not dc=x"):
+        write_document([topic("a")], "ldif", "dc=x")
 
 
 def test_imports() -> None:

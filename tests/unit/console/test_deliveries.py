@@ -15,6 +15,7 @@ from arborcast.admin.dead_letters import LetterFilter, LetterList, Redriven, Who
 from arborcast.admin.erasures import ErasureRequest, RequestedErasure
 from arborcast.admin.filters import DeliveryGroup, TopicTest
 from arborcast.admin.messages import MessageSearch, RecentNotification
+from arborcast.admin.times import moment_ms
 from arborcast.admin.waiting import WaitingFilter, WaitingList
 from arborcast.console.questions import Questions
 from arborcast.console.screens import deliveries
@@ -162,7 +163,9 @@ def test_letters_are_redriven_after_a_confirmation(
     assert "2 dead letters" in browser.text
     browser.submit("/deliveries/dead/act")
     wanted = LetterFilter(topic=TopicTest("a//."), since="2h")
-    assert counted == wanted._replace(until=counted.until)
+    assert counted == wanted._replace(until=counted.until, since=counted.since)
+    begin_ms, end_ms = (moment_ms("", each) for each in (counted.since, counted.until))
+    assert abs(end_ms - begin_ms - 2 * 3_600_000) <= 1, "the span before the list, at each later step"
     assert asked[2:] == [
         (function, (counted, None, parts.console.control, BY)),
         # Read again, with the same filter.
@@ -256,6 +259,13 @@ def test_a_long_list_has_groups_and_pages(browser: Browser, monkeypatch: pytest.
         "/deliveries/dead?topic=a",
         "/deliveries/dead?topic=a&page=2",
     ]
+    browser.get("/deliveries/dead?topic=a&page=100")
+    assert browser.page.xpath("//nav[@aria-label='Pages']/a/text()") == ["Previous"], "no page is behind the last"
+    answering(monkeypatch, {dead_letters.listed: LetterList((), 0), waiting.oldest: WaitingList((), 0, True)})
+    for name in ("dead", "waiting"):
+        browser.get(f"/deliveries/{name}?topic=a&page=3")
+        assert "This page is empty" in browser.text
+        assert browser.page.xpath("//a[.='First page']/@href") == [f"/deliveries/{name}?topic=a"]
 
 
 def test_an_error_in_a_change_is_shown_at_once(browser: Browser, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import httpx
@@ -64,6 +65,19 @@ def test_a_form_redirects_to_no_other_site_and_is_bounded(browser: Browser) -> N
         browser.get("/topics")
         assert browser.submit("/theme", theme="", back=back).url.host == "127.0.0.1"
     assert browser.submit("/theme", theme="x" * 3_000_000).status_code == 413
+
+
+def test_a_form_that_is_broken_off_is_no_unexpected_error(parts: ConsoleParts) -> None:
+    scope = {"type": "http", "method": "POST", "path": "/theme", "query_string": b""}
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/x-www-form-urlencoded")]
+
+    async def gone() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def sending(_message: object) -> None:
+        pass
+
+    asyncio.run(parts.app(scope | {"headers": headers}, gone, sending))
 
 
 def test_static_files_are_cached_by_their_hash(browser: Browser) -> None:

@@ -48,10 +48,10 @@ def test_a_stop_ends_streams_and_closes_their_sources() -> None:
             await anext(each)
         following = [asyncio.ensure_future(anext(each, None)) for each in pieces]
         await asyncio.sleep(0)
-        assert parts.open == 3
+        assert parts._open == 3
         parts.stop()
         assert await asyncio.gather(*following) == [None] * 3
-        assert parts.open == 0
+        assert parts._open == 0
 
     asyncio.run(run())
     assert closed == [True] * 3
@@ -67,9 +67,9 @@ def test_a_closed_connection_frees_its_stream() -> None:
         stays, leaves = (_body(parts.response(source())) for _ in range(2))
         for each in (stays, leaves):
             await anext(each)
-        assert parts.open == 2
+        assert parts._open == 2
         await leaves.aclose()
-        assert parts.open == 1
+        assert parts._open == 1
 
     asyncio.run(run())
 

@@ -13,8 +13,9 @@ import pytest
 from arborcast.admin import dead_letters, messages, receiver_page
 from arborcast.admin.dead_letters import LetterFilter, LetterList, Redriven
 from arborcast.admin.messages import LastAttempts
+from arborcast.console.questions import Questions
 from arborcast.console.signing import SigningIn
-from arborcast.core.errors import ConfigError, NotFound
+from arborcast.core.errors import ConfigError, InfrastructureError, NotFound
 from arborcast.core.security.keyring import KeyFile, add_key
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.topic_model.grants import Caller, Identity
@@ -107,6 +108,32 @@ def test_actions_of_a_subscriber(browser: Browser, parts: ConsoleParts, asked: A
         act(browser, path, "redrive")
     assert browser.answer.status_code == 429, "each request reads all dead letters"
     assert parts.subscription("s1")
+
+
+def test_errors_have_no_addresses_of_the_engine(
+    browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = InfrastructureError("Kafka cannot be reached: 10.0.0.5:9092")
+    answering(monkeypatch, dict.fromkeys((dead_letters.listed, messages.last_attempts, dead_letters.redrive), away))
+    for action, status in (("", 200), ("redrive", 503)):
+        browser.get(path_of(parts))
+        if action:
+            act(browser, path_of(parts), action)
+        assert browser.answer.status_code == status
+        assert "Temporarily unavailable" in browser.text
+        assert "10.0.0.5" not in browser.answer.text
+
+
+def test_a_subscription_that_ends_meanwhile_is_shown_as_it_was(
+    browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def value(_self: Questions, function: Any, *_arguments: Any, **_: Any) -> Any:
+        parts.put(*ending("s1", "unsubscribed", 1))
+        return LetterList((), 0) if function is dead_letters.listed else LastAttempts((), complete=True)
+
+    monkeypatch.setattr(Questions, "_value", value)
+    path = path_of(parts)
+    assert [browser.get(path).status_code for _ in range(2)] == [200, 404]
 
 
 @pytest.mark.usefixtures("asked")

@@ -13,6 +13,7 @@ from arborcast.core.errors import ConfigError
 from arborcast.ingest.access.users_file import hash_password
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.errors import IdentitiesAway
 from tests.support.console import KEYS, Browser, ConsoleParts, console_parts, settings_in
 
 RIGHT = "what only they know"
@@ -147,6 +148,19 @@ def test_users_with_fewer_rights_and_removed_users(parts: ConsoleParts, browser:
     users.write_text(users.read_text().replace("[users.anna]", "[users.other]"))
     parts.app._callers.users._source._users._next_check = 0.0  # after a time
     assert other.get("/topics").url.path == "/sign-in"
+
+
+def test_while_users_cannot_be_looked_up_pages_say_so(
+    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_name: str) -> None:
+        raise IdentitiesAway("the directory does not answer", 1.0)
+
+    sign_in(browser, "anna")
+    monkeypatch.setattr(parts.app._callers, "find", away)
+    for path in ("/topics", "/live"):
+        answer = browser.get(path)
+        assert (answer.status_code, answer.text) == (503, "the directory does not answer\n")
 
 
 def test_cookies_are_authenticated_and_expire() -> None:

@@ -198,12 +198,15 @@ def test_the_list_is_live_with_the_success_of_endpoints(
 ) -> None:
     async def look(_self: EngineHealth) -> EngineView:
         one = {"endpoint": "http://one.example/in", "pushes": 10, "failed": 4, "mean_s": 0.02, "longest": 0.03}
-        return EngineView(failing=[{**one, "breaker": "open", "failing_since_ms": AT_MS, "probe_at_ms": AT_MS}])
+        slow = {**one, "endpoint": "http://user:secret@three.example/in"}
+        failing = [{**one, "breaker": "open", "failing_since_ms": AT_MS, "probe_at_ms": AT_MS}]
+        return EngineView(failing=failing, endpoints=[slow])
 
     monkeypatch.setattr(EngineHealth, "look", look)
     browser.get("/subscriptions")
     assert browser.page.xpath("//body/@data-live") == ["/subscriptions/live"]
     assert "60 % of 10" in browser.text
+    assert not browser.shows_hostile("secret")
     assert f"failing since {_moment(AT_MS)}, next probe {_moment(AT_MS)}" in browser.text
 
 
@@ -213,6 +216,8 @@ def test_the_list_is_live_with_the_success_of_endpoints(
         ("", ["s3", "s1", "s2"]),
         ("topic=code:AX", ["s3", "s1"]),
         ("endpoint=TWO.example", ["s2"]),
+        ("endpoint=http://…@Three", ["s3"]),
+        ("endpoint=http://user", []),
         ("state=suspended&topic=a/x", ["s3"]),
         ("topic=a//*", []),
     ],
@@ -223,6 +228,13 @@ def test_filters(browser: Browser, query: str, expected: list[str]) -> None:
     assert not browser.shows_hostile("secret", "<b>")
     assert ("connection refused" in browser.text) is ("s3" in expected)
     assert bool(browser.page.xpath("//p[@class='refusal']")) is (query == "topic=a//*")
+
+
+def test_a_page_behind_an_ended_subscription(browser: Browser) -> None:
+    browser.get("/subscriptions?after=s1")
+    assert (listed(browser), "first page again" in browser.text) == (["s2"], False)
+    browser.get("/subscriptions?after=gone")
+    assert (listed(browser), "first page again" in browser.text) == (["s3", "s1", "s2"], True)
 
 
 def test_pausing_resuming_and_ending(parts: ConsoleParts, browser: Browser) -> None:

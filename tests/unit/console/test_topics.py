@@ -261,6 +261,17 @@ def test_export_and_import(parts: ConsoleParts, browser: Browser, tmp_path: Path
     assert other.control.table.topics == parts.control.table.topics
 
 
+def test_few_documents_are_made_at_a_time(
+    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts.console.questions, "_at_work", 32)
+    assert browser.get("/topics/export?form=ldif").status_code == 400
+    assert "32 other questions wait for an answer" in browser.text
+    browser.get("/topics")
+    browser.submit("/topics/import", files={"file": ("t.json", b"[]")})
+    assert "32 other questions wait for an answer" in browser.text
+
+
 def test_a_replacing_import_and_invalid_documents(parts: ConsoleParts, browser: Browser) -> None:
     for wrong in (b"", b"<a", b"{}", b'[{"path": "a b"}]', b"dn: x"):
         assert browser.submit("/topics/import", files={"file": ("topics", wrong)}).status_code == 422
@@ -270,6 +281,11 @@ def test_a_replacing_import_and_invalid_documents(parts: ConsoleParts, browser: 
     browser.submit("/topics/import", files={"file": ("t.json", document)}, replace="yes")
     assert "1 added, 0 changed, 5 removed" in browser.text
     assert len(parts.control.table.topics) == 6
+    parts.put(topic("meanwhile"))
+    assert browser.submit("/topics/save").status_code == 409
+    assert "The tree had 6 topics when the change was staged; it has 7" in browser.text
+    browser.submit("/topics/keep")
+    assert "- meanwhile" in browser.text
     browser.submit("/topics/save")
     assert sorted(parts.control.table.topics.paths()) == ["new", "office/door"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from arborcast.client import Credentials
 from arborcast.client.received import read_push
 from arborcast.console.guard import Visitor
 from arborcast.console.screens import trying
+from arborcast.console.screens.trying import broker, watching
 from arborcast.console.screens.trying.watching import _arrived, arrivals
 from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.hot.sink_journal import stored_element
@@ -66,6 +68,13 @@ def test_a_message_is_published(tmp_path: Path, gateway: GatewayParts, browser: 
         browser.get("/try")
         browser.submit("/try", topic="a", payload="<a/>")
     assert "no answer from" in browser.text
+
+
+def test_other_pages_do_not_wait_for_the_gateway(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "publish", lambda *_: threading.current_thread().name)
+    browser.get("/try")
+    browser.submit("/try", topic="a", payload="<a/>")
+    assert "accepted try" in browser.text, "not in a thread of the default executor, which all pages use"
 
 
 @pytest.mark.parametrize(
@@ -132,12 +141,13 @@ def test_the_busiest_topics(tmp_path: Path, browser: Browser, monkeypatch: pytes
     assert "Not known Kafka is away" in other.text
 
 
-def test_a_subscription_ends_with_its_page(tmp_path: Path) -> None:
+def test_a_subscription_ends_with_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway, parts = guarded(tmp_path, Clock()), console_parts(tmp_path)
     element = stored_element(Notification("01a2", TopicPath("a"), HOSTILE.encode(), 0), make_subscription("s", "a"))
 
-    async def watched(url: str, password: str, steps: int) -> list[str]:
+    async def watched(url: str, password: str, steps: int, most: int = 1) -> list[str]:
         """The parts of a page that watches, until it is closed."""
+        monkeypatch.setattr(watching, "_WATCHERS", most)
         query = {"type": "http", "headers": [], "query_string": b"watch=plant//."}
         request = Request({**query, "state": {"visitor": Visitor("s", "t")}})
         wanted = parse_friendly("p:a//.", {"p": "urn:t"})
@@ -145,6 +155,7 @@ def test_a_subscription_ends_with_its_page(tmp_path: Path) -> None:
         found = []
         for _ in range(steps):
             found.append((await anext(stream)).html)
+            monkeypatch.setattr(watching, "_WATCHERS", 0)  # a page that has its subscription keeps it
             for subscription in gateway.table.subscriptions():
                 assert subscription.selector() == "{urn:t}a//."
                 assert subscription.terminates_ms
@@ -154,15 +165,18 @@ def test_a_subscription_ends_with_its_page(tmp_path: Path) -> None:
         return found
 
     with served_url(gateway) as url:
+        (refused,) = asyncio.run(watched(url, "wrong", 1))
         shown = asyncio.run(watched(url, "pa", 3))
         assert not list(gateway.table.subscriptions())
-        (refused,) = asyncio.run(watched(url, "wrong", 1))
+        (too_many,) = asyncio.run(watched(url, "pa", 1, most=0))
     for number, html in enumerate(shown):
         assert "plant//." in html
         assert f"{number} arrived" in html
+        assert "watchers already" not in html
     assert "&lt;script&gt;" in shown[1]
     assert "<script>" not in shown[1]
     assert "the credentials are wrong" in refused
+    assert "0 watchers already" in too_many
 
 
 def test_messages_of_one_pull_have_their_own_ids_and_times() -> None:

@@ -47,7 +47,7 @@ from arborcast.engine.embedded.parts import PartSpec
 from arborcast.engine.settings.stack import StackSettings
 from arborcast.engine.processes.processes import Signals
 from arborcast.engine.embedded.supervisor import Supervisor
-from arborcast.engine.processes.errors import PartFailed
+from arborcast.engine.processes.errors import StackError
 
 home = Home(Path(sys.argv[1]))
 wanted, settings = json.loads(sys.argv[2]), StackSettings(**json.loads(sys.argv[3]))
@@ -70,7 +70,7 @@ report = lambda line: print(line, flush=True)
 with home.locked(), Signals().installed() as signals:
     try:
         Supervisor([spec(*one) for one in wanted], settings, home, {}, report, signals).run(lambda: report("ready"))
-    except PartFailed as failure:
+    except StackError as failure:
         report(f"failed: {failure}")
         sys.exit(1)
 """
@@ -190,6 +190,14 @@ def test_the_start_fails_with_the_output_of_a_part(tmp_path: Path) -> None:
     found = engine.status()
     assert (found.parts["bad"].state, found.parts["good"].state) == (PartState.FAILED, PartState.STOPPED)
     assert "colour" in found.problem
+
+
+def test_the_start_fails_if_the_state_cannot_be_written(tmp_path: Path) -> None:
+    Home(tmp_path).state_file.mkdir(parents=True)
+    with fake_engine(tmp_path, [("a", SLEEP)]) as engine:
+        output, _ = engine.process.communicate(timeout=60)
+    assert engine.process.returncode == 1
+    assert "state.json cannot be written: that is a folder, not a file; make room" in output
 
 
 def test_parts_stop_in_order_or_are_killed_at_their_deadline(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import socket
 import threading
@@ -21,7 +20,7 @@ from arborcast.client.listener import Listener, ReceivedMessage
 from arborcast.client.queues import worker as worker_module
 from arborcast.client.queues.replies import PulledReplies
 from arborcast.client.queues.worker import Invalid, Worker, reply_to
-from arborcast.client.received import Asker
+from arborcast.client.received import Asker, PartOf
 from arborcast.client.transport import HttpAnswer
 from arborcast.client.values import BrokerUnreachable, RemotePullPoint, RemoteSubscription
 from arborcast.dispatch.delivery.envelope import Envelope
@@ -29,6 +28,7 @@ from arborcast.dispatch.delivery.transport.contract import PushRequest
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.queues.faults import fault_of
 from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.packages import Fragment
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 
@@ -310,7 +310,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.made = self.destroyed = 0
-        self.answers: list[list[ReceivedMessage] | ClientError | OSError] = []
+        self.answers: list[list[ReceivedMessage] | ClientError] = []
 
     def create_pull_point(self) -> RemotePullPoint:
         self.made += 1
@@ -349,8 +349,8 @@ def test_answers_are_fetched_during_a_wait() -> None:
     with pytest.raises(FaultReceived):
         replies.wait("urn:2", time.monotonic() + 120)
     assert replies.address
-    broker.answers.append(OSError(errno.ENOSPC, "No space left on device"))
-    with pytest.raises(ClientError, match="the disk is full"):
+    broker.answers.append([ReceivedMessage(b"<do", part=PartOf("m", Fragment(True, True, True, 0), b"<do"))])
+    with pytest.raises(ClientError, match="could not be stored"):
         replies.wait("urn:2", time.monotonic() + 120)
     assert replies.address
     assert broker.made == 3

@@ -188,10 +188,6 @@ class RoutingTable(Resolver):
         """Ids of the expired subscriptions, earliest first; they stay until their end is applied."""
         return self._expiry.due(now_ms)
 
-    def next_due_ms(self) -> int | None:
-        """The next termination time; None without one."""
-        return self._expiry.next_ms()
-
     def who(self, path: TopicPath, limit: int | None = None) -> list[Route]:
         """The subscriptions of a topic with the matching filter, including paused ones, up to this number."""
         routes = (

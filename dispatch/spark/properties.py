@@ -10,12 +10,16 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from uuid import UUID
 
 from arborcast.core.class_sharing import sharing
 from arborcast.dispatch.job.heartbeat import LIMIT
 from arborcast.dispatch.settings import DispatchSettings
 
 _LOGGING = Path(__file__).with_name("log4j2.properties").absolute()
+
+# Maximum length of the path of a Unix socket, in bytes.
+_SOCKET_PATH = 107 if sys.platform == "linux" else 103
 
 _JAVA_OPTIONS = (
     # One collector thread and no card tables for parallel ones: about 60 MB less than G1, and pauses of a few ms at
@@ -82,7 +86,7 @@ def properties(
         "spark.driver.extraJavaOptions": " ".join(
             (
                 *_JAVA_OPTIONS,
-                *(f'"{option}"' for option in sharing(classes, archive_to)),
+                *(f'"{option}"' for option in (*sharing(classes, archive_to), *_temporary(local_dir))),
                 f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
             )
         ),
@@ -104,6 +108,13 @@ def properties(
     if local_dir is not None:
         chosen["spark.local.dir"] = str(local_dir)
     return chosen
+
+
+def _temporary(local_dir: Path | None) -> tuple[str, ...]:
+    """The option for the files that Spark leaves in Java's temporary directory when it is killed; none if the paths of
+    sockets there would be too long."""
+    fits = local_dir is not None and len(os.fsencode(local_dir / f".{UUID(int=0)}.sock")) <= _SOCKET_PATH
+    return (f"-Djava.io.tmpdir={local_dir}",) if fits else ()
 
 
 _FIXED: Mapping[str, str] = {

@@ -36,6 +36,14 @@ def test_settings_reach_spark() -> None:
     assert "spark.master" not in properties(DispatchSettings()), "spark-submit sets it"
 
 
+@pytest.mark.parametrize(("folder", "used"), [("/data/a folder", True), ("/" + "d" * 100, False), (None, False)])
+def test_files_of_a_killed_spark_are_in_its_own_folder(folder: str | None, used: bool) -> None:
+    values = properties(DispatchSettings(), local_dir=None if folder is None else Path(folder))
+    options = values["spark.driver.extraJavaOptions"]
+    assert (f'"-Djava.io.tmpdir={folder}"' in options) is used
+    assert ("java.io.tmpdir" in options) is used, "the path of a Unix socket is short"
+
+
 @pytest.mark.parametrize("master", CLUSTERS)
 def test_on_a_cluster_spark_authenticates_and_encrypts(master: str) -> None:
     values = properties(DispatchSettings(spark_secret="geheim"), master=master)  # noqa: S106

@@ -180,6 +180,11 @@ class RoutingTable(Resolver):
         """The oldest subscription with the same deliveries."""
         return equal_in(self._entries.get(selector_of(subscription)), subscription)
 
+    @property
+    def xpath_selectors(self) -> frozenset[str]:
+        """The selectors with an XPath, which are linked to each topic that they select."""
+        return self._links.selecting
+
     def subscriptions(self) -> Iterator[Subscription]:
         """All subscriptions, triggers included, in no particular order."""
         return iter(self._subscriptions.values())

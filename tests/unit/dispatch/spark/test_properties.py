@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -36,12 +37,22 @@ def test_settings_reach_spark() -> None:
     assert "spark.master" not in properties(DispatchSettings()), "spark-submit sets it"
 
 
-@pytest.mark.parametrize(("folder", "used"), [("/data/a folder", True), ("/" + "d" * 100, False), (None, False)])
-def test_files_of_a_killed_spark_are_in_its_own_folder(folder: str | None, used: bool) -> None:
+LONG = "/" + "d" * 100
+
+
+@pytest.mark.parametrize(
+    ("folder", "temporary", "sockets"),
+    [("/data/a folder", "/t", "/data/a folder"), (LONG, "/t", "/t"), (LONG, LONG, None), (None, "/t", None)],
+)
+def test_files_of_a_killed_spark_are_in_its_own_folder(
+    folder: str | None, temporary: str, sockets: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", temporary)
     values = properties(DispatchSettings(), local_dir=None if folder is None else Path(folder))
+    assert values.get("spark.python.unix.domain.socket.dir") == sockets, "the path of a Unix socket is short"
     options = values["spark.driver.extraJavaOptions"]
-    assert (f'"-Djava.io.tmpdir={folder}"' in options) is used
-    assert ("java.io.tmpdir" in options) is used, "the path of a Unix socket is short"
+    assert (f'"-Djava.io.tmpdir={folder}"' in options) is (sockets is not None)
+    assert ("java.io.tmpdir" in options) is (sockets is not None)
 
 
 @pytest.mark.parametrize("master", CLUSTERS)

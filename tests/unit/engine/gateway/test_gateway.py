@@ -213,12 +213,12 @@ def test_a_worker_may_end_while_metrics_are_read(share: Share, monkeypatch: pyte
         (share.folder / f"{number}.metrics").write_text("# TYPE a gauge\na 1\n")
     read = Path.read_text
 
-    def gone(path: Path) -> str:
+    def removed(path: Path) -> str:
         path.with_name("2.metrics").unlink(missing_ok=True)
         (share.folder / "1.metrics").unlink(missing_ok=True)
         return read(path)
 
-    monkeypatch.setattr(Path, "read_text", gone)
+    monkeypatch.setattr(Path, "read_text", removed)
     assert 'worker="1"' not in WorkerMetrics(share).text()
 
 

@@ -59,10 +59,10 @@ ANSWERS = {
 class Histories(RuleBasedStateMachine):
     """One engine, seven subscriptions at separate endpoints, two partitions."""
 
-    @initialize(happens=st.sets(st.sampled_from(EVENTS)))
-    def begin(self, happens: Collection[str] = EVENTS) -> None:
+    @initialize(kinds=st.sets(st.sampled_from(EVENTS)))
+    def begin(self, kinds: Collection[str] = EVENTS) -> None:
         # A history has a part of the events: workers that often die push little.
-        self.happens = happens
+        self.kinds = kinds
         self.setup = Setup(retry=RETRY, push=PUSH, now_ms=int(time.time() * 1000))
         self._patch = pytest.MonkeyPatch()
         clock = SimpleNamespace(time=lambda: self.setup.now_ms / 1000, monotonic=self.monotonic)
@@ -191,20 +191,20 @@ class Histories(RuleBasedStateMachine):
         for _ in range(times):
             self.tasks[partition].step()
 
-    @precondition(lambda self: {"crash", "death"} <= {*self.happens})
+    @precondition(lambda self: {"crash", "death"} <= {*self.kinds})
     @rule(partition=st.sampled_from(PARTITIONS), landing=st.integers(0, 4))
-    def die_elsewhere(self, partition: int, landing: int) -> None:
+    def end_worker(self, partition: int, landing: int) -> None:
         """A worker on another host has exited, unnoticed; some of its last records are in the logs."""
         for producer in self.tasks[partition].producers:
             producer.take(landing)
-        self.tasks[partition].die()
+        self.tasks[partition].end()
 
-    @precondition(lambda self: {"crash", "cut"} <= {*self.happens})
+    @precondition(lambda self: {"crash", "cut"} <= {*self.kinds})
     @rule(partition=st.sampled_from(PARTITIONS))
     def cut_off(self, partition: int) -> None:
         """A worker on another host no longer reads messages of the driver, and continues while its lease lasts, though
         its run has ended. It ends with `crash`."""
-        self.tasks[partition].hears = False
+        self.tasks[partition].reads_feed = False
 
     @rule(partition=st.sampled_from(PARTITIONS), which=st.integers(0, 3))
     def answer(self, partition: int, which: int) -> None:
@@ -218,7 +218,7 @@ class Histories(RuleBasedStateMachine):
             producer.take(count)
 
     @rule(partition=st.sampled_from(PARTITIONS))
-    def come_to_rest(self, partition: int) -> None:
+    def settle_all(self, partition: int) -> None:
         """A task has settled all its notifications and reported it."""
         for _ in range(4):
             self.step(partition, 1)
@@ -240,7 +240,7 @@ class Histories(RuleBasedStateMachine):
         now = Exclusions(held, read, health.degraded(), health.watched(), on_trial=on_trial)
         for each in exclusion_changes(self.published, now):
             for running in self.tasks:
-                if running.hears:
+                if running.reads_feed:
                     running.messages.append(WorkerUpdate(self.run_number, 0, 0, 0, exclusions=each))
         self.published = now
 
@@ -262,7 +262,7 @@ class Histories(RuleBasedStateMachine):
         endpoint = FakeEndpoint(lambda ids: self._answered(name, how, ids), takes_ms)
         self.setup.endpoints[self.setup.subscriptions[name].consumer.address] = endpoint
 
-    @precondition(lambda self: "crash" in self.happens)
+    @precondition(lambda self: "crash" in self.kinds)
     @rule(landing=st.integers(0, 4), driver=st.booleans())
     def crash(self, landing: int, driver: bool) -> None:
         """The workers exit, perhaps with the driver; some of their last records are in the logs."""
@@ -345,13 +345,13 @@ class Histories(RuleBasedStateMachine):
         if not hasattr(self, "tasks"):
             return
         try:
-            if not all(running.alive and running.hears for running in self.tasks):
+            if not all(running.alive and running.reads_feed for running in self.tasks):
                 self.crash(landing=1, driver=False)  # the end of a worker is noticed
             for name in NAMES:
                 self.behave(name, "ok")
             wanted = {(name, each) for name in NAMES for each in self.place if name != "sparse" or each in self.passes}
             for _ in range(100 + 3 * len(self.place)):
-                self._go_on()
+                self._run_round()
                 if not wanted - self._over() and not self.setup.log:
                     break
             self.first_attempts_are_in_order()
@@ -363,7 +363,7 @@ class Histories(RuleBasedStateMachine):
         finally:
             self._patch.undo()
 
-    def _go_on(self) -> None:
+    def _run_round(self) -> None:
         for partition in PARTITIONS:
             self.step(partition, 3)
             self.tasks[partition].wire.drive(1)
@@ -380,7 +380,7 @@ class Histories(RuleBasedStateMachine):
             self.accept(partition=0, count=1)
             newest = f"0-{len(self.accepted[0]) - 1}"
             for _ in range(5):
-                self._go_on()
+                self._run_round()
         states = {(row.subscription, row.notification): row.state for row in self.rows}
         assert [states.get((name, newest)) for name in TIMELY] == ["delivered"] * len(TIMELY)
 

@@ -176,7 +176,7 @@ class Running:
             self.rows.append((value, partition, offset))
 
         self.alive = True
-        self.hears = True
+        self.reads_feed = True
 
     def awaited(self, name: str) -> list[str]:
         """The notifications in flight to a subscription that its lane waits for."""
@@ -187,7 +187,7 @@ class Running:
         if self.alive:
             self.task.step(cast(Any, self.rows))
 
-    def die(self) -> None:
+    def end(self) -> None:
         self.alive = False
         self.wire.lose()
         for producer in self.producers:

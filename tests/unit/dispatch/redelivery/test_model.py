@@ -63,10 +63,10 @@ LIMIT = 6
 class Histories(RuleBasedStateMachine):
     """One engine, seven subscriptions at six endpoints."""
 
-    @initialize(happens=st.sets(st.sampled_from(("crash", "clock", "end", "pause", "suspend", "limit"))))
-    def begin(self, happens: set[str]) -> None:
+    @initialize(kinds=st.sets(st.sampled_from(("crash", "clock", "end", "pause", "suspend", "limit"))))
+    def begin(self, kinds: set[str]) -> None:
         # Some events in each history: after a crash, for example, fewer invariants hold.
-        self.happens = happens
+        self.kinds = kinds
         self.setup = Setup(
             retry=RetrySettings(
                 retransmissions=ATTEMPTS - 1,
@@ -76,7 +76,7 @@ class Histories(RuleBasedStateMachine):
                 suspend_after_s=30.0,
                 longest_probe_s=20.0,
                 longest_wait_s=20.0,  # for an unlimited number of attempts
-                parked_messages=LIMIT if "limit" in happens else 0,
+                parked_messages=LIMIT if "limit" in kinds else 0,
             ),
             push=PushSettings(
                 max_in_flight=4,
@@ -181,7 +181,7 @@ class Histories(RuleBasedStateMachine):
         self._nothing_is_too_old()
         self._nothing_is_too_much()
 
-    @precondition(lambda self: "pause" in self.happens)
+    @precondition(lambda self: "pause" in self.kinds)
     @rule(name=st.sampled_from(NAMES), paused=st.booleans())
     def pause_or_resume(self, name: str, paused: bool) -> None:
         """The subscriber pauses, or resumes."""
@@ -191,7 +191,7 @@ class Histories(RuleBasedStateMachine):
             self.setup.read_changes()
             self._changed()
 
-    @precondition(lambda self: "suspend" in self.happens)
+    @precondition(lambda self: "suspend" in self.kinds)
     @rule()
     def suspend(self) -> None:
         """The requested suspensions are in the control log."""
@@ -207,7 +207,7 @@ class Histories(RuleBasedStateMachine):
         self.setup.read_changes()
         self._changed()
 
-    @precondition(lambda self: "end" in self.happens)
+    @precondition(lambda self: "end" in self.kinds)
     @rule(name=st.sampled_from(NAMES))
     def unsubscribe(self, name: str) -> None:
         self.over.add(name)
@@ -215,7 +215,7 @@ class Histories(RuleBasedStateMachine):
             del self.setup.subscriptions[name]
         self.setup.read_changes()
 
-    @precondition(lambda self: "crash" in self.happens)
+    @precondition(lambda self: "crash" in self.kinds)
     @rule(remembered=st.booleans())
     def crash(self, remembered: bool) -> None:
         """Everything outside the logs is lost, perhaps except the health of endpoints."""
@@ -225,7 +225,7 @@ class Histories(RuleBasedStateMachine):
             self.setup.health.restore(health)
         self.crashed = True
 
-    @precondition(lambda self: "crash" in self.happens)
+    @precondition(lambda self: "crash" in self.kinds)
     @rule(writes=st.integers(0, 12), landing=st.tuples(st.booleans(), st.booleans(), st.booleans()))
     def crash_while_writing(self, writes: int, landing: tuple[bool, ...]) -> None:
         """The process ends after this number of further records. Records that were sent, but not acknowledged, may be
@@ -234,7 +234,7 @@ class Histories(RuleBasedStateMachine):
         self.crashed = True
 
     @rule(forward_ms=st.sampled_from([3_600_000, 60_000, -1_000, -10_000, -60_000, -3_600_000]))
-    @precondition(lambda self: "clock" in self.happens)
+    @precondition(lambda self: "clock" in self.kinds)
     def set_the_clock(self, forward_ms: int) -> None:
         self.setup.set_clock(forward_ms)
         self.set_ms, self.rows_when_set = self.setup.true_ms, len(self.setup.attempts)
@@ -325,7 +325,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def waiting_messages_are_bounded(self) -> None:
         dropped = [row for row in self.setup.attempts if row.state == "dropped"]
-        assert "limit" in self.happens or not dropped
+        assert "limit" in self.kinds or not dropped
         assert {(row.error, row.number) for row in dropped} <= {("resources", 0)}
         assert "stubborn" not in {row.subscription for row in dropped}
         if not self.crashed:
@@ -506,7 +506,7 @@ class Histories(RuleBasedStateMachine):
             assert self.setup.store.valid_until(lane.name, old_ms + LIFESPAN_MS, 1, lane.flight) == []
 
     def _nothing_is_too_much(self) -> None:
-        if "limit" in self.happens and self.setup.true_ms - self.set_ms >= TOLERANCE_MS:
+        if "limit" in self.kinds and self.setup.true_ms - self.set_ms >= TOLERANCE_MS:
             for lane in self.setup.redelivery._lanes.values():
                 untried = [
                     each for each in self.setup.store.untried(lane.name, 1_000) if each.delivery not in lane.flight

@@ -20,7 +20,8 @@ from arborcast.engine.embedded import commands, state
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.state import EngineStatus, PartState, PartStatus
 from arborcast.engine.embedded.status import status
-from arborcast.engine.processes import processes
+from arborcast.engine.processes import logfiles, processes
+from arborcast.engine.processes.errors import PartFailed
 from arborcast.engine.processes.processes import ProcessId
 from arborcast.engine.settings.loading import load_settings
 from arborcast.jobs import dispatch_stream
@@ -156,6 +157,14 @@ def test_an_engine_continues_when_its_terminal_is_closed(home: Home) -> None:
 
     commands._also_logged(home, load_settings(None, home.path, environ={}), report)("kafka: ready")
     assert "kafka: ready" in home.log("supervisor").read_text()
+
+
+def test_the_error_of_a_supervisor_that_could_write_nothing_names_the_disk(home: Home) -> None:
+    daemon = subprocess.Popen(["/bin/sh", "-c", "exit 1"])
+    daemon.wait()
+    log = logfiles.LogTail(home.log("supervisor"))
+    with pytest.raises(PartFailed, match=f"ended with code 1; see .* {home.path} cannot be written: make room"):
+        commands._wait_for_daemon(daemon, home, log, lambda _line: None)
 
 
 def test_the_status_of_an_engine_that_has_written_none_yet(home: Home, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,11 +54,11 @@ def _job(report: Report) -> None:
                     running.receiver.arrivals(_RATE * 3)
                     killed = time.time()
                     job.kill()
-                    gone = time.time()
+                    ended = time.time()
                     job.start()
                     sent = sending.result()
                 arrived = running.receiver.arrivals(len(sent), 60)
-                went_on = min(each.at for each in arrived if each.at > gone)
+                went_on = min(each.at for each in arrived if each.at > ended)
                 table.add(number + 1, went_on - killed, *check(sent, arrived, paths, TOPICS).cells())
 
 

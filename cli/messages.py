@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import queue
 import signal
 import sys
 import time
@@ -315,11 +314,11 @@ def listen(
 ) -> None:
     """Start a small receiver, subscribe it, and print notifications until Ctrl-C. With --json one line per message. The
     subscription ends with the command, or five minutes after the command was killed or its machine has failed."""
-    from arborcast.cli.shell_client import LeasedSubscription
+    from arborcast.cli.shell_client import LeasedSubscription, WaitingMessages
     from arborcast.client.listener import Listener
 
     topic = topic_of(topic, url, namespace, config, home)
-    arrived: queue.SimpleQueue[ReceivedMessage | None] = queue.SimpleQueue()
+    arrived = WaitingMessages()
     try:
         listener = Listener(arrived.put, port=port, host=host)
     except OSError as error:
@@ -331,9 +330,7 @@ def listen(
 
         with (
             suppress(KeyboardInterrupt),
-            LeasedSubscription(
-                client, subscribe_for, print_error, ended=lambda: arrived.put(None), reachable=client.is_reachable
-            ),
+            LeasedSubscription(client, subscribe_for, print_error, ended=arrived.end, reachable=client.is_reachable),
         ):
             print_error(f"listening to {topic} at {listener.url}; Ctrl-C ends it")
             received = 0
@@ -341,7 +338,7 @@ def listen(
                 message = arrived.get()
                 if message is None:
                     raise InputError("the subscription was ended by another client: no more notifications will arrive")
-                _print_message(message, json)
+                print_message(message, json)
                 received += 1
 
 
@@ -359,8 +356,13 @@ def _as_interrupts(*signals: signal.Signals) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _print_message(message: ReceivedMessage, json: bool) -> None:
-    payload = message.payload.decode()
+def print_message(message: ReceivedMessage, json: bool) -> None:
+    """Print a received notification, and close its file."""
+    content = message.payload
+    if message.file is not None:  # joined from parts
+        with message.file as file:
+            content = file.read()
+    payload = content.decode()
     if json:
         line = {
             "topic": message.topic,

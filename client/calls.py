@@ -9,6 +9,7 @@ Topics are in the notations of `topic_model.expressions.parse_friendly`: `a/b`, 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from arborcast.client.values import (
     RemoteSubscription,
 )
 from arborcast.core.errors import ExpressionError
+from arborcast.core.log_limit import LogLimit
+from arborcast.core.reasons import reason_of
 from arborcast.topic_model.expressions import CONCRETE, parse_friendly, write_topic
 from arborcast.topic_model.namespaces import (
     ACTION_BRW,
@@ -49,6 +52,9 @@ from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.prefixes import prefixes_in
 from arborcast.wire import answers, times
 from arborcast.wire.endpoints import Kind
+
+logger = logging.getLogger(__name__)
+logger.addFilter(LogLimit())  # each part on a full disk
 
 ResultT = TypeVar("ResultT")
 Lasts = timedelta | datetime | float | str | None
@@ -263,8 +269,8 @@ class Calls:
         """Fetch and remove messages of a pull point, oldest first, at most `maximum`.
 
         An Arborcast broker waits up to `wait_s` seconds for the first one; it must be less than the client's timeout.
-        Messages in parts are joined: this client stores the parts until the last one arrives. With "apart" each part is
-        returned as it arrives.
+        Messages in parts are joined: this client stores the parts until the last one arrives. With "apart", or if it
+        cannot be stored, a part is returned as it arrives.
         """
         # Not repeatable: fetched messages are removed, so the caller must see an error.
         wait = "" if wait_s is None else f' xmlns:p="{_PULL}" p:Wait="PT{wait_s:.3f}S"'
@@ -280,9 +286,14 @@ class Calls:
     def _joined(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
         joined = []
         for message in messages:
-            with self.assembler.joined(message) as each:
-                if each is not None:
-                    joined.append(each)
+            try:
+                with self.assembler.joined(message) as each:
+                    if each is not None:
+                        joined.append(each)
+            except OSError as error:
+                # The pull point no longer has these messages.
+                logger.warning("a part of a message is returned alone: it cannot be stored: %s", reason_of(error))
+                joined.append(message)
         return joined
 
     def destroy_pull_point(self, pull_point: str | Remote) -> Call[None]:

@@ -32,7 +32,7 @@ from arborcast.wire.endpoints import CHALLENGE_HEADER, consent_to
 from arborcast.wire.errors import UnreadableRequest
 from arborcast.wire.times import utc_now
 
-__all__ = ["Assembler", "Listener", "ListenerApp", "OnMessage", "ReceivedMessage", "Verify", "read_push"]
+__all__ = ["Assembler", "Busy", "Listener", "ListenerApp", "OnMessage", "ReceivedMessage", "Verify", "read_push"]
 
 logger = logging.getLogger(__name__)
 logger.addFilter(LogLimit())  # any client can send pushes
@@ -45,6 +45,11 @@ _REMEMBERED_S = 3_600.0
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Busy(Exception):
+    """Raised by a callback without room for a message: the push is answered 503, and the broker repeats it."""
+
 
 Parts = Assembler | Literal["joined", "apart"]
 
@@ -164,8 +169,8 @@ class ListenerApp:
                     handled = None if joined is None else self._on_message(joined)
                     if handled is not None:
                         await handled
-        except Exception:
-            return _failed(push)
+        except Exception as error:
+            return _failed(push, error)
         return answered(push)
 
     def _joined(self, message: ReceivedMessage) -> AbstractContextManager[ReceivedMessage | None]:
@@ -204,8 +209,8 @@ class _ThreadedApp(ListenerApp):
                 return messages
             for message in messages:
                 self._handle(message)
-        except Exception:
-            return _failed(push)
+        except Exception as error:
+            return _failed(push, error)
         return answered(push)
 
     def _handle(self, message: ReceivedMessage) -> None:
@@ -290,8 +295,10 @@ def answered(push: OpenPush) -> Response:
     return _LATER if state is None else _ANSWERS[state]
 
 
-def _failed(push: OpenPush) -> Response:
+def _failed(push: OpenPush, error: Exception) -> Response:
     push.dropped()
+    if isinstance(error, Busy):
+        return Response(503)
     logger.exception("a pushed message could not be handled; the broker will try again")
     return Response(500)
 

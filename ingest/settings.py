@@ -73,6 +73,11 @@ class GatewaySettings:
         "Steps after wildcards in a topic expression.",
         minimum=16,
     )
+    xpath_expressions: int = setting(
+        100,
+        "XPath topic expressions; each takes memory for each selected topic.",
+        minimum=0,
+    )
     expiry_grace_s: int = setting(
         3_600,
         "Time in which an expired subscription can be renewed; it misses that time's notifications.",

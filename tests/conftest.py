@@ -10,6 +10,7 @@ import os
 import random
 import re
 import signal
+import tempfile
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
@@ -131,6 +132,12 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """The scheduler for pytest-xdist."""
     return _ByWhatIsShared(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The temporary files of killed processes are removed with those of the run."""
+    os.environ["TMPDIR"] = tempfile.tempdir = str(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(autouse=True)

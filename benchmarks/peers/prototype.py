@@ -140,7 +140,7 @@ def _push(bootstrap_servers: str, url: str, checkpoints: str) -> None:
             handle.setopt(pycurl.URL, url)
             handle.setopt(pycurl.WRITEFUNCTION, len)
             free.append(handle)
-        waiting, under_way = iter(rows), 0
+        waiting, in_flight = iter(rows), 0
         while True:
             while free and (row := next(waiting, None)) is not None:
                 handle = free.pop()
@@ -148,15 +148,15 @@ def _push(bootstrap_servers: str, url: str, checkpoints: str) -> None:
                 handle.setopt(pycurl.HTTPHEADER, ["Content-Type: text/xml", name])
                 handle.setopt(pycurl.POSTFIELDS, bytes(row.value))
                 multi.add_handle(handle)
-                under_way += 1
-            if not under_way:
+                in_flight += 1
+            if not in_flight:
                 return
             multi.perform()
             _, answered, failed = multi.info_read()
             for handle in (*answered, *(each[0] for each in failed)):
                 multi.remove_handle(handle)
                 free.append(handle)
-                under_way -= 1
+                in_flight -= 1
             if not answered and not failed:
                 multi.select(1.0)
 

@@ -24,7 +24,6 @@ from arborcast.client.values import (
     FaultReceived,
     RemotePullPoint,
 )
-from arborcast.core.reasons import reason_of
 from arborcast.core.xml import xml_parser
 from arborcast.topic_model.namespaces import SOAP11, SOAP12
 
@@ -158,18 +157,22 @@ class PulledReplies(Replies):
     def _fetch(self, get_messages: Callable[[], list[ReceivedMessage]]) -> bool:
         """Fetch answers once; returns whether to continue."""
         try:
-            for message in get_messages():
-                self.take(message)
+            messages = get_messages()
+            for message in messages:
+                if message.part is None:
+                    self.take(message)
+            if any(message.part for message in messages):
+                raise ClientError("the parts of an answer could not be stored: see the log")
         except (BrokerUnavailable, BrokerUnreachable) as error:
             if self._closed:
                 return False
             logger.info("answers cannot be fetched now: %s", error)
             time.sleep(_PAUSE_S)
-        except (ClientError, OSError) as error:
+        except ClientError as error:
             # The pull point no longer exists, or the parts of an answer could not be stored: the next request creates
             # another.
             with self._point_lock:
                 self._point = None
-            self.fail(error if isinstance(error, ClientError) else ClientError(reason_of(error)))
+            self.fail(error)
             return False
         return True

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from uuid import UUID
 
 from arborcast.core.class_sharing import sharing
 from arborcast.dispatch.job.heartbeat import LIMIT
 from arborcast.dispatch.settings import DispatchSettings
 
 _LOGGING = Path(__file__).with_name("log4j2.properties").absolute()
+
+# Maximum length of the path of a Unix socket, in bytes.
+_SOCKET_PATH = 107 if sys.platform == "linux" else 103
 
 _JAVA_OPTIONS = (
     # One collector thread and no card tables for parallel ones: about 60 MB less than G1, and pauses of a few ms at
@@ -61,6 +66,7 @@ def properties(
     mode.
     """
     chosen = dict(_FIXED)
+    sockets = _socket_folder(local_dir)
     if master is not None and not master.startswith("local"):
         chosen |= {**_CLUSTER, **guarded(settings)}
         # The driver cannot monitor workers on other hosts: the daemon that forks them does.
@@ -83,6 +89,8 @@ def properties(
             (
                 *_JAVA_OPTIONS,
                 *(f'"{option}"' for option in sharing(classes, archive_to)),
+                # For files that Spark would leave in the temporary directory when it is killed.
+                *((f'"-Djava.io.tmpdir={local_dir}"',) if sockets is not None else ()),
                 f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
             )
         ),
@@ -103,7 +111,16 @@ def properties(
         chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
     if local_dir is not None:
         chosen["spark.local.dir"] = str(local_dir)
+    if sockets is not None:
+        chosen["spark.python.unix.domain.socket.dir"] = str(sockets)
     return chosen
+
+
+def _socket_folder(local_dir: Path | None) -> Path | None:
+    """The folder for the sockets of Python workers: Spark's own, or the temporary directory if their paths would be too
+    long there; None for Java's temporary directory."""
+    folders = [] if local_dir is None else [local_dir, Path(tempfile.gettempdir())]
+    return next((each for each in folders if len(os.fsencode(each / f".{UUID(int=0)}.sock")) <= _SOCKET_PATH), None)
 
 
 _FIXED: Mapping[str, str] = {

@@ -219,10 +219,11 @@ def _wait_for_daemon(
         _forward(log, report)
         known = state.read(home.state_file)
         if code is not None:
-            problem = known.problem if known else ""
-            raise PartFailed(
-                problem or f"the supervisor ended with code {code}; see {home.log(SUPERVISOR)}", SUPERVISOR
+            problem = (known.problem if known else "") or (
+                f"the supervisor ended with code {code}; see {home.log(SUPERVISOR)}. If it has no reason, {home.path} "
+                "cannot be written: make room on its disk or permit writes"
             )
+            raise PartFailed(problem, SUPERVISOR)
         if known is not None and known.ready:
             return known
         time.sleep(0.05)

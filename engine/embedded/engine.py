@@ -277,6 +277,7 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
             "SPARK_HOME": str(spark_home),
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "TMPDIR": str(temporary),
             "SPARK_LOCAL_IP": processes.LOOPBACK,  # otherwise Spark listens on the network
             # For the JVM that only computes the command line of the other one.
             "SPARK_LAUNCHER_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",

@@ -17,7 +17,7 @@ from arborcast.engine.embedded.home import DiskWatch, Home
 from arborcast.engine.embedded.parts import Part, PartSpec, Report
 from arborcast.engine.embedded.state import BEAT_S, EngineStatus, PartState
 from arborcast.engine.processes import logfiles
-from arborcast.engine.processes.errors import PartFailed
+from arborcast.engine.processes.errors import HomeError, PartFailed
 from arborcast.engine.processes.processes import Deadline, ProcessId, Signals
 from arborcast.engine.settings.stack import StackSettings
 
@@ -62,8 +62,8 @@ class Supervisor:
         return self._written
 
     def run(self, on_ready: Callable[[], None] = lambda: None, on_stopping: Callable[[], None] = lambda: None) -> None:
-        """Run until a signal. Raises PartFailed for a part that does not start; all processes have ended in either
-        case.
+        """Run until a signal. Raises PartFailed for a part that does not start, HomeError if the state cannot be
+        written during the start; all processes have ended in each case.
 
         `on_ready` is called once, when all parts are ready for the first time; `on_stopping` before the first one is
         stopped.
@@ -87,6 +87,9 @@ class Supervisor:
     def _start(self, on_ready: Callable[[], None]) -> None:
         while not self._signals.stops:
             self._check_parts()
+            if self._unwritable:
+                # `up --detach` waits for the state, and other commands find the engine by it.
+                raise HomeError(f"{self._unwritable}; make room on its disk or permit writes, and start again")
             if all(part.state is PartState.READY for part in self._parts):
                 on_ready()
                 return

@@ -14,15 +14,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import fcntl
 import logging
 import mmap
+import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +55,9 @@ _HOPELESS = 8
 _STOP_MARGIN_S = 3.0
 
 _CONFIG_ERROR = 2
+
+# Beginning of the names of folders in the temporary directory.
+_FOLDER = "arborcast-gateway-"
 
 _READY = ".ready"
 
@@ -199,6 +205,32 @@ def _beat_time(file: Path) -> int:
         return 0
 
 
+@contextlib.contextmanager
+def _shared_folder() -> Iterator[Path]:
+    """A new temporary folder, locked until the end of this process. Those of killed processes are removed."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        # In use, or another user's.
+        with contextlib.suppress(OSError), _locked(left, fcntl.LOCK_NB):
+            shutil.rmtree(left)
+    while True:
+        with tempfile.TemporaryDirectory(prefix=_FOLDER, ignore_cleanup_errors=True) as name, _locked(Path(name)):
+            folder = Path(name)
+            if folder.exists():  # another process may have removed it before the lock
+                yield folder
+                return
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
+    """Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 class _WorkerProcess(ManagedProcess):
     def __init__(self, number: int, listener: socket.socket) -> None:
         super().__init__(_WAITS)
@@ -228,7 +260,7 @@ class Workers:
         their shared memory."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: self._on_stop_signal(number))
-        with tempfile.TemporaryFile() as memory, tempfile.TemporaryDirectory(prefix="arborcast-gateway-") as folder:
+        with tempfile.TemporaryFile() as memory, _shared_folder() as folder:
             # Written, not truncated: on a full disk a worker that writes to a hole of the file is killed by SIGBUS.
             size = TABLE_BYTES + GatewayPositions.size(len(self._workers))
             try:
@@ -241,9 +273,9 @@ class Workers:
                     f"folder): {reason_of(error)}"
                 ) from error
             status = 0
-            self._show_metrics(Path(folder))
+            self._show_metrics(folder)
             while not self._stopping and status == 0:
-                status = self._step(memory.fileno(), Path(folder))
+                status = self._step(memory.fileno(), folder)
                 time.sleep(_POLL_S)
             self._end()
         return status

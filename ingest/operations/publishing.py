@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple, ParamSpec, TypeVar
 from xml.sax.saxutils import escape
 
@@ -270,13 +271,12 @@ def check_rights(
     if len(addresses) == 1:  # one message may mean several notifications (`elements.dsub`)
         addresses = list(addresses) * len(topics)
     for topic, sent_from in zip(topics, addresses, strict=True):
-        known = [one for address in sent_from for one in gateway.registrations.known_as(address)]
-        if named is not None:
-            known.append(named)
-        if not any(permits(one, topic, now_ms) for one in known):
+        sent_from = tuple(sent_from)
+        known_as = (gateway.registrations.known_as(address, topic) for address in sent_from)
+        if not any(permits(one, topic, now_ms) for one in chain([named] if named else (), *known_as)):
             raise NotRegistered(
                 f"only registered publishers may publish here, and no registration of this one covers the topic {topic}"
-                if known
+                if named is not None or any(map(gateway.registrations.is_known, sent_from))
                 else "only registered publishers may publish here: send RegisterPublisher, then Notify to the "
                 "ConsumerReference of the answer, or with a wsnt:ProducerReference equal to the PublisherReference"
             )

@@ -29,9 +29,10 @@ from arborcast.ingest.operations.current_message import Since, check_few, send_c
 from arborcast.ingest.operations.gateway import Gateway, check_callable, endpoint_of
 from arborcast.topic_model.expressions import XPathPattern, compile_normal
 from arborcast.topic_model.grants import Caller
-from arborcast.topic_model.patterns.patterns import Pattern
+from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, Pattern
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, ending_pull_point
 from arborcast.topic_model.routing.rest import selects_any
+from arborcast.topic_model.routing.selectors import selector_of
 from arborcast.topic_model.subscriptions import (
     DEFAULT_POLICY,
     BoundEndpoint,
@@ -246,7 +247,7 @@ async def _commit(
                 made, since = await _commit_new(gateway, subscription)
                 return CreatedSubscription(made, False), since
             return await _renew(gateway, request, existing, subscription, ended)
-    _check_room(gateway, subscription.owner)
+    _check_room(gateway, subscription)
     subscription, secret = _protected(gateway, request, subscription)
     made, since = await _commit_new(gateway, msgspec.structs.replace(subscription, endpoint=bound), ended)
     if ended:
@@ -307,13 +308,24 @@ def _protected(gateway: Gateway, request: SubscriptionRequest, subscription: Sub
     return gateway.protector.grant(subscription, requested, times.to_ms(gateway.now()))
 
 
-def _check_room(gateway: Gateway, owner: str) -> None:
-    """Raises OperationRefused for an owner with the maximum number of subscriptions. Without an owner there is no
-    bound.
+def _check_room(gateway: Gateway, subscription: Subscription) -> None:
+    """Raises OperationRefused for an owner with the maximum number of subscriptions, which does not apply without an
+    owner, and for a further XPath topic expression above their maximum.
 
-    Parallel requests of one owner may exceed the bound by their number.
+    Parallel requests may exceed the bounds by their number.
     """
-    limit = gateway.settings.subscriptions_per_owner
+    xpaths, most = gateway.table.xpath_selectors, gateway.settings.xpath_expressions
+    if (
+        len(xpaths) >= most
+        and any(each.normal.startswith(XPATH_SCHEME) for each in subscription.topics)
+        and selector_of(subscription) not in xpaths
+    ):
+        raise OperationRefused(
+            f"there are {len(xpaths)} XPath topic expressions, and gateway.xpath_expressions allows no more: use "
+            "another dialect, or an expression that is there",
+            "SubscribeCreationFailedFault",
+        )
+    owner, limit = subscription.owner, gateway.settings.subscriptions_per_owner
     if not limit or not owner:
         return
     held = gateway.owners.subscriptions(owner)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from arborcast.ingest.settings import GatewaySettings
 from tests.fuzz._generate import Target
-from tests.support.bare_connection import Asked, BareConnection, Noting
+from tests.support.bare_connection import BareConnection, Noting, Received
 
 _LIMITS = GatewaySettings(max_header_bytes=1_024, max_headers=16)
 
@@ -67,7 +67,7 @@ _HTTP_SNIPPETS = (
 )
 
 
-def _sent(packets: Sequence[bytes]) -> tuple[list[Asked], bytes]:
+def _sent(packets: Sequence[bytes]) -> tuple[list[Received], bytes]:
     """The application's requests, and all bytes of the answers."""
     app = Noting()
     connection = BareConnection(app, _LIMITS)
@@ -77,7 +77,7 @@ def _sent(packets: Sequence[bytes]) -> tuple[list[Asked], bytes]:
         connection.send(packet, turns=2)
     connection.settle()
     connection.lose()
-    return [each for each in app.asked if each[3]], connection.answered
+    return [each for each in app.requests if each[3]], connection.answered
 
 
 def _statuses(answers: bytes) -> list[int]:
@@ -107,30 +107,30 @@ def _cut(data: bytes) -> list[bytes]:
     return [data[start:end] for start, end in zip((0, *places), (*places, len(data)), strict=True)]
 
 
-def _carried_out(packets: Sequence[bytes]) -> list[Asked]:
+def _carried_out(packets: Sequence[bytes]) -> list[Received]:
     """The complete requests of the application: each answered in order, then at most one refusal."""
-    asked, answers = _sent(packets)
+    requests, answers = _sent(packets)
     statuses = _statuses(answers)
-    assert statuses[: len(asked)] == [200] * len(asked), "a request without its answer"
+    assert statuses[: len(requests)] == [200] * len(requests), "a request without its answer"
     # None after an answer with `Connection: close`.
-    assert statuses[len(asked) :] in ([], [400], [405], [429], [431]), statuses
-    return asked
+    assert statuses[len(requests) :] in ([], [400], [405], [429], [431]), statuses
+    return requests
 
 
 def check_http(data: bytes) -> None:
     """Each request is handled once and answered in order, independent of the packets."""
-    asked = _carried_out([data])
+    requests = _carried_out([data])
     # A too large header is detected earlier or later, depending on the packets.
     if 1 < len(data) <= _LIMITS.max_header_bytes:
-        assert _carried_out(_cut(data)) == asked
+        assert _carried_out(_cut(data)) == requests
 
 
 def check_every_cut(data: bytes) -> None:
     """As `check_http`, in two packets for every position after the first request, and byte by byte."""
-    asked = _carried_out([data])
+    requests = _carried_out([data])
     cuts = [[data[:at], data[at:]] for at in range(len(_PLAIN) if data.startswith(_PLAIN) else 1, len(data))]
     for packets in (*cuts, [data[at : at + 1] for at in range(len(data))]):
-        assert _carried_out(packets) == asked, packets
+        assert _carried_out(packets) == requests, packets
 
 
 TARGETS = {"http": Target(check_http, _HTTP_SEEDS, _HTTP_SNIPPETS)}

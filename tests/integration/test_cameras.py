@@ -43,13 +43,13 @@ def test_a_camera_by_command_and_over_kill_9(tmp_path: Path, kafka_settings: Kaf
             "cameras", "add", "gate", camera.url, "--user", "viewer", "--stdin", typed=f"{SPOKEN}\n"
         )
         listed(state="connected", events=0, way="pull")
-        camera.happens()
+        camera.emit()
         listed(state="connected", events=1)
         assert 'PropertyOperation="Changed"' in current(gateway.broker)
 
         gateway.kill()
         assert listed()["state"] == "unknown"
-        camera.happens(value="false")
+        camera.emit(value="false")
         gateway.start()
         listed(state="connected")
         # The answer to the last pull went to the killed process; the state is requested again.

@@ -98,7 +98,7 @@ class ZmqDoor:
         self._opened = opened
 
     def publish(self, topic: str, payload: str) -> None:
-        word, why = self._edges.ask(b"publish", topic.encode(), payload.encode())
+        word, why = self._edges.request(b"publish", topic.encode(), payload.encode())
         assert word == b"ok", why
 
     def subscribe(self, topic: str) -> Inbox:
@@ -170,7 +170,7 @@ def test_a_durable_subscription_loses_nothing_at_a_gateway_kill(edges: Edges, ro
                 producer.send("<n>lost</n>")
         finally:
             edges.gateway.start()
-            wait_for(lambda: edges.ask(b"publish", b"other", b"<x/>")[0] == b"ok", "the ZeroMQ edge is connected")
+            wait_for(lambda: edges.request(b"publish", b"other", b"<x/>")[0] == b"ok", "the ZeroMQ edge is connected")
     with factory.connection() as connection:
         connection.session().consumer(root, got.append, name=root)
         sent += [connection.session().producer(root).send(f"<n>{number}</n>") for number in range(100, 120)]

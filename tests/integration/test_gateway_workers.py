@@ -122,8 +122,8 @@ def test_a_dead_worker_is_replaced_and_others_continue(two: GatewayRun, settings
     # No worker outlives its parent.
     left = workers(two)
     os.kill(two.pid, signal.SIGKILL)
-    gone, alive = psutil.wait_procs(left, timeout=120)
-    assert (len(gone), alive) == (2, [])
+    ended, alive = psutil.wait_procs(left, timeout=120)
+    assert (len(ended), alive) == (2, [])
 
     # The next process has the requests of the one before.
     two.kill()

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 ALARM = "all:alarm:alarm1"
 
 
-def ask(gateway: GatewayRun, text: str) -> str:
+def send(gateway: GatewayRun, text: str) -> str:
     """The string result."""
     answer = legacy.post(f"{gateway.base}/wsnprocess/", text)
     assert answer.status_code == 200, answer.text
@@ -37,15 +37,15 @@ def text_pushed(body: bytes) -> str:
 
 @pytest.mark.chaos
 def test_all_four_ways_between_old_and_new(gateway: GatewayRun, receiver: Receiver) -> None:
-    assert "ns2:Address" in ask(gateway, legacy.subscribe("all:alarm", receiver.url("/old")))
-    assert "ns2:Address" in ask(gateway, legacy.subscribe("all:alarm:alarm2", receiver.url("/other")))
+    assert "ns2:Address" in send(gateway, legacy.subscribe("all:alarm", receiver.url("/old")))
+    assert "ns2:Address" in send(gateway, legacy.subscribe("all:alarm:alarm2", receiver.url("/other")))
     dummy = "http://localhost:12345/only/register/use"
-    assert "ns2:Address" in ask(gateway, legacy.subscribe(ALARM, dummy))
+    assert "ns2:Address" in send(gateway, legacy.subscribe(ALARM, dummy))
     expression = soap.topic_expression("all/alarm//.")
     assert post(gateway, soap.subscribe(receiver.url("/new"), expression)).status_code == 200
 
-    assert ask(gateway, legacy.notify(ALARM, "<level>3</level>")) == "success!"
-    assert ask(gateway, legacy.notify(ALARM, "door & 窗")) == "success!"
+    assert send(gateway, legacy.notify(ALARM, "<level>3</level>")) == "success!"
+    assert send(gateway, legacy.notify(ALARM, "door & 窗")) == "success!"
     modern = soap.message("all/alarm/alarm1", '<o:order xmlns:o="urn:o"><![CDATA[1 & 2]]></o:order>')
     assert post(gateway, soap.notify(modern)).status_code == 202
 
@@ -73,15 +73,15 @@ def test_all_four_ways_between_old_and_new(gateway: GatewayRun, receiver: Receiv
     ]
     assert receiver.received("/other") == []
 
-    assert ask(gateway, legacy.unsubscribe("all:alarm", receiver.url("/old"))) == "success"
-    assert ask(gateway, legacy.notify("all:alarm:alarm2", "last")) == "success!"
+    assert send(gateway, legacy.unsubscribe("all:alarm", receiver.url("/old"))) == "success"
+    assert send(gateway, legacy.notify("all:alarm:alarm2", "last")) == "success!"
     assert text_pushed(receiver.wait_for(1, "/other")[0].body) == "last"
     assert len(receiver.received("/old")) == 3
 
     # Subscriptions survive kill -9.
-    assert "ns2:Address" in ask(gateway, legacy.subscribe(ALARM, receiver.url("/kept")))
+    assert "ns2:Address" in send(gateway, legacy.subscribe(ALARM, receiver.url("/kept")))
     gateway.kill()
     gateway.start()
-    assert ask(gateway, legacy.subscribe(ALARM, receiver.url("/kept"))) == "Repeated subscriptions"
-    assert ask(gateway, legacy.notify(ALARM, "after")) == "success!"
+    assert send(gateway, legacy.subscribe(ALARM, receiver.url("/kept"))) == "Repeated subscriptions"
+    assert send(gateway, legacy.notify(ALARM, "after")) == "success!"
     assert text_pushed(receiver.wait_for(1, "/kept")[0].body) == "after"

@@ -44,7 +44,7 @@ class Sending:
         self.failed: list[BaseException] = []
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         return self._sent - len(self.stored) - len(self.failed)
 
     def send(self, value: bytes, partition: int = 0) -> None:
@@ -106,7 +106,7 @@ async def test_each_record_is_stored_once_despite_a_stopped_broker(own_broker: K
         for number in range(50):
             sending.send(b"%d" % number)
             await asyncio.sleep(0.002)
-        assert sending.under_way == 50
+        assert sending.in_flight == 50
     finally:
         os.kill(own_broker.pid, signal.SIGCONT)
     await producer.drained(120)
@@ -135,9 +135,9 @@ async def test_a_name_server_that_does_not_answer_blocks_no_request(
     own_broker.start()
     sending.send(b"x")
     await wait_until_async(asked.is_set)
-    assert sending.under_way == 1
+    assert sending.in_flight == 1
     answer.set()
-    await wait_until_async(lambda: sending.under_way == 0)
+    await wait_until_async(lambda: sending.in_flight == 0)
     producer.abort()
     assert sending.stored == [b"x"]
 
@@ -148,10 +148,10 @@ async def test_without_a_broker_records_fail_in_time_and_nothing_is_left_open(ow
     producer = await attached(kafka)
     sending = Sending(kafka, producer)
     sending.send(b"stored")
-    await wait_until_async(lambda: sending.under_way == 0)
+    await wait_until_async(lambda: sending.in_flight == 0)
     own_broker.kill()
     sending.send(b"lost")
-    await wait_until_async(lambda: sending.under_way == 0)
+    await wait_until_async(lambda: sending.in_flight == 0)
     assert (sending.stored, [isinstance(each, KafkaError) for each in sending.failed]) == ([b"stored"], [True])
     sending.send(b"given up")
     producer.abort()

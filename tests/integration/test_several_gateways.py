@@ -147,8 +147,13 @@ def test_duties_of_a_killed_gateway_are_taken_over(pair: Pair, settings: KafkaSe
     other.wait_for(lambda: other.metric("arborcast_fragments_given_up") == 1, "given up")
     assert other.metric("arborcast_fragments_open") == 0
     stored = [fragments.decode(record.key, record.value) for record in records_in(settings, "fragments")]
-    (told,) = [each for each in stored if isinstance(each, fragments.GivenUp)]
-    assert (told.identification, told.had, told.missing, told.reason) == ("lost:1", "0 3", "1-2 4-", "time")
+    (given_up,) = [each for each in stored if isinstance(each, fragments.GivenUp)]
+    assert (given_up.identification, given_up.had, given_up.missing, given_up.reason) == (
+        "lost:1",
+        "0 3",
+        "1-2 4-",
+        "time",
+    )
     candidates = {each.holder for each in leases(settings)}
     holder.start()
     assert holder.metric("arborcast_fragments_open") == 0, "given up in its view, too"

@@ -54,7 +54,7 @@ def test_requests_of_req_sockets_are_answered(edges: Edges) -> None:
         ([b"hello"], b"publish and ready"),
         ([b"publish", b"", b"<x/>"], b"empty"),
     ):
-        word, why = edges.ask(*parts)
+        word, why = edges.request(*parts)
         assert (word, text in why) == (b"error", True), why
     with edges.socket(zmq.DEALER, "asked") as dealer:
         dealer.send_multipart([b"no empty part"])
@@ -80,7 +80,9 @@ def test_messages_pushed_while_the_gateway_is_away_wait(edges: Edges) -> None:
             push.send_multipart([b"a/t%d" % (number % 4), b"<n>%d</n>" % number])
             if number % 100 == 0:
                 results.send_multipart([b"task-%d" % number, b"done", b"<x/>"])
-        wait_for(lambda: edges.ask(b"publish", b"a", b"<x/>")[0] == b"error", "the edge reports the missing gateway")
+        wait_for(
+            lambda: edges.request(b"publish", b"a", b"<x/>")[0] == b"error", "the edge reports the missing gateway"
+        )
         edges.gateway.start()
         wait_for(lambda: edges.count("pipeline", "accepted") - piped == 3_000, "all of them are in the log")
         wait_for(lambda: edges.count("results", "accepted") == 30, "the results, too")
@@ -121,10 +123,10 @@ def test_too_large_messages_stop_no_other(edges: Edges, size: int) -> None:
         wait_for(lambda: edges.count("pipeline", "accepted") - piped == 100, "those of others")
         large.send_multipart([b"a", b"<x/>"])
         wait_for(lambda: edges.count("pipeline", "accepted") - piped == 101, "the next one of the same client")
-        word, why = edges.ask(b"publish", b"a", b"x" * 5_000_000)
+        word, why = edges.request(b"publish", b"a", b"x" * 5_000_000)
         assert word == b"error"
         assert b"framed.max_frame_bytes" in why
-        assert edges.ask(b"ready", b"plant/") == [b"ok", b""]
+        assert edges.request(b"ready", b"plant/") == [b"ok", b""]
     assert edges.count("pipeline", "refused") - refused == (size < 8_000_000)
     assert accepted(edges) - before == 101
     assert "was lost" not in edges.text()[said:]
@@ -141,11 +143,11 @@ def test_a_message_of_endless_parts_is_refused(edges: Edges) -> None:
 
 
 def test_edges_reconnect_to_a_restarted_gateway(edges: Edges) -> None:
-    assert edges.ask(b"publish", b"a", b"<x/>")[0] == b"ok"
+    assert edges.request(b"publish", b"a", b"<x/>")[0] == b"ok"
     edges.gateway.kill()
-    wait_for(lambda: edges.ask(b"publish", b"a", b"<x/>")[0] == b"error", "an error answer")
+    wait_for(lambda: edges.request(b"publish", b"a", b"<x/>")[0] == b"error", "an error answer")
     edges.gateway.start()
-    wait_for(lambda: edges.ask(b"publish", b"a", b"<x/>")[0] == b"ok", "an ok answer")
+    wait_for(lambda: edges.request(b"publish", b"a", b"<x/>")[0] == b"ok", "an ok answer")
     assert edges.stop() == 0
 
 
@@ -164,7 +166,7 @@ def test_with_curve_only_known_keys_connect_with_their_rights(tmp_path: Path, ka
     )
     with edges_of(tmp_path / "edges", kafka_settings, more, curve) as edges:
 
-        def ask(keys: tuple[bytes, bytes], topic: bytes, timeout_ms: int) -> list[bytes]:
+        def request(keys: tuple[bytes, bytes], topic: bytes, timeout_ms: int) -> list[bytes]:
             with edges._context.socket(zmq.REQ) as req:
                 req.setsockopt(zmq.RCVTIMEO, timeout_ms)
                 req.setsockopt(zmq.LINGER, 0)
@@ -174,11 +176,11 @@ def test_with_curve_only_known_keys_connect_with_their_rights(tmp_path: Path, ka
                 req.send_multipart([b"publish", topic, b"<x/>"])
                 return req.recv_multipart()
 
-        wait_for(lambda: ask((public, secret), b"a", 120_000)[0] == b"ok", "anna may")
-        word, why = ask((public, secret), b"b", 120_000)
+        wait_for(lambda: request((public, secret), b"a", 120_000)[0] == b"ok", "anna may")
+        word, why = request((public, secret), b"b", 120_000)
         assert (word, b"may not publish" in why) == (b"error", True)
         with pytest.raises(zmq.Again):
-            ask(zmq.curve_keypair(), b"a", 2_000)
+            request(zmq.curve_keypair(), b"a", 2_000)
         assert "secret-anna" not in edges.text()
 
 

@@ -16,7 +16,7 @@ from arborcast.ingest.settings import GatewaySettings
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
-Asked = tuple[str, str, bytes, bool]
+Received = tuple[str, str, bytes, bool]
 """Method, path, body, and whether the request was complete."""
 
 
@@ -62,7 +62,7 @@ class Noting:
     """An application that records each request and answers `ok`; `hold` is set except while it waits."""
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
+        self.requests: list[Received] = []
         self.headers: list[list[tuple[bytes, bytes]]] = []
         self.hold: asyncio.Event | None = None
 
@@ -74,7 +74,7 @@ class Noting:
             more = message.get("more_body", False)
             whole = message["type"] == "http.request"
         scope[RESERVATION].release()
-        self.asked.append((scope["method"], scope["path"], body, whole))
+        self.requests.append((scope["method"], scope["path"], body, whole))
         self.headers.append(scope["headers"])
         if self.hold is not None:
             await self.hold.wait()

@@ -59,10 +59,10 @@ def event(
     name: str = "Source",
 ) -> str:
     """A wsnt:NotificationMessage."""
-    said = f' PropertyOperation="{operation}"' if operation else ""
+    operation_attribute = f' PropertyOperation="{operation}"' if operation else ""
     return (
         '<wsnt:NotificationMessage><wsnt:Topic Dialect="http://www.onvif.org/ver10/tev/topicExpression/ConcreteSet">'
-        f'{topic}</wsnt:Topic><wsnt:Message><tt:Message UtcTime="2026-01-01T00:00:00Z"{said}><tt:Source>'
+        f'{topic}</wsnt:Topic><wsnt:Message><tt:Message UtcTime="2026-01-01T00:00:00Z"{operation_attribute}><tt:Source>'
         f'<tt:SimpleItem Name="{name}" Value="{source}"/></tt:Source><tt:Data><tt:SimpleItem Name="State" '
         f'Value="{value}"/></tt:Data></tt:Message></wsnt:Message></wsnt:NotificationMessage>'
     )
@@ -94,7 +94,7 @@ class Camera:
     delay_s: float = 0.0
     states: dict[tuple[str, str], str] = field(default_factory=dict)
     subscriptions: dict[str, Subscribed] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    operations: list[str] = field(default_factory=list)
     headers: list[str] = field(default_factory=list)
     """The whole headers of requests to subscriptions."""
 
@@ -118,7 +118,7 @@ class Camera:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/onvif/device_service"
 
-    def happens(
+    def emit(
         self, topic: str = "tns1:VideoSource/MotionAlarm", source: str = "1", value: str = "true", name: str = "Source"
     ) -> None:
         """Send an event of a property to all subscriptions."""
@@ -147,7 +147,7 @@ class Camera:
             self._changed.notify_all()
 
     def count(self, operation: str) -> int:
-        return self.asked.count(operation)
+        return self.operations.count(operation)
 
     def _live(self) -> dict[str, Subscribed]:
         now = time.monotonic()
@@ -163,7 +163,7 @@ class Camera:
             challenge = f'Digest realm="{REALM}", qop="auth", nonce="n{self._made}", opaque="o"'
             return 401, b"", {"WWW-Authenticate": challenge, **_MEDIA_TYPE}
         with self._changed:
-            self.asked.append(operation)
+            self.operations.append(operation)
             if "/subscriptions/" in path:
                 self.headers.append(etree.tostring(root[0], encoding="unicode"))
         if self.delay_s:
@@ -193,9 +193,9 @@ class Camera:
         def md5(text: str) -> str:
             return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
-        secret, asked = md5(f"{self.user}:{REALM}:{self.password}"), md5(f"POST:{path}")
+        secret, request = md5(f"{self.user}:{REALM}:{self.password}"), md5(f"POST:{path}")
         middle = ":".join(fields.get(name, "") for name in ("nonce", "nc", "cnonce", "qop"))
-        return fields.get("response") == md5(f"{secret}:{middle}:{asked}") and fields.get("uri") == path
+        return fields.get("response") == md5(f"{secret}:{middle}:{request}") and fields.get("uri") == path
 
     def _authenticate(self, root: etree._Element) -> None:
         if not self.user or self.http_digest:
@@ -212,7 +212,7 @@ class Camera:
         ):
             raise refused
 
-    def _performed(self, operation: str, path: str, asked: etree._Element) -> str:
+    def _performed(self, operation: str, path: str, request: etree._Element) -> str:
         now = datetime.now(UTC) + self.clock
         here = self.address or f"http://127.0.0.1:{self.port}"
         with self._changed:
@@ -233,7 +233,7 @@ class Camera:
                 case "CreatePullPointSubscription" if not self.pulls:
                     raise _Refused("Optional Action Not Implemented", "ter:ActionNotSupported")
                 case "CreatePullPointSubscription" | "Subscribe":
-                    return self._subscribed(operation, asked, here, now)
+                    return self._subscribed(operation, request, here, now)
             held = self._live().get(path)
             if held is None:
                 raise _Refused("unknown subscription", "wsnt:ResourceUnknownFault")
@@ -244,7 +244,7 @@ class Camera:
                 held.waiting += self._initial()
                 return "<tev:SetSynchronizationPointResponse/>"
             assert operation == "PullMessages", operation
-            timeout = float((asked.findtext("{*}Timeout") or "").strip("PTS"))
+            timeout = float((request.findtext("{*}Timeout") or "").strip("PTS"))
             self._changed.wait_for(lambda: held.waiting or self._down or path not in self.subscriptions, timeout)
             if path not in self.subscriptions:
                 raise _Refused("unknown subscription", "wsnt:ResourceUnknownFault")
@@ -255,12 +255,12 @@ class Camera:
                 "</tev:PullMessagesResponse>"
             )
 
-    def _subscribed(self, operation: str, asked: etree._Element, here: str, now: datetime) -> str:
+    def _subscribed(self, operation: str, request: etree._Element, here: str, now: datetime) -> str:
         if len(self._live()) >= self.most:
             raise _Refused("the limit of subscriptions is reached", "ter:MaximumReached")
         self._made += 1
         path = f"/onvif/subscriptions/{self._made}"
-        consumer = "" if operation != "Subscribe" else asked.findtext(".//{*}Address") or ""
+        consumer = "" if operation != "Subscribe" else request.findtext(".//{*}Address") or ""
         self.subscriptions[path] = Subscribed(time.monotonic() + self.grants_s, consumer)
         if not consumer:
             self.subscriptions[path].waiting += self._initial()

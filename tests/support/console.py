@@ -110,15 +110,15 @@ class Browser:
         self._transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=("127.0.0.1", 5000))
 
     def get(self, path: str, **headers: str) -> httpx.Response:
-        return self._ask("GET", path, headers)
+        return self._send("GET", path, headers)
 
     def post(self, path: str, fields: Mapping[str, Any], **headers: str) -> httpx.Response:
         """POST a form without the page's token."""
-        return self._ask("POST", path, headers, data=dict(fields))
+        return self._send("POST", path, headers, data=dict(fields))
 
     def submit(self, action: str, /, files: Mapping[str, Any] | None = None, **fields: Any) -> httpx.Response:
         """Submit the form of the current page with this action, with these fields filled in or changed."""
-        return self._ask("POST", action, {}, data={**values_of(self.page, action), **fields}, files=files)
+        return self._send("POST", action, {}, data={**values_of(self.page, action), **fields}, files=files)
 
     @property
     def page(self) -> html.HtmlElement:
@@ -140,8 +140,8 @@ class Browser:
         main = self.answer.text.partition("<main")[2] or self.answer.text
         return any(each in main for each in ("<img src=x", "<script>alert", "\u202e", *secrets))
 
-    def _ask(self, method: str, path: str, headers: Mapping[str, str], **rest: Any) -> httpx.Response:
-        async def ask() -> httpx.Response:
+    def _send(self, method: str, path: str, headers: Mapping[str, str], **rest: Any) -> httpx.Response:
+        async def send() -> httpx.Response:
             async with httpx.AsyncClient(
                 transport=self._transport, base_url=self._base, cookies=self._cookies, follow_redirects=True
             ) as client:
@@ -151,7 +151,7 @@ class Browser:
                 self._cookies = client.cookies
                 return answer
 
-        self.answer = asyncio.run(ask())
+        self.answer = asyncio.run(send())
         return self.answer
 
 

@@ -88,12 +88,12 @@ class FramedClient:
         self._decoder = Decoder(2**30)
         self._frames: list[Frame] = []
         if connect:
-            assert self.ask(FrameKind.CONNECT, frames.ConnectBody(user, password)).kind == FrameKind.CONNECTED
+            assert self.request(FrameKind.CONNECT, frames.ConnectBody(user, password)).kind == FrameKind.CONNECTED
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def ask(self, kind: FrameKind, body: frames.Body | None = None, number: int = 1) -> Frame:
+    def request(self, kind: FrameKind, body: frames.Body | None = None, number: int = 1) -> Frame:
         """The answer to one frame."""
         self.send(frames.encode(kind, number, body))
         return self.read()
@@ -112,12 +112,12 @@ class FramedClient:
 
     def subscribe(self, topic: str, name: str = "", window: int = 100) -> str:
         """The id of a new subscription."""
-        receipt = self.ask(FrameKind.SUBSCRIBE, frames.SubscribeBody(topic, name, window=window), 2)
+        receipt = self.request(FrameKind.SUBSCRIBE, frames.SubscribeBody(topic, name, window=window), 2)
         return frames.read_body(receipt, frames.ReceiptBody).id
 
     def is_alive(self) -> bool:
         """Whether the next frame is the answer to a PING, with no frame before it."""
-        return self.ask(FrameKind.PING, number=99).kind == FrameKind.PONG
+        return self.request(FrameKind.PING, number=99).kind == FrameKind.PONG
 
     def ends(self) -> bool:
         """Whether the connection was closed with no other frame than the reason."""
@@ -144,12 +144,12 @@ def zmq_edge(parts: GatewayParts, user: str, password: str, folder: Path) -> Ite
         req.setsockopt(zmq.LINGER, 0)
         req.connect(address)
 
-        def ask(*parts: bytes) -> list[bytes]:
+        def request(*parts: bytes) -> list[bytes]:
             req.send_multipart(parts)
             return req.recv_multipart()
 
         try:
-            yield ask
+            yield request
         finally:
             made.stop()
             thread.join(120)

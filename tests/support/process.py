@@ -97,7 +97,7 @@ class LoggedProcess:
         return self._process.wait(120)
 
 
-def gone(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     """Whether no process with this id runs."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE

@@ -19,7 +19,7 @@ from tests.support.waiting import TIMEOUT_S, wait_until
 
 
 @dataclass(frozen=True)
-class Asked:
+class Received:
     """One request: the operation's name, the URL path, and the whole message."""
 
     operation: str
@@ -46,7 +46,7 @@ class Publisher:
     """TerminationTime in answers, if not counted from now."""
     refuses: set[str] = field(default_factory=set)
     away: bool = False
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[Received] = field(default_factory=list)
     subscriptions: dict[str, Held] = field(default_factory=dict)
     reference_parameters: str = ""
     manager: str = ""
@@ -66,7 +66,7 @@ class Publisher:
     @property
     def operations(self) -> list[str]:
         """The requested operations, in order."""
-        return [one.operation for one in self.asked]
+        return [one.operation for one in self.requests]
 
     def publish(self, topic: str, payload: str) -> int:
         """Notify the subscribers to this topic that are not paused; returns their number."""
@@ -84,7 +84,7 @@ class Publisher:
     def wait_for(self, condition: Callable[[], bool], what: str, timeout: float = TIMEOUT_S) -> None:
         """Poll until the condition holds."""
         wait_until(
-            lambda: condition(), lambda: f"not {what} after {timeout} s; asked: {self.operations}", timeout_s=timeout
+            lambda: condition(), lambda: f"not {what} after {timeout} s; requests: {self.operations}", timeout_s=timeout
         )
 
     def _answer(self, path: str, body: bytes, _: object) -> Answer:
@@ -93,7 +93,7 @@ class Publisher:
         name = etree.QName(operation).localname
         status, answer = self._carry_out(path, name, operation)
         # Recorded after the operation: tests that see the request may check its effect.
-        self.asked.append(Asked(name, path, root))
+        self.requests.append(Received(name, path, root))
         return status, answer, {"Content-Type": soap.MEDIA_TYPES["1.1"]}
 
     def _carry_out(self, path: str, name: str, operation: etree._Element) -> tuple[int, bytes]:
@@ -108,7 +108,7 @@ class Publisher:
         ends = f"<wsnt:TerminationTime>{until}</wsnt:TerminationTime>"
         match name:
             case "Subscribe":
-                path = f"/held/{len(self.asked) + 1}"
+                path = f"/held/{len(self.requests) + 1}"
                 self.subscriptions[path] = Held(
                     operation.findtext("{*}ConsumerReference/{*}Address") or "",
                     operation.findtext("{*}Filter/{*}TopicExpression") or "",

@@ -38,8 +38,8 @@ from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
 from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_producer import Sent
-from tests.support.realtime_world import PUSH, RETRY, SETTINGS, Running
-from tests.support.redelivery_world import OK, REFUSED, FakeEndpoint, World, ids_of
+from tests.support.realtime_setup import PUSH, RETRY, SETTINGS, Running
+from tests.support.redelivery_setup import OK, REFUSED, FakeEndpoint, Setup, ids_of
 
 NAMES = ("plain", "together", "strict", "link", "sparse", "timely", "timely-together")
 TIMELY = NAMES[5:]
@@ -59,27 +59,27 @@ ANSWERS = {
 class Histories(RuleBasedStateMachine):
     """One engine, seven subscriptions at separate endpoints, two partitions."""
 
-    @initialize(happens=st.sets(st.sampled_from(EVENTS)))
-    def begin(self, happens: Collection[str] = EVENTS) -> None:
+    @initialize(kinds=st.sets(st.sampled_from(EVENTS)))
+    def begin(self, kinds: Collection[str] = EVENTS) -> None:
         # A history has a part of the events: workers that often die push little.
-        self.happens = happens
-        self.world = World(retry=RETRY, push=PUSH, now_ms=int(time.time() * 1000))
+        self.kinds = kinds
+        self.setup = Setup(retry=RETRY, push=PUSH, now_ms=int(time.time() * 1000))
         self._patch = pytest.MonkeyPatch()
-        clock = SimpleNamespace(time=lambda: self.world.now_ms / 1000, monotonic=self.monotonic)
+        clock = SimpleNamespace(time=lambda: self.setup.now_ms / 1000, monotonic=self.monotonic)
         self._patch.setattr(partition_task, "time", clock)
         self._patch.setattr(task, "clock_of", lambda here: clock.time)
-        self.world.subscribe("plain", form="raw")
-        self.world.subscribe("together", form="notify")
-        self.world.subscribe("strict", form="raw", order="strict")
-        self.world.link("link")
+        self.setup.subscribe("plain", form="raw")
+        self.setup.subscribe("together", form="notify")
+        self.setup.subscribe("strict", form="raw", order="strict")
+        self.setup.link("link")
         self.known_there: dict[int, list[int]] = {partition: [] for partition in PARTITIONS}
         self.behave("link", "ok")
-        self.world.subscribe("sparse", form="raw", interval_ms=INTERVAL_MS)
+        self.setup.subscribe("sparse", form="raw", interval_ms=INTERVAL_MS)
         self.evaluations: list[Evaluation] = []
         self.passing: dict[int, list[int]] = {partition: [] for partition in PARTITIONS}
         self.passes: set[str] = set()
-        self.world.subscribe("timely", form="raw", reliability="timely")
-        self.world.subscribe("timely-together", endpoint="timely-together", form="notify", reliability="timely")
+        self.setup.subscribe("timely", form="raw", reliability="timely")
+        self.setup.subscribe("timely-together", endpoint="timely-together", form="notify", reliability="timely")
         self.reliable: set[str] = set()
         self.accepted: dict[int, list[bytes]] = {partition: [] for partition in PARTITIONS}
         self.place: dict[str, tuple[int, int]] = {}
@@ -96,22 +96,22 @@ class Histories(RuleBasedStateMachine):
         self.arrivals_seen = 0
         self.run_number = 0
         self.tasks: list[Running] = []
-        self.told = Exclusions()
+        self.published = Exclusions()
         self._start(dict.fromkeys(PARTITIONS, 0), NOTHING)
 
     # Used by the parts
 
     def monotonic(self) -> float:
-        return self.world.now_ms / 1000
+        return self.setup.now_ms / 1000
 
     def of(self, notification: Notification) -> Found:
-        return Found([self.world.subscriptions[name] for name in NAMES], [])
+        return Found([self.setup.subscriptions[name] for name in NAMES], [])
 
     def write(self, progress: WorkerProgress) -> None:
         if progress.is_newer_than(self.known.get(progress.partition)):
             self.known[progress.partition] = progress
         for endpoint, sign in progress.signs:
-            self.world.health.note(endpoint, sign, self.world.now_ms)
+            self.setup.health.note(endpoint, sign, self.setup.now_ms)
 
     def is_late(self) -> bool:
         return False
@@ -122,10 +122,10 @@ class Histories(RuleBasedStateMachine):
     def written(self, record: Sent) -> int:
         """A record of a worker is stored in its log; returns its offset."""
         if record.topic.endswith("parked"):
-            self.parked.append((record.key, record.value, self.world.write(record.key, record.value)))
+            self.parked.append((record.key, record.value, self.setup.write(record.key, record.value)))
             return len(self.parked) - 1
         if record.topic.endswith("results"):
-            self.world.redelivery.reported(results.decode(record.value))
+            self.setup.redelivery.reported(results.decode(record.value))
         if record.topic.endswith("attempts"):
             rows, evaluation = attempts.decode_all(record.value)
             self.rows += rows
@@ -137,9 +137,9 @@ class Histories(RuleBasedStateMachine):
         name = headers[SUBSCRIPTION_HEADER]
         ids, attempt = ids_of(request), int(headers[ATTEMPT_HEADER])
         partitions = {self.place[each][0] for each in ids}
-        beside = [each for each in self.world.under_way(name, attempt=1) if self.place[each][0] in partitions]
+        beside = [each for each in self.setup.pushes_in_flight(name, attempt=1) if self.place[each][0] in partitions]
         assert not beside, f"{name} is pushed {ids} during a push of {beside} by the redelivery"
-        self._note(headers[SUBSCRIPTION_HEADER], ids, attempt, self.world.now_ms)
+        self._note(headers[SUBSCRIPTION_HEADER], ids, attempt, self.setup.now_ms)
 
     # Events
 
@@ -161,7 +161,7 @@ class Histories(RuleBasedStateMachine):
         """Notifications are accepted, some with a validity, some reliable."""
         for priority in priorities[:count]:
             offset = len(self.accepted[partition])
-            name, now_ms = f"{partition}-{offset}", self.world.now_ms
+            name, now_ms = f"{partition}-{offset}", self.setup.now_ms
             until_ms = now_ms + valid_ms if valid_ms else 0
             notification = Notification(
                 name,
@@ -191,20 +191,20 @@ class Histories(RuleBasedStateMachine):
         for _ in range(times):
             self.tasks[partition].step()
 
-    @precondition(lambda self: {"crash", "death"} <= {*self.happens})
+    @precondition(lambda self: {"crash", "death"} <= {*self.kinds})
     @rule(partition=st.sampled_from(PARTITIONS), landing=st.integers(0, 4))
-    def die_elsewhere(self, partition: int, landing: int) -> None:
+    def end_worker(self, partition: int, landing: int) -> None:
         """A worker on another host has exited, unnoticed; some of its last records are in the logs."""
         for producer in self.tasks[partition].producers:
             producer.take(landing)
-        self.tasks[partition].die()
+        self.tasks[partition].end()
 
-    @precondition(lambda self: {"crash", "cut"} <= {*self.happens})
+    @precondition(lambda self: {"crash", "cut"} <= {*self.kinds})
     @rule(partition=st.sampled_from(PARTITIONS))
     def cut_off(self, partition: int) -> None:
         """A worker on another host no longer reads messages of the driver, and continues while its lease lasts, though
         its run has ended. It ends with `crash`."""
-        self.tasks[partition].hears = False
+        self.tasks[partition].reads_feed = False
 
     @rule(partition=st.sampled_from(PARTITIONS), which=st.integers(0, 3))
     def answer(self, partition: int, which: int) -> None:
@@ -218,7 +218,7 @@ class Histories(RuleBasedStateMachine):
             producer.take(count)
 
     @rule(partition=st.sampled_from(PARTITIONS))
-    def come_to_rest(self, partition: int) -> None:
+    def settle_all(self, partition: int) -> None:
         """A task has settled all its notifications and reported it."""
         for _ in range(4):
             self.step(partition, 1)
@@ -234,15 +234,15 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def feed(self) -> None:
         """The driver sends the exclusions to the workers."""
-        held, read = self.world.lanes.for_workers()
-        health, now_ms = self.world.health, self.world.now_ms
+        held, read = self.setup.lanes.for_workers()
+        health, now_ms = self.setup.health, self.setup.now_ms
         on_trial = health.on_trial(now_ms, patient=True)
         now = Exclusions(held, read, health.degraded(), health.watched(), on_trial=on_trial)
-        for each in exclusion_changes(self.told, now):
+        for each in exclusion_changes(self.published, now):
             for running in self.tasks:
-                if running.hears:
+                if running.reads_feed:
                     running.messages.append(WorkerUpdate(self.run_number, 0, 0, 0, exclusions=each))
-        self.told = now
+        self.published = now
 
     @rule(for_ms=st.sampled_from([1, 50, 300, 1_500, 20_000]))
     def pass_time(self, for_ms: int) -> None:
@@ -250,7 +250,7 @@ class Histories(RuleBasedStateMachine):
         while for_ms > 0:
             # In small steps of the length of a worker's push timeout.
             step_ms = min(for_ms, 500) if any(running.wire.in_flight for running in self.tasks) else for_ms
-            self.world.run(step_ms)
+            self.setup.run(step_ms)
             for_ms -= step_ms
             for running in self.tasks:
                 running.wire.time_out()
@@ -260,22 +260,22 @@ class Histories(RuleBasedStateMachine):
     def behave(self, name: str, how: str, takes_ms: int = 10) -> None:
         """An endpoint gives this answer from now on."""
         endpoint = FakeEndpoint(lambda ids: self._answered(name, how, ids), takes_ms)
-        self.world.endpoints[self.world.subscriptions[name].consumer.address] = endpoint
+        self.setup.endpoints[self.setup.subscriptions[name].consumer.address] = endpoint
 
-    @precondition(lambda self: "crash" in self.happens)
+    @precondition(lambda self: "crash" in self.kinds)
     @rule(landing=st.integers(0, 4), driver=st.booleans())
     def crash(self, landing: int, driver: bool) -> None:
         """The workers exit, perhaps with the driver; some of their last records are in the logs."""
         for producer in itertools.chain.from_iterable(running.producers for running in self.tasks):
             producer.take(landing)
         if driver:
-            self.world.restart()
+            self.setup.restart()
             self.read_to = len(self.parked)
-            self.world.lanes.applied(0, self.read_to)
+            self.setup.lanes.applied(0, self.read_to)
         self._read(len(self.parked))
         positions = {partition: self.known[partition].position for partition in PARTITIONS}
         since = min(each.since for each in self.known.values())
-        rows = [*(row for row in self.rows if row.batch >= since), *self.world.attempts]
+        rows = [*(row for row in self.rows if row.batch >= since), *self.setup.attempts]
         settled = frozenset((row.subscription, row.notification) for row in rows)
         for (name, partition, _), offsets in self.began.items():
             if name in TIMELY:
@@ -313,27 +313,27 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def omitted_messages_have_no_row(self) -> None:
         if hasattr(self, "tasks"):
-            rows = [*self.rows, *self.world.attempts]
+            rows = [*self.rows, *self.setup.attempts]
             assert {row.notification for row in rows if row.subscription == "sparse"} <= self.passes
 
     @invariant()
     def only_messages_with_a_validity_expire(self) -> None:
         if hasattr(self, "tasks"):
-            rows = [*self.rows, *self.world.attempts]
+            rows = [*self.rows, *self.setup.attempts]
             assert {row.notification for row in rows if row.state == "expired"} <= self.valid.keys()
-            assert not [letter for letter in self.world.buried if letter.state == "expired"]
+            assert not [letter for letter in self.setup.buried if letter.state == "expired"]
 
     @invariant()
     def timely_messages_never_wait(self) -> None:
         if hasattr(self, "tasks"):
             rows = [
-                row for row in [*self.rows, *self.world.attempts] if self._drops(row.subscription, row.notification)
+                row for row in [*self.rows, *self.setup.attempts] if self._drops(row.subscription, row.notification)
             ]
             assert {row.state for row in rows} <= {"delivered", "dropped", "expired"}
             assert {row.error for row in rows if row.state == "dropped"} <= {"timely"}
             dropped = {(row.subscription, row.notification) for row in self.rows if row.state == "dropped"}
             assert all(self._drops(*each) for each in dropped)
-            for key, value in self.world.log.items():
+            for key, value in self.setup.log.items():
                 record = parked.decode(value)
                 if isinstance(record, Parked):
                     assert not self._drops(parked.decode_key(key)[0].subscription, record.notification.id)
@@ -345,25 +345,25 @@ class Histories(RuleBasedStateMachine):
         if not hasattr(self, "tasks"):
             return
         try:
-            if not all(running.alive and running.hears for running in self.tasks):
+            if not all(running.alive and running.reads_feed for running in self.tasks):
                 self.crash(landing=1, driver=False)  # the end of a worker is noticed
             for name in NAMES:
                 self.behave(name, "ok")
             wanted = {(name, each) for name in NAMES for each in self.place if name != "sparse" or each in self.passes}
             for _ in range(100 + 3 * len(self.place)):
-                self._go_on()
-                if not wanted - self._over() and not self.world.log:
+                self._run_round()
+                if not wanted - self._over() and not self.setup.log:
                     break
             self.first_attempts_are_in_order()
             self.strict_ones_follow_each_other()
             self.the_other_engine_has_all_in_the_order_of_acceptance()
             assert not wanted - self._over()
-            assert not self.world.log, "messages are still parked"
+            assert not self.setup.log, "messages are still parked"
             self._timely_ones_get_what_comes()
         finally:
             self._patch.undo()
 
-    def _go_on(self) -> None:
+    def _run_round(self) -> None:
         for partition in PARTITIONS:
             self.step(partition, 3)
             self.tasks[partition].wire.drive(1)
@@ -380,12 +380,12 @@ class Histories(RuleBasedStateMachine):
             self.accept(partition=0, count=1)
             newest = f"0-{len(self.accepted[0]) - 1}"
             for _ in range(5):
-                self._go_on()
+                self._run_round()
         states = {(row.subscription, row.notification): row.state for row in self.rows}
         assert [states.get((name, newest)) for name in TIMELY] == ["delivered"] * len(TIMELY)
 
     def _over(self) -> set[tuple[str, str]]:
-        rows = [*self.rows, *self.world.attempts]
+        rows = [*self.rows, *self.setup.attempts]
         return {(row.subscription, row.notification) for row in rows if row.state in attempts.FINAL}
 
     def _answered(self, name: str, how: str, ids: tuple[str, ...]) -> PushResult:
@@ -406,24 +406,24 @@ class Histories(RuleBasedStateMachine):
             self.known[partition] = WorkerProgress(run, partition, position, run if since < 0 else since, task=-1)
         known = cast(Any, SimpleNamespace(value=before))
         passed: dict[int, dict[tuple[str, str], int]] = {}
-        fold(passed, self.evaluations, positions, {"sparse": self.world.subscriptions["sparse"].policy})
+        fold(passed, self.evaluations, positions, {"sparse": self.setup.subscriptions["sparse"].policy})
         job = RealtimeJob(
             settings=SETTINGS,
             number=run,
             recovered=known,
             passed=passed,
-            began_s=self.world.now_ms / 1000,
+            began_s=self.setup.now_ms / 1000,
             again=again if since >= 0 else {},
             since=since,
         )
         self.tasks = [Running(self, job, partition, positions[partition]) for partition in PARTITIONS]
-        self.told = Exclusions()
+        self.published = Exclusions()
         self.feed()
         for running in self.tasks:
             running.messages.append(WorkerUpdate(run, 0, 0, 0))
 
     def _behind(self, positions: Mapping[int, int]) -> Iterator[tuple[str, str, parked.Place]]:
-        for key, value in self.world.log.items():
+        for key, value in self.setup.log.items():
             delivery, is_tries = parked.decode_key(key)
             if is_tries or delivery.place.offset < positions[delivery.place.partition]:
                 continue
@@ -433,21 +433,21 @@ class Histories(RuleBasedStateMachine):
 
     def _read(self, to: int) -> None:
         for record in self.parked[self.read_to : to]:
-            lane = self.world.store.apply(*record)
+            lane = self.setup.store.apply(*record)
             if lane is not None:
-                self.world.redelivery.found(lane)
+                self.setup.redelivery.found(lane)
         self.read_to = max(self.read_to, min(to, len(self.parked)))
-        self.world.lanes.applied(0, self.read_to)
+        self.setup.lanes.applied(0, self.read_to)
 
     def _note_redelivered(self) -> None:
-        for arrival in self.world.arrivals[self.arrivals_seen :]:
+        for arrival in self.setup.arrivals[self.arrivals_seen :]:
             for partition in {self.place[each][0] for each in arrival.notifications if arrival.attempt == 1}:
                 running, name = self.tasks[partition], arrival.subscription
                 # A timely message is dropped when its push takes long, and does not delay later ones.
                 beside = running.awaited(name) if name in TIMELY else running.wire.pushes(name)
                 assert not beside, f"{arrival.notifications} could overtake {beside}"
             self._note(arrival.subscription, arrival.notifications, arrival.attempt, arrival.at_ms)
-        self.arrivals_seen = len(self.world.arrivals)
+        self.arrivals_seen = len(self.setup.arrivals)
 
     def _note(self, name: str, ids: tuple[str, ...], attempt: int, at_ms: int) -> None:
         self.late += [each for each in ids if at_ms >= self.valid.get(each, at_ms + 1)]

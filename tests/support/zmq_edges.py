@@ -59,7 +59,7 @@ class Edges(LoggedProcess):
         opened.connect(self.address(name))
         return opened
 
-    def ask(self, *parts: bytes) -> list[bytes]:
+    def request(self, *parts: bytes) -> list[bytes]:
         with self.socket(zmq.REQ, "asked") as req:
             req.send_multipart(parts)
             return req.recv_multipart()
@@ -68,7 +68,7 @@ class Edges(LoggedProcess):
         """Returns when the subscription is active."""
         sub = self.socket(zmq.SUB, "subscribe")
         sub.subscribe(prefix)
-        assert self.ask(b"ready", prefix) == [b"ok", b""]
+        assert self.request(b"ready", prefix) == [b"ok", b""]
         return sub
 
     def count(self, socket: str, outcome: str) -> float:

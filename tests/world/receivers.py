@@ -10,7 +10,7 @@ from typing import Literal
 from arborcast.core import fence
 from arborcast.dispatch.delivery.envelope import ATTEMPT_HEADER, SUBSCRIPTION_HEADER
 from arborcast.dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
-from tests.support.redelivery_world import ids_of
+from tests.support.redelivery_setup import ids_of
 from tests.world.kernel import Kernel, Process, Waiters
 
 Behaviour = Literal["well", "slow", "late", "refusing", "failing", "hanging", "cutting", "gone"]

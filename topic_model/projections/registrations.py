@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
+from arborcast.core.errors import ExpressionError
 from arborcast.core.security.uris import to_uri
+from arborcast.topic_model.patterns.alternatives import UNIVERSAL_ROOT, anchors_above
 from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.projections.owners import drop
 from arborcast.topic_model.publishers import Registration
@@ -26,7 +29,7 @@ class Registrations:
 
     def __init__(self) -> None:
         self._registrations: dict[str, Registration] = {}
-        self._by_address: dict[str, set[str]] = {}
+        self._by_address: dict[str, dict[str, set[str]]] = {}  # ids by the address and the anchors of the topics
         self._owned: Counter[str] = Counter()
 
     def apply(self, record: ControlRecord) -> None:
@@ -36,8 +39,11 @@ class Registrations:
                 self._remove(registration.id)
                 self._registrations[registration.id] = registration
                 self._owned[registration.owner] += 1
+                anchors = _anchors(registration)
                 for address in _names(registration):
-                    self._by_address.setdefault(address, set()).add(registration.id)
+                    of_address = self._by_address.setdefault(address, {})
+                    for anchor in anchors:
+                        of_address.setdefault(anchor, set()).add(registration.id)
             case RegistrationEnded(id=registration_id):
                 self._remove(registration_id)
             case Tombstone(key=key) if key.startswith(_KEY):
@@ -60,19 +66,30 @@ class Registrations:
         """Ids of the expired registrations."""
         return [one.id for one in self._registrations.values() if one.expired(now_ms)]
 
-    def known_as(self, address: str) -> list[Registration]:
-        """The registrations with this address for their publisher, or for the engine's subscription at it."""
-        return [self._registrations[one] for one in self._by_address.get(to_uri(address), ())]
+    def is_known(self, address: str) -> bool:
+        """Whether a registration has this address for its publisher, or for the engine's subscription at it."""
+        return to_uri(address) in self._by_address
+
+    def known_as(self, address: str, topic: TopicPath) -> Iterator[Registration]:
+        """The registrations of a known address with a pattern whose anchor is this topic or above it."""
+        of_address = self._by_address.get(to_uri(address), {})
+        for anchor in (topic, *anchors_above(topic)):
+            yield from map(self._registrations.__getitem__, of_address.get(anchor, ()))
 
     def _remove(self, registration_id: str) -> None:
         old = self._registrations.pop(registration_id, None)
         if old is None:
             return
         drop(self._owned, old.owner)
+        anchors = _anchors(old)
         for address in _names(old):
-            same = self._by_address[address]
-            same.discard(registration_id)
-            if not same:
+            of_address = self._by_address[address]
+            for anchor in anchors:
+                same = of_address[anchor]
+                same.discard(registration_id)
+                if not same:
+                    del of_address[anchor]
+            if not of_address:
                 del self._by_address[address]
 
 
@@ -81,6 +98,15 @@ def _names(registration: Registration) -> set[str]:
     if registration.publisher is not None:
         names.add(to_uri(registration.publisher.address))
     return names
+
+
+def _anchors(registration: Registration) -> set[str]:
+    """The anchors of the topics; an unreadable pattern has none."""
+    anchors = set() if registration.topics else {UNIVERSAL_ROOT}
+    for topic in registration.topics:
+        with suppress(ExpressionError):
+            anchors.update(one.anchor for one in parse_normal(topic.normal).alternatives)
+    return anchors
 
 
 def permits(registration: Registration, topic: TopicPath, now_ms: int) -> bool:

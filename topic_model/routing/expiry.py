@@ -14,15 +14,17 @@ _SLACK = 1024  # stale entries that are not worth a sweep
 class Expiry:
     """Termination times of a table's subscriptions.
 
-    A heap with an entry per subscription would cost 80 bytes for each of a million; ids in buckets cost 9, and only the
-    current buckets are examined. A renewal or an end leaves a stale entry, since a list cannot be searched; they are
-    swept when half of all entries are stale, so a change takes constant time on average.
+    A heap with an entry per subscription would cost 80 bytes for each of a million; ids in buckets cost 9, and only
+    those of buckets whose time has begun move to a heap. A renewal or an end leaves a stale entry, since a list cannot
+    be searched; they are swept when half of all entries are stale, so a change takes constant time on average.
     """
 
     def __init__(self, subscriptions: Mapping[str, Subscription]) -> None:
         self._subscriptions = subscriptions
         self._buckets: dict[int, list[str]] = {}
         self._numbers: list[int] = []  # a heap of bucket numbers
+        self._soon: list[tuple[int, str]] = []  # a heap of the times and ids of begun buckets
+        self._begun = -1  # the number of the last begun bucket
         self._entries = 0
         self._live = 0
 
@@ -35,7 +37,11 @@ class Expiry:
             return
         self._live += 1
         self._entries += 1
-        self._put(subscription.terminates_ms >> _BITS, subscription.id)
+        number = subscription.terminates_ms >> _BITS
+        if number <= self._begun:
+            heapq.heappush(self._soon, (subscription.terminates_ms, subscription.id))
+        else:
+            self._put(number, subscription.id)
         self._sweep_when_stale()
 
     def removed(self, subscription: Subscription) -> None:
@@ -47,24 +53,22 @@ class Expiry:
 
     def due(self, now_ms: int) -> tuple[str, ...]:
         """Ids of the expired subscriptions, earliest first. They stay until their end is applied."""
-        found: list[tuple[int, str]] = []
-        begun: list[int] = []
-        while self._numbers and self._numbers[0] <= now_ms >> _BITS:
+        self._begun = max(self._begun, now_ms >> _BITS)
+        while self._numbers and self._numbers[0] <= self._begun:
             number = heapq.heappop(self._numbers)
-            if times := self._times(number):
-                begun.append(number)
-                found.extend((time, subscription_id) for subscription_id, time in times.items() if time <= now_ms)
-        for number in begun:
-            heapq.heappush(self._numbers, number)
-        return tuple(subscription_id for _, subscription_id in sorted(found))
-
-    def next_ms(self) -> int | None:
-        """The next termination time; None without one."""
-        while self._numbers:
-            if times := self._times(self._numbers[0]):
-                return min(times.values())
-            heapq.heappop(self._numbers)
-        return None
+            for subscription_id, time in self._times(number).items():
+                heapq.heappush(self._soon, (time, subscription_id))
+            self._buckets.pop(number, None)
+        found: list[tuple[int, str]] = []
+        while self._soon and self._soon[0][0] <= now_ms:
+            first = heapq.heappop(self._soon)
+            if self._time(first[1]) == first[0] and first not in found[-1:]:
+                found.append(first)
+            else:
+                self._entries -= 1
+        for each in found:
+            heapq.heappush(self._soon, each)
+        return tuple(subscription_id for _, subscription_id in found)
 
     def _put(self, number: int, subscription_id: str) -> None:
         bucket = self._buckets.get(number)
@@ -79,8 +83,7 @@ class Expiry:
         times: dict[str, int] = {}
         bucket = self._buckets.pop(number)
         for subscription_id in bucket:
-            subscription = self._subscriptions.get(subscription_id)
-            time = None if subscription is None else subscription.terminates_ms
+            time = self._time(subscription_id)
             if time is not None and time >> _BITS == number:
                 times[subscription_id] = time
         self._entries += len(times) - len(bucket)
@@ -88,6 +91,13 @@ class Expiry:
             self._buckets[number] = list(times)
         return times
 
+    def _time(self, subscription_id: str) -> int | None:
+        subscription = self._subscriptions.get(subscription_id)
+        return None if subscription is None else subscription.terminates_ms
+
     def _sweep_when_stale(self) -> None:
         if self._entries > 2 * self._live + _SLACK:
+            before = len(self._soon)
+            self._soon = sorted({each for each in self._soon if self._time(each[1]) == each[0]})
+            self._entries += len(self._soon) - before
             self._numbers = [number for number in sorted(self._buckets) if self._times(number)]

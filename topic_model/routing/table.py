@@ -180,6 +180,11 @@ class RoutingTable(Resolver):
         """The oldest subscription with the same deliveries."""
         return equal_in(self._entries.get(selector_of(subscription)), subscription)
 
+    @property
+    def xpath_selectors(self) -> frozenset[str]:
+        """The selectors with an XPath, which are linked to each topic that they select."""
+        return self._links.selecting
+
     def subscriptions(self) -> Iterator[Subscription]:
         """All subscriptions, triggers included, in no particular order."""
         return iter(self._subscriptions.values())
@@ -187,10 +192,6 @@ class RoutingTable(Resolver):
     def due(self, now_ms: int) -> tuple[str, ...]:
         """Ids of the expired subscriptions, earliest first; they stay until their end is applied."""
         return self._expiry.due(now_ms)
-
-    def next_due_ms(self) -> int | None:
-        """The next termination time; None without one."""
-        return self._expiry.next_ms()
 
     def who(self, path: TopicPath, limit: int | None = None) -> list[Route]:
         """The subscriptions of a topic with the matching filter, including paused ones, up to this number."""

@@ -47,16 +47,16 @@ def test_an_onvif_client_waits_for_its_messages(gateway: GatewayRun) -> None:
     """The first test: its subscription is to all topics."""
     body = f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}"/>'
     url = address(post(f"{gateway.base}/onvif/event_service", body))
-    ask = (
+    request = (
         f'<tev:PullMessages xmlns:tev="{TEV}"><tev:Timeout>PT30S</tev:Timeout>'
         "<tev:MessageLimit>10</tev:MessageLimit></tev:PullMessages>"
     )
     for number in range(10):
         notify(gateway, "t:a", number)
         # On a slow machine its time may be over before the first batch.
-        assert wait_until(lambda: numbers(post(url, ask))) == [number]
+        assert wait_until(lambda: numbers(post(url, request))) == [number]
     post(url, "<wsnt:Unsubscribe/>")
-    refused = requests.post(url, data=soap.envelope(ask), timeout=60)
+    refused = requests.post(url, data=soap.envelope(request), timeout=60)
     assert "ResourceUnknownFault" in refused.text
 
 
@@ -96,7 +96,7 @@ def test_a_pull_point_gets_the_matches_of_its_subscriptions(gateway: GatewayRun,
 
 RIM = "urn:oasis:names:tc:ebxml-regrep:xsd:rim:3.0"
 # As the ONVIF profile has it.
-ask = partial(post, version="1.2")
+request = partial(post, version="1.2")
 
 PATIENT_SCHEME = "urn:uuid:58a6f841-87b3-4a3e-92fd-a8ffeff98427"
 
@@ -108,16 +108,16 @@ def entry(name: str, patient: str) -> str:
 
 def test_a_dsub_reference_reaches_the_pull_point(gateway: GatewayRun) -> None:
     """IHE DSUB, from the publish of a registry."""
-    url = address(ask(f"{gateway.base}/wsn/CreatePullPoint", "<wsnt:CreatePullPoint/>"))
+    url = address(request(f"{gateway.base}/wsn/CreatePullPoint", "<wsnt:CreatePullPoint/>"))
     slot = (
         "<rim:Slot name=\"$XDSDocumentEntryPatientId\"><rim:ValueList><rim:Value>'p2^^^&amp;1.2&amp;ISO'</rim:Value>"
         "</rim:ValueList></rim:Slot>"
     )
     query = f'<rim:AdhocQuery xmlns:rim="{RIM}" id="urn:uuid:aa2332d0-f8fe-11e0-be50-0800200c9a66">{slot}'
     simple = f'<wsnt:TopicExpression Dialect="{soap.DIALECT}Simple">ihe:MinimalDocumentEntry</wsnt:TopicExpression>'
-    subscription = address(ask(gateway.broker, soap.subscribe(url, f"{simple}{query}</rim:AdhocQuery>")))
+    subscription = address(request(gateway.broker, soap.subscribe(url, f"{simple}{query}</rim:AdhocQuery>")))
     entries = "".join(entry(f"d{number}", f"p{number}^^^&amp;1.2&amp;ISO") for number in (1, 2, 3))
-    ask(
+    request(
         gateway.broker,
         "<wsnt:Notify><wsnt:NotificationMessage><wsnt:ProducerReference><wsa:Address>urn:oid:1.2.3</wsa:Address>"
         "</wsnt:ProducerReference><wsnt:Message>"
@@ -126,9 +126,9 @@ def test_a_dsub_reference_reaches_the_pull_point(gateway: GatewayRun) -> None:
         "</wsnt:Message></wsnt:NotificationMessage></wsnt:Notify>",
     )
     pull = '<wsnt:GetMessages xmlns:p="urn:arborcast:pull" p:Wait="PT30S"/>'
-    message = wait_until(lambda: b"ObjectRef" in (found := ask(url, pull).content) and found, "a reference")
+    message = wait_until(lambda: b"ObjectRef" in (found := request(url, pull).content) and found, "a reference")
     references = etree.fromstring(message).iterfind(f".//{{{RIM}}}ObjectRef")
     assert [each.get("id") for each in references] == ["d2"]
     assert b"ExternalIdentifier" not in message
     assert b">ihe:MinimalDocumentEntry</wsnt:Topic>" in message
-    ask(subscription, "<wsnt:Unsubscribe/>")
+    request(subscription, "<wsnt:Unsubscribe/>")

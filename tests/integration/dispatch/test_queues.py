@@ -107,12 +107,12 @@ def test_requests_with_answers_in_a_pull_point_or_listener(
             assert [each.result() for each in asking] == [b"<done>%d</done>" % number for number in range(24)]
 
 
-def wait_until_known(ask: Callable[[], object]) -> None:
+def wait_until_known(request: Callable[[], object]) -> None:
     """Wait until the gateway has read the records that a test appended to the control log."""
 
     def known() -> bool:
         with suppress(FaultReceived):
-            ask()
+            request()
             return True
         return False
 

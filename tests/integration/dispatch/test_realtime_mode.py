@@ -36,9 +36,9 @@ def note_rows(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
             with Path(folder, "together").open("a") as out:
                 out.write(f"{len(texts)}\n")
             for text in texts:
-                if text.startswith("fail") and not (told := Path(folder, f"told-{text}")).exists():
-                    (unfinished := told.with_suffix(".part")).write_text(str(os.getpid()))
-                    unfinished.rename(told)
+                if text.startswith("fail") and not (mark := Path(folder, f"told-{text}")).exists():
+                    (unfinished := mark.with_suffix(".part")).write_text(str(os.getpid()))
+                    unfinished.rename(mark)
                     os._exit(1)
                 with Path(folder, "rows").open("a") as out:
                     out.write(text + "\n")
@@ -89,8 +89,8 @@ class Trial:
 
     def wait_for_failure(self, text: str) -> None:
         """Wait until the worker that has read this value has exited."""
-        told = self._folder / f"told-{text}"
-        wait_until(lambda: told.exists() and not started_at(int(told.read_text())))
+        mark = self._folder / f"told-{text}"
+        wait_until(lambda: mark.exists() and not started_at(int(mark.read_text())))
 
     def state(self) -> str:
         return f"{self.rows()}, {self.query and self.query.exception()}"

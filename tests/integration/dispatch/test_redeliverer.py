@@ -93,13 +93,13 @@ def running(
     kafka: KafkaSettings,
     file: Path,
     known: Any,
-    tell: Callable[[OperatorEvent], None] = lambda event: None,
+    publish_event: Callable[[OperatorEvent], None] = lambda event: None,
     retry: RetrySettings = QUICK,
     callback_s: float = 60.0,
 ) -> Iterator[Redeliverer]:
     policy = AddressPolicy(OutboundSettings(scope="loopback"))
     push = PushSettings(callback_s=callback_s)
-    redeliverer = Redeliverer(kafka, push, retry, policy, cast(Any, known), file, VAULT, tell)
+    redeliverer = Redeliverer(kafka, push, retry, policy, cast(Any, known), file, VAULT, publish_event)
     redeliverer.start(60)
     try:
         yield redeliverer

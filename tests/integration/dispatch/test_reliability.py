@@ -47,19 +47,19 @@ def test_events_of_the_engine_are_published_on_topics_of_the_system(
     own.subscribe("s", receiver.url("/s"), "a")
     receiver.behave("/s", "status/503")
 
-    def told(kind: str) -> bool:
+    def published(kind: str) -> bool:
         """Whether there was such an event about this test's endpoint."""
         events = (request.body.decode() for request in receiver.received("/operator"))
         about = f"<Endpoint>{receiver.url('/s')}</Endpoint>"
         return any(f'kind="{kind}"' in event and about in event for event in events)
 
     own.notify("a")
-    wait_until(lambda: told("breaker-opened"), "an open breaker")
+    wait_until(lambda: published("breaker-opened"), "an open breaker")
     receiver.behave("/s", "")
-    wait_until(lambda: told("subscription-recovered"), "the event of its recovery")
+    wait_until(lambda: published("subscription-recovered"), "the event of its recovery")
     receiver.behave("/s", "status/400")
     own.notify("a")
-    wait_until(lambda: told("dead-letters-growing"), "that something was given up")
+    wait_until(lambda: published("dead-letters-growing"), "that something was given up")
     job_logs.end(own.name("operator"))
 
 

@@ -193,14 +193,14 @@ def test_the_span_of_a_push_and_its_context_at_the_receiver(
     key, value = notifications.encode(Notification(own.name("n"), topic, b"<x/>", now_ms, traceparent=context))
     job_logs.raw(value, key)
     (pushed,) = receiver.wait_for(1, "/in")
-    told = pushed.headers["traceparent"]
-    assert told[3:35] == TRACE
-    assert told != context, "the context of the push, not the publisher's"
+    traceparent = pushed.headers["traceparent"]
+    assert traceparent[3:35] == TRACE
+    assert traceparent != context, "the context of the push, not the publisher's"
     spans = wait_until(
         lambda: [each.body for each in collector.requests if bytes.fromhex(TRACE) in each.body],
         lambda: f"{len(collector.requests)} requests, none with this trace",
     )
-    for each in (SPAN, told[36:52]):
+    for each in (SPAN, traceparent[36:52]):
         assert bytes.fromhex(each) in spans[0]
     assert b"arborcast-dispatch" in spans[0]
 

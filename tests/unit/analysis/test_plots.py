@@ -108,9 +108,9 @@ def test_the_lag_without_redeliveries_and_the_size_of_a_picture(engine: Tables, 
     record(tmp_path, attempt("n1", "s", "delivered", 80, batch=1), attempt("n2", "s", "parked", batch=-1), behind)
 
     assert engine.plot.lag(NOON).table["oldest, s"].max() == 0.08
-    data, told = engine.plot.arrivals()._repr_mimebundle_()
+    data, metadata = engine.plot.arrivals()._repr_mimebundle_()
     assert data["image/png"]
-    assert (told["image/png"]["width"], told["image/png"]["alt"]) == (900, "How many arrive within how long")
+    assert (metadata["image/png"]["width"], metadata["image/png"]["alt"]) == (900, "How many arrive within how long")
     assert engine.most_tried() == "n2"
     assert engine.lately(timedelta(seconds=1)) == NOON + timedelta(minutes=10) - timedelta(seconds=1)
 

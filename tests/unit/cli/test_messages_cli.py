@@ -17,10 +17,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from arborcast.cli.messages import InputError, duration
-from arborcast.cli.shell_client import LEASE_S, LOOK_S, LeasedSubscription
+from arborcast.cli import shell_client
+from arborcast.cli.messages import InputError, duration, print_message
+from arborcast.cli.shell_client import LEASE_S, LOOK_S, LeasedSubscription, WaitingMessages
 from arborcast.client import BrokerUnreachable, FaultReceived, RemoteSubscription
 from arborcast.client.client import Client
+from arborcast.client.listener import Busy
+from arborcast.client.received import ReceivedMessage
 from arborcast.core.errors import ConfigError
 from arborcast.dispatch.job import lease
 from arborcast.engine.embedded import state, status
@@ -135,6 +138,30 @@ def test_listen_unsubscribes_at_every_signal(parts: GatewayParts, url: str, numb
         finally:
             listening.kill()
     assert not list(parts.table.subscriptions())
+
+
+def test_messages_before_a_blocked_output_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell_client, "WAITING_BYTES", 50_000)
+    waiting = WaitingMessages()
+    message = ReceivedMessage(payload=b"x" * 20_000, topic=TopicPath("a"))
+    waiting.put(message)
+    waiting.put(message)
+    with pytest.raises(Busy):
+        waiting.put(message)
+    assert waiting.get() is message
+    waiting.put(message)
+    waiting.end()
+    assert [waiting.get() for _ in range(3)] == [message, message, None]
+
+
+def test_a_message_joined_from_parts_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = tmp_path / "content"
+    content.write_text("<joined/>")
+    message = ReceivedMessage(payload=b"", topic=TopicPath("a"), file=content.open("rb"))
+    print_message(message, json=True)
+    assert json.loads(capsys.readouterr().out)["payload"] == "<joined/>"
+    assert message.file is not None
+    assert message.file.closed
 
 
 @dataclass

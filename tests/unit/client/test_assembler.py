@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import random
 import resource
@@ -14,7 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arborcast.client.assembler import Assembler
+from arborcast.client import received
+from arborcast.client.assembler import Assembler, _Spool
+from arborcast.client.calls import Calls
 from arborcast.client.listener import ListenerApp, ReceivedMessage
 from arborcast.client.received import PartOf
 from arborcast.dispatch.delivery.envelope import Envelope
@@ -173,6 +176,20 @@ def test_the_first_part_again_begins_a_new_message() -> None:
     (whole,) = joined(assembler, part(0, b"new"), part(1, b"er", more=False))
     assert whole.payload == b"newer"
     assembler.close()
+
+
+def test_fetched_messages_are_returned_if_a_part_cannot_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ReceivedMessage(b"<whole/>")
+    fetched = [whole, part(0, b"a"), whole]
+    monkeypatch.setattr(received, "messages", lambda _reply: fetched)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    calls = Calls("http://b/")
+    monkeypatch.setattr(_Spool, "add", full)
+    assert calls.get_messages("http://b/pull").read(None) == fetched
+    calls.assembler.close()
 
 
 def test_a_message_on_a_full_disk_is_given_up(tmp_path: Path) -> None:

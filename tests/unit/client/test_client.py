@@ -50,9 +50,9 @@ def test_the_life_of_a_subscription(parts: GatewayParts, url: str, version: Soap
         point = client.create_pull_point()
         assert client.get_messages(point, 5, wait_s=0.01) == []
         client.destroy_pull_point(point)
-        with pytest.raises(FaultReceived) as gone:
+        with pytest.raises(FaultReceived) as caught:
             client.get_messages(point)
-        assert gone.value.fault == "ResourceUnknownFault"
+        assert caught.value.fault == "ResourceUnknownFault"
         assert client.current_message("a") is None
 
 

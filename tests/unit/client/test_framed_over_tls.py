@@ -51,12 +51,12 @@ def test_an_early_frame_arrives_while_session_tickets_are_read(factory: Connecti
 def test_long_frames_in_both_directions_at_the_same_time(factory: ConnectionFactory) -> None:
     with factory.connection() as connection, ThreadPoolExecutor(4) as threads:
 
-        def ask(number: int) -> bool:
+        def ping(number: int) -> bool:
             name = f"{number:03}" * 30_000
             frame = connection.request(FrameKind.CONNECT, frames.ConnectBody(client=name))
             return frames.read_body(frame, frames.ConnectedBody).session == name
 
-        assert all(threads.map(ask, range(200)))
+        assert all(threads.map(ping, range(200)))
 
 
 def test_an_http_server_at_that_address_is_named() -> None:

@@ -18,7 +18,7 @@ import pytest
 import requests
 
 from arborcast.client import http_server
-from arborcast.client.listener import Listener, ListenerApp, ReceivedMessage
+from arborcast.client.listener import Busy, Listener, ListenerApp, ReceivedMessage
 from tests.support import soap_messages as soap
 from tests.support.waiting import wait_until
 
@@ -51,6 +51,19 @@ def test_failures_have_their_status(caplog: pytest.LogCaptureFixture) -> None:
     assert post(ListenerApp(refuse), b"hello") == 400
     assert post(ListenerApp(refuse), b"", method="GET") == 405
     assert post(ListenerApp(lambda _: None), PUSH, headers={"transfer-encoding": "gzip, chunked"}) == 400
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_push_without_room_is_answered_503(threaded: bool, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(_: ReceivedMessage) -> None:
+        raise Busy
+
+    if threaded:
+        with Listener(refuse) as listener:
+            status = requests.post(listener.url, PUSH, timeout=60).status_code
+    else:
+        status = post(ListenerApp(refuse), PUSH)
+    assert (status, caplog.text) == (503, "")
 
 
 def test_lifespan_events_and_a_coroutine_as_callback() -> None:

@@ -44,9 +44,9 @@ def test_callbacks_for_topics_follow_the_one_for_all() -> None:
 
 def test_expressions_are_checked_at_once() -> None:
     made = Triggers()
-    for ask in (made.seen, lambda text: made.wait_for(text, 0), lambda text: made.on(text, print)):
+    for use in (made.seen, lambda text: made.wait_for(text, 0), lambda text: made.on(text, print)):
         with pytest.raises(ExpressionError):
-            ask("a//")
+            use("a//")
 
 
 def test_messages_are_counted_once_for_each_expression(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import socket
 import threading
@@ -21,7 +20,7 @@ from arborcast.client.listener import Listener, ReceivedMessage
 from arborcast.client.queues import worker as worker_module
 from arborcast.client.queues.replies import PulledReplies
 from arborcast.client.queues.worker import Invalid, Worker, reply_to
-from arborcast.client.received import Asker
+from arborcast.client.received import Asker, PartOf
 from arborcast.client.transport import HttpAnswer
 from arborcast.client.values import BrokerUnreachable, RemotePullPoint, RemoteSubscription
 from arborcast.dispatch.delivery.envelope import Envelope
@@ -29,6 +28,7 @@ from arborcast.dispatch.delivery.transport.contract import PushRequest
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.queues.faults import fault_of
 from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.packages import Fragment
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 
@@ -59,7 +59,7 @@ def push(
     return post(Envelope(SERVER).request([notification], attempt), worker.url, headers)
 
 
-class Heard:
+class Received:
     """A user's listener, and its messages."""
 
     def __init__(self, port: int = 0) -> None:
@@ -72,10 +72,10 @@ class Heard:
 
 
 @pytest.fixture
-def user() -> Iterator[Heard]:
-    heard = Heard()
-    with heard.listener:
-        yield heard
+def user() -> Iterator[Received]:
+    received = Received()
+    with received.listener:
+        yield received
 
 
 def working(handle: Callable[[ReceivedMessage], str | bytes | None]) -> Worker:
@@ -151,7 +151,7 @@ def test_a_worker_subscribes_again_after_an_expiry_only(
     ],
 )
 def test_answers_go_to_permitted_networks_only(
-    user: Heard,
+    user: Received,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     brokers: tuple[str, ...],
@@ -186,7 +186,7 @@ def test_answers_go_into_pull_points_of_a_private_broker() -> None:
     assert (posts.taken.get_nowait()[0], posts.taken.empty()) == ("http://10.0.0.5:8080/wsn/pullpoints/p", True)
 
 
-def test_requests_are_executed_answered_then_acknowledged(user: Heard) -> None:
+def test_requests_are_executed_answered_then_acknowledged(user: Received) -> None:
     done: list[tuple[str, bytes, str | None]] = []
 
     def handle(request: ReceivedMessage) -> bytes | None:
@@ -252,17 +252,17 @@ def test_invalid_requests_are_refused_and_failed_ones_repeated() -> None:
 def test_a_lost_answer_is_sent_again_at_the_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "_PAUSES_S", ())
     done: list[str] = []
-    heard = Heard()
-    request = asked(user=heard.listener.url)
+    received = Received()
+    request = asked(user=received.listener.url)
 
     def handle(received: ReceivedMessage) -> str:
         done.append(received.notification_id)
         return "<done/>"
 
     with working(handle) as worker:
-        heard.listener.stop()  # no listener at the port
+        received.listener.stop()  # no listener at the port
         assert [push(worker, request, attempt).status_code for attempt in (1, 2)] == [424, 424]
-        back = Heard(heard.listener.port)
+        back = Received(received.listener.port)
         with back.listener:
             assert [push(worker, request, attempt).status_code for attempt in (3, 4)] == [202, 202]
     assert (done, back.answers) == (["n1"], [("urn:n1", b"<done/>")])
@@ -284,7 +284,7 @@ def test_a_listener_with_once_drops_repetitions() -> None:
     assert seen == [("n1", 0), ("n1", 1), ("n2", 3)]
 
 
-def test_an_answer_through_a_pull_point_names_its_request(user: Heard) -> None:
+def test_an_answer_through_a_pull_point_names_its_request(user: Received) -> None:
     request = ReceivedMessage(b"<job/>", TopicPath("{urn:t}jobs"))
     headers, body = reply_to(Asker("n1", "urn:n1", RemotePullPoint(PULL_POINT)), request, "<done/>")
     assert requests.post(user.listener.url, body, headers=headers, timeout=120).status_code == 202
@@ -310,7 +310,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.made = self.destroyed = 0
-        self.answers: list[list[ReceivedMessage] | ClientError | OSError] = []
+        self.answers: list[list[ReceivedMessage] | ClientError] = []
 
     def create_pull_point(self) -> RemotePullPoint:
         self.made += 1
@@ -349,8 +349,8 @@ def test_answers_are_fetched_during_a_wait() -> None:
     with pytest.raises(FaultReceived):
         replies.wait("urn:2", time.monotonic() + 120)
     assert replies.address
-    broker.answers.append(OSError(errno.ENOSPC, "No space left on device"))
-    with pytest.raises(ClientError, match="the disk is full"):
+    broker.answers.append([ReceivedMessage(b"<do", part=PartOf("m", Fragment(True, True, True, 0), b"<do"))])
+    with pytest.raises(ClientError, match="could not be stored"):
         replies.wait("urn:2", time.monotonic() + 120)
     assert replies.address
     assert broker.made == 3

@@ -141,11 +141,11 @@ def test_reference_cycles_of_a_call_are_freed_with_its_result() -> None:
 
     left: list[weakref.ref[Client]] = []
 
-    def ask() -> None:
+    def call() -> None:
         left.append(weakref.ref(Client()))
 
     async def work(questions: Questions) -> None:
-        await questions.ask(ask)
+        await questions.ask(call)
         assert left[0]() is None
 
     gc.disable()

@@ -152,48 +152,48 @@ def many(count: int, **more: Any) -> list[Subscription]:
 
 
 def test_a_notification_for_many_has_few_lanes_at_a_time() -> None:
-    world = FanOut()
-    world.take("n", "a", 5, many(1_000))
-    assert world.lanes.oldest() == 5
-    world.push(999)
-    assert (world.lanes.oldest(), world.lanes.empty) == (5, False)
-    world.push(1)
+    setup = FanOut()
+    setup.take("n", "a", 5, many(1_000))
+    assert setup.lanes.oldest() == 5
+    setup.push(999)
+    assert (setup.lanes.oldest(), setup.lanes.empty) == (5, False)
+    setup.push(1)
 
-    assert sorted(world.urls) == sorted({f"http://host/{number}" for number in range(1_000)})
-    assert (world.lanes.oldest(), world.lanes.empty) == (None, True)
-    assert world.most_lanes <= 50 + 32
+    assert sorted(setup.urls) == sorted({f"http://host/{number}" for number in range(1_000)})
+    assert (setup.lanes.oldest(), setup.lanes.empty) == (None, True)
+    assert setup.most_lanes <= 50 + 32
 
 
 def test_prune_examines_few_lanes_of_many_recipients() -> None:
-    world = FanOut(per_host=20)
-    world.take("n", "a", 5, many(1_000))
-    world.push(10)
+    setup = FanOut(per_host=20)
+    setup.take("n", "a", 5, many(1_000))
+    setup.push(10)
     looked: list[Lane] = []
-    world.lanes.prune(looked.append)
+    setup.lanes.prune(looked.append)
     assert len(looked) <= 32
-    assert len(list(world.lanes.waiting())) <= 32
-    assert world.lanes.busy == 20
+    assert len(list(setup.lanes.waiting())) <= 32
+    assert setup.lanes.busy == 20
 
 
 def test_a_notification_for_many_is_pushed_beside_a_backlog() -> None:
-    world = FanOut()
+    setup = FanOut()
     long = to("long", url="http://host/long")
     for number in range(1_000):
-        world.take(f"l{number}", f"t{number}", number, [long])
-    world.take("n", "a", 1_000, many(300))
-    world.push(1_000)
-    assert sum("/long" not in url for url in world.urls) == 300
+        setup.take(f"l{number}", f"t{number}", number, [long])
+    setup.take("n", "a", 1_000, many(300))
+    setup.push(1_000)
+    assert sum("/long" not in url for url in setup.urls) == 300
 
 
 def test_each_recipient_gets_a_topic_in_order() -> None:
-    world = FanOut(per_host=20)
+    setup = FanOut(per_host=20)
     targets = many(200)
-    world.take("n1", "a", 5, targets)
-    world.push(30)
-    world.take("n2", "a", 6, targets[:3])
-    world.take("n3", "a", 7, targets)
-    world.push(500)
-    assert world.lanes.empty
+    setup.take("n1", "a", 5, targets)
+    setup.push(30)
+    setup.take("n2", "a", 6, targets[:3])
+    setup.take("n3", "a", 7, targets)
+    setup.push(500)
+    assert setup.lanes.empty
     for number, each in enumerate(targets):
-        got = [row.notification for row in world.journal.rows if row.subscription == each.id]
+        got = [row.notification for row in setup.journal.rows if row.subscription == each.id]
         assert got == (["n1", "n2", "n3"] if number < 3 else ["n1", "n3"])

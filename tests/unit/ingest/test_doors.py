@@ -70,7 +70,7 @@ PASSWORDS = {"anna": ("pa", ANNA), "bert": ("pb", BERT), "olga": ("po", OLGA)}
 CONSUMER = "http://127.0.0.1:9/consumer"
 
 
-class World:
+class Setup:
     """A gateway, and its protocols as used by one user."""
 
     def __init__(
@@ -115,8 +115,8 @@ def why(answer: HttpAnswer) -> str:
 class Door(ABC):  # noqa: B024  # the two kinds have different methods
     """A protocol, opened by one user."""
 
-    def __init__(self, world: World, stack: ExitStack) -> None:
-        self.world = world
+    def __init__(self, setup: Setup, stack: ExitStack) -> None:
+        self.setup = setup
         self.open(stack)
 
     def open(self, stack: ExitStack) -> None:  # noqa: B027  # optional
@@ -127,9 +127,9 @@ DoorType = TypeVar("DoorType", bound=Door)
 
 
 @contextmanager
-def opened(way: type[DoorType], world: World) -> Iterator[DoorType]:
+def opened(way: type[DoorType], setup: Setup) -> Iterator[DoorType]:
     with ExitStack() as stack:
-        yield way(world, stack)
+        yield way(setup, stack)
 
 
 class PublishDoor(Door):
@@ -161,7 +161,7 @@ class Soap11(PublishDoor):
             prefix, declared = f"n:{rest}", f' xmlns:n="{uri}"'
         message = soap.message(prefix, payload).replace("<wsnt:Topic", f"<wsnt:Topic{declared}")
         header = soap.addressing("urn:x", key) if key else ""
-        return self.world.soap(soap.notify(message), self.path, self.version, header)
+        return self.setup.soap(soap.notify(message), self.path, self.version, header)
 
 
 class Soap12(Soap11):
@@ -175,7 +175,7 @@ class OldAddress(Soap11):
 class Registered(Soap11):
     def open(self, stack: ExitStack) -> None:
         body = '<b:RegisterPublisher xmlns:b="http://docs.oasis-open.org/wsn/br-2"/>'
-        answer = self.world.post(soap.envelope(body), "/wsn/NotificationBroker")
+        answer = self.setup.post(soap.envelope(body), "/wsn/NotificationBroker")
         assert answer.status == 200, answer.body
         address = answer.root.findtext(".//{*}PublisherRegistrationReference/{*}Address") or ""
         self.path = address.removeprefix("http://127.0.0.1:8080")
@@ -185,7 +185,7 @@ class WsnProcess(PublishDoor):
     namespaces, keys = False, False
 
     def publish(self, topic: str, payload: str, key: str = "") -> str:
-        return self.world.wsn_process(legacy.notify(topic.replace("/", ":"), payload))
+        return self.setup.wsn_process(legacy.notify(topic.replace("/", ":"), payload))
 
 
 class InParts(PublishDoor):
@@ -196,7 +196,7 @@ class InParts(PublishDoor):
         self.messages += 1
         half = (len(payload) + 1) // 2
         for text in legacy.in_parts(topic.replace("/", ":"), payload, half, identification=f"1:{self.messages}"):
-            if reason := self.world.wsn_process(text):
+            if reason := self.setup.wsn_process(text):
                 return reason
         return ""
 
@@ -207,7 +207,7 @@ class Post(PublishDoor):
     def publish(self, topic: str, payload: str, key: str = "") -> str:
         more = {"idempotency_key": key} if key else {}
         body = payload if self.xml else json.dumps(payload)
-        return why(self.world.post(body.encode(), f"/publish/{topic}", content_type=self.media, **more))
+        return why(self.setup.post(body.encode(), f"/publish/{topic}", content_type=self.media, **more))
 
 
 class PostJson(Post):
@@ -235,7 +235,7 @@ class BinaryEvent(Post):
         named = {f"ce_{name}": value for name, value in event(unquote(topic), "", key, self.made).items()}
         del named["ce_data"], named["ce_datacontenttype"]
         named["ce_subject"] = quote(named["ce_subject"])
-        return why(self.world.post(payload.encode(), "/publish", content_type="text/xml", **named))
+        return why(self.setup.post(payload.encode(), "/publish", content_type="text/xml", **named))
 
 
 class StructuredEvent(BinaryEvent):
@@ -244,7 +244,7 @@ class StructuredEvent(BinaryEvent):
     def publish(self, topic: str, payload: str, key: str = "") -> str:
         self.made += 1
         body = self.body(event(unquote(topic), payload, key, self.made))
-        return why(self.world.post(body, "/publish", content_type=self.media)).removeprefix("event 1: ")
+        return why(self.setup.post(body, "/publish", content_type=self.media)).removeprefix("event 1: ")
 
     def body(self, event: dict[str, str]) -> bytes:
         return json.dumps(event).encode()
@@ -264,18 +264,18 @@ class JsonEvent(StructuredEvent):
         return json.dumps(event | {"datacontenttype": "application/json"}).encode()
 
 
-def framed_client(world: World, stack: ExitStack) -> FramedClient:
-    client = FramedClient(stack.enter_context(framed_edge(world.parts)), world.user, world.password)
+def framed_client(setup: Setup, stack: ExitStack) -> FramedClient:
+    client = FramedClient(stack.enter_context(framed_edge(setup.parts)), setup.user, setup.password)
     stack.callback(client.close)
     return client
 
 
 class Framed(PublishDoor):
     def open(self, stack: ExitStack) -> None:
-        self.client = framed_client(self.world, stack)
+        self.client = framed_client(self.setup, stack)
 
     def publish(self, topic: str, payload: str, key: str = "") -> str:
-        answer = self.client.ask(FrameKind.PUBLISH, frames.PublishBody(topic, payload.encode(), key=key))
+        answer = self.client.request(FrameKind.PUBLISH, frames.PublishBody(topic, payload.encode(), key=key))
         return "" if answer.kind == FrameKind.RECEIPT else frames.read_body(answer, frames.ErrorBody).text
 
 
@@ -283,8 +283,8 @@ class ZeroMq(PublishDoor):
     keys = False
 
     def open(self, stack: ExitStack) -> None:
-        world = self.world
-        self.request = stack.enter_context(zmq_edge(world.parts, world.user, world.password, world.folder))
+        setup = self.setup
+        self.request = stack.enter_context(zmq_edge(setup.parts, setup.user, setup.password, setup.folder))
 
     def publish(self, topic: str, payload: str, key: str = "") -> str:
         word, text = self.request(b"publish", topic.encode(), payload.encode())
@@ -320,10 +320,10 @@ class Mqtt(PublishDoor):
     keys = False
 
     def publish(self, topic: str, payload: str, key: str = "") -> str:
-        settings = MqttSettings(url="mqtt://127.0.0.1", act_as=self.world.user)
+        settings = MqttSettings(url="mqtt://127.0.0.1", act_as=self.setup.user)
         try:
             rules = Rules({"door": TopicsIn("door", topic)}, ())
-            bridge = Bridge(self.world.parts.gateway, rules, settings, Counter())
+            bridge = Bridge(self.setup.parts.gateway, rules, settings, Counter())
             bridge.reasons = []
             assert asyncio.run(bridge.take([MqttMessage("door", payload.encode())])) == 1
         except ArborcastError as error:
@@ -338,10 +338,10 @@ class Engine(PublishDoor):
     pushed = 0
 
     def open(self, stack: ExitStack) -> None:
-        key = self.world.folder / "key"
+        key = self.setup.folder / "key"
         key.write_text(new_secret())
         self.receiver = Receiver(
-            self.world.parts.gateway, "G/a", SharedKeys(str(key)), PeerInterests(), RepeatMemory(600)
+            self.setup.parts.gateway, "G/a", SharedKeys(str(key)), PeerInterests(), RepeatMemory(600)
         )
         self.receiver.reasons = []
 
@@ -400,9 +400,9 @@ TOO_LARGE = {
 
 @through("way", PUBLISH_DOORS)
 def test_order_limits_and_refusals_of_messages(way: type[PublishDoor], tmp_path: Path) -> None:
-    world = World(tmp_path)
+    setup = Setup(tmp_path)
     payloads = [*(f"<n>{number}</n>" for number in range(12)), deep(limits.PAYLOAD_LEVELS)]
-    with opened(way, world) as door:
+    with opened(way, setup) as door:
         assert [door.publish("a/b", each) for each in payloads] == [""] * len(payloads)
         for topic in ("a//.", "a/b[", "1a", "a|b"):
             assert door.publish(topic, "<x/>"), topic
@@ -415,25 +415,25 @@ def test_order_limits_and_refusals_of_messages(way: type[PublishDoor], tmp_path:
             if way not in (ZeroMq, Mqtt):  # where other content than an element is text
                 why = door.publish("a/b", "<!DOCTYPE x []><x/>")
                 assert re.search("not well-formed|document type declaration", why)
-        assert world.stored == [door.stored(each) for each in payloads]
-        assert {each.topic for each in world.parts.notifications.accepted} == {"a/b"}
-        world.parts.notifications.error = InfrastructureError("Kafka is unavailable", 1.0)
+        assert setup.stored == [door.stored(each) for each in payloads]
+        assert {each.topic for each in setup.parts.notifications.accepted} == {"a/b"}
+        setup.parts.notifications.error = InfrastructureError("Kafka is unavailable", 1.0)
         assert "Kafka is unavailable" in door.publish("a/b", "<x/>")
-        world.parts.notifications.error = None
+        setup.parts.notifications.error = None
         assert door.publish("a/b", "<y/>") == ""
-    assert door.stored("<y/>") in world.stored
+    assert door.stored("<y/>") in setup.stored
 
 
 @through("way", (way for way in PUBLISH_DOORS if way.has_user))  # engines have their own users
 def test_rights_to_publish(way: type[PublishDoor], tmp_path: Path) -> None:
-    anna = World(tmp_path, "anna")
+    anna = Setup(tmp_path, "anna")
     with opened(way, anna) as door:
         assert door.publish("a/b", "<x/>") == ""
         before = anna.written
         assert door.publish("c", "<x/>") == "anna may not publish to c"
         assert anna.written == before
     assert anna.stored == [door.stored("<x/>")]
-    bert = World(tmp_path, "bert", topics=TopicSettings(fixed=True))
+    bert = Setup(tmp_path, "bert", topics=TopicSettings(fixed=True))
     bert.parts.have_topics("a/b")
     with opened(way, bert) as door:
         before = bert.written
@@ -445,68 +445,68 @@ def test_rights_to_publish(way: type[PublishDoor], tmp_path: Path) -> None:
 @pytest.mark.parametrize("user", ["", "anna"])
 @through("way", PUBLISH_DOORS)
 def test_no_client_publishes_operator_events(way: type[PublishDoor], tmp_path: Path, user: str) -> None:
-    world, topic = World(tmp_path, user), f"{SYSTEM}/breaker/closed"
-    world.parts.have_topics(topic)
-    with opened(way, world) as door:
-        before = world.written
+    setup, topic = Setup(tmp_path, user), f"{SYSTEM}/breaker/closed"
+    setup.parts.have_topics(topic)
+    with opened(way, setup) as door:
+        before = setup.written
         reason = door.publish(quote(topic, safe="{}/:") if issubclass(way, Post) else topic, "<x/>")
-        assert world.written == before
+        assert setup.written == before
     # Topics in the older envelope have no namespace: it cannot contain these.
     assert ("only the engine publishes" if way.namespaces else "is not a legal topic name") in reason
 
 
 @through("way", PUBLISH_DOORS)
 def test_a_fixed_topic_set_and_types_of_topics(way: type[PublishDoor], tmp_path: Path) -> None:
-    world = World(tmp_path, topics=TopicSettings(fixed=True, check_types=True))
-    world.parts.have_topics("a/b")
-    world.parts.have_topics("a/typed", types=("{urn:o}order",))
-    with opened(way, world) as door:
+    setup = Setup(tmp_path, topics=TopicSettings(fixed=True, check_types=True))
+    setup.parts.have_topics("a/b")
+    setup.parts.have_topics("a/typed", types=("{urn:o}order",))
+    with opened(way, setup) as door:
         assert door.publish("a/c", "<x/>") == "there is no topic a/c, and the topic set is fixed"
         assert door.publish("a/b", "<x/>") == ""
-        assert world.stored == [door.stored("<x/>")]
+        assert setup.stored == [door.stored("<x/>")]
         if way.xml:  # JSON has only one type
             assert "is of the type x, and the topic a/typed takes {urn:o}order" in door.publish("a/typed", "<x/>")
             assert door.publish("a/typed", '<o:order xmlns:o="urn:o"/>') == ""
-            assert len(world.stored) == 2
+            assert len(setup.stored) == 2
 
 
 # Engines are not limited. A message in parts is counted before its type is known; JSON always has its type.
 @through("way", (way for way in PUBLISH_DOORS if way.has_user and way.xml and way is not InParts))
 def test_deliveries_are_limited_and_refused_messages_have_none(way: type[PublishDoor], tmp_path: Path) -> None:
-    world = World(tmp_path, topics=TopicSettings(check_types=True))
-    world.parts.have_topics("a/b", types=("{urn:o}order",))
+    setup = Setup(tmp_path, topics=TopicSettings(check_types=True))
+    setup.parts.have_topics("a/b", types=("{urn:o}order",))
     for number in range(2):
-        assert world.soap(soap.subscribe(f"{CONSUMER}{number}", soap.topic_expression("a//."))) == ""
+        assert setup.soap(soap.subscribe(f"{CONSUMER}{number}", soap.topic_expression("a//."))) == ""
     order = '<o:order xmlns:o="urn:o"/>'
-    with opened(way, world) as door:
-        world.parts.gateway.gate = Gate(Rates(LimitSettings(deliveries_per_minute=3), Clock()))
+    with opened(way, setup) as door:
+        setup.parts.gateway.gate = Gate(Rates(LimitSettings(deliveries_per_minute=3), Clock()))
         for _ in range(5):
             assert "is of the type x" in door.publish("a/b", "<x/>")
         assert [door.publish("a/b", order) for _ in range(2)] == ["", ""]
         assert "3 deliveries per minute" in door.publish("a/b", order)
-    assert len(world.stored) == 2
+    assert len(setup.stored) == 2
 
 
 @through("way", (way for way in PUBLISH_DOORS if way.keys))
 def test_a_repetition_is_stored_once(way: type[PublishDoor], tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.parts.gateway.repeats = Repeats(RepeatMemory(600))
-    with opened(way, world) as door:
+    setup = Setup(tmp_path)
+    setup.parts.gateway.repeats = Repeats(RepeatMemory(600))
+    with opened(way, setup) as door:
         for payload, key in (("<x/>", "k1"), ("<x/>", "k1"), ("<x/>", "k2"), ("<y/>", "k1")):
             assert door.publish("a/b", payload, key) == ""
-    assert world.stored == [door.stored(each) for each in ("<x/>", "<x/>", "<y/>")]
+    assert setup.stored == [door.stored(each) for each in ("<x/>", "<x/>", "<y/>")]
 
 
 @through("way", PUBLISH_DOORS)
 def test_required_registration(way: type[PublishDoor], tmp_path: Path) -> None:
-    world = World(tmp_path, settings=GatewaySettings(requires_registration=True))
-    with opened(way, world) as door:
+    setup = Setup(tmp_path, settings=GatewaySettings(requires_registration=True))
+    with opened(way, setup) as door:
         reason = door.publish("a/b", "<x/>")
     if way in (Registered, Engine):
-        assert (reason, world.stored) == ("", ["<x/>"])
+        assert (reason, setup.stored) == ("", ["<x/>"])
     else:
         assert reason.startswith("only registered publishers may publish here")
-        assert (world.stored, world.parts.parts.records) == ([], [])
+        assert (setup.stored, setup.parts.parts.records) == ([], [])
 
 
 class SubscribeDoor(Door):
@@ -542,7 +542,7 @@ class SoapSubscribe(SubscribeDoor):
     def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
         more = delivery_policy(delivery, self.policy)
         body = soap.subscribe(to, soap.topic_expression(f"{topic}//."), more=more)
-        return self.world.soap(body, version=self.version)
+        return self.setup.soap(body, version=self.version)
 
 
 class Soap12Subscribe(SoapSubscribe):
@@ -557,21 +557,21 @@ class EventStream(SubscribeDoor):
     pushed, delivery = False, False
 
     def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
-        return why(asyncio.run(self.world.parts.hang_up_after_the_head(f"/events/{topic}//.", self.world.headers)))
+        return why(asyncio.run(self.setup.parts.hang_up_after_the_head(f"/events/{topic}//.", self.setup.headers)))
 
 
 class PlainOldSubscribe(SubscribeDoor):
     delivery = False
 
     def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
-        return self.world.soap(legacy.subscribe(topic.replace("/", ":"), to), "/WSN/Broker")
+        return self.setup.soap(legacy.subscribe(topic.replace("/", ":"), to), "/WSN/Broker")
 
 
 class WsnProcessSubscribe(SubscribeDoor):
     reasons, delivery = False, False
 
     def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
-        return self.world.wsn_process(legacy.subscribe(topic.replace("/", ":"), to))
+        return self.setup.wsn_process(legacy.subscribe(topic.replace("/", ":"), to))
 
 
 class OnvifSubscribe(SubscribeDoor):
@@ -579,7 +579,7 @@ class OnvifSubscribe(SubscribeDoor):
 
     def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
         policy = delivery_policy(delivery).replace("wsnt:SubscriptionPolicy", "tev:SubscriptionPolicy")
-        return self.world.soap(
+        return self.setup.soap(
             '<tev:CreatePullPointSubscription xmlns:tev="http://www.onvif.org/ver10/events/wsdl"><tev:Filter>'
             f"{soap.topic_expression(f'{topic}//.')}</tev:Filter>{policy}"
             "</tev:CreatePullPointSubscription>",
@@ -591,12 +591,12 @@ class FramedSubscribe(SubscribeDoor):
     pushed = False
 
     def open(self, stack: ExitStack) -> None:
-        self.client = framed_client(self.world, stack)
+        self.client = framed_client(self.setup, stack)
 
     def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
         name, _, value = delivery.partition("=")
         body = frames.SubscribeBody(f"{topic}//.", delivery={name: value.strip('"')} if name else {})
-        answer = self.client.ask(FrameKind.SUBSCRIBE, body)
+        answer = self.client.request(FrameKind.SUBSCRIBE, body)
         return "" if answer.kind == FrameKind.RECEIPT else frames.read_body(answer, frames.ErrorBody).text
 
 
@@ -606,7 +606,7 @@ class CreateTrigger(SubscribeDoor):
 
     def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
         self.made += 1
-        return self.world.soap(
+        return self.setup.soap(
             f'<p:CreateTrigger xmlns:p="urn:arborcast:policy" Name="t{self.made}"><wsnt:Filter>'
             f"{soap.topic_expression(f'{topic}//.')}</wsnt:Filter><p:Publish>{soap.topic('a/to')}"
             "<wsnt:Message><x/></wsnt:Message></p:Publish></p:CreateTrigger>"
@@ -628,7 +628,7 @@ SUBSCRIBE_DOORS: tuple[type[SubscribeDoor], ...] = (
 
 @through("entry", SUBSCRIBE_DOORS)
 def test_rights_to_subscribe(entry: type[SubscribeDoor], tmp_path: Path) -> None:
-    anna = World(tmp_path, "anna", GatewaySettings(subscriptions_per_owner=2))
+    anna = Setup(tmp_path, "anna", GatewaySettings(subscriptions_per_owner=2))
     anna.parts.have_topics("a/to")
     with opened(entry, anna) as door:
         assert door.subscribe("a/b") == ""
@@ -641,7 +641,7 @@ def test_rights_to_subscribe(entry: type[SubscribeDoor], tmp_path: Path) -> None
             if entry.pushed:
                 assert door.subscribe("a/b") == "", "an equal subscription is not counted again"
             assert len(list(anna.parts.table.subscriptions())) == 2
-    olga = World(tmp_path, "olga", topics=TopicSettings(fixed=True))
+    olga = Setup(tmp_path, "olga", topics=TopicSettings(fixed=True))
     olga.parts.have_topics("a/b", "a/to")
     with opened(entry, olga) as door:
         why = door.subscribe("a/b")
@@ -654,10 +654,10 @@ def test_rights_to_subscribe(entry: type[SubscribeDoor], tmp_path: Path) -> None
 
 @through("entry", SUBSCRIBE_DOORS)
 def test_subscriptions_without_topics_or_reachable_endpoint(entry: type[SubscribeDoor], tmp_path: Path) -> None:
-    world = World(tmp_path, topics=TopicSettings(fixed=True))
-    world.parts.have_topics("a/b", "a/to")
-    world.parts.gateway.dns_check = DnsCheck(THIS_MACHINE, lambda host, port: ["10.0.0.1"])
-    with opened(entry, world) as door:
+    setup = Setup(tmp_path, topics=TopicSettings(fixed=True))
+    setup.parts.have_topics("a/b", "a/to")
+    setup.parts.gateway.dns_check = DnsCheck(THIS_MACHINE, lambda host, port: ["10.0.0.1"])
+    with opened(entry, setup) as door:
         assert door.is_refused(door.subscribe("c"), "selects no topic of the fixed topic set")
         if entry.pushed:
             for address, words in (
@@ -666,7 +666,7 @@ def test_subscriptions_without_topics_or_reachable_endpoint(entry: type[Subscrib
                 ("http://127.0.0.1:8080/wsn/pullpoints/none", "names a pull point that does not exist"),
             ):
                 assert door.is_refused(door.subscribe("a/b", address), words), address
-        assert world.parts.control.records == []
+        assert setup.parts.control.records == []
         assert door.subscribe("a/b") == ""
 
 
@@ -674,48 +674,48 @@ def test_subscriptions_without_topics_or_reachable_endpoint(entry: type[Subscrib
     "entry", (entry for entry in SUBSCRIBE_DOORS if entry.delivery)
 )  # the others accept FragmentBytes, or no p:Delivery
 def test_delivery_policies(entry: type[SubscribeDoor], tmp_path: Path) -> None:
-    world = World(tmp_path)
-    with opened(entry, world) as door:
+    setup = Setup(tmp_path)
+    with opened(entry, setup) as door:
         why = door.subscribe("a/b", delivery='FragmentBytes="3000"')
         assert "FragmentBytes is for subscribers in the older form" in why
-        assert world.parts.control.records == []
+        assert setup.parts.control.records == []
         assert door.subscribe("a/b", delivery='Priority="7"') == ""
-        assert only_subscription(world.parts).policy.priority == 7
+        assert only_subscription(setup.parts).policy.priority == 7
 
 
 @through("entry", (entry for entry in SUBSCRIBE_DOORS if entry.pushed))
 def test_a_repeated_subscription_ends_its_suspension(entry: type[SubscribeDoor], tmp_path: Path) -> None:
-    world = World(tmp_path)
-    with opened(entry, world) as door:
+    setup = Setup(tmp_path)
+    with opened(entry, setup) as door:
         assert door.subscribe("a/b") == ""
-        made = only_subscription(world.parts)
-        world.parts.suspensions.apply(SubscriptionSuspended(made.id, "refused", 1, 2))
-        assert made.id in world.parts.suspensions
+        made = only_subscription(setup.parts)
+        setup.parts.suspensions.apply(SubscriptionSuspended(made.id, "refused", 1, 2))
+        assert made.id in setup.parts.suspensions
         assert door.subscribe("a/b") == ""
-        assert only_subscription(world.parts).id == made.id
-        assert made.id not in world.parts.suspensions
+        assert only_subscription(setup.parts).id == made.id
+        assert made.id not in setup.parts.suspensions
 
 
 def test_a_reference_is_bounded(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    setup = Setup(tmp_path)
     for size, accepted in ((limits.REFERENCE // 2, True), (limits.REFERENCE, False)):
         parameter = f'<wsa:ReferenceParameters><u:w xmlns:u="urn:u">{"w" * size}</u:w></wsa:ReferenceParameters>'
         body = soap.subscribe(filters=soap.topic_expression("a")).replace(
             "</wsa:Address>", f"</wsa:Address>{parameter}"
         )
-        reason = world.soap(body)
+        reason = setup.soap(body)
         assert reason == "" if accepted else "ConsumerReference has 16384 bytes at most" in reason
 
 
 def test_pull_points_have_no_queues_and_no_signatures(tmp_path: Path) -> None:
     """The same refusals as for a Subscribe to a pull point."""
-    world = World(tmp_path)
+    setup = Setup(tmp_path)
     for policy, words in (("<p:Queue/>", "with p:Queue"), ("<p:Signing/>", "pull point")):
-        reason = world.soap(
+        reason = setup.soap(
             '<tev:CreatePullPointSubscription xmlns:tev="http://www.onvif.org/ver10/events/wsdl">'
             f'<tev:SubscriptionPolicy xmlns:p="urn:arborcast:policy">{policy}</tev:SubscriptionPolicy>'
             "</tev:CreatePullPointSubscription>",
             "/onvif/event_service",
         )
         assert words in reason
-    assert world.parts.control.records == []
+    assert setup.parts.control.records == []

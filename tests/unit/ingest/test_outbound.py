@@ -194,6 +194,6 @@ async def test_forbidden_addresses_of_publishers_are_not_called() -> None:
         for url, policy in ((publisher.url, PUBLIC), (by_name, Blind())):
             with pytest.raises(PublisherRefused, match="loopback"):
                 await call(url, policy)
-        assert publisher.asked == []
+        assert publisher.requests == []
         await call(publisher.url, THIS_MACHINE)
-        assert [each.operation for each in publisher.asked] == ["Subscribe"]
+        assert [each.operation for each in publisher.requests] == ["Subscribe"]

@@ -248,6 +248,19 @@ def test_the_steps_of_an_expression_are_limited() -> None:
     refused(parts, many, "InvalidTopicExpressionFault", "17 steps", "more than 16")
 
 
+def test_the_number_of_xpath_topic_expressions_is_limited() -> None:
+    parts = GatewayParts(GatewaySettings(xpath_expressions=1))
+
+    def subscribe(expression: str, to: str) -> str:
+        return soap.subscribe(
+            to, filters=f'<wsnt:TopicExpression Dialect="{soap.XPATH_1}">{expression}</wsnt:TopicExpression>'
+        )
+
+    assert parts.post(soap.envelope(subscribe("//a", "http://one/"))).status == 200
+    refused(parts, subscribe("//b", "http://one/"), "SubscribeCreationFailedFault", "gateway.xpath_expressions")
+    assert parts.post(soap.envelope(subscribe("//a", "http://two/"))).status == 200, "the same expression"
+
+
 def test_a_fixed_topic_set_is_traversed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = GatewayParts(topics=TopicSettings(fixed=True))
     parts.have_topics(*(f"{{urn:t}}a/n{number}/m/{'x' * (number + 1)}" for number in range(300)))

@@ -106,7 +106,7 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
     return Gate(None, Authenticator(AccessSettings(methods="basic"), users), lambda: rights)
 
 
-class World:
+class Setup:
     """A gateway with this gate (None: without users), and with all topics."""
 
     def __init__(self, gate: Gate | None, topics: TopicSettings | None = None) -> None:
@@ -141,14 +141,14 @@ class World:
         return len(parts.control.records), len(parts.notifications.accepted), len(parts.pull_log.records)
 
 
-Prepare = Callable[[World], str]
+Prepare = Callable[[Setup], str]
 """Lets the owner create the resource; returns its path."""
 
-Send = Callable[[World, str, str], str]
+Send = Callable[[Setup, str, str], str]
 """Sends a user's request for the resource at a path; empty if carried out, otherwise the reason."""
 
 
-def at_broker_itself(world: World) -> str:
+def at_broker_itself(setup: Setup) -> str:
     return BROKER
 
 
@@ -184,16 +184,16 @@ TRIGGER = element(
 
 
 def made(what: str, kind: Kind) -> Prepare:
-    return lambda world: world.made(what, kind)
+    return lambda setup: setup.made(what, kind)
 
 
-def published(world: World) -> str:
-    assert not world.post(soap.notify(soap.message("t:a/b")), OWNER)
+def published(setup: Setup) -> str:
+    assert not setup.post(soap.notify(soap.message("t:a/b")), OWNER)
     return BROKER
 
 
-def with_trigger(world: World) -> str:
-    assert not world.post(TRIGGER, OWNER)
+def with_trigger(setup: Setup) -> str:
+    assert not setup.post(TRIGGER, OWNER)
     return BROKER
 
 
@@ -209,8 +209,8 @@ def at_its_address(
     """At the address of the resource, in both versions of SOAP."""
     for version in ("1.1", "1.2"):
 
-        def send(world: World, user: str, path: str, version: str = version) -> str:
-            return world.post(body, user, path, version)
+        def send(setup: Setup, user: str, path: str, version: str = version) -> str:
+            return setup.post(body, user, path, version)
 
         yield Row((name_of(body), at), may, send, prepare, f"SOAP {version}")
 
@@ -218,8 +218,8 @@ def at_its_address(
 def by_wsa_to(body: str, may: frozenset[str], prepare: Prepare) -> Iterator[Row]:
     """At the broker's address, with the resource in wsa:To."""
 
-    def send(world: World, user: str, path: str) -> str:
-        return world.post(body, user, header=soap.addressing("urn:any", to=BASE + path))
+    def send(setup: Setup, user: str, path: str) -> str:
+        return setup.post(body, user, header=soap.addressing("urn:any", to=BASE + path))
 
     yield Row((name_of(body), "BROKER"), may, send, prepare, "SOAP, by wsa:To")
 
@@ -227,10 +227,10 @@ def by_wsa_to(body: str, may: frozenset[str], prepare: Prepare) -> Iterator[Row]
 def by_reference(body: str, may: frozenset[str], prepare: Prepare) -> Iterator[Row]:
     """At the broker's address, with the resource in the operation's element."""
 
-    def send(world: World, user: str, path: str) -> str:
+    def send(setup: Setup, user: str, path: str) -> str:
         address = f"<wsa:Address>{BASE}{path}</wsa:Address>"
         begin, end = body.rsplit("</", 1)
-        return world.post(f"{begin}<wsnt:SubscriptionReference>{address}</wsnt:SubscriptionReference></{end}", user)
+        return setup.post(f"{begin}<wsnt:SubscriptionReference>{address}</wsnt:SubscriptionReference></{end}", user)
 
     yield Row((name_of(body), "BROKER"), may, send, prepare, "SOAP, by reference")
 
@@ -261,11 +261,11 @@ def property_requests(resource: str) -> list[str]:
 OLD_SUBSCRIBER = "http://127.0.0.1:9/old"
 
 
-def old_endpoint(world: World) -> str:
+def old_endpoint(setup: Setup) -> str:
     """A pull point that the older client's Subscribe made the endpoint of a subscription."""
-    path = world.made("<wsnt:CreatePullPoint/>", Kind.PULL_POINT, "/WSN/CreatePullPoint")
+    path = setup.made("<wsnt:CreatePullPoint/>", Kind.PULL_POINT, "/WSN/CreatePullPoint")
     old = soap.envelope(legacy.subscribe("a:b", OLD_SUBSCRIBER, BASE + path))
-    assert not world.post(old, OWNER, "/WSN/Broker")
+    assert not setup.post(old, OWNER, "/WSN/Broker")
     return path
 
 
@@ -315,13 +315,13 @@ def soap_rows() -> Iterator[Row]:
 
 def legacy_rows() -> Iterator[Row]:
     def of(text: str, may: frozenset[str], door: str, prepare: Prepare = at_broker_itself) -> Row:
-        def send(world: World, user: str, _: str) -> str:
-            return world.post(legacy.wsn_process(text), user, Kind.LEGACY.value)
+        def send(setup: Setup, user: str, _: str) -> str:
+            return setup.post(legacy.wsn_process(text), user, Kind.LEGACY.value)
 
         return Row(("WsnProcess", "any"), may, send, prepare, door)
 
-    def subscribed(world: World) -> str:
-        assert not world.post(legacy.wsn_process(legacy.subscribe("a:b", OLD_SUBSCRIBER)), OWNER, Kind.LEGACY.value)
+    def subscribed(setup: Setup) -> str:
+        assert not setup.post(legacy.wsn_process(legacy.subscribe("a:b", OLD_SUBSCRIBER)), OWNER, Kind.LEGACY.value)
         return BROKER
 
     yield of(legacy.notify("a:b", "<x/>"), PUBLISHERS, "Notify")
@@ -333,16 +333,16 @@ def legacy_rows() -> Iterator[Row]:
     yield of(f'<wsnt:CreatePullPoint xmlns:wsnt="{PREFIXES["wsnt"]}">mine</wsnt:CreatePullPoint>', OTHERS, "pull point")
 
 
-def follow(world: World, user: str, path: str) -> str:
+def follow(setup: Setup, user: str, path: str) -> str:
     """Resumes the stream of a subscription."""
     headers = {"authorization": basic(user, SECRET), "last_event_id": path.rpartition("/")[2]}
-    answer = asyncio.run(world.parts.hang_up_after_the_head("/events/{urn:t}a//.", headers))
+    answer = asyncio.run(setup.parts.hang_up_after_the_head("/events/{urn:t}a//.", headers))
     return "" if answer.status == 200 else answer.body.decode()
 
 
-def unsubscribe_in_a_frame(world: World, user: str, path: str) -> str:
-    with framed_edge(world.parts) as edge, closing(FramedClient(edge, user, SECRET)) as client:
-        answer = client.ask(FrameKind.UNSUBSCRIBE, frames.UnsubscribeBody(path.rpartition("/")[2]))
+def unsubscribe_in_a_frame(setup: Setup, user: str, path: str) -> str:
+    with framed_edge(setup.parts) as edge, closing(FramedClient(edge, user, SECRET)) as client:
+        answer = client.request(FrameKind.UNSUBSCRIBE, frames.UnsubscribeBody(path.rpartition("/")[2]))
         return "" if answer.kind == FrameKind.RECEIPT else frames.read_body(answer, frames.ErrorBody).text
 
 
@@ -361,26 +361,26 @@ ROWS = [
 def test_rights(gate: Gate, row: Row) -> None:
     allowed = set()
     for user in sorted(OTHERS):
-        world = World(gate)
-        path = row.prepare(world)
-        before = world.written
-        why = row.send(world, user, path)
+        setup = Setup(gate)
+        path = row.prepare(setup)
+        before = setup.written
+        why = row.send(setup, user, path)
         if not why:
             allowed.add(user)
             continue
         assert REFUSED.search(why), (user, why)
         if path.startswith(OWNED) and row.key[0] != "wsnt:Notify":
             own_id = path.rpartition("/")[2]
-            missing = row.send(world, user, path.replace(own_id, "none"))
+            missing = row.send(setup, user, path.replace(own_id, "none"))
             assert why.replace(own_id, "none") == missing, "equal to the refusal for an unknown resource"
-        assert world.written == before, (user, "a refusal changes nothing")
+        assert setup.written == before, (user, "a refusal changes nothing")
     assert allowed == row.may
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 def test_without_users_all_operations_are_allowed(row: Row) -> None:
-    world = World(None)
-    assert row.send(world, "nothing", row.prepare(world)) == ""
+    setup = Setup(None)
+    assert row.send(setup, "nothing", row.prepare(setup)) == ""
 
 
 def operations_without_a_row() -> set[tuple[str, str]]:
@@ -411,9 +411,9 @@ def test_rights_to_subscribe_by_zeromq(
 ) -> None:
     if not may:
         monkeypatch.setattr("arborcast.ingest.zeromq.edge._READY_S", 1.0)  # the time-out is the error
-    world = World(gate)
+    setup = Setup(gate)
     with (
-        zmq_edge(world.parts, user, SECRET, tmp_path) as send,
+        zmq_edge(setup.parts, user, SECRET, tmp_path) as send,
         zmq.Context() as context,
         context.socket(zmq.SUB) as sub,
     ):
@@ -421,12 +421,12 @@ def test_rights_to_subscribe_by_zeromq(
         sub.connect(f"ipc://{tmp_path}/edge-s")
         sub.subscribe(b"a/b")
         assert send(b"ready", b"a/b")[0] == (b"ok" if may else b"error")
-        assert bool(world.parts.control.records) is may
+        assert bool(setup.parts.control.records) is may
 
 
 def for_topic(body: str) -> Callable[[str], Send]:
     """The same request for another topic than {urn:t}a/b."""
-    return lambda topic: lambda world, user, _: world.post(body.replace("t:a/b", f"t:{topic}"), user)
+    return lambda topic: lambda setup, user, _: setup.post(body.replace("t:a/b", f"t:{topic}"), user)
 
 
 FOR_A_TOPIC = {
@@ -446,7 +446,7 @@ def test_rights_are_checked_before_the_existence_of_a_topic(gate: Gate, send: Ca
     """With a fixed topic set a client without rights could otherwise find out which topics exist."""
     answers = []
     for topic in ("a/b", "a/c"):
-        why = send(topic)(World(gate, TopicSettings(fixed=True)), "nothing", BROKER)
+        why = send(topic)(Setup(gate, TopicSettings(fixed=True)), "nothing", BROKER)
         assert "may not" in why
         answers.append(why.replace(topic, ""))
     assert answers[0] == answers[1]
@@ -457,14 +457,14 @@ EVENT_TOPIC = (
 )
 EVENT_MESSAGE = f"<wsnt:NotificationMessage>{EVENT_TOPIC}<wsnt:Message><x/></wsnt:Message></wsnt:NotificationMessage>"
 FORGED: dict[str, Send] = {
-    "Notify among others": lambda world, user, path: world.post(
+    "Notify among others": lambda setup, user, path: setup.post(
         soap.notify(soap.message("t:a/b"), EVENT_MESSAGE), user
     ),
-    "a trigger": lambda world, user, path: world.post(TRIGGER.replace(soap.topic("t:a/to"), EVENT_TOPIC), user),
-    "a registration": lambda world, user, path: world.post(
+    "a trigger": lambda setup, user, path: setup.post(TRIGGER.replace(soap.topic("t:a/to"), EVENT_TOPIC), user),
+    "a registration": lambda setup, user, path: setup.post(
         element("br:RegisterPublisher", EVENT_TOPIC.replace("wsnt:Topic", "br:Topic")), user
     ),
-    "a registration for all": lambda world, user, path: world.post(
+    "a registration for all": lambda setup, user, path: setup.post(
         element(
             "br:RegisterPublisher",
             EVENT_TOPIC.replace("wsnt:Topic", "br:Topic").replace("Concrete", "Full").replace("closed", "/."),
@@ -478,10 +478,10 @@ FORGED: dict[str, Send] = {
 @pytest.mark.parametrize("door", FORGED)
 def test_no_client_publishes_operator_events(gate: Gate, door: str, guarded: bool) -> None:
     """For any policy, and without one; for each protocol see test_doors.py."""
-    world = World(gate if guarded else None)
-    why = FORGED[door](world, "root", BROKER)
+    setup = Setup(gate if guarded else None)
+    why = FORGED[door](setup, "root", BROKER)
     assert "only the engine publishes" in why, why
-    assert world.parts.notifications.accepted == []
-    assert world.parts.parts.records == []
-    assert len(world.parts.table.triggers) == 0
-    assert len(world.parts.registrations) == 0
+    assert setup.parts.notifications.accepted == []
+    assert setup.parts.parts.records == []
+    assert len(setup.parts.table.triggers) == 0
+    assert len(setup.parts.registrations) == 0

@@ -42,7 +42,7 @@ def weight(step: ViewStep) -> int:
     return step.overlay.size + selected + reselected + len(step.changes)
 
 
-class World:
+class Setup:
     """The driver with its table, and workers that get only its steps."""
 
     def __init__(self, limit: int = 200, asked: Sequence[TopicPath] = ()) -> None:
@@ -158,8 +158,8 @@ def records(filters: list[tuple[str, ...]]) -> st.SearchStrategy[ControlRecord]:
     )
 
 
-Happenings = tuple[list[ControlRecord], list[tuple[list[ControlRecord], Callable[[World], None]]]]
-turns = st.sampled_from([World.cut, World.cut, World.cut, World.rebase, World.join, World.forget_half])
+Happenings = tuple[list[ControlRecord], list[tuple[list[ControlRecord], Callable[[Setup], None]]]]
+turns = st.sampled_from([Setup.cut, Setup.cut, Setup.cut, Setup.rebase, Setup.join, Setup.forget_half])
 kinds: st.SearchStrategy[list[tuple[str, ...]]] = st.sampled_from([FILTERS, LINKED, XPATHS, XPATHS[:1], XPATHS[2:]])
 histories: st.SearchStrategy[Happenings] = kinds.flatmap(
     lambda filters: st.tuples(
@@ -172,47 +172,47 @@ histories: st.SearchStrategy[Happenings] = kinds.flatmap(
 @given(histories, st.integers(1, 9))
 def test_stepped_views_have_the_answers_of_the_table(history: Happenings, limit: int) -> None:
     before, then = history
-    world = World(limit)
-    world.apply(*map(TopicRecord, TOPICS), *before)
-    world.rebase()
+    setup = Setup(limit)
+    setup.apply(*map(TopicRecord, TOPICS), *before)
+    setup.rebase()
     for more, turn in then:
-        world.apply(*more)
-        turn(world)
-    world.cut()
+        setup.apply(*more)
+        turn(setup)
+    setup.cut()
 
 
 @given(st.lists(control_records, max_size=20), st.lists(st.lists(control_records, max_size=9), max_size=4), paths)
 def test_stepped_views_with_filters_of_all_kinds(
     before: list[ControlRecord], history: list[list[ControlRecord]], path: TopicPath
 ) -> None:
-    world = World(asked=[path])
-    world.apply(*before)
-    world.rebase()
+    setup = Setup(asked=[path])
+    setup.apply(*before)
+    setup.rebase()
     for more in history:
-        world.apply(*more)
-        world.cut()
+        setup.apply(*more)
+        setup.cut()
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["unused", "used"])
 def test_ended_subscriptions_leave_nothing_in_a_view(known: bool) -> None:
-    world = World()
-    world.apply(*map(TopicRecord, TOPICS), subscribed("base", ("a/b/c",)))
-    world.forget_all()
-    world.rebase()
-    (worker,) = world.workers
+    setup = Setup()
+    setup.apply(*map(TopicRecord, TOPICS), subscribed("base", ("a/b/c",)))
+    setup.forget_all()
+    setup.rebase()
+    (worker,) = setup.workers
     before = kept(worker)
     for number, topics in enumerate(FILTERS):
         for name in ("s", "t"):
-            world.apply(subscribed(f"{name}{number}", topics))
-            world.send()
+            setup.apply(subscribed(f"{name}{number}", topics))
+            setup.send()
             if known:
-                world.check()
+                setup.check()
         path = TopicPath("a/b")
         for record in (ended(f"s{number}"), TopicRemoved(path), ended(f"t{number}"), TopicRecord(path)):
-            world.apply(record)
-            world.send()
-    world.forget_all()
-    world.send()
+            setup.apply(record)
+            setup.send()
+    setup.forget_all()
+    setup.send()
     assert kept(worker) == before
 
 
@@ -228,58 +228,58 @@ def kept(worker: SteppedView) -> dict[str, int]:
 
 
 def test_changes_of_unused_topics_are_not_all_kept() -> None:
-    world = World()
-    world.apply(subscribed("base"))
-    world.rebase()
-    (worker,) = world.workers
+    setup = Setup()
+    setup.apply(subscribed("base"))
+    setup.rebase()
+    (worker,) = setup.workers
     for number in range(2_000):
-        world.apply(subscribed(f"s{number}"))
-        world.send()
-        world.apply(ended(f"s{number}"))
-        world.forget_all()
-        world.send()
+        setup.apply(subscribed(f"s{number}"))
+        setup.send()
+        setup.apply(ended(f"s{number}"))
+        setup.forget_all()
+        setup.send()
     assert sum(map(len, worker._view._pending.values())) < 1_500
     assert [each.id for each in worker.match(TopicPath("a"))] == ["base"]
 
 
 def test_a_view_forgets_a_long_history_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view, "_FORGOTTEN_AT_ONCE", 10)
-    world = World()
-    (worker,) = world.workers
-    world.apply(*(subscribed(f"s{number}") for number in range(50)))
-    world.send()
-    world.forget_all()
+    setup = Setup()
+    (worker,) = setup.workers
+    setup.apply(*(subscribed(f"s{number}") for number in range(50)))
+    setup.send()
+    setup.forget_all()
     before = [len(worker._history)]
     for number in range(10):
-        world.apply(subscribed(f"t{number}"))
-        world.send()
+        setup.apply(subscribed(f"t{number}"))
+        setup.send()
         before.append(len(worker._history))
-        for control in range(world.table.history.horizon, world.offset + 1):
+        for control in range(setup.table.history.horizon, setup.offset + 1):
             notification = Notification("n", TopicPath("a"), b"<x/>", 0, control=control)
-            assert by_id(worker.of(notification)) == by_id(world.table.recipients().of(notification))
+            assert by_id(worker.of(notification)) == by_id(setup.table.recipients().of(notification))
     assert all(earlier - later <= 10 for earlier, later in pairwise(before)), before
     assert (len(worker._history), set(worker._last)) == (10, {f"t{number}" for number in range(10)})
 
 
 def test_steps_hold_changes_until_they_are_closed() -> None:
-    world = World()
-    world.send()
-    world.apply(TopicRecord(TopicPath("a")), ended("unknown"))
-    assert world.steps.steps() == [], "only the position has changed"
-    world.apply(subscribed("s"))
-    assert [(each.control, weight(each)) for each in world.steps.steps()] == [(3, 2)]
-    assert world.steps.steps() == []
-    world.steps.close()
-    world.steps.close()
-    world.apply(subscribed("t"))
-    assert all(not step.overlay.size for step in world.steps.steps())
+    setup = Setup()
+    setup.send()
+    setup.apply(TopicRecord(TopicPath("a")), ended("unknown"))
+    assert setup.steps.steps() == [], "only the position has changed"
+    setup.apply(subscribed("s"))
+    assert [(each.control, weight(each)) for each in setup.steps.steps()] == [(3, 2)]
+    assert setup.steps.steps() == []
+    setup.steps.close()
+    setup.steps.close()
+    setup.apply(subscribed("t"))
+    assert all(not step.overlay.size for step in setup.steps.steps())
 
 
 def test_a_view_changes_with_the_last_piece_of_a_step() -> None:
-    world = World(2)
-    (worker,) = world.workers
-    world.apply(*(subscribed(f"s{number}") for number in range(5)))
-    *pieces, last = world.steps.steps()
+    setup = Setup(2)
+    (worker,) = setup.workers
+    setup.apply(*(subscribed(f"s{number}") for number in range(5)))
+    *pieces, last = setup.steps.steps()
     assert len(pieces) == 4
     for piece in pieces:
         worker.apply(piece)
@@ -289,11 +289,11 @@ def test_a_view_changes_with_the_last_piece_of_a_step() -> None:
 
 
 def test_steps_need_their_own_base_and_a_history() -> None:
-    world = World()
-    (worker,) = world.workers
-    world.rebase()
+    setup = Setup()
+    (worker,) = setup.workers
+    setup.rebase()
     with pytest.raises(ValueError, match="this view began with"):
-        worker.apply(world.steps.opening()[0])
+        worker.apply(setup.steps.opening()[0])
     table = RoutingTable()
     with pytest.raises(ValueError, match="without a history"):
         table.steps(table.checkpoint())

@@ -54,9 +54,9 @@ class ScriptedDirectory:
 
     def by_hand(self, *changes: Change) -> None:
         self.apply(changes)
-        self.tell()
+        self.notify()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         assert self.watcher is not None
         self.watcher.changed(self.load())
 
@@ -94,7 +94,7 @@ class Rig:
 
     def start(self) -> None:
         self.sync.start()
-        self.directory.tell()
+        self.directory.notify()
 
     def paths(self) -> set[str]:
         return set(self.log.topics())
@@ -169,7 +169,7 @@ def test_changes_are_counted_during_an_outage_of_the_directory(rig: Rig) -> None
     rig.log.append([topic("b"), topic("c")])
     assert (rig.sync.status.connected, rig.sync.status.detail) == (False, "the cable is out")
     assert (rig.sync.behind, rig.directory.writes) == (2, [])
-    rig.directory.tell()
+    rig.directory.notify()
     wait_until(lambda: rig.directory.paths() == {"a", "b", "c"} and not rig.sync.behind)
     assert rig.sync.status.connected
     rig.sync.pause()
@@ -233,7 +233,7 @@ def test_an_empty_directory_is_filled_and_an_emptied_one_applied(rig: Rig) -> No
     wait_until(lambda: rig.directory.paths() == {"b"})
     rig.directory.entries = EntrySet()
     rig.directory.version += 1
-    rig.directory.tell()
+    rig.directory.notify()
     wait_until(lambda: rig.directory.paths() == {"b"})
     assert rig.paths() == {"b"}
 

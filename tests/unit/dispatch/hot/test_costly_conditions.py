@@ -33,7 +33,7 @@ from arborcast.topic_model.subscriptions import Subscription, XPathFilter
 from tests.support.fake_journal import FakeJournal
 from tests.support.make import known_to_redelivery, notification, subscription
 from tests.support.outbound import THIS_MACHINE
-from tests.support.realtime_world import SETTINGS
+from tests.support.realtime_setup import SETTINGS
 
 LARGE = b"<x a='1'>" + b"<y/>" * 20_000 + b"</x>"
 

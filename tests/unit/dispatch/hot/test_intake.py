@@ -29,7 +29,7 @@ from tests.support.make import subscription
 ONE = subscription("one")
 
 
-class World:
+class Setup:
     """An intake with a recording journal."""
 
     def __init__(self, held: Container[str] = frozenset(), before: RecoveredDeliveries = NOTHING) -> None:
@@ -48,65 +48,65 @@ class World:
 
 
 def test_a_notification_after_its_validity_expires_for_all() -> None:
-    world = World()
+    setup = Setup()
     targets = ONE, subscription("pulled", pull_point="p"), subscription("paused", paused=True)
-    assert world.intake.take(received(accepted_ms=1, valid_until_ms=1), Found(targets, [])) == 3
+    assert setup.intake.take(received(accepted_ms=1, valid_until_ms=1), Found(targets, [])) == 3
 
-    rows = {(row.subscription, row.state) for row in world.journal.rows}
+    rows = {(row.subscription, row.state) for row in setup.journal.rows}
     assert rows == {(each.id, "expired") for each in targets}
-    assert (world.journal.buried, world.journal.parked, world.lanes.size) == ([], {}, 0)
+    assert (setup.journal.buried, setup.journal.parked, setup.lanes.size) == ([], {}, 0)
 
 
 def test_notifications_of_an_open_erasure_are_not_pushed() -> None:
-    world, erasures = World(), Erasures()
+    setup, erasures = Setup(), Erasures()
     erasures.apply(Erasure(ErasureScope("e1", 5, topic="a"), "ann", 5))
-    world.intake.exclusions = Exclusions(erased=erasures.for_workers)
-    world.take(1)
-    world.intake.take(received("later", 2, accepted_ms=5), Found([ONE], []))
+    setup.intake.exclusions = Exclusions(erased=erasures.for_workers)
+    setup.take(1)
+    setup.intake.take(received("later", 2, accepted_ms=5), Found([ONE], []))
 
-    (row,) = world.journal.rows
+    (row,) = setup.journal.rows
     assert (row.notification, row.state, row.error) == ("n1", "cancelled", "erased")
     assert "e1" in row.detail
-    assert world.lanes.size == 1, "accepted after the request"
-    assert [each.subscriptions for each in world.intake.matched[0]] == [1, 1], "the audit counts it"
+    assert setup.lanes.size == 1, "accepted after the request"
+    assert [each.subscriptions for each in setup.intake.matched[0]] == [1, 1], "the audit counts it"
 
 
 def test_a_held_lane_is_parked_when_no_push_is_in_flight() -> None:
-    world = World()
-    world.take(1)
-    world.take(2)
-    assert world.lanes.take() is not None, "one push with both is in flight"
-    world.take(3)
-    world.take(4)
-    world.intake.held = frozenset({"one"})
-    world.take(5)
-    assert world.parked == [], "the redelivery could overtake the push"
+    setup = Setup()
+    setup.take(1)
+    setup.take(2)
+    assert setup.lanes.take() is not None, "one push with both is in flight"
+    setup.take(3)
+    setup.take(4)
+    setup.intake.held = frozenset({"one"})
+    setup.take(5)
+    assert setup.parked == [], "the redelivery could overtake the push"
 
-    PumpRun(world.lanes, world.intake.outcomes).end(ONE, TopicPath("a"), None)
-    assert world.parked == ["n3", "n4", "n5"]
-    assert {row.detail for row in world.journal.rows} == {HELD}
-    assert world.lanes.size == 0
+    PumpRun(setup.lanes, setup.intake.outcomes).end(ONE, TopicPath("a"), None)
+    assert setup.parked == ["n3", "n4", "n5"]
+    assert {row.detail for row in setup.journal.rows} == {HELD}
+    assert setup.lanes.size == 0
 
 
 def test_urgent_notifications_do_not_wait_in_the_buffer() -> None:
-    world = World(held=frozenset({"one"}))
-    world.intake.buffer = HoldBuffer(room=2)
-    world.take(1)
-    world.take(2, priority=5)
-    world.take(3)
-    assert world.parked == ["n2"]
-    world.take(4)
-    assert world.parked == ["n2", "n1", "n3", "n4"], "the buffer has room for two"
+    setup = Setup(held=frozenset({"one"}))
+    setup.intake.buffer = HoldBuffer(room=2)
+    setup.take(1)
+    setup.take(2, priority=5)
+    setup.take(3)
+    assert setup.parked == ["n2"]
+    setup.take(4)
+    assert setup.parked == ["n2", "n1", "n3", "n4"], "the buffer has room for two"
 
 
 def test_after_a_crash_rows_are_skipped_or_completed() -> None:
-    world = World(before=RecoveredDeliveries(frozenset({("one", "n1")}), frozenset({("one", "n2")})))
+    setup = Setup(before=RecoveredDeliveries(frozenset({("one", "n1")}), frozenset({("one", "n2")})))
     for offset in (1, 2, 3):
-        world.take(offset)
+        setup.take(offset)
 
-    assert world.parked == ["n2"]
-    assert not world.journal.parked, "already parked"
-    assert [each.offset for each in (world.lanes.take() or (ONE, []))[1]] == [3]
+    assert setup.parked == ["n2"]
+    assert not setup.journal.parked, "already parked"
+    assert [each.offset for each in (setup.lanes.take() or (ONE, []))[1]] == [3]
 
 
 def test_places_of_notifications_that_are_read_again() -> None:
@@ -140,12 +140,12 @@ def test_recovered_deliveries_count_until_all_are_passed() -> None:
 
 
 def test_a_request_to_a_queue_is_parked_at_any_age() -> None:
-    world, request = World(), received(accepted_ms=1, valid_until_ms=1, queue=True)
-    assert world.intake.take(request, Found([queue_of(TopicPath("a"))], [])) == 1
-    (row,) = world.journal.rows
+    setup, request = Setup(), received(accepted_ms=1, valid_until_ms=1, queue=True)
+    assert setup.intake.take(request, Found([queue_of(TopicPath("a"))], [])) == 1
+    (row,) = setup.journal.rows
     assert (row.subscription, row.endpoint, row.state, row.error) == ("queue:a", "", "parked", "waiting")
-    assert world.journal.parked["queue:a", "n"].number == 0
-    assert world.lanes.empty
+    assert setup.journal.parked["queue:a", "n"].number == 0
+    assert setup.lanes.empty
 
 
 OTHER = subscription("other")

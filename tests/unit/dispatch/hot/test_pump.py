@@ -173,53 +173,53 @@ class _Silent(FakeTransport):
     ],
 )
 def test_a_late_answer_is_a_result_for_the_redelivery(answer: PushResult, state: str, error: str, status: int) -> None:
-    world = Slow(("n1", to("slow")), ("n2", to("slow")))
-    world.after(2.0)
-    assert world.journal.parked == {}
-    world.after(0.1)
+    setup = Slow(("n1", to("slow")), ("n2", to("slow")))
+    setup.after(2.0)
+    assert setup.journal.parked == {}
+    setup.after(0.1)
 
     # A push that is lost with its worker is repeated once its answer is no longer possible.
     due_ms = NOW_MS + 15_000 + 1_000
-    waits = Tries(1, 0, due_ms, NOW_MS, UNANSWERED_PUSH + world.journal.rows[0].push)
-    assert world.journal.parked == {("slow", "n1"): waits, ("slow", "n2"): Tries()}
-    assert world.journal.states("slow") == [("n1", "parked", "waiting"), ("n2", "parked", "waiting")]
-    assert world.outcomes.report.signs == [("http://slow/", Sign("slow", late=True))]
-    assert world.lanes.empty
-    assert (len(world.transport.sent), world.pump.in_flight, world.pump.unanswered) == (1, 0, 1)
+    waits = Tries(1, 0, due_ms, NOW_MS, UNANSWERED_PUSH + setup.journal.rows[0].push)
+    assert setup.journal.parked == {("slow", "n1"): waits, ("slow", "n2"): Tries()}
+    assert setup.journal.states("slow") == [("n1", "parked", "waiting"), ("n2", "parked", "waiting")]
+    assert setup.outcomes.report.signs == [("http://slow/", Sign("slow", late=True))]
+    assert setup.lanes.empty
+    assert (len(setup.transport.sent), setup.pump.in_flight, setup.pump.unanswered) == (1, 0, 1)
 
-    world.answer(answer)
+    setup.answer(answer)
 
-    (result,) = world.journal.answers
+    (result,) = setup.journal.answers
     assert (result.state, result.error, result.status) == (state, error, status)
     assert (result.promise.subscription, result.promise.push) == ("slow", waits.awaits)
-    assert world.pump.unanswered == 0
-    assert len(world.journal.rows) == 2, "the redelivery writes the row"
+    assert setup.pump.unanswered == 0
+    assert len(setup.journal.rows) == 2, "the redelivery writes the row"
 
 
 def test_a_late_promise_of_a_result_is_parked() -> None:
-    world, message = Slow(("n1", to("slow"))), received("n1")
-    world.after(2.1)
-    request = dataclasses.replace(world.transport.pending[0].request, result_by_ms=NOW_MS + 60_000)
+    setup, message = Slow(("n1", to("slow"))), received("n1")
+    setup.after(2.1)
+    request = dataclasses.replace(setup.transport.pending[0].request, result_by_ms=NOW_MS + 60_000)
     push = Push("p", [message.notification], request, PushResult(202, later=True), NOW_MS)
-    world.outcomes.answered(to("slow"), [message], push, classify(push.result, request.result_by_ms))
-    assert world.journal.parked["slow", "n1"] == Tries(1, 0, NOW_MS + 61_000, NOW_MS, "p")
-    assert world.journal.answers == []
+    setup.outcomes.answered(to("slow"), [message], push, classify(push.result, request.result_by_ms))
+    assert setup.journal.parked["slow", "n1"] == Tries(1, 0, NOW_MS + 61_000, NOW_MS, "p")
+    assert setup.journal.answers == []
 
 
 def test_an_unread_answer_is_not_late_after_a_thread_pause() -> None:
-    world = Slow(("n1", to("s")))
-    world.transport.readable = lambda: world.answer(PushResult(202, duration_s=0.1))
-    world.clock.after(60.0)
-    world.pump.turn(world.run)
-    assert world.journal.states("s") == [("n1", "delivered", "")]
+    setup = Slow(("n1", to("s")))
+    setup.transport.readable = lambda: setup.answer(PushResult(202, duration_s=0.1))
+    setup.clock.after(60.0)
+    setup.pump.turn(setup.run)
+    assert setup.journal.states("s") == [("n1", "delivered", "")]
 
 
 def test_unanswered_pushes_free_their_slots_up_to_a_bound() -> None:
-    world = Slow(*((f"n{number}", to(f"s{number}")) for number in range(20)), max_in_flight=2)
-    begun = [len(world.transport.sent)]
+    setup = Slow(*((f"n{number}", to(f"s{number}")) for number in range(20)), max_in_flight=2)
+    begun = [len(setup.transport.sent)]
     for _ in range(5):
-        world.after(2.1)
-        begun.append(len(world.transport.sent))
+        setup.after(2.1)
+        begun.append(len(setup.transport.sent))
     assert begun == [2, 4, 6, 8, 8, 8], "at most four times max_in_flight"
 
 

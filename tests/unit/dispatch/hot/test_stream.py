@@ -32,7 +32,7 @@ from tests.support.fake_journal import FakeJournal
 from tests.support.fake_producer import FakeProducer, connecting
 from tests.support.hot import received
 from tests.support.make import notification, subscription
-from tests.support.realtime_world import SETTINGS
+from tests.support.realtime_setup import SETTINGS
 
 
 class View:

@@ -38,7 +38,7 @@ REFUSED = PushResult(0, "connect", "refused")
 S = frozenset({"http://s/"})
 
 
-class World:
+class Setup:
     """An intake, lanes and the pump; time changes only by `each_s` with each push."""
 
     def __init__(
@@ -72,13 +72,13 @@ class World:
 
 
 def test_after_a_crash_messages_before_the_newest_are_dropped() -> None:
-    world = World()
-    world.intake.recovered = RecoveredDeliveries(newest={("s", TopicPath("a")): (0, 5)})
+    setup = Setup()
+    setup.intake.recovered = RecoveredDeliveries(newest={("s", TopicPath("a")): (0, 5)})
     for offset, topic, reliable in ((4, "a", False), (4, "a", True), (4, "b", False), (6, "a", False)):
-        world.take(f"{topic}{offset}{'!' * reliable}", topic, offset, reliable=reliable)
-    world.push()
-    assert sorted(world.states()) == [("a4", "dropped"), ("a4!", "delivered"), ("a6", "delivered"), ("b4", "delivered")]
-    assert world.journal.rows[0].detail == NEWER
+        setup.take(f"{topic}{offset}{'!' * reliable}", topic, offset, reliable=reliable)
+    setup.push()
+    assert sorted(setup.states()) == [("a4", "dropped"), ("a4!", "delivered"), ("a6", "delivered"), ("b4", "delivered")]
+    assert setup.journal.rows[0].detail == NEWER
 
 
 @pytest.mark.parametrize(
@@ -92,28 +92,28 @@ def test_after_a_crash_messages_before_the_newest_are_dropped() -> None:
     ],
 )
 def test_a_failed_push_is_dropped_with_a_row(result: PushResult, detail: str) -> None:
-    world = World(lambda _: result)
-    world.take("n")
-    world.push()
-    (row,) = world.journal.rows
+    setup = Setup(lambda _: result)
+    setup.take("n")
+    setup.push()
+    (row,) = setup.journal.rows
     assert (row.state, row.error, row.detail, row.status) == ("dropped", "timely", detail, result.status)
     assert (row.number, bool(row.push), row.next_ms) == (1, True, 0)
-    assert (world.journal.parked, world.journal.buried) == ({}, [])
+    assert (setup.journal.parked, setup.journal.buried) == ({}, [])
 
 
 def test_after_a_failed_push_only_reliable_messages_are_parked() -> None:
-    world = World(lambda _: REFUSED)
+    setup = Setup(lambda _: REFUSED)
     for name in ("n1", "n2", "n3"):
-        world.take(name, reliable=name == "n2")
-    world.push()
-    assert world.states() == [("n1", "dropped"), ("n2", "parked"), ("n3", "dropped")]
-    assert [(key, tries.number) for key, tries in world.journal.parked.items()] == [(("s", "n2"), 0)]
-    assert len(world.transport.sent) == 1
-    for renew, pushes in ((world.outcomes.forget, 1), (lambda: world.outcomes.resume({"http://s/"}), 2)):
+        setup.take(name, reliable=name == "n2")
+    setup.push()
+    assert setup.states() == [("n1", "dropped"), ("n2", "parked"), ("n3", "dropped")]
+    assert [(key, tries.number) for key, tries in setup.journal.parked.items()] == [(("s", "n2"), 0)]
+    assert len(setup.transport.sent) == 1
+    for renew, pushes in ((setup.outcomes.forget, 1), (lambda: setup.outcomes.resume({"http://s/"}), 2)):
         renew()
-        world.take("later")
-        world.push()
-        assert len(world.transport.sent) == pushes, "one push on trial"
+        setup.take("later")
+        setup.push()
+        assert len(setup.transport.sent) == pushes, "one push on trial"
 
 
 @pytest.mark.parametrize(
@@ -125,44 +125,44 @@ def test_after_a_failed_push_only_reliable_messages_are_parked() -> None:
     ],
 )
 def test_messages_of_excluded_lanes_are_dropped(exclusions: Exclusions, why: str) -> None:
-    world = World(exclusions=exclusions)
-    world.take("n1")
-    world.take("n2", reliable=True)
-    world.push()
-    assert world.states() == [("n1", "dropped"), ("n2", "parked")]
-    assert [row.detail for row in world.journal.rows] == [why, why]
-    assert not world.transport.sent
+    setup = Setup(exclusions=exclusions)
+    setup.take("n1")
+    setup.take("n2", reliable=True)
+    setup.push()
+    assert setup.states() == [("n1", "dropped"), ("n2", "parked")]
+    assert [row.detail for row in setup.journal.rows] == [why, why]
+    assert not setup.transport.sent
 
 
 def test_an_endpoint_on_trial_gets_timely_messages_only() -> None:
     sick = S | {"http://o/"}
-    world = World(exclusions=Exclusions(degraded=sick, watched=sick, on_trial=sick))
-    world.take("n1")
-    world.take("n2", to=subscription("o", form="raw"))
-    world.push()
-    assert world.states() == [("n2", "parked"), ("n1", "delivered")]
-    assert world.outcomes.report.signs == [("http://s/", Sign("quick"))]
+    setup = Setup(exclusions=Exclusions(degraded=sick, watched=sick, on_trial=sick))
+    setup.take("n1")
+    setup.take("n2", to=subscription("o", form="raw"))
+    setup.push()
+    assert setup.states() == [("n2", "parked"), ("n1", "delivered")]
+    assert setup.outcomes.report.signs == [("http://s/", Sign("quick"))]
 
 
 def test_late_lanes_push_the_newest_of_each_topic() -> None:
-    world = World()
+    setup = Setup()
     for number, topic in enumerate("aabab", 1):
-        world.take(f"n{number}", topic, accepted_ms=LONG_AGO_MS if number == 1 else NOW_MS)
-    world.take("n6", "c", reliable=True)
-    world.take("n7", "c")
-    world.push()
-    assert world.states() == [(f"n{number}", "dropped" if number < 4 else "delivered") for number in range(1, 8)]
-    assert {row.detail for row in world.journal.rows if row.state == "dropped"} == {NEWER}
+        setup.take(f"n{number}", topic, accepted_ms=LONG_AGO_MS if number == 1 else NOW_MS)
+    setup.take("n6", "c", reliable=True)
+    setup.take("n7", "c")
+    setup.push()
+    assert setup.states() == [(f"n{number}", "dropped" if number < 4 else "delivered") for number in range(1, 8)]
+    assert {row.detail for row in setup.journal.rows if row.state == "dropped"} == {NEWER}
 
 
 @pytest.mark.parametrize(("topics", "pushed"), [(1, ["n0", "n1", "n2", "n99"]), (100, ["n0", "n1", "n2", "n3"])])
 def test_a_slow_receiver_gets_the_newest(topics: int, pushed: list[str]) -> None:
-    world = World(lambda _: PushResult(202, duration_s=0.7), each_s=0.7)
+    setup = Setup(lambda _: PushResult(202, duration_s=0.7), each_s=0.7)
     for number in range(100):
-        world.take(f"n{number}", f"t{number % topics}")
-    world.push()
-    assert [name for name, state in world.states() if state == "delivered"] == pushed
-    assert {state for _, state in world.states()} == {"delivered", "dropped"}
+        setup.take(f"n{number}", f"t{number % topics}")
+    setup.push()
+    assert [name for name, state in setup.states() if state == "delivered"] == pushed
+    assert {state for _, state in setup.states()} == {"delivered", "dropped"}
 
 
 def test_a_late_lane_is_examined_once_until_a_message_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,14 +181,14 @@ def test_a_late_lane_is_examined_once_until_a_message_is_added(monkeypatch: pyte
 def test_old_messages_for_many_recipients_are_dropped() -> None:
     many = [msgspec.structs.replace(TIMELY, id=f"s{number}") for number in range(70)]
     for accepted_ms, dropped in ((LONG_AGO_MS, 70), (NOW_MS, 0)):
-        world = World()
-        world.intake.take(received("n1", accepted_ms=accepted_ms), Found(many, []))
-        world.intake.take(received("n2", 1, accepted_ms=NOW_MS), Found(many[:1], []))
-        world.intake.take(received("n3", 2, accepted_ms=NOW_MS), Found(many, []))
-        assert world.intake.lanes.fan_outs.size == 141, "later messages of the topic wait behind it"
-        world.intake.fill(70)
-        assert world.states() == [("n1", "dropped")] * dropped
-        assert world.intake.lanes.size == 70 - dropped
+        setup = Setup()
+        setup.intake.take(received("n1", accepted_ms=accepted_ms), Found(many, []))
+        setup.intake.take(received("n2", 1, accepted_ms=NOW_MS), Found(many[:1], []))
+        setup.intake.take(received("n3", 2, accepted_ms=NOW_MS), Found(many, []))
+        assert setup.intake.lanes.fan_outs.size == 141, "later messages of the topic wait behind it"
+        setup.intake.fill(70)
+        assert setup.states() == [("n1", "dropped")] * dropped
+        assert setup.intake.lanes.size == 70 - dropped
 
 
 @pytest.mark.parametrize(
@@ -211,11 +211,11 @@ def test_pushes_to_a_failing_receiver_in_twenty_minutes(
     def batch(answer: PushResult) -> tuple[int, str]:
         health = driver.health
         exclusions = Exclusions(degraded=health.degraded(), watched=health.watched(), on_trial=health.on_trial(now_ms))
-        world = World(lambda _: answer, exclusions)
-        world.take("n")
-        world.push()
-        driver.batch_done([world.outcomes.take_report()])
-        return len(world.transport.sent), world.journal.rows[0].state
+        setup = Setup(lambda _: answer, exclusions)
+        setup.take("n")
+        setup.push()
+        driver.batch_done([setup.outcomes.take_report()])
+        return len(setup.transport.sent), setup.journal.rows[0].state
 
     made = 0
     for _ in range(1_200):

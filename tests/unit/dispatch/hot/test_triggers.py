@@ -101,7 +101,7 @@ def test_fields_of_a_published_notification() -> None:
 
 def test_one_notification_triggers_at_most_a_thousand() -> None:
     """24 on one topic, 54 on the next: 1,296 without a budget."""
-    many, more = (World(*(trigger(f"{of}{number}") for number in range(count))) for of, count in (("a", 24), ("b", 54)))
+    many, more = (Setup(*(trigger(f"{of}{number}") for number in range(count))) for of, count in (("a", 24), ("b", 54)))
     many.run(cause(accepted_ms=1))
     many.kafka.take()
     first = many.published()
@@ -113,7 +113,7 @@ def test_one_notification_triggers_at_most_a_thousand() -> None:
     refused = [row for row in more.rows() if row[2] == "cancelled"]
     assert len(refused) == 24 * 54 - len(second)
     assert {row[3] for row in refused} == {"hops"}
-    last = World(trigger("c"))
+    last = Setup(trigger("c"))
     last.run(second[0])
     assert last.rows()[0][2:] == ("cancelled", "hops")
 
@@ -143,10 +143,10 @@ def test_refused_publications_of_triggers(
 def test_the_rate_of_an_owner_bounds_its_triggers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "_rates", OwnerRates())
     owned = [msgspec.structs.replace(trigger(name), owner=name[0]) for name in ("a1", "a2", "b1")]
-    world = World(*owned, rules=TopicRules(per_minute=3))
-    world.run(cause(id="n1", accepted_ms=1), cause(id="n2", accepted_ms=2))
-    world.kafka.take()
-    refused = [row[:2] for row in world.rows() if row[2:] == ("cancelled", "skipped")]
+    setup = Setup(*owned, rules=TopicRules(per_minute=3))
+    setup.run(cause(id="n1", accepted_ms=1), cause(id="n2", accepted_ms=2))
+    setup.kafka.take()
+    refused = [row[:2] for row in setup.rows() if row[2:] == ("cancelled", "skipped")]
     assert refused == [("n2", "a2")], "four of owner a exceed the rate, two of owner b do not"
     rates = OwnerRates()
     assert [rates.may_publish("a", 2, now) for now in (0, 0, 0, 29, 31, 32, 600, 600, 600)] == [
@@ -166,7 +166,7 @@ class Rows(list[Attempt]):
         return False
 
 
-class World:
+class Setup:
     """An intake with triggers, which can be repeated, and a fake Kafka."""
 
     def __init__(
@@ -208,22 +208,22 @@ class World:
 
 
 def test_a_publication_has_its_row_after_all_its_records() -> None:
-    world = World(trigger("t1"), trigger("t2", target=TriggerTarget(retain=True)))
+    setup = Setup(trigger("t1"), trigger("t2", target=TriggerTarget(retain=True)))
     by = cause(accepted_ms=1)
-    world.run(by)
-    assert world.rows() == []
-    world.kafka.take(2)
-    assert [each[1:] for each in world.rows()] == [("t1", "delivered", "")], (
+    setup.run(by)
+    assert setup.rows() == []
+    setup.kafka.take(2)
+    assert [each[1:] for each in setup.rows()] == [("t1", "delivered", "")], (
         "one of two records of the second is missing"
     )
-    world.kafka.take()
-    world.journal.write_due()
-    first, second = world.written
+    setup.kafka.take()
+    setup.journal.write_due()
+    first, second = setup.written
     assert (first.endpoint, second.endpoint) == ("trigger:t1", "trigger:t2")
-    logs = [each.topic.rpartition(".")[2] for each in world.kafka.taken]
+    logs = [each.topic.rpartition(".")[2] for each in setup.kafka.taken]
     assert logs == ["notifications", "notifications", "retained"]
-    assert world.published()[1] == world.published()[2]
-    assert second.detail == f"published as {world.published()[2].id}"
+    assert setup.published()[1] == setup.published()[2]
+    assert second.detail == f"published as {setup.published()[2].id}"
     assert (second.notification, second.number, bool(second.push), second.batch) == (by.id, 1, True, 3)
 
 
@@ -231,12 +231,12 @@ def test_a_publication_has_its_row_after_all_its_records() -> None:
 def test_a_repeated_batch_publishes_the_same_ids_in_order(topics: list[str], cuts: list[int]) -> None:
     taken = [cause(accepted_ms=number, topic=TopicPath(each)) for number, each in enumerate(topics)]
     triggers = trigger("t1"), trigger("t2", to="{urn:t}elsewhere", payload="")
-    whole = World(*triggers)
+    whole = Setup(*triggers)
     whole.run(*taken)
     whole.kafka.take()
     expected = [each.id for each in whole.published()]
     assert len(set(expected)) == 2 * len(taken)
-    cut_off = World(*triggers)
+    cut_off = Setup(*triggers)
     for number, count in enumerate(cuts):
         cut_off.run(*taken, at_ms=NOW_MS + 1_000 * number)
         before = len(cut_off.kafka.taken)
@@ -253,23 +253,23 @@ def test_a_repeated_batch_publishes_the_same_ids_in_order(topics: list[str], cut
 def test_a_refused_publication_has_a_row(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "_logged", Recent(1_000))
     last = cause(accepted_ms=1, hops=MAX_HOPS, cause="n")
-    world = World(trigger("t1"))
-    world.run(last, msgspec.structs.replace(last, id="again"))
-    assert world.rows() == [(last.id, "t1", "cancelled", "hops"), ("again", "t1", "cancelled", "hops")]
+    setup = Setup(trigger("t1"))
+    setup.run(last, msgspec.structs.replace(last, id="again"))
+    assert setup.rows() == [(last.id, "t1", "cancelled", "hops"), ("again", "t1", "cancelled", "hops")]
     assert caplog.text.count("the trigger t1 publishes nothing") == 1
-    over = World(trigger("t1"))
+    over = Setup(trigger("t1"))
     over.run(cause(id="over", accepted_ms=1, valid_until_ms=2), cause(id="old", accepted_ms=1))
     over.kafka.take()
     assert over.rows() == [("over", "t1", "expired", "lifespan"), ("old", "t1", "delivered", "")]
-    large = World(trigger("t1", payload=""), settings=KafkaSettings(max_record_bytes=64 * 1024))
+    large = Setup(trigger("t1", payload=""), settings=KafkaSettings(max_record_bytes=64 * 1024))
     large.run(cause(id="large", accepted_ms=1, payload=b"<x>" + b"." * 60_000 + b"</x>"))
     assert large.rows() == [("large", "t1", "cancelled", "skipped")], "a record above max_record_bytes is not sent"
-    assert (world.kafka.taken, large.kafka.taken) == ([], [])
+    assert (setup.kafka.taken, large.kafka.taken) == ([], [])
 
 
 def test_an_interval_of_a_trigger() -> None:
-    world = World(msgspec.structs.replace(trigger("t1"), policy=DeliveryPolicy(interval_ms=100)))
-    counts = world.run(*[cause(id=f"n{number}", accepted_ms=1_000 + 50 * number) for number in range(4)])
-    world.kafka.take()
-    assert [row[0] for row in world.rows()] == ["n0", "n2"]
+    setup = Setup(msgspec.structs.replace(trigger("t1"), policy=DeliveryPolicy(interval_ms=100)))
+    counts = setup.run(*[cause(id=f"n{number}", accepted_ms=1_000 + 50 * number) for number in range(4)])
+    setup.kafka.take()
+    assert [row[0] for row in setup.rows()] == ["n0", "n2"]
     assert counts == [1, 0, 1, 0]

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from arborcast.dispatch.job.heartbeat import FILE, LIMIT, PATIENCE_WITH_TASKS, WorkerBeats, new_file, started_at
-from tests.support.process import gone
+from tests.support.process import has_ended
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -141,14 +141,14 @@ def test_only_stopped_workers_are_killed(daemon: Daemon) -> None:
     daemon.look(LIMIT_S - 0.1, (stopped, busy))
     assert daemon.killed == 0
     daemon.look(LIMIT_S + 1.0, (stopped, busy))
-    wait_until(lambda: gone(stopped) and gone(busy))
+    wait_until(lambda: has_ended(stopped) and has_ended(busy))
     assert daemon.killed == 2
     daemon.look(1_000.0)
     daemon.look(2_000.0)
     assert daemon.killed == 2
-    assert not gone(idle)
-    assert not gone(works)
-    assert not gone(daemon.process.pid)
+    assert not has_ended(idle)
+    assert not has_ended(works)
+    assert not has_ended(daemon.process.pid)
 
 
 def test_on_a_cluster_the_daemon_checks_its_workers(tmp_path: Path) -> None:
@@ -158,9 +158,9 @@ def test_on_a_cluster_the_daemon_checks_its_workers(tmp_path: Path) -> None:
         idle, works, stopped = (daemon.fork(what) for what in ("idle", "works", "idle"))
         wait_until(lambda: psutil.Process(stopped).num_threads() == 2)  # its heartbeat has started
         stop(stopped)
-        wait_until(lambda: gone(stopped))
-        assert not gone(idle)
-        assert not gone(works)
+        wait_until(lambda: has_ended(stopped))
+        assert not has_ended(idle)
+        assert not has_ended(works)
         assert daemon.process.poll() is None
     finally:
         daemon.end()
@@ -173,11 +173,11 @@ def test_a_stuck_task_is_killed_after_the_longer_limit(daemon: Daemon) -> None:
     for at in (0.0, LIMIT_S * PATIENCE_WITH_TASKS - 0.1, LIMIT_S * PATIENCE_WITH_TASKS):
         assert daemon.killed == 0
         daemon.look(at, stuck=stuck)
-    wait_until(lambda: gone(stuck))
+    wait_until(lambda: has_ended(stuck))
     daemon.look(10_000.0)
     assert daemon.killed == 1
-    assert not gone(works)
-    assert not gone(ended)
+    assert not has_ended(works)
+    assert not has_ended(ended)
 
 
 def test_a_stopped_daemon_is_killed(daemon: Daemon) -> None:
@@ -189,14 +189,14 @@ def test_a_stopped_daemon_is_killed(daemon: Daemon) -> None:
     daemon.look(1.0 + LIMIT_S, (daemon.process.pid,))
     assert daemon.process.wait(120) == -signal.SIGKILL
     daemon.look(100.0)
-    assert not gone(idle), "Spark is still connected to the workers"
+    assert not has_ended(idle), "Spark is still connected to the workers"
 
 
 def test_the_slot_of_an_ended_worker_is_reused(daemon: Daemon) -> None:
     first = daemon.fork("idle")
     wait_for_beats(daemon, first)
     os.kill(first, signal.SIGKILL)
-    wait_until(lambda: gone(first) and not psutil.pid_exists(first))
+    wait_until(lambda: has_ended(first) and not psutil.pid_exists(first))
     second = daemon.fork("idle")
     wait_for_beats(daemon, second, daemon.process.pid)
     assert first not in daemon.fields()
@@ -220,7 +220,7 @@ def test_another_process_with_the_same_id_is_not_killed(daemon: Daemon) -> None:
     daemon.beats.check(0.0)
     daemon.look(LIMIT_S, (idle,))
     assert daemon.killed == 0
-    assert not gone(idle)
+    assert not has_ended(idle)
 
 
 def test_a_worker_without_work_exits_without_an_error() -> None:

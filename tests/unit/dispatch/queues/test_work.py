@@ -21,7 +21,7 @@ from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_transport import FakeTransport
 from tests.support.make import notification, subscription
-from tests.support.redelivery_world import BROKEN, DAY_MS, HOUR_MS, LATER, OK, REFUSED, FakeEndpoint, World, retry
+from tests.support.redelivery_setup import BROKEN, DAY_MS, HOUR_MS, LATER, OK, REFUSED, FakeEndpoint, Setup, retry
 from tests.support.sealed import VAULT
 
 LANE = "queue:q"
@@ -36,187 +36,187 @@ FAULT = PushResult(
 PATIENT = retry(breaker_failures=1_000)
 
 
-def served_by(*names: str, **settings: Any) -> World:
-    world = World(**settings)
+def served_by(*names: str, **settings: Any) -> Setup:
+    setup = Setup(**settings)
     for name in names:
-        world.serve(name)
-    return world
+        setup.serve(name)
+    return setup
 
 
-def sent(world: World) -> list[tuple[str, str, int]]:
+def sent(setup: Setup) -> list[tuple[str, str, int]]:
     """Server, first request and retransmission number of each push."""
-    return [(each.subscription, each.notifications[0], each.sequence) for each in world.arrivals]
+    return [(each.subscription, each.notifications[0], each.sequence) for each in setup.arrivals]
 
 
-def states(world: World) -> Counter[str]:
-    return Counter(world.states().values())
+def states(setup: Setup) -> Counter[str]:
+    return Counter(setup.states().values())
 
 
 def test_the_server_with_the_longest_idle_time_is_next() -> None:
-    world = served_by("s1", "s2", "s3")
-    world.ask_some(7)
-    world.run(1_000)
-    assert sent(world) == [(f"s{number % 3 + 1}", f"r{number}", 0) for number in range(7)]
-    assert world.states() == {(LANE, f"r{number}"): "delivered" for number in range(7)}
-    assert (world.log, world.store.count) == ({}, 0)
+    setup = served_by("s1", "s2", "s3")
+    setup.park_requests(7)
+    setup.run(1_000)
+    assert sent(setup) == [(f"s{number % 3 + 1}", f"r{number}", 0) for number in range(7)]
+    assert setup.states() == {(LANE, f"r{number}"): "delivered" for number in range(7)}
+    assert (setup.log, setup.store.count) == ({}, 0)
 
 
 def test_five_numbered_retransmissions_to_the_same_server() -> None:
-    world = served_by("s1", "s2", retry=PATIENT)
-    world.answers("s1", BROKEN)
-    world.ask("r")
-    world.run(DAY_MS // 2)
-    assert sent(world) == [("s1", "r", number) for number in range(6)]
-    assert [each.attempt for each in world.arrivals] == [1, 2, 3, 4, 5, 6]
-    (letter,) = world.buried
+    setup = served_by("s1", "s2", retry=PATIENT)
+    setup.answers("s1", BROKEN)
+    setup.park_request("r")
+    setup.run(DAY_MS // 2)
+    assert sent(setup) == [("s1", "r", number) for number in range(6)]
+    assert [each.attempt for each in setup.arrivals] == [1, 2, 3, 4, 5, 6]
+    (letter,) = setup.buried
     assert (letter.subscription, letter.endpoint, letter.state, letter.number) == (LANE, "http://s1/", "dead", 6)
-    assert world.log == {}
+    assert setup.log == {}
 
 
 def test_requests_of_a_sick_server_go_to_others() -> None:
-    world = served_by("s2")
-    world.serve("s1", capacity=3)
-    world.answers("s1", REFUSED)
-    world.ask_some(8)
-    world.run(1_000)
-    assert states(world) == {"delivered": 8}
-    assert world.health.get("http://s1/").breaker == "open"
-    again = [each for each in world.arrivals if each.subscription == "s2" and each.attempt > 1]
+    setup = served_by("s2")
+    setup.serve("s1", capacity=3)
+    setup.answers("s1", REFUSED)
+    setup.park_requests(8)
+    setup.run(1_000)
+    assert states(setup) == {"delivered": 8}
+    assert setup.health.get("http://s1/").breaker == "open"
+    again = [each for each in setup.arrivals if each.subscription == "s2" and each.attempt > 1]
     assert again
     assert all(each.sequence for each in again)
 
 
 def test_a_server_that_leaves() -> None:
-    world = served_by("s1")
-    world.answers("s1", BROKEN)
-    world.ask("failed")
-    world.run(100)
-    world.serve("s2", takes_ms=1_000)
-    world.end("s1")
-    world.run(100)
-    assert sent(world)[1:] == [("s2", "failed", 1)]
+    setup = served_by("s1")
+    setup.answers("s1", BROKEN)
+    setup.park_request("failed")
+    setup.run(100)
+    setup.serve("s2", takes_ms=1_000)
+    setup.end("s1")
+    setup.run(100)
+    assert sent(setup)[1:] == [("s2", "failed", 1)]
     # A push in flight counts.
-    world.end("s2")
-    world.run(2_000)
-    assert world.states() == {(LANE, "failed"): "delivered"}
+    setup.end("s2")
+    setup.run(2_000)
+    assert setup.states() == {(LANE, "failed"): "delivered"}
 
 
 @pytest.mark.parametrize("answer", [INVALID, FAULT, PushResult(404), PushResult(410)])
 def test_a_request_that_one_server_refuses_goes_to_another(answer: PushResult) -> None:
-    world = served_by("s1", "s2", "s3")
-    world.answers("s1", answer)
-    world.ask_some(9)
-    world.run(1_000)
-    assert (states(world), world.buried) == ({"delivered": 9}, [])
-    assert world.now_ms - world.arrivals[-1].at_ms > 900, "without a wait"
+    setup = served_by("s1", "s2", "s3")
+    setup.answers("s1", answer)
+    setup.park_requests(9)
+    setup.run(1_000)
+    assert (states(setup), setup.buried) == ({"delivered": 9}, [])
+    assert setup.now_ms - setup.arrivals[-1].at_ms > 900, "without a wait"
     is_gone = answer.status == 410
-    assert world.gone_said == ["s1"] * is_gone
-    assert (len(world.arrived("s1")) == 1) == is_gone
+    assert setup.gone_reported == ["s1"] * is_gone
+    assert (len(setup.arrived("s1")) == 1) == is_gone
 
 
 def test_a_request_that_all_servers_refuse_is_a_dead_letter() -> None:
-    world = served_by("s1", "s2")
+    setup = served_by("s1", "s2")
     for name in ("s1", "s2"):
-        world.answers(name, lambda ids: INVALID if "bad" in ids[0] else OK)
-    world.ask_some(0, "bad", "good")
-    world.run(1_000)
-    assert world.states() == {(LANE, "bad"): "dead", (LANE, "good"): "delivered"}
-    assert [(letter.error, letter.status) for letter in world.buried] == [("invalid", 422)]
-    assert sorted(world.arrived("s1") + world.arrived("s2")) == ["bad", "bad", "good"]
+        setup.answers(name, lambda ids: INVALID if "bad" in ids[0] else OK)
+    setup.park_requests(0, "bad", "good")
+    setup.run(1_000)
+    assert setup.states() == {(LANE, "bad"): "dead", (LANE, "good"): "delivered"}
+    assert [(letter.error, letter.status) for letter in setup.buried] == [("invalid", 422)]
+    assert sorted(setup.arrived("s1") + setup.arrived("s2")) == ["bad", "bad", "good"]
     # Also when the last server leaves that has not refused it.
-    world.answers("s1", INVALID)
-    world.answers("s2", OK, takes_ms=10_000)
-    world.ask_some(0, "bad too", "other")
-    world.run(100)
-    assert world.states()[LANE, "bad too"] == "parked"
-    world.end("s2")
-    world.run(100)
-    assert world.states()[LANE, "bad too"] == "dead"
+    setup.answers("s1", INVALID)
+    setup.answers("s2", OK, takes_ms=10_000)
+    setup.park_requests(0, "bad too", "other")
+    setup.run(100)
+    assert setup.states()[LANE, "bad too"] == "parked"
+    setup.end("s2")
+    setup.run(100)
+    assert setup.states()[LANE, "bad too"] == "dead"
 
 
 def test_requests_in_flight_at_a_crash_are_numbered_repetitions() -> None:
-    world = World()
-    world.serve("s", takes_ms=1_000)
-    world.ask_some(2)
-    world.run(100)
-    world.restart()
-    world.ask("r2")
-    world.run(HOUR_MS)
-    assert sent(world) == [("s", "r0", 0), ("s", "r0", 1), ("s", "r1", 1), ("s", "r2", 0)]
-    assert states(world) == {"delivered": 3}
+    setup = Setup()
+    setup.serve("s", takes_ms=1_000)
+    setup.park_requests(2)
+    setup.run(100)
+    setup.restart()
+    setup.park_request("r2")
+    setup.run(HOUR_MS)
+    assert sent(setup) == [("s", "r0", 0), ("s", "r0", 1), ("s", "r1", 1), ("s", "r2", 0)]
+    assert states(setup) == {"delivered": 3}
 
 
 def test_a_suspended_server_gets_no_requests() -> None:
-    world = served_by("s1", "s2")
-    world.suspended_now.add("s1")
-    world.hear()
-    world.ask_some(2)
-    world.run(1_000)
-    assert world.arrived("s2") == ["r0", "r1"]
-    world.resume("s1")
-    world.ask_some(0, "r2", "r3")
-    world.run(1_000)
-    assert (world.arrived("s2")[2:], world.arrived("s1")) == (["r2"], ["r3"])
-    assert world.too_much == []
+    setup = served_by("s1", "s2")
+    setup.suspended_now.add("s1")
+    setup.read_changes()
+    setup.park_requests(2)
+    setup.run(1_000)
+    assert setup.arrived("s2") == ["r0", "r1"]
+    setup.resume("s1")
+    setup.park_requests(0, "r2", "r3")
+    setup.run(1_000)
+    assert (setup.arrived("s2")[2:], setup.arrived("s1")) == (["r2"], ["r3"])
+    assert setup.too_much == []
 
 
 def test_all_subscriptions_of_a_server_s_endpoint_are_suspended() -> None:
-    world = served_by("s", retry=retry(suspend_after_s=3_600.0))
-    world.subscribe("other", endpoint="s")
-    world.answers("s", REFUSED)
-    world.ask("r")
-    world.park("other", "n")
-    world.run(2 * HOUR_MS)
-    assert set(world.suspended_said) == {"s", "other"}
+    setup = served_by("s", retry=retry(suspend_after_s=3_600.0))
+    setup.subscribe("other", endpoint="s")
+    setup.answers("s", REFUSED)
+    setup.park_request("r")
+    setup.park("other", "n")
+    setup.run(2 * HOUR_MS)
+    assert set(setup.suspended_reported) == {"s", "other"}
 
 
 def test_tried_requests_are_due_after_the_clock_is_set_back() -> None:
-    world = served_by("s")
-    world.answers("s", lambda _: BROKEN if len(world.arrivals) == 1 else OK)
-    world.ask("r")
-    world.run(100)
-    world.set_clock(-DAY_MS)
-    world.run(100)
-    assert world.arrived("s") == ["r", "r"]
+    setup = served_by("s")
+    setup.answers("s", lambda _: BROKEN if len(setup.arrivals) == 1 else OK)
+    setup.park_request("r")
+    setup.run(100)
+    setup.set_clock(-DAY_MS)
+    setup.run(100)
+    assert setup.arrived("s") == ["r", "r"]
 
 
 def test_a_fault_for_each_request_without_an_answer() -> None:
-    world = served_by("s", retry=PATIENT)
+    setup = served_by("s", retry=PATIENT)
     answers = {"bad": INVALID, "silent": BROKEN}
-    world.answers("s", lambda ids: answers.get(ids[0], OK))
+    setup.answers("s", lambda ids: answers.get(ids[0], OK))
     for name in ("good", "bad", "silent"):
-        world.ask(name, reply_to=f"http://user/{name}")
-    world.run(DAY_MS // 2)
-    world.end("s")
-    world.ask("late", reply_to="http://user/late")
-    world.ask("without an address")
-    world.run(2 * DAY_MS)
-    assert [url for url, _ in world.faults] == [f"http://user/{name}" for name in ("bad", "silent", "late")]
-    for (_, body), code in zip(world.faults, ("Invalid", "Unanswered", "Expired"), strict=True):
+        setup.park_request(name, reply_to=f"http://user/{name}")
+    setup.run(DAY_MS // 2)
+    setup.end("s")
+    setup.park_request("late", reply_to="http://user/late")
+    setup.park_request("without an address")
+    setup.run(2 * DAY_MS)
+    assert [url for url, _ in setup.faults] == [f"http://user/{name}" for name in ("bad", "silent", "late")]
+    for (_, body), code in zip(setup.faults, ("Invalid", "Unanswered", "Expired"), strict=True):
         assert f"<faultcode>q:{code}</faultcode>" in body
-    assert "<wsa:RelatesTo>urn:late</wsa:RelatesTo>" in world.faults[-1][1]
+    assert "<wsa:RelatesTo>urn:late</wsa:RelatesTo>" in setup.faults[-1][1]
 
 
 def test_faults_for_pull_points_of_this_broker_are_stored() -> None:
     """The gateway would require credentials."""
-    world = served_by("s")
-    world.answers("s", INVALID)
-    world.ask("bad", reply_to="http://gateway/wsn/pullpoints/p1", reply_point="p1")
-    world.run(10_000)
-    ((point, element),) = world.faults
+    setup = served_by("s")
+    setup.answers("s", INVALID)
+    setup.park_request("bad", reply_to="http://gateway/wsn/pullpoints/p1", reply_point="p1")
+    setup.run(10_000)
+    ((point, element),) = setup.faults
     assert point == "p1"
     root = etree.fromstring(element)
     assert root.findtext(".//{*}ProducerReference/{*}ReferenceParameters/{*}RelatesTo") == "urn:bad"
     assert root.findtext(".//{*}Message/{*}Fault/faultcode") == "q:Invalid"
-    assert world.states() == {(LANE, "bad"): "dead"}
+    assert setup.states() == {(LANE, "bad"): "dead"}
 
 
 def test_faults_in_flight_are_bounded() -> None:
-    world = World()
-    world.ask_some(600, reply_to="http://user/")
-    world.run(2 * DAY_MS)
-    assert (len(world.faults), world.log) == (600, {})
-    assert world.most_in_flight <= 32
+    setup = Setup()
+    setup.park_requests(600, reply_to="http://user/")
+    setup.run(2 * DAY_MS)
+    assert (len(setup.faults), setup.log) == (600, {})
+    assert setup.most_in_flight <= 32
 
 
 def test_an_unreachable_user_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -268,175 +268,175 @@ def test_permission_of_a_server_to_answer_to_a_pull_point() -> None:
 
 
 def test_equal_requests_are_executed_once_at_the_first_position() -> None:
-    world = World()
-    world.serve("s", takes_ms=100)
-    world.ask("busy", merge=b"e")
-    world.run(50)
+    setup = Setup()
+    setup.serve("s", takes_ms=100)
+    setup.park_request("busy", merge=b"e")
+    setup.run(50)
     for number in range(50):
-        world.ask(f"r{number}", merge=b"e" if number % 2 else b"f", reply_to=f"http://user/{number}")
-    world.ask("other")
-    world.run(HOUR_MS)
-    assert [len(each.notifications) for each in world.arrivals] == [1, 25, 25, 1], (
+        setup.park_request(f"r{number}", merge=b"e" if number % 2 else b"f", reply_to=f"http://user/{number}")
+    setup.park_request("other")
+    setup.run(HOUR_MS)
+    assert [len(each.notifications) for each in setup.arrivals] == [1, 25, 25, 1], (
         "a request in execution is not merged"
     )
-    assert [request for _, request, _ in sent(world)] == ["busy", "r0", "r1", "other"]
-    rows = [row.state for row in world.attempts if row.error == "merged"]
+    assert [request for _, request, _ in sent(setup)] == ["busy", "r0", "r1", "other"]
+    rows = [row.state for row in setup.attempts if row.error == "merged"]
     assert rows == ["delivered"] * 48
-    assert (states(world), world.faults, world.log) == ({"delivered": 52}, [], {})
+    assert (states(setup), setup.faults, setup.log) == ({"delivered": 52}, [], {})
 
 
 def test_merged_requests_are_bounded_by_the_size_of_a_push() -> None:
-    world = World()
-    world.serve("s", takes_ms=100)
-    world.ask("busy", merge=b"e")
-    world.run(50)
+    setup = Setup()
+    setup.serve("s", takes_ms=100)
+    setup.park_request("busy", merge=b"e")
+    setup.run(50)
     for number in range(33):
-        world.ask(f"r{number}", merge=b"e", reply_to=f"http://user/{number}?{'q' * 16_000}")
-    world.run(HOUR_MS)
-    assert [len(each.notifications) for each in world.arrivals] == [1, 16, 16, 1]
-    assert states(world) == {"delivered": 34}
+        setup.park_request(f"r{number}", merge=b"e", reply_to=f"http://user/{number}?{'q' * 16_000}")
+    setup.run(HOUR_MS)
+    assert [len(each.notifications) for each in setup.arrivals] == [1, 16, 16, 1]
+    assert states(setup) == {"delivered": 34}
 
 
 def test_merged_requests_are_repeated_and_end_together() -> None:
-    world = served_by("s", retry=PATIENT)
-    world.answers("s", BROKEN)
+    setup = served_by("s", retry=PATIENT)
+    setup.answers("s", BROKEN)
     for number in range(3):
-        world.ask(f"r{number}", merge=b"e", reply_to=f"http://user/{number}")
-    world.run(1_000)
-    world.ask("later", merge=b"e")
-    world.run(DAY_MS // 2)
-    together = [(each.notifications, each.sequence) for each in world.arrivals if "r0" in each.notifications]
+        setup.park_request(f"r{number}", merge=b"e", reply_to=f"http://user/{number}")
+    setup.run(1_000)
+    setup.park_request("later", merge=b"e")
+    setup.run(DAY_MS // 2)
+    together = [(each.notifications, each.sequence) for each in setup.arrivals if "r0" in each.notifications]
     assert together == [(("r0", "r1", "r2"), number) for number in range(6)]
-    assert (states(world), len(world.faults)) == ({"dead": 4}, 3)
+    assert (states(setup), len(setup.faults)) == ({"dead": 4}, 3)
 
 
 def test_one_of_equal_requests_expires_alone() -> None:
-    world = served_by("s")
-    world.answers("s", lambda _: BROKEN if len(world.arrivals) == 1 else OK)
-    world.ask("short", merge=b"e", valid_until_ms=world.now_ms + 3_000)
-    world.ask("long", merge=b"e")
-    world.run(100)
-    world.end("s")
-    world.run(10_000)
-    world.serve("s")
-    world.hear()
-    world.run(1_000)
-    assert world.states() == {(LANE, "short"): "expired", (LANE, "long"): "delivered"}
+    setup = served_by("s")
+    setup.answers("s", lambda _: BROKEN if len(setup.arrivals) == 1 else OK)
+    setup.park_request("short", merge=b"e", valid_until_ms=setup.now_ms + 3_000)
+    setup.park_request("long", merge=b"e")
+    setup.run(100)
+    setup.end("s")
+    setup.run(10_000)
+    setup.serve("s")
+    setup.read_changes()
+    setup.run(1_000)
+    assert setup.states() == {(LANE, "short"): "expired", (LANE, "long"): "delivered"}
 
 
 def test_pushes_of_queues_are_bounded_in_bytes() -> None:
-    world = World()
+    setup = Setup()
     for number in range(6):
-        world.serve(f"s{number}", takes_ms=1_000)
-        world.ask(f"r{number}", payload=b"x" * 10 * 1024 * 1024)
-    world.run(500)
-    assert len(world.arrivals) == 4, "half of 64 MiB, plus the request that exceeds it"
-    world.run(HOUR_MS)
-    assert world.store.count == 0
+        setup.serve(f"s{number}", takes_ms=1_000)
+        setup.park_request(f"r{number}", payload=b"x" * 10 * 1024 * 1024)
+    setup.run(500)
+    assert len(setup.arrivals) == 4, "half of 64 MiB, plus the request that exceeds it"
+    setup.run(HOUR_MS)
+    assert setup.store.count == 0
 
 
 def test_servers_and_subscriptions_share_an_endpoint_s_limit() -> None:
-    world = World(push=PushSettings(max_in_flight_per_endpoint=2))
-    world.serve("s", capacity=8, takes_ms=100)
-    world.subscribe("other", endpoint="s")
+    setup = Setup(push=PushSettings(max_in_flight_per_endpoint=2))
+    setup.serve("s", capacity=8, takes_ms=100)
+    setup.subscribe("other", endpoint="s")
     for number in range(6):
-        world.ask(f"r{number}")
-        world.park("other", f"n{number}", Tries(1, 1, world.now_ms))
-    world.run(DAY_MS)
-    assert (world.most_at, world.store.count) == ({"http://s/": 2}, 0)
+        setup.park_request(f"r{number}")
+        setup.park("other", f"n{number}", Tries(1, 1, setup.now_ms))
+    setup.run(DAY_MS)
+    assert (setup.most_at, setup.store.count) == ({"http://s/": 2}, 0)
 
 
 def test_the_slot_of_a_server_that_unsubscribes_is_passed_on() -> None:
-    world = World(push=PushSettings(max_in_flight_per_endpoint=1))
-    world.serve("a", queue="qa")
-    other = world.serve("b", queue="qb")
-    world.subscriptions["b"] = msgspec.structs.replace(other, consumer=world.subscriptions["a"].consumer)
+    setup = Setup(push=PushSettings(max_in_flight_per_endpoint=1))
+    setup.serve("a", queue="qa")
+    other = setup.serve("b", queue="qb")
+    setup.subscriptions["b"] = msgspec.structs.replace(other, consumer=setup.subscriptions["a"].consumer)
 
     def unsubscribes(_: tuple[str, ...]) -> PushResult:
-        del world.subscriptions["b"]
-        world.redelivery.subscription_changed("b")
+        del setup.subscriptions["b"]
+        setup.redelivery.subscription_changed("b")
         return OK
 
-    world.endpoints["http://a/"] = FakeEndpoint(unsubscribes, takes_ms=10_000)
-    world.ask("ra", queue="qa")
-    world.run(1)
-    world.ask("rb", queue="qb", valid_until_ms=world.now_ms + 5_000)
-    world.run(8_000)
-    assert world.states()["queue:qb", "rb"] == "expired"
-    world.run(HOUR_MS)
-    assert world.states()["queue:qa", "ra"] == "delivered"
+    setup.endpoints["http://a/"] = FakeEndpoint(unsubscribes, takes_ms=10_000)
+    setup.park_request("ra", queue="qa")
+    setup.run(1)
+    setup.park_request("rb", queue="qb", valid_until_ms=setup.now_ms + 5_000)
+    setup.run(8_000)
+    assert setup.states()["queue:qb", "rb"] == "expired"
+    setup.run(HOUR_MS)
+    assert setup.states()["queue:qa", "ra"] == "delivered"
 
 
 def test_the_cost_of_a_turn_with_a_thousand_idle_servers() -> None:
-    world = served_by(*(f"s{number}" for number in range(1_000)))
-    world.answers("s0", BROKEN)
-    world.ask("refused")
-    world.run(1_000)
-    world.ask("again")
-    queries, ask = 0, world.store.query
+    setup = served_by(*(f"s{number}" for number in range(1_000)))
+    setup.answers("s0", BROKEN)
+    setup.park_request("refused")
+    setup.run(1_000)
+    setup.park_request("again")
+    queries, query_store = 0, setup.store.query
 
     def counted(query: str, *values: object) -> list[tuple[Any, ...]]:
         nonlocal queries
         queries += 1
-        return ask(query, *values)
+        return query_store(query, *values)
 
-    world.store.query = counted  # type: ignore[method-assign]
-    world.run(1_000)
-    assert world.states()[LANE, "again"] == "delivered"
+    setup.store.query = counted  # type: ignore[method-assign]
+    setup.run(1_000)
+    assert setup.states()[LANE, "again"] == "delivered"
     assert queries < 60
-    world.run(HOUR_MS)
-    assert {each.subscription for each in world.arrivals if "refused" in each.notifications} == {"s0"}
+    setup.run(HOUR_MS)
+    assert {each.subscription for each in setup.arrivals if "refused" in each.notifications} == {"s0"}
 
 
 def test_figures_of_a_queue() -> None:
-    world = World()
-    world.serve("busy", takes_ms=1_000)
-    world.serve("full", capacity=2, takes_ms=1_000)
-    world.serve("sick")
-    world.fall("sick")
-    begun_ms = world.now_ms
+    setup = Setup()
+    setup.serve("busy", takes_ms=1_000)
+    setup.serve("full", capacity=2, takes_ms=1_000)
+    setup.serve("sick")
+    setup.open_breaker("sick")
+    begun_ms = setup.now_ms
     for number in range(5):
-        world.ask(f"r{number}", merge=b"e" if number > 2 else b"")
-    world.run(100)
-    (figures,) = world.redelivery.statistics().queues
+        setup.park_request(f"r{number}", merge=b"e" if number > 2 else b"")
+    setup.run(100)
+    (figures,) = setup.redelivery.statistics().queues
     assert figures._replace(busy=tuple(sorted(figures.busy))) == (
         TopicPath("q"),
         *(2, 3, begun_ms, 0, 1),
         (("busy", begun_ms), ("full", begun_ms)),
     )
-    world.run(5_000)
-    (figures,) = world.redelivery.statistics().queues
+    setup.run(5_000)
+    (figures,) = setup.redelivery.statistics().queues
     assert (figures.waiting, figures.executing, figures.oldest_ms, figures.busy) == (0, 0, 0, ())
     assert figures.idle + figures.sick == 3
 
 
 def test_servers_found_during_the_start_of_a_session_are_used() -> None:
     """They change no more: the parked log may be read before the control log."""
-    world = World()
-    world.ask("r")
-    world.restart()
-    world.serve("s")
-    world.run(100)
-    assert world.arrived("s") == ["r"]
+    setup = Setup()
+    setup.park_request("r")
+    setup.restart()
+    setup.serve("s")
+    setup.run(100)
+    assert setup.arrived("s") == ["r"]
 
 
 def test_a_server_that_reports_later_is_busy_until_its_result() -> None:
-    world = served_by("s")
-    world.answers("s", LATER)
-    world.ask_some(2)
-    world.run(60_000)
-    assert world.arrived("s") == ["r0"]
-    (figures,) = world.redelivery.statistics().queues
+    setup = served_by("s")
+    setup.answers("s", LATER)
+    setup.park_requests(2)
+    setup.run(60_000)
+    assert setup.arrived("s") == ["r0"]
+    (figures,) = setup.redelivery.statistics().queues
     assert (figures.waiting, figures.executing, figures.idle) == (1, 1, 0)
     assert [server for server, _ in figures.busy] == ["s"]
 
     for number in range(2):
-        world.report(world.arrivals[number], "delivered")
-        world.run(1_000)
-        assert world.arrived("s") == ["r0", "r1"]
-    rows = [(row.state, row.error, row.number, bool(row.push)) for row in world.attempts if row.notification == "r0"]
+        setup.report(setup.arrivals[number], "delivered")
+        setup.run(1_000)
+        assert setup.arrived("s") == ["r0", "r1"]
+    rows = [(row.state, row.error, row.number, bool(row.push)) for row in setup.attempts if row.notification == "r0"]
     assert rows == [("parked", "later", 1, True), ("delivered", "", 1, False)]
-    assert (world.log, world.redelivery.statistics().queues[0].executing) == ({}, 0)
+    assert (setup.log, setup.redelivery.statistics().queues[0].executing) == ({}, 0)
 
 
 @pytest.mark.parametrize("capacity", [1, 2])
@@ -455,24 +455,24 @@ def test_a_server_that_reports_later_is_busy_until_its_result() -> None:
     ],
 )
 def test_later_and_missing_results(event: str, state: State | None, servers: list[str], capacity: int) -> None:
-    world = World()
-    world.serve("s", capacity=capacity)
-    world.answers("s", LATER)
-    world.ask("a")
-    world.run(1_000)
-    world.answers("s", OK)
-    world.serve("other")
-    world.hear()
+    setup = Setup()
+    setup.serve("s", capacity=capacity)
+    setup.answers("s", LATER)
+    setup.park_request("a")
+    setup.run(1_000)
+    setup.answers("s", OK)
+    setup.serve("other")
+    setup.read_changes()
     if event == "clock set back":
-        world.set_clock(-DAY_MS)
+        setup.set_clock(-DAY_MS)
     elif event == "restart":
-        world.restart()
+        setup.restart()
     elif event == "leaves":
-        world.end("s")
-    world.run(CALLBACK_MS - 2_000)
-    assert sent(world) == [("s", "a", 0)], "the result is awaited"
+        setup.end("s")
+    setup.run(CALLBACK_MS - 2_000)
+    assert sent(setup) == [("s", "a", 0)], "the result is awaited"
     if state:
-        world.report(world.arrivals[0], state)
-    world.run(60_000)
-    assert sent(world) == [(name, "a", number) for number, name in enumerate(servers)]
-    assert (world.states()[LANE, "a"], world.log) == ("delivered", {})
+        setup.report(setup.arrivals[0], state)
+    setup.run(60_000)
+    assert sent(setup) == [(name, "a", number) for number, name in enumerate(servers)]
+    assert (setup.states()[LANE, "a"], setup.log) == ("delivered", {})

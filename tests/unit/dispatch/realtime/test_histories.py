@@ -73,7 +73,7 @@ def test_priorities_in_both_paths_and_order_of_strict(state: Histories, monkeypa
 
 def test_an_interval_after_a_crash(state: Histories) -> None:
     state.accept(partition=0, count=1)
-    state.come_to_rest(partition=0)
+    state.settle_all(partition=0)
     assert state.known[0].position == 1
     state.accept(partition=0, count=2)
     state.crash(landing=4, driver=True)
@@ -95,7 +95,7 @@ def test_a_stop_within_the_range_of_an_earlier_run_is_unclean(state: Histories) 
     assert 0 < known.position < 240
     assert (known.clean, known.since) == (False, first), "the first run may have rows behind the position"
     state.crash(landing=1, driver=False)
-    state.come_to_rest(partition=0)
+    state.settle_all(partition=0)
     state.tasks[0].messages.append(WorkerUpdate(state.run_number, 0, 0, 0, stop=True))
     state.step(partition=0, times=1)
     assert (state.known[0].position, state.known[0].clean) == (240, True)
@@ -106,7 +106,7 @@ def test_a_stop_within_the_range_of_an_earlier_run_is_unclean(state: Histories) 
 def test_a_task_rests_until_its_rows_are_due(state: Histories) -> None:
     """A delivery that ended more than a tenth of a second before a crash has its row."""
     state.accept(partition=0, count=1)
-    state.come_to_rest(partition=0)
+    state.settle_all(partition=0)
     running = state.tasks[0]
     state.accept(partition=0, count=1)
     running.task.step(cast(Any, running.rows))
@@ -131,12 +131,12 @@ def test_nothing_is_lost_by_a_late_detection_of_a_dead_worker(state: Histories) 
     for partition in PARTITIONS:
         state.accept(partition=partition, count=2)
         state.step(partition=partition, times=1)
-    state.die_elsewhere(partition=0, landing=1)
+    state.end_worker(partition=0, landing=1)
     state.cut_off(partition=1)
     state.behave(name="plain", how="broken")
     for partition in PARTITIONS:
         state.accept(partition=partition, count=2)
-        state.come_to_rest(partition=partition)
+        state.settle_all(partition=partition)
         state.feed()
     assert state.known[0].position == 0
     state.crash(landing=2, driver=False)
@@ -179,7 +179,7 @@ def test_the_bytes_of_a_task_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     state.step(partition=0, times=3)
     assert len(state.tasks[0].rows) == 20 - -(-400 // size), "the rows up to the limit, and none is settled"
     for _ in range(40):
-        state.come_to_rest(partition=0)
+        state.settle_all(partition=0)
         state.read(count=6)
         state.feed()
     assert not state.tasks[0].rows

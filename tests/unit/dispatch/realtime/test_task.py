@@ -25,22 +25,22 @@ from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.routing import Found
 from tests.support.fake_producer import Sent
 from tests.support.make import notification, subscription
-from tests.support.realtime_world import PUSH, RETRY, SETTINGS, Running
-from tests.support.redelivery_world import World
+from tests.support.realtime_setup import PUSH, RETRY, SETTINGS, Running
+from tests.support.redelivery_setup import Setup
 
 
 class Engine:
     """The parts that a task needs; the only subscription is `s`."""
 
     def __init__(self) -> None:
-        self.world = World()
-        self.world.subscribe("s")
+        self.setup = Setup()
+        self.setup.subscribe("s")
         self.accepted: dict[int, list[bytes]] = {0: []}
         self.parked: list[tuple[bytes, bytes, int]] = []
         self.pushed = 0
 
     def monotonic(self) -> float:
-        return self.world.now_ms / 1000
+        return self.setup.now_ms / 1000
 
     def written(self, record: Sent) -> int:
         return 0
@@ -49,7 +49,7 @@ class Engine:
         self.pushed += 1
 
     def of(self, notification: Notification) -> Found:
-        return Found([self.world.subscriptions["s"]], [])
+        return Found([self.setup.subscriptions["s"]], [])
 
     def is_late(self) -> bool:
         return False
@@ -64,7 +64,7 @@ def test_a_lane_stays_held_during_a_snapshot(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(partition_task, "time", SimpleNamespace(monotonic=engine.monotonic))
     running = Running(cast(Any, engine), RealtimeJob(settings=SETTINGS, number=1, began_s=engine.monotonic()), 0, 0)
     running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(held=frozenset({"s"}))))
-    accepted = notification("n", "a", accepted_ms=engine.world.now_ms)
+    accepted = notification("n", "a", accepted_ms=engine.setup.now_ms)
     running.rows.append((notifications.encode(accepted)[1], 0, 0))
     running.step()
 
@@ -85,7 +85,7 @@ def test_a_lane_stays_held_during_a_snapshot(monkeypatch: pytest.MonkeyPatch) ->
         patch.setattr(HoldBuffer, "release", release)
         for _ in range(9):
             running.step()
-        engine.world.now_ms += 1_000
+        engine.setup.now_ms += 1_000
         running.step()
     assert len(examined) == 1, "not in each step: a thousand lanes may have deferred messages"
 

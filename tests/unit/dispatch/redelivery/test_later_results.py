@@ -13,211 +13,211 @@ from arborcast.dispatch.redelivery.parked_store import ParkedStore
 from arborcast.dispatch.redelivery.reports import AwaitedResults
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.records.results import Promise, Result, State
-from tests.support.redelivery_world import DAY_MS, LATER, OK, World, one, retry
+from tests.support.redelivery_setup import DAY_MS, LATER, OK, Setup, one, retry
 
 CALLBACK_MS = 60_000
 RESULT_TRANSIT_MS = 1_000
 LATER_ROW, DELIVERED_ROW = ("parked", "later", 1), ("delivered", "", 1)
 
 
-def world_of(answer: PushResult = LATER, form: str = "raw", **policy: Any) -> World:
-    world = one(answer, retry=retry(retransmissions=2), push=PushSettings(callback_s=CALLBACK_MS / 1000))
-    world.subscribe("s", form=form, **policy)
-    return world
+def setup_of(answer: PushResult = LATER, form: str = "raw", **policy: Any) -> Setup:
+    setup = one(answer, retry=retry(retransmissions=2), push=PushSettings(callback_s=CALLBACK_MS / 1000))
+    setup.subscribe("s", form=form, **policy)
+    return setup
 
 
-def rows(world: World) -> list[tuple[str, str, int]]:
-    return [(row.state, row.error, row.number) for row in world.attempts if row.notification == "n"]
+def rows(setup: Setup) -> list[tuple[str, str, int]]:
+    return [(row.state, row.error, row.number) for row in setup.attempts if row.notification == "n"]
 
 
-def pushed(world: World) -> list[str]:
-    return [" ".join(each.notifications) for each in world.arrivals]
+def pushed(setup: Setup) -> list[str]:
+    return [" ".join(each.notifications) for each in setup.arrivals]
 
 
 def test_a_delivery_ends_with_its_result() -> None:
-    world = world_of()
-    world.park("s", "n")
-    world.run(5_000)
-    assert rows(world) == [LATER_ROW]
-    (arrival,) = world.arrivals
-    assert world.attempts[0].push == arrival.promise.push
-    assert world.attempts[0].next_ms == arrival.promise.until_ms + RESULT_TRANSIT_MS
-    assert world.lanes.for_workers()[0] == frozenset(), "a tried delivery holds no lane"
+    setup = setup_of()
+    setup.park("s", "n")
+    setup.run(5_000)
+    assert rows(setup) == [LATER_ROW]
+    (arrival,) = setup.arrivals
+    assert setup.attempts[0].push == arrival.promise.push
+    assert setup.attempts[0].next_ms == arrival.promise.until_ms + RESULT_TRANSIT_MS
+    assert setup.lanes.for_workers()[0] == frozenset(), "a tried delivery holds no lane"
 
-    world.report(arrival, "delivered", "printed")
-    world.run(0)
-    assert rows(world) == [LATER_ROW, DELIVERED_ROW]
-    assert world.attempts[-1].detail == "its receiver reported this after 5.0 s: printed"
-    assert (world.log, world.redelivery.lanes, world.redelivery.outcomes.delivered) == ({}, 0, 1)
+    setup.report(arrival, "delivered", "printed")
+    setup.run(0)
+    assert rows(setup) == [LATER_ROW, DELIVERED_ROW]
+    assert setup.attempts[-1].detail == "its receiver reported this after 5.0 s: printed"
+    assert (setup.log, setup.redelivery.lanes, setup.redelivery.outcomes.delivered) == ({}, 0, 1)
 
 
 def test_missing_results_are_failures_and_late_ones_are_ignored() -> None:
-    world = world_of()
-    world.park("s", "n")
-    world.run(CALLBACK_MS + RESULT_TRANSIT_MS - 1)
-    assert rows(world) == [LATER_ROW]
-    world.run(10)
-    assert rows(world) == [LATER_ROW, ("parked", "no-result", 1)]
-    promise = world.arrivals[0].promise
-    world.redelivery.reported(Result(promise, "delivered", promise.until_ms))
-    world.run(3 * CALLBACK_MS)
-    assert rows(world)[-2:] == [("parked", "later", 3), ("dead", "no-result", 3)]
-    assert len(world.arrivals) == 3
-    assert (world.health.get("http://s/").breaker, world.told[:-1]) == ("closed", []), "the endpoint answers"
+    setup = setup_of()
+    setup.park("s", "n")
+    setup.run(CALLBACK_MS + RESULT_TRANSIT_MS - 1)
+    assert rows(setup) == [LATER_ROW]
+    setup.run(10)
+    assert rows(setup) == [LATER_ROW, ("parked", "no-result", 1)]
+    promise = setup.arrivals[0].promise
+    setup.redelivery.reported(Result(promise, "delivered", promise.until_ms))
+    setup.run(3 * CALLBACK_MS)
+    assert rows(setup)[-2:] == [("parked", "later", 3), ("dead", "no-result", 3)]
+    assert len(setup.arrivals) == 3
+    assert (setup.health.get("http://s/").breaker, setup.events[:-1]) == ("closed", []), "the endpoint answers"
 
 
 @pytest.mark.parametrize(("state", "ended"), [("delivered", "delivered"), ("failed", "parked"), ("refused", "dead")])
 def test_a_result_before_the_record_of_the_delivery(state: State, ended: str) -> None:
-    world = world_of()
-    promise = Promise("s", "of-a-worker-7", world.now_ms, world.now_ms + CALLBACK_MS)
-    world.redelivery.reported(Result(promise, state, world.now_ms))
-    world.run(500)
-    world.park("s", "n", Tries(1, 0, promise.until_ms, world.now_ms, promise.push))
-    world.run(0)
-    assert world.states() == {("s", "n"): ended}
+    setup = setup_of()
+    promise = Promise("s", "of-a-worker-7", setup.now_ms, setup.now_ms + CALLBACK_MS)
+    setup.redelivery.reported(Result(promise, state, setup.now_ms))
+    setup.run(500)
+    setup.park("s", "n", Tries(1, 0, promise.until_ms, setup.now_ms, promise.push))
+    setup.run(0)
+    assert setup.states() == {("s", "n"): ended}
 
 
 def test_a_repeated_batch_waits_for_the_result_of_its_last_push() -> None:
-    world = world_of()
-    first, second = (Tries(1, 0, world.now_ms + CALLBACK_MS, world.now_ms, push) for push in ("before", "after"))
-    world.repark(world.park("s", "n", first), second)
-    world.redelivery.reported(Result(Promise("s", "after", 0, world.now_ms + 1), "delivered", world.now_ms))
-    world.run(0)
-    assert world.states() == {("s", "n"): "delivered"}
+    setup = setup_of()
+    first, second = (Tries(1, 0, setup.now_ms + CALLBACK_MS, setup.now_ms, push) for push in ("before", "after"))
+    setup.repark(setup.park("s", "n", first), second)
+    setup.redelivery.reported(Result(Promise("s", "after", 0, setup.now_ms + 1), "delivered", setup.now_ms))
+    setup.run(0)
+    assert setup.states() == {("s", "n"): "delivered"}
 
 
 def test_a_result_before_the_202() -> None:
-    world = world_of()
-    world.answers("s", LATER, takes_ms=2_000)
-    world.park("s", "n")
-    world.run(10)
-    world.report(world.arrivals[0], "delivered")
-    world.run(1_000)
-    assert rows(world) == []
-    world.run(1_000)
-    assert rows(world) == [LATER_ROW, DELIVERED_ROW]
+    setup = setup_of()
+    setup.answers("s", LATER, takes_ms=2_000)
+    setup.park("s", "n")
+    setup.run(10)
+    setup.report(setup.arrivals[0], "delivered")
+    setup.run(1_000)
+    assert rows(setup) == []
+    setup.run(1_000)
+    assert rows(setup) == [LATER_ROW, DELIVERED_ROW]
 
 
 def test_messages_of_a_refused_push_are_tried_one_by_one() -> None:
-    world = world_of(form="notify")
-    world.park_some("s", 3)
-    world.run(100)
-    assert world.arrivals[0].promise.messages == 3
-    world.report(world.arrivals[0], "refused", "one of them is torn")
-    world.run(100)
-    assert (pushed(world), world.buried) == (["n0 n1 n2", "n0", "n1", "n2"], [])
-    for arrival, state in zip(world.arrivals[1:], ("delivered", "refused", "delivered"), strict=True):
-        world.report(arrival, state)  # type: ignore[arg-type]
-    world.run(0)
-    assert world.states() == {("s", "n0"): "delivered", ("s", "n1"): "dead", ("s", "n2"): "delivered"}
+    setup = setup_of(form="notify")
+    setup.park_some("s", 3)
+    setup.run(100)
+    assert setup.arrivals[0].promise.messages == 3
+    setup.report(setup.arrivals[0], "refused", "one of them is torn")
+    setup.run(100)
+    assert (pushed(setup), setup.buried) == (["n0 n1 n2", "n0", "n1", "n2"], [])
+    for arrival, state in zip(setup.arrivals[1:], ("delivered", "refused", "delivered"), strict=True):
+        setup.report(arrival, state)  # type: ignore[arg-type]
+    setup.run(0)
+    assert setup.states() == {("s", "n0"): "delivered", ("s", "n1"): "dead", ("s", "n2"): "delivered"}
 
 
 def test_waits_for_results_after_the_clock_is_set_back() -> None:
-    world = world_of()
-    world.subscribe("slow")
-    world.park("s", "later")
-    answer_ms = int(world.push.total_timeout_s * 1000)
-    world.park("slow", "slow", Tries(1, 0, world.now_ms + answer_ms, world.now_ms, f"{UNANSWERED_PUSH}p"))
-    world.run(1_000)
-    world.set_clock(-DAY_MS)
+    setup = setup_of()
+    setup.subscribe("slow")
+    setup.park("s", "later")
+    answer_ms = int(setup.push.total_timeout_s * 1000)
+    setup.park("slow", "slow", Tries(1, 0, setup.now_ms + answer_ms, setup.now_ms, f"{UNANSWERED_PUSH}p"))
+    setup.run(1_000)
+    setup.set_clock(-DAY_MS)
     for run_ms, expected in (
         (answer_ms - 1_000, ["later"]),
         (5_000, ["later", "slow"]),
         (CALLBACK_MS - answer_ms - 10_000, ["later", "slow"]),
         (20_000, ["later", "slow", "later"]),
     ):
-        world.run(run_ms)
-        assert pushed(world) == expected
+        setup.run(run_ms)
+        assert pushed(setup) == expected
 
 
 def test_results_for_suspended_and_ended_subscriptions() -> None:
-    world = world_of()
-    world.park_some("s", 2)
-    world.run(100)
-    world.suspended_now.add("s")
-    world.hear()
-    world.report(world.arrivals[0], "delivered")
-    world.run(0)
-    assert world.states() == {("s", "n0"): "delivered", ("s", "n1"): "parked"}
-    world.end("s")
-    world.report(world.arrivals[1], "delivered")
-    world.run(100)
-    assert (world.states()["s", "n1"], world.redelivery.lanes) == ("cancelled", 0)
+    setup = setup_of()
+    setup.park_some("s", 2)
+    setup.run(100)
+    setup.suspended_now.add("s")
+    setup.read_changes()
+    setup.report(setup.arrivals[0], "delivered")
+    setup.run(0)
+    assert setup.states() == {("s", "n0"): "delivered", ("s", "n1"): "parked"}
+    setup.end("s")
+    setup.report(setup.arrivals[1], "delivered")
+    setup.run(100)
+    assert (setup.states()["s", "n1"], setup.redelivery.lanes) == ("cancelled", 0)
 
 
 def test_without_a_callback_address_202_is_the_result() -> None:
-    world = one(LATER, push=PushSettings(callback_s=0))
-    world.park("s", "n")
-    world.run(100)
-    assert rows(world) == [DELIVERED_ROW]
+    setup = one(LATER, push=PushSettings(callback_s=0))
+    setup.park("s", "n")
+    setup.run(100)
+    assert rows(setup) == [DELIVERED_ROW]
 
 
 # Pushes in flight that a worker parks
 
 
-def park_in_flight(world: World, valid_ms: int = 0) -> Promise:
+def park_in_flight(setup: Setup, valid_ms: int = 0) -> Promise:
     """A worker parks a message whose push is in flight."""
-    push, now_ms = f"{UNANSWERED_PUSH}p-1", world.now_ms
+    push, now_ms = f"{UNANSWERED_PUSH}p-1", setup.now_ms
     tries = Tries(1, 0, now_ms + 16_000, now_ms, push)
-    world.park("s", "n", tries, valid_until_ms=now_ms + valid_ms if valid_ms else 0)
+    setup.park("s", "n", tries, valid_until_ms=now_ms + valid_ms if valid_ms else 0)
     return Promise("s", push, now_ms - 2_000, now_ms)
 
 
 def test_a_push_in_flight_in_a_worker_holds_its_lane() -> None:
-    world = world_of(OK)
-    promise = park_in_flight(world)
-    world.park("s", "behind")
-    world.run(10_000)
-    assert pushed(world) == []
-    assert world.lanes.for_workers()[0] == {"s"}
-    world.redelivery.reported(Result(promise, "delivered", world.now_ms))
-    world.run(100)
-    assert (pushed(world), rows(world)) == (["behind"], [DELIVERED_ROW])
-    assert world.attempts[0].detail == "answered after 12.0 s"
-    assert world.lanes.for_workers()[0] == frozenset()
+    setup = setup_of(OK)
+    promise = park_in_flight(setup)
+    setup.park("s", "behind")
+    setup.run(10_000)
+    assert pushed(setup) == []
+    assert setup.lanes.for_workers()[0] == {"s"}
+    setup.redelivery.reported(Result(promise, "delivered", setup.now_ms))
+    setup.run(100)
+    assert (pushed(setup), rows(setup)) == (["behind"], [DELIVERED_ROW])
+    assert setup.attempts[0].detail == "answered after 12.0 s"
+    assert setup.lanes.for_workers()[0] == frozenset()
 
 
 def test_a_push_without_a_result_is_repeated_and_not_counted() -> None:
-    world = world_of(OK, maximum_attempts=1)
-    park_in_flight(world)
-    world.park("s", "behind")
-    world.run(15_999)
-    assert pushed(world) == []
-    world.run(1_000)
-    assert pushed(world) == ["behind", "n"]
-    assert rows(world) == [("delivered", "", 2)]
+    setup = setup_of(OK, maximum_attempts=1)
+    park_in_flight(setup)
+    setup.park("s", "behind")
+    setup.run(15_999)
+    assert pushed(setup) == []
+    setup.run(1_000)
+    assert pushed(setup) == ["behind", "n"]
+    assert rows(setup) == [("delivered", "", 2)]
 
 
 def test_a_push_is_not_repeated_after_its_validity() -> None:
-    world = world_of(OK)
-    park_in_flight(world, valid_ms=5_000)
-    world.run(20_000)
-    assert (pushed(world), [state for state, _, _ in rows(world)]) == ([], ["expired"])
+    setup = setup_of(OK)
+    park_in_flight(setup, valid_ms=5_000)
+    setup.run(20_000)
+    assert (pushed(setup), [state for state, _, _ in rows(setup)]) == ([], ["expired"])
     # Over a link it is not pushed together with earlier ones, either.
-    world = World()
-    world.link("s")
-    world.park("s", "before", Tries(1, 1, world.now_ms + 1_000, world.now_ms))
-    park_in_flight(world, valid_ms=5_000)
-    world.run(25_000)
-    assert pushed(world) == ["before"]
-    assert world.states() == {("s", "before"): "delivered", ("s", "n"): "expired"}
+    setup = Setup()
+    setup.link("s")
+    setup.park("s", "before", Tries(1, 1, setup.now_ms + 1_000, setup.now_ms))
+    park_in_flight(setup, valid_ms=5_000)
+    setup.run(25_000)
+    assert pushed(setup) == ["before"]
+    assert setup.states() == {("s", "before"): "delivered", ("s", "n"): "expired"}
 
 
 @pytest.mark.parametrize("has_result", [True, False])
 def test_a_start_repeats_pushes_without_a_result(has_result: bool) -> None:
     """The result was read before the start, or there is none; no worker has a push in flight."""
-    world = world_of(OK)
-    promise = park_in_flight(world)
-    world.park("s", "behind")
+    setup = setup_of(OK)
+    promise = park_in_flight(setup)
+    setup.park("s", "behind")
     if has_result:
-        world.redelivery.reported(Result(promise, "delivered", world.now_ms))
+        setup.redelivery.reported(Result(promise, "delivered", setup.now_ms))
     else:
-        world.run(10)
-        assert pushed(world) == []
-    world.redelivery.workers_ended()
-    world.run(20_000 if has_result else 100)  # without a result: at once, 16 s early
-    assert sorted(pushed(world)) == (["behind"] if has_result else ["behind", "n"])
-    assert rows(world) == [("delivered", "", 1 if has_result else 2)]
+        setup.run(10)
+        assert pushed(setup) == []
+    setup.redelivery.workers_ended()
+    setup.run(20_000 if has_result else 100)  # without a result: at once, 16 s early
+    assert sorted(pushed(setup)) == (["behind"] if has_result else ["behind", "n"])
+    assert rows(setup) == [("delivered", "", 1 if has_result else 2)]
 
 
 def test_old_results_are_removed_after_the_clock_was_set_back() -> None:

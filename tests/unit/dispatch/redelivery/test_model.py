@@ -26,7 +26,7 @@ from arborcast.dispatch.logs.parked import Delivery, Parked, Tries, decode, deco
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.results import State
 from arborcast.topic_model.subscriptions import Subscription
-from tests.support.redelivery_world import FakeEndpoint, World
+from tests.support.redelivery_setup import FakeEndpoint, Setup
 
 LIFESPAN_MS = 600_000
 ATTEMPTS = 3
@@ -63,11 +63,11 @@ LIMIT = 6
 class Histories(RuleBasedStateMachine):
     """One engine, seven subscriptions at six endpoints."""
 
-    @initialize(happens=st.sets(st.sampled_from(("crash", "clock", "end", "pause", "suspend", "limit"))))
-    def begin(self, happens: set[str]) -> None:
+    @initialize(kinds=st.sets(st.sampled_from(("crash", "clock", "end", "pause", "suspend", "limit"))))
+    def begin(self, kinds: set[str]) -> None:
         # Some events in each history: after a crash, for example, fewer invariants hold.
-        self.happens = happens
-        self.world = World(
+        self.kinds = kinds
+        self.setup = Setup(
             retry=RetrySettings(
                 retransmissions=ATTEMPTS - 1,
                 lifespan_s=LIFESPAN_MS / 1000,
@@ -76,7 +76,7 @@ class Histories(RuleBasedStateMachine):
                 suspend_after_s=30.0,
                 longest_probe_s=20.0,
                 longest_wait_s=20.0,  # for an unlimited number of attempts
-                parked_messages=LIMIT if "limit" in happens else 0,
+                parked_messages=LIMIT if "limit" in kinds else 0,
             ),
             push=PushSettings(
                 max_in_flight=4,
@@ -87,14 +87,14 @@ class Histories(RuleBasedStateMachine):
             ),
         )
         # All on one host, and two at one endpoint: they share its limits.
-        self.world.subscribe("plain", endpoint="host/plain", form="raw")
-        self.world.subscribe("together", endpoint="host/together", form="notify")
-        self.world.subscribe("strict", endpoint="host/strict", order="strict")
-        self.world.subscribe("stubborn", endpoint="host/stubborn", reliability="strict")
+        self.setup.subscribe("plain", endpoint="host/plain", form="raw")
+        self.setup.subscribe("together", endpoint="host/together", form="notify")
+        self.setup.subscribe("strict", endpoint="host/strict", order="strict")
+        self.setup.subscribe("stubborn", endpoint="host/stubborn", reliability="strict")
         # Reliable messages of a timely subscription wait, too.
-        self.world.subscribe("timely", endpoint="host/timely", reliability="timely")
-        self.world.subscribe("mate", endpoint="host/together", form="raw")
-        self.world.subscribe("legacy", endpoint="host/legacy", form="legacy")
+        self.setup.subscribe("timely", endpoint="host/timely", reliability="timely")
+        self.setup.subscribe("mate", endpoint="host/together", form="raw")
+        self.setup.subscribe("legacy", endpoint="host/legacy", form="legacy")
         self.accepted: dict[str, int] = {}
         self.valid: dict[str, int] = {}  # the ends of validities
         self.priority: dict[str, int] = {}
@@ -105,9 +105,9 @@ class Histories(RuleBasedStateMachine):
         # Deliveries that batches have tried: the true time, and the time of the clock.
         self.tried: dict[str, tuple[int, int]] = {}
         # The last change of the clock, and the number of rows by then: times of earlier rows do not count.
-        self.set_ms, self.rows_when_set = self.world.true_ms, 0
+        self.set_ms, self.rows_when_set = self.setup.true_ms, 0
         # The last change of subscriptions or the clock.
-        self.quiet_ms = self.world.true_ms
+        self.quiet_ms = self.setup.true_ms
 
     @rule(
         name=st.sampled_from(NAMES),
@@ -136,8 +136,8 @@ class Histories(RuleBasedStateMachine):
             notification = f"{name}-{len(self.parked[name])}"
             self.parked[name].append(notification)
             self.priority[notification] = priority
-            self.tried[notification] = self.world.true_ms, self.world.now_ms
-            tries = Tries(1, 1, self.world.now_ms + FIRST_WAIT_MS, self.world.now_ms)
+            self.tried[notification] = self.setup.true_ms, self.setup.now_ms
+            tries = Tries(1, 1, self.setup.now_ms + FIRST_WAIT_MS, self.setup.now_ms)
             self._park(name, notification, tries, 0, valid_ms)
 
     @rule(name=st.sampled_from(NAMES), how=st.sampled_from(sorted(ANSWERS)))
@@ -145,15 +145,15 @@ class Histories(RuleBasedStateMachine):
         """An endpoint gives this answer from now on."""
         self._behave(name, how)
 
-    @precondition(lambda self: self.world.arrivals)
+    @precondition(lambda self: self.setup.arrivals)
     @rule(back=st.integers(0, 5), state=st.sampled_from(("delivered", "failed", "refused")))
     def report(self, back: int, state: State) -> None:
         """The receiver of one of the last pushes reports its result, announced or not."""
-        arrivals = self.world.arrivals
-        self.world.report(arrivals[max(len(arrivals) - 1 - back, 0)], state)
-        self.world.run(0)
+        arrivals = self.setup.arrivals
+        self.setup.report(arrivals[max(len(arrivals) - 1 - back, 0)], state)
+        self.setup.run(0)
 
-    @precondition(lambda self: self.world.arrivals)
+    @precondition(lambda self: self.setup.arrivals)
     @rule(
         name=st.sampled_from(NAMES),
         wait_ms=st.sampled_from([100, 5_000]),
@@ -162,11 +162,11 @@ class Histories(RuleBasedStateMachine):
     def take_for_later_and_report(self, name: str, wait_ms: int, state: State) -> None:
         """An endpoint announces later results, and reports them soon."""
         self._behave(name, "later")
-        before = len(self.world.arrivals)
-        self.world.run(wait_ms)
-        for arrival in self.world.arrivals[before:]:
-            self.world.report(arrival, state)
-        self.world.run(20)
+        before = len(self.setup.arrivals)
+        self.setup.run(wait_ms)
+        for arrival in self.setup.arrivals[before:]:
+            self.setup.report(arrival, state)
+        self.setup.run(20)
 
     @rule(name=st.sampled_from(NAMES), index=st.integers(0, 8))
     def poison(self, name: str, index: int) -> None:
@@ -175,95 +175,95 @@ class Histories(RuleBasedStateMachine):
 
     @rule(for_ms=st.sampled_from([1, 100, 1_000, 2_500, 20_000, 130_000, LIFESPAN_MS + 60_000]))
     def pass_time(self, for_ms: int) -> None:
-        self.world.run(for_ms)
+        self.setup.run(for_ms)
         self._all_due_are_tried()
         self._waits_are_bounded()
         self._nothing_is_too_old()
         self._nothing_is_too_much()
 
-    @precondition(lambda self: "pause" in self.happens)
+    @precondition(lambda self: "pause" in self.kinds)
     @rule(name=st.sampled_from(NAMES), paused=st.booleans())
     def pause_or_resume(self, name: str, paused: bool) -> None:
         """The subscriber pauses, or resumes."""
-        known = self.world.subscriptions.get(name)
+        known = self.setup.subscriptions.get(name)
         if known is not None:
-            self.world.subscriptions[name] = msgspec.structs.replace(known, paused=paused)
-            self.world.hear()
+            self.setup.subscriptions[name] = msgspec.structs.replace(known, paused=paused)
+            self.setup.read_changes()
             self._changed()
 
-    @precondition(lambda self: "suspend" in self.happens)
+    @precondition(lambda self: "suspend" in self.kinds)
     @rule()
     def suspend(self) -> None:
         """The requested suspensions are in the control log."""
-        self.world.suspended_now |= self.world.suspended_said.keys()
-        self.world.suspended_said.clear()
-        self.world.redelivery.suspensions_written()
+        self.setup.suspended_now |= self.setup.suspended_reported.keys()
+        self.setup.suspended_reported.clear()
+        self.setup.redelivery.suspensions_written()
 
-    @precondition(lambda self: self.world.suspended_now)
+    @precondition(lambda self: self.setup.suspended_now)
     @rule()
     def resume_all(self) -> None:
         """An operator resumes the suspended subscriptions."""
-        self.world.suspended_now.clear()
-        self.world.hear()
+        self.setup.suspended_now.clear()
+        self.setup.read_changes()
         self._changed()
 
-    @precondition(lambda self: "end" in self.happens)
+    @precondition(lambda self: "end" in self.kinds)
     @rule(name=st.sampled_from(NAMES))
     def unsubscribe(self, name: str) -> None:
         self.over.add(name)
-        if name in self.world.subscriptions:
-            del self.world.subscriptions[name]
-        self.world.hear()
+        if name in self.setup.subscriptions:
+            del self.setup.subscriptions[name]
+        self.setup.read_changes()
 
-    @precondition(lambda self: "crash" in self.happens)
+    @precondition(lambda self: "crash" in self.kinds)
     @rule(remembered=st.booleans())
     def crash(self, remembered: bool) -> None:
         """Everything outside the logs is lost, perhaps except the health of endpoints."""
-        health = self.world.health.everything()
-        self.world.restart()
+        health = self.setup.health.everything()
+        self.setup.restart()
         if remembered:
-            self.world.health.restore(health)
+            self.setup.health.restore(health)
         self.crashed = True
 
-    @precondition(lambda self: "crash" in self.happens)
+    @precondition(lambda self: "crash" in self.kinds)
     @rule(writes=st.integers(0, 12), landing=st.tuples(st.booleans(), st.booleans(), st.booleans()))
     def crash_while_writing(self, writes: int, landing: tuple[bool, ...]) -> None:
         """The process ends after this number of further records. Records that were sent, but not acknowledged, may be
         in some of the logs."""
-        self.world.writes_left, self.world.landing = writes, landing
+        self.setup.writes_left, self.setup.landing = writes, landing
         self.crashed = True
 
     @rule(forward_ms=st.sampled_from([3_600_000, 60_000, -1_000, -10_000, -60_000, -3_600_000]))
-    @precondition(lambda self: "clock" in self.happens)
+    @precondition(lambda self: "clock" in self.kinds)
     def set_the_clock(self, forward_ms: int) -> None:
-        self.world.set_clock(forward_ms)
-        self.set_ms, self.rows_when_set = self.world.true_ms, len(self.world.attempts)
+        self.setup.set_clock(forward_ms)
+        self.set_ms, self.rows_when_set = self.setup.true_ms, len(self.setup.attempts)
         self._changed()
 
     @invariant()
     def nothing_is_lost(self) -> None:
         waiting = {
             (decode_key(key)[0].subscription, record.notification.id)
-            for key, value in self.world.log.items()
+            for key, value in self.setup.log.items()
             if isinstance(record := decode(value), Parked)
         }
-        over = {key for key, state in self.world.states().items() if state != "parked"}
+        over = {key for key, state in self.setup.states().items() if state != "parked"}
         everything = {(name, each) for name, names in self.parked.items() for each in names}
         assert waiting | over == everything
         if not self.crashed:
             assert waiting.isdisjoint(over)
-        assert self.world.store.count == len(waiting)
+        assert self.setup.store.count == len(waiting)
         for name, _ in waiting:
-            assert name in self.world.redelivery._lanes, "no lane"
+            assert name in self.setup.redelivery._lanes, "no lane"
 
     @invariant()
     def dead_letters_are_kept(self) -> None:
         ended = {
             (row.subscription, row.notification)
-            for row in self.world.attempts
+            for row in self.setup.attempts
             if row.state == "dead" or (row.state == "expired" and not self._ends_by_validity(row.notification))
         }
-        kept = [(letter.subscription, letter.notification.id) for letter in self.world.buried]
+        kept = [(letter.subscription, letter.notification.id) for letter in self.setup.buried]
         assert ended <= set(kept)
         if not self.crashed:
             assert len(kept) == len(ended)
@@ -273,7 +273,7 @@ class Histories(RuleBasedStateMachine):
         if self.crashed:
             return  # repeated if only its row was written
         over: set[tuple[str, str]] = set()
-        for row in self.world.attempts:
+        for row in self.setup.attempts:
             assert (row.subscription, row.notification) not in over
             if row.state != "parked":
                 over.add((row.subscription, row.notification))
@@ -283,20 +283,20 @@ class Histories(RuleBasedStateMachine):
         if self.crashed:
             return  # an attempt with a row alone is repeated with the same number
         last: dict[str, int] = {}
-        for row in filter(lambda row: row.push, self.world.attempts):
+        for row in filter(lambda row: row.push, self.setup.attempts):
             assert row.number >= last.get(row.notification, 0)
             last[row.notification] = row.number
 
     @invariant()
     def no_message_is_dead_because_of_others_in_its_push(self) -> None:
-        assert all(row.messages == 1 for row in self.world.attempts if row.state == "dead" and row.status == 400)
+        assert all(row.messages == 1 for row in self.setup.attempts if row.state == "dead" and row.status == 400)
 
     @invariant()
     def attempts_are_bounded(self) -> None:
         if self.crashed:
             return  # a push in flight counts, though its outcome is unknown
-        for row in self.world.attempts:
-            counted = row.number - self.world.excused[row.notification]
+        for row in self.setup.attempts:
+            counted = row.number - self.setup.uncounted[row.notification]
             if row.subscription == "stubborn":
                 assert row.state != "dead" or row.status == 400 or "refuses it" in row.detail
                 continue
@@ -310,29 +310,29 @@ class Histories(RuleBasedStateMachine):
             return
         for notification, tries in self._tries().items():
             counted = tries.counted + bool(tries.awaits)
-            assert counted == tries.number - self.world.excused[notification]
+            assert counted == tries.number - self.setup.uncounted[notification]
 
     @invariant()
     def no_attempt_is_before_its_time(self) -> None:
         if self.crashed:
             return
-        for arrival in self.world.arrivals[self.checked :]:
+        for arrival in self.setup.arrivals[self.checked :]:
             for each in arrival.notifications:
                 assert arrival.at_ms < self._end_of(each)
                 assert arrival.at_ms >= self._due(each, arrival.attempt)
-        self.checked = len(self.world.arrivals)
+        self.checked = len(self.setup.arrivals)
 
     @invariant()
     def waiting_messages_are_bounded(self) -> None:
-        dropped = [row for row in self.world.attempts if row.state == "dropped"]
-        assert "limit" in self.happens or not dropped
+        dropped = [row for row in self.setup.attempts if row.state == "dropped"]
+        assert "limit" in self.kinds or not dropped
         assert {(row.error, row.number) for row in dropped} <= {("resources", 0)}
         assert "stubborn" not in {row.subscription for row in dropped}
         if not self.crashed:
             # The oldest are dropped first, except those in flight.
             for name in NAMES:
                 removed = {row.notification for row in dropped if row.subscription == name}
-                assert len(self.world.arrived(name)) == len([e for e in self.world.arrived(name) if e not in removed])
+                assert len(self.setup.arrived(name)) == len([e for e in self.setup.arrived(name) if e not in removed])
 
     def _end_of(self, notification: str) -> int:
         end_ms = self.accepted[notification] + LIFESPAN_MS
@@ -346,7 +346,7 @@ class Histories(RuleBasedStateMachine):
         if attempt == 2 and notification in self.tried:
             true_ms, clock_ms = self.tried[notification]
             return clock_ms + FIRST_WAIT_MS if true_ms > self.set_ms else 0
-        rows = self.world.attempts[self.rows_when_set :]
+        rows = self.setup.attempts[self.rows_when_set :]
         # The last row of an attempt counts: the later result, if announced.
         times_ms = {
             row.number: row.next_ms for row in rows if row.notification == notification and row.number < attempt
@@ -358,7 +358,7 @@ class Histories(RuleBasedStateMachine):
         for name in NAMES:
             firsts = [
                 each
-                for arrival in self.world.arrivals
+                for arrival in self.setup.arrivals
                 if arrival.subscription == name and arrival.attempt == 1
                 for each in arrival.notifications
             ]
@@ -376,56 +376,56 @@ class Histories(RuleBasedStateMachine):
         if self.crashed:
             return  # the last push may be repeated
         for name in ("strict", "stubborn"):
-            seen = self.world.arrived(name)
+            seen = self.setup.arrived(name)
             order = {each: index for index, each in enumerate(self.parked[name])}
             assert [order[each] for each in seen] == sorted(order[each] for each in seen)
 
     @invariant()
     def lanes_with_untried_messages_are_held(self) -> None:
-        held = self.world.lanes.for_workers()[0]
+        held = self.setup.lanes.for_workers()[0]
         for name in NAMES:
-            if self.world.store.has_untried(name) or self.world.under_way(name, attempt=1):
+            if self.setup.store.has_untried(name) or self.setup.pushes_in_flight(name, attempt=1):
                 assert name in held
 
     @invariant()
     def bounds_are_kept(self) -> None:
-        assert self.world.most_in_flight <= 3
-        assert all(count <= 2 for count in self.world.most_at.values())
-        assert self.world.too_much == []
+        assert self.setup.most_in_flight <= 3
+        assert all(count <= 2 for count in self.setup.most_at.values())
+        assert self.setup.too_much == []
 
     def teardown(self) -> None:
-        if not hasattr(self, "world"):
+        if not hasattr(self, "setup"):
             return
-        self.world.writes_left = None
+        self.setup.writes_left = None
         for name in NAMES:
-            if name in self.world.subscriptions:
+            if name in self.setup.subscriptions:
                 self._behave(name, "ok")
                 self.pause_or_resume(name, paused=False)
-        self.world.suspended_said.clear()
-        self.world.suspended_now.clear()
-        self.world.redelivery.suspensions_written()
-        self.world.hear()
+        self.setup.suspended_reported.clear()
+        self.setup.suspended_now.clear()
+        self.setup.redelivery.suspensions_written()
+        self.setup.read_changes()
         # Longer than hanging pushes, waits, probes and Retry-After together; shorter than lifespans.
-        self.world.run(120_000)
+        self.setup.run(120_000)
         self.nothing_is_lost()
-        left = [decode_key(key) for key in self.world.log]
-        assert (left, self.world.redelivery.lanes, self.world.in_flight) == ([], 0, 0)
-        assert self.world.redelivery.next_turn_ms() is None
-        assert self.world.lanes.for_workers()[0] == frozenset()
+        left = [decode_key(key) for key in self.setup.log]
+        assert (left, self.setup.redelivery.lanes, self.setup.in_flight) == ([], 0, 0)
+        assert self.setup.redelivery.next_turn_ms() is None
+        assert self.setup.lanes.for_workers()[0] == frozenset()
         # With its last subscription an endpoint is forgotten.
-        used = {each.consumer.address for each in self.world.subscriptions.values()}
-        assert self.world.health.everything().keys() <= used
+        used = {each.consumer.address for each in self.setup.subscriptions.values()}
+        assert self.setup.health.everything().keys() <= used
 
     def _changed(self) -> None:
-        self.quiet_ms = self.world.true_ms
+        self.quiet_ms = self.setup.true_ms
 
     def _park(self, name: str, notification: str, tries: Tries | None, age_ms: int, valid_ms: int) -> None:
         self._changed()
-        self.accepted[notification] = self.world.now_ms - age_ms
+        self.accepted[notification] = self.setup.now_ms - age_ms
         if valid_ms:
-            self.valid[notification] = self.world.now_ms + valid_ms
+            self.valid[notification] = self.setup.now_ms + valid_ms
         until_ms = self.valid.get(notification, 0)
-        self.world.park(
+        self.setup.park(
             name,
             notification,
             tries,
@@ -436,39 +436,39 @@ class Histories(RuleBasedStateMachine):
 
     def _all_due_are_tried(self) -> None:
         """With nothing in flight, every due delivery has been tried."""
-        world = self.world
-        if world.in_flight or world.true_ms - self.set_ms < TOLERANCE_MS:
+        setup = self.setup
+        if setup.in_flight or setup.true_ms - self.set_ms < TOLERANCE_MS:
             return  # the clock was set back a little and has not reached the time again
-        for name, subscription in world.subscriptions.items():
-            closed = world.health.get(subscription.consumer.address).breaker == "closed"
+        for name, subscription in setup.subscriptions.items():
+            closed = setup.health.get(subscription.consumer.address).breaker == "closed"
             if closed and not self._stopped(subscription) and not subscription.policy.strict:
-                assert not world.store.has_untried(name)
-                assert not world.store.due(name, world.now_ms, 1)
+                assert not setup.store.has_untried(name)
+                assert not setup.store.due(name, setup.now_ms, 1)
 
     def _waits_are_bounded(self) -> None:
         """With nothing in flight, each delivery was tried at its time, counted from the last change of the clock at the
         latest, and failing endpoints are probed."""
-        world = self.world
-        if world.in_flight:
+        setup = self.setup
+        if setup.in_flight:
             return
         due = {name: (at_ms, FIRST_WAIT_MS) for name, (at_ms, _) in self.tried.items()}
-        for row, (true_ms, clock_ms) in zip(world.attempts, world.decided, strict=True):
+        for row, (true_ms, clock_ms) in zip(setup.attempts, setup.decided, strict=True):
             due[row.notification] = true_ms, max(row.next_ms - clock_ms, 0)
         for subscription, notification in self._waiting():
             endpoint = subscription.consumer.address
             if self._stopped(subscription):
                 continue
-            pushed_ms = [arrival.true_ms for arrival in world.arrivals if arrival.endpoint == endpoint]
-            assert world.true_ms - max([self.quiet_ms, *pushed_ms]) <= LONGEST_PAUSE_MS
-            if notification in due and world.health.get(endpoint).breaker == "closed":
+            pushed_ms = [arrival.true_ms for arrival in setup.arrivals if arrival.endpoint == endpoint]
+            assert setup.true_ms - max([self.quiet_ms, *pushed_ms]) <= LONGEST_PAUSE_MS
+            if notification in due and setup.health.get(endpoint).breaker == "closed":
                 since_ms, wait_ms = due[notification]
-                assert world.true_ms - max(since_ms, self.set_ms) <= wait_ms + TOLERANCE_MS
+                assert setup.true_ms - max(since_ms, self.set_ms) <= wait_ms + TOLERANCE_MS
 
     def _tries(self) -> dict[str, Tries]:
         """The tries of waiting deliveries, by the log."""
         names: dict[Delivery, str] = {}
         tries: dict[Delivery, Tries] = {}
-        for key, value in self.world.log.items():
+        for key, value in self.setup.log.items():
             delivery, record = decode_key(key)[0], decode(value)
             if isinstance(record, Parked):
                 names[delivery] = record.notification.id
@@ -480,47 +480,47 @@ class Histories(RuleBasedStateMachine):
     def _waiting(self) -> list[tuple[Subscription, str]]:
         """The waiting deliveries of existing subscriptions, by the log."""
         return [
-            (self.world.subscriptions[name], record.notification.id)
-            for key, value in self.world.log.items()
+            (self.setup.subscriptions[name], record.notification.id)
+            for key, value in self.setup.log.items()
             if isinstance(record := decode(value), Parked)
-            and (name := decode_key(key)[0].subscription) in self.world.subscriptions
+            and (name := decode_key(key)[0].subscription) in self.setup.subscriptions
         ]
 
     def _stopped(self, subscription: Subscription) -> bool:
         """Whether it gets no attempts."""
-        return subscription.paused or subscription.id in self.world.suspended_now | self.world.suspended_said.keys()
+        return subscription.paused or subscription.id in self.setup.suspended_now | self.setup.suspended_reported.keys()
 
     def _nothing_is_too_old(self) -> None:
         """Lifespans end during any wait; during a push, at its end."""
-        if self.world.true_ms - self.set_ms < TOLERANCE_MS:
+        if self.setup.true_ms - self.set_ms < TOLERANCE_MS:
             return  # the clock was set back a little and has not reached the time again
-        for lane in self.world.redelivery._lanes.values():
-            old_ms = self.world.now_ms - LIFESPAN_MS
-            if self.world.true_ms - self.set_ms < TOLERANCE_MS:
+        for lane in self.setup.redelivery._lanes.values():
+            old_ms = self.setup.now_ms - LIFESPAN_MS
+            if self.setup.true_ms - self.set_ms < TOLERANCE_MS:
                 continue  # as above
             if lane.flight:
                 old_ms -= 20_000
-                if self.world.true_ms - self.set_ms < 20_000:
+                if self.setup.true_ms - self.set_ms < 20_000:
                     continue
-            assert self.world.store.accepted_before(lane.name, old_ms, 1, lane.flight) == []
-            assert self.world.store.valid_until(lane.name, old_ms + LIFESPAN_MS, 1, lane.flight) == []
+            assert self.setup.store.accepted_before(lane.name, old_ms, 1, lane.flight) == []
+            assert self.setup.store.valid_until(lane.name, old_ms + LIFESPAN_MS, 1, lane.flight) == []
 
     def _nothing_is_too_much(self) -> None:
-        if "limit" in self.happens and self.world.true_ms - self.set_ms >= TOLERANCE_MS:
-            for lane in self.world.redelivery._lanes.values():
+        if "limit" in self.kinds and self.setup.true_ms - self.set_ms >= TOLERANCE_MS:
+            for lane in self.setup.redelivery._lanes.values():
                 untried = [
-                    each for each in self.world.store.untried(lane.name, 1_000) if each.delivery not in lane.flight
+                    each for each in self.setup.store.untried(lane.name, 1_000) if each.delivery not in lane.flight
                 ]
-                count = len(self.world.store.accepted_before(lane.name, 1 << 62, 1_000))
+                count = len(self.setup.store.accepted_before(lane.name, 1 << 62, 1_000))
                 assert not untried or count <= LIMIT or lane.name == "stubborn"
 
     def _behave(self, name: str, how: str) -> None:
         self._set(name, lambda ids: ANSWERS[how], TAKES_MS.get(how, 10))
 
     def _set(self, name: str, answer: object, takes_ms: int) -> None:
-        subscription = self.world.subscriptions.get(name)
+        subscription = self.setup.subscriptions.get(name)
         if subscription is not None:
-            self.world.endpoints[subscription.consumer.address] = FakeEndpoint(answer, takes_ms)  # type: ignore[arg-type]
+            self.setup.endpoints[subscription.consumer.address] = FakeEndpoint(answer, takes_ms)  # type: ignore[arg-type]
 
 
 TestHistories = Histories.TestCase

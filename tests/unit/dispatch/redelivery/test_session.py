@@ -22,7 +22,7 @@ from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records import results
 from arborcast.topic_model.records.results import Promise, Result
 from tests.support.make import notification
-from tests.support.redelivery_world import HOUR_MS, World
+from tests.support.redelivery_setup import HOUR_MS, Setup
 
 
 def record(offset: int, size: int = 1) -> Any:
@@ -113,7 +113,7 @@ class Records:
 
 
 def test_commits_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, sizes = World(), []
+    setup, sizes = Setup(), []
     with closing(ParkedStore(tmp_path / "parked.sqlite", "log")) as store:
         commit = store.commit
 
@@ -122,8 +122,8 @@ def test_commits_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.Monkey
             commit()
 
         monkeypatch.setattr(store, "commit", committed)
-        used, reading, results = parts(None, world), cast(Any, Records(15)), cast(Any, Records(0))
-        begun = session.RedeliverySession(used, store, reading, results, world.journal, world)
+        used, reading, results = parts(None, setup), cast(Any, Records(15)), cast(Any, Records(0))
+        begun = session.RedeliverySession(used, store, reading, results, setup.journal, setup)
         begun.read_to_end(lambda: False)
         assert store.count == 15
     assert max(sizes) < 40_000_000
@@ -140,10 +140,10 @@ def test_results_after_a_full_disk_and_damaged_results(monkeypatch: pytest.Monke
         raise InfrastructureError("the disk is full")
 
     _, result = results.encode(Result(Promise("s", "p1", 1, HOUR_MS, 1), "delivered", 2))
-    world = World()
+    setup = Setup()
     with closing(ParkedStore(None)) as store:
         reading, reports = cast(Any, Records(0)), cast(Any, Results(2))
-        begun = session.RedeliverySession(parts(None, world), store, reading, reports, world.journal, world)
+        begun = session.RedeliverySession(parts(None, setup), store, reading, reports, setup.journal, setup)
         monkeypatch.setattr(Redelivery, "reported", reported)
         with pytest.raises(InfrastructureError, match="the disk is full"):
             begun.read_to_end(lambda: False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,24 @@ def test_settings_reach_spark() -> None:
     }
     assert {name: values.get(name) for name in expected} == expected
     assert "spark.master" not in properties(DispatchSettings()), "spark-submit sets it"
+
+
+LONG = "/" + "d" * 100
+
+
+@pytest.mark.parametrize(
+    ("folder", "temporary", "sockets"),
+    [("/data/a folder", "/t", "/data/a folder"), (LONG, "/t", "/t"), (LONG, LONG, None), (None, "/t", None)],
+)
+def test_files_of_a_killed_spark_are_in_its_own_folder(
+    folder: str | None, temporary: str, sockets: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", temporary)
+    values = properties(DispatchSettings(), local_dir=None if folder is None else Path(folder))
+    assert values.get("spark.python.unix.domain.socket.dir") == sockets, "the path of a Unix socket is short"
+    options = values["spark.driver.extraJavaOptions"]
+    assert (f'"-Djava.io.tmpdir={folder}"' in options) is (sockets is not None)
+    assert ("java.io.tmpdir" in options) is (sockets is not None)
 
 
 @pytest.mark.parametrize("master", CLUSTERS)

@@ -44,7 +44,7 @@ def app(keys: SharedKeys, tmp_path: Path) -> AdministratorApp:
     return AdministratorApp(keys, tmp_path / "members.json", PAGES)
 
 
-async def ask(
+async def request(
     app: AdministratorApp, method: str, path: str, body: bytes, headers: Mapping[str, str]
 ) -> tuple[int, Mapping[str, str], bytes]:
     transport = httpx.ASGITransport(app)
@@ -55,7 +55,7 @@ async def ask(
 
 def asked(app: AdministratorApp, keys: SharedKeys, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
     headers = keys.signed(method, path, body)
-    status, answered, answer = asyncio.run(ask(app, method, path, body, headers))
+    status, answered, answer = asyncio.run(request(app, method, path, body, headers))
     if status == 200:
         keys.check_answer(headers, answered, answer)
     return status, answer
@@ -101,14 +101,14 @@ def test_unauthenticated_requests_and_web_pages_are_refused(
     other = keys.signed("POST", "/members/a/heartbeat", REGISTRATION)
     old = SharedKeys(str(tmp_path / "key"), lambda: 1_000.0).signed("POST", "/members", REGISTRATION)
     for headers in ({}, other, old, good | {"webhook-signature": "v1,AAAA"}):
-        status, _, answer = asyncio.run(ask(app, "POST", "/members", REGISTRATION, headers))
+        status, _, answer = asyncio.run(request(app, "POST", "/members", REGISTRATION, headers))
         assert status == 401, answer
-    assert asyncio.run(ask(app, "POST", "/members", REGISTRATION + b" ", good))[0] == 401
+    assert asyncio.run(request(app, "POST", "/members", REGISTRATION + b" ", good))[0] == 401
     for page in ({"origin": "https://evil.example"}, {"host": "evil.example:8095"}):
         signed = keys.signed("POST", "/members", REGISTRATION) | page
-        assert asyncio.run(ask(app, "POST", "/members", REGISTRATION, signed))[0] == 403
-        assert asyncio.run(ask(app, "GET", "/health/live", b"", page))[0] == 403
-    assert asyncio.run(ask(app, "GET", "/health/live", b"", {}))[0] == 200
+        assert asyncio.run(request(app, "POST", "/members", REGISTRATION, signed))[0] == 403
+        assert asyncio.run(request(app, "GET", "/health/live", b"", page))[0] == 403
+    assert asyncio.run(request(app, "GET", "/health/live", b"", {}))[0] == 200
     assert not (tmp_path / "members.json").exists()
     assert "was refused" not in caplog.text, "unauthenticated requests fill no log"
     assert asked(app, keys, "POST", "/members", b"{}")[0] == 400
@@ -118,10 +118,10 @@ def test_unauthenticated_requests_and_web_pages_are_refused(
 def test_a_request_waits_for_a_new_topology(keys: SharedKeys, app: AdministratorApp) -> None:
     async def both() -> bytes:
         path = "/topology?after=0"
-        waiting = asyncio.create_task(ask(app, "GET", path, b"", keys.signed("GET", path, b"")))
+        waiting = asyncio.create_task(request(app, "GET", path, b"", keys.signed("GET", path, b"")))
         await asyncio.sleep(0.05)
         assert not waiting.done()
-        await ask(app, "POST", "/members", REGISTRATION, keys.signed("POST", "/members", REGISTRATION))
+        await request(app, "POST", "/members", REGISTRATION, keys.signed("POST", "/members", REGISTRATION))
         return (await waiting)[2]
 
     assert msgspec.json.decode(asyncio.run(both()), type=Topology).version == 1
@@ -130,8 +130,8 @@ def test_a_request_waits_for_a_new_topology(keys: SharedKeys, app: Administrator
 def test_replayed_heartbeats_and_registrations_are_refused(keys: SharedKeys, app: AdministratorApp) -> None:
     for path, body in (("/members", REGISTRATION), ("/members/a/heartbeat", msgspec.json.encode(Beat(1)))):
         headers = keys.signed("POST", path, body)
-        assert asyncio.run(ask(app, "POST", path, body, headers))[0] == 200
-        status, _, answer = asyncio.run(ask(app, "POST", path, body, headers))
+        assert asyncio.run(request(app, "POST", path, body, headers))[0] == 200
+        status, _, answer = asyncio.run(request(app, "POST", path, body, headers))
         assert (status, b"taken before" in answer) == (401, True)
         assert asked(app, keys, "POST", path, body)[0] == 200, "signed again"
 
@@ -178,13 +178,13 @@ def test_a_name_belongs_to_its_engine_until_its_removal() -> None:
     members.check(SUSPECT_S)
     assert members.register(registration("a"), SUSPECT_S + 1).number == 1, "a restarted engine"
     assert members.topology(SUSPECT_S + 1).members[0].state == "live"
-    gone = SUSPECT_S + 1 + GONE_S
-    members.check(gone)
-    assert members.register(registration("a", "H"), gone).number == 2
-    members.check(gone + GONE_S)
-    members.check(gone + FORGOTTEN_S)
-    assert members.topology(gone + FORGOTTEN_S).members == ()
-    assert members.register(registration("a"), gone + FORGOTTEN_S).number == 3
+    lost_at = SUSPECT_S + 1 + GONE_S
+    members.check(lost_at)
+    assert members.register(registration("a", "H"), lost_at).number == 2
+    members.check(lost_at + GONE_S)
+    members.check(lost_at + FORGOTTEN_S)
+    assert members.topology(lost_at + FORGOTTEN_S).members == ()
+    assert members.register(registration("a"), lost_at + FORGOTTEN_S).number == 3
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,12 @@ from arborcast.engine.embedded import commands, state
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.state import EngineStatus, PartState, PartStatus
 from arborcast.engine.embedded.status import status
-from arborcast.engine.processes import processes
+from arborcast.engine.processes import logfiles, processes
+from arborcast.engine.processes.errors import PartFailed
 from arborcast.engine.processes.processes import ProcessId
 from arborcast.engine.settings.loading import load_settings
 from arborcast.jobs import dispatch_stream
-from tests.support.process import gone
+from tests.support.process import has_ended
 
 ME = ProcessId.of_this()
 DEAD = ProcessId(2**22 + 1, 0.0)  # above Linux's largest process id
@@ -113,10 +114,10 @@ def test_a_job_finds_the_kafka_of_the_running_engine(
 def test_down_ends_orphans_of_a_supervisor_and_no_other_process(home: Home, orphan: ProcessId) -> None:
     write_state(home, replace(orphan, created=orphan.created - 3600))
     down(home)
-    assert not gone(orphan.pid), "another process has the same id"
+    assert not has_ended(orphan.pid), "another process has the same id"
     write_state(home, orphan)
     assert down(home) == [f"kafka: pid {orphan.pid} was left by an engine that was killed; ending it"]
-    assert gone(orphan.pid)
+    assert has_ended(orphan.pid)
     # The shell is the recorded process, which has exited; its child has the data directory in its command line.
     script = f"/bin/sh -c 'sleep 600; : {home.path}' & echo $!"
     shell = subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE, text=True)
@@ -127,10 +128,10 @@ def test_down_ends_orphans_of_a_supervisor_and_no_other_process(home: Home, orph
     ended = ProcessId(shell.pid, 0.0, ME.boot)
     write_state(home, replace(ended, boot="of yesterday"))
     assert down(home) == []
-    assert not gone(child), "the machine was restarted, so another process has the id"
+    assert not has_ended(child), "the machine was restarted, so another process has the id"
     write_state(home, ended)
     down(home)
-    assert gone(child)
+    assert has_ended(child)
 
 
 def test_down_leaves_its_own_session_alone(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,6 +157,14 @@ def test_an_engine_continues_when_its_terminal_is_closed(home: Home) -> None:
 
     commands._also_logged(home, load_settings(None, home.path, environ={}), report)("kafka: ready")
     assert "kafka: ready" in home.log("supervisor").read_text()
+
+
+def test_the_error_of_a_supervisor_that_could_write_nothing_names_the_disk(home: Home) -> None:
+    daemon = subprocess.Popen(["/bin/sh", "-c", "exit 1"])
+    daemon.wait()
+    log = logfiles.LogTail(home.log("supervisor"))
+    with pytest.raises(PartFailed, match=f"ended with code 1; see .* {home.path} cannot be written: make room"):
+        commands._wait_for_daemon(daemon, home, log, lambda _line: None)
 
 
 def test_the_status_of_an_engine_that_has_written_none_yet(home: Home, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from arborcast.engine.embedded.parts import Part, PartSpec
 from arborcast.engine.embedded.questions import Question
 from arborcast.engine.embedded.state import PartState
 from arborcast.engine.settings.stack import StackSettings
-from tests.support.process import gone
+from tests.support.process import has_ended
 from tests.support.waiting import wait_until
 
 SETTINGS = StackSettings(start_timeout_s=120, restart_first_s=0.5)
@@ -68,7 +68,7 @@ def test_failures_are_reset_after_a_long_ready_run(tmp_path: Path) -> None:
             start(it, life * 1_000.0)
             (process,) = it.members()
             process.kill()
-            wait_until(lambda pid=process.pid: gone(pid))  # type: ignore[misc]  # mypy infers no lambda with a default
+            wait_until(lambda pid=process.pid: has_ended(pid))  # type: ignore[misc]  # mypy infers no lambda with a default
             it.step(life * 1_000.0 + ran)
             assert it.process.failures == failures
 
@@ -211,18 +211,18 @@ def test_answers(who: str, answer: bytes, why: str) -> None:
 
 def test_a_heartbeat_is_a_new_time_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "ready"
-    ask = questions.job(file)
-    assert ask(0.1) == "no heartbeat within 0.1 s"
+    question = questions.job(file)
+    assert question(0.1) == "no heartbeat within 0.1 s"
     file.touch()
-    assert ask(0.1) == "no heartbeat within 0.1 s", "the file exists, but is not updated"
+    assert question(0.1) == "no heartbeat within 0.1 s", "the file exists, but is not updated"
     answers: list[str] = []
-    asking = threading.Thread(target=lambda: answers.append(ask(60)))
-    asking.start()
+    caller = threading.Thread(target=lambda: answers.append(question(60)))
+    caller.start()
 
     def beat() -> bool:
         os.utime(file)
         return bool(answers)
 
     wait_until(beat)
-    asking.join()
+    caller.join()
     assert answers == [""]

@@ -20,7 +20,7 @@ import pytest
 from arborcast.engine.embedded import commands, state
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.state import EngineStatus, PartState
-from tests.support.process import gone
+from tests.support.process import has_ended
 from tests.support.waiting import wait_until
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ from arborcast.engine.embedded.parts import PartSpec
 from arborcast.engine.settings.stack import StackSettings
 from arborcast.engine.processes.processes import Signals
 from arborcast.engine.embedded.supervisor import Supervisor
-from arborcast.engine.processes.errors import PartFailed
+from arborcast.engine.processes.errors import StackError
 
 home = Home(Path(sys.argv[1]))
 wanted, settings = json.loads(sys.argv[2]), StackSettings(**json.loads(sys.argv[3]))
@@ -70,7 +70,7 @@ report = lambda line: print(line, flush=True)
 with home.locked(), Signals().installed() as signals:
     try:
         Supervisor([spec(*one) for one in wanted], settings, home, {}, report, signals).run(lambda: report("ready"))
-    except PartFailed as failure:
+    except StackError as failure:
         report(f"failed: {failure}")
         sys.exit(1)
 """
@@ -171,7 +171,7 @@ def test_a_killed_part_is_restarted_and_its_state_is_written(tmp_path: Path) -> 
         in_the_way.rmdir()
         engine.wait_for("a", PartState.READY, restarts=1)
         assert engine.pid("a") != before
-        assert gone(child.pid), "killed before its part is restarted"
+        assert has_ended(child.pid), "killed before its part is restarted"
         assert engine.status().parts["a"].last_exit == "was killed by SIGKILL"
         assert (engine.pid("b"), engine.status().parts["b"].restarts) == (other, 0)
         os.kill(engine.pid("a"), signal.SIGKILL)
@@ -192,6 +192,14 @@ def test_the_start_fails_with_the_output_of_a_part(tmp_path: Path) -> None:
     assert "colour" in found.problem
 
 
+def test_the_start_fails_if_the_state_cannot_be_written(tmp_path: Path) -> None:
+    Home(tmp_path).state_file.mkdir(parents=True)
+    with fake_engine(tmp_path, [("a", SLEEP)]) as engine:
+        output, _ = engine.process.communicate(timeout=60)
+    assert engine.process.returncode == 1
+    assert "state.json cannot be written: that is a folder, not a file; make room" in output
+
+
 def test_parts_stop_in_order_or_are_killed_at_their_deadline(tmp_path: Path) -> None:
     shares = {"last": (SLOW_TO_STOP, 0.97), "first": (SLOW_TO_STOP, 0.2), "b": (DEAF, 0.6), "a": (DEAF, 0.4)}
     parts = [(name, code, list[str](), share) for name, (code, share) in shares.items()]
@@ -207,7 +215,7 @@ def test_parts_stop_in_order_or_are_killed_at_their_deadline(tmp_path: Path) -> 
         "first: stopped",
         "last: stopped",
     ]
-    assert all(gone(pid) for pid in pids)
+    assert all(has_ended(pid) for pid in pids)
 
 
 def test_a_second_signal_kills_also_during_the_start(tmp_path: Path) -> None:
@@ -219,7 +227,7 @@ def test_a_second_signal_kills_also_during_the_start(tmp_path: Path) -> None:
         code, lines, _ = engine.end(signal.SIGINT)
     assert code == 0
     assert "ready" not in lines
-    assert all(gone(pid) for pid in pids)
+    assert all(has_ended(pid) for pid in pids)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
@@ -228,7 +236,7 @@ def test_a_killed_supervisor_leaves_no_child(tmp_path: Path) -> None:
         engine.wait_ready()
         pids = [engine.pid("a"), engine.pid("b")]
         engine.process.kill()
-        wait_until(lambda: all(gone(pid) for pid in pids))
+        wait_until(lambda: all(has_ended(pid) for pid in pids))
         assert engine.home.owner() is None
 
 
@@ -243,7 +251,7 @@ def test_a_suspended_part_is_restarted_and_does_not_delay_down(tmp_path: Path) -
         engine.wait_for("a", PartState.READY, restarts=1)
         after = engine.status().parts
         assert engine.pid("a") != before
-        assert gone(before)
+        assert has_ended(before)
         assert (after["a"].hangs, after["a"].silent_since) == (1, 0.0)
         assert after["a"].last_exit.startswith("did not answer for ")
         assert f"(pid {before}) is stopped) and was killed" in after["a"].last_exit
@@ -254,6 +262,6 @@ def test_a_suspended_part_is_restarted_and_does_not_delay_down(tmp_path: Path) -
         for pid in (*pids, engine.process.pid):
             stop(pid)
         assert commands.down(tmp_path, lambda _line: None)
-        assert all(gone(pid) for pid in pids)
+        assert all(has_ended(pid) for pid in pids)
         assert engine.process.wait(120) == 0, "resumed, and stopped in order"
         assert {one.state for one in engine.status().parts.values()} == {PartState.STOPPED}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import fcntl
 import mmap
 import os
 import resource
@@ -212,12 +213,12 @@ def test_a_worker_may_end_while_metrics_are_read(share: Share, monkeypatch: pyte
         (share.folder / f"{number}.metrics").write_text("# TYPE a gauge\na 1\n")
     read = Path.read_text
 
-    def gone(path: Path) -> str:
+    def removed(path: Path) -> str:
         path.with_name("2.metrics").unlink(missing_ok=True)
         (share.folder / "1.metrics").unlink(missing_ok=True)
         return read(path)
 
-    monkeypatch.setattr(Path, "read_text", gone)
+    monkeypatch.setattr(Path, "read_text", removed)
     assert 'worker="1"' not in WorkerMetrics(share).text()
 
 
@@ -235,6 +236,38 @@ def test_the_shared_memory_has_no_holes(monkeypatch: pytest.MonkeyPatch) -> None
     (status,) = found
     assert status.st_size == TABLE_BYTES + GatewayPositions.size(1)
     assert status.st_blocks * 512 >= status.st_size
+
+
+def test_folders_of_killed_gateways_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "arborcast-gateway-killed").mkdir()
+    (tmp_path / "arborcast-gateway-killed" / "0.metrics").touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "arborcast-gateway-link").symlink_to(tmp_path / "other")
+    with workers._shared_folder() as running:
+        (running / "0.metrics").touch()
+        with workers._shared_folder() as second:
+            expected = {running, second, tmp_path / "other", tmp_path / "arborcast-gateway-link"}
+            assert set(tmp_path.iterdir()) == expected
+        assert (running / "0.metrics").exists()
+    assert not running.exists()
+
+
+def test_a_folder_that_is_removed_before_its_lock_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    calls: list[int] = []
+
+    def lock(descriptor: int, _operation: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 1:
+            next(tmp_path.iterdir()).rmdir()
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    with workers._shared_folder() as folder:
+        assert folder.exists()
+    assert len(calls) == 2
 
 
 def test_a_hanging_worker_is_killed_also_on_a_full_disk(

@@ -167,42 +167,42 @@ class Gateways:
 
 
 class LogReader:
-    def __init__(self, world: Gateways, keeper: LeaseKeeper) -> None:
-        self._world, self._keeper, self.position = world, keeper, 0
+    def __init__(self, setup: Gateways, keeper: LeaseKeeper) -> None:
+        self._setup, self._keeper, self.position = setup, keeper, 0
 
     def read_to_end(self, timeout: float) -> None:
-        end = len(self._world.log)
-        self._world.step()
+        end = len(self._setup.log)
+        self._setup.step()
         for offset in range(self.position, end):
-            self._keeper._apply(decode(*self._world.log[offset]), offset)
+            self._keeper._apply(decode(*self._setup.log[offset]), offset)
         self.position = max(self.position, end)
 
 
 class LogAppender:
-    def __init__(self, world: Gateways) -> None:
-        self._world = world
+    def __init__(self, setup: Gateways) -> None:
+        self._setup = setup
 
     def append_encoded(self, records: Sequence[tuple[bytes, bytes]]) -> None:
-        self._world.step()
-        self._world.log += records
-        self._world.step()
+        self._setup.step()
+        self._setup.log += records
+        self._setup.step()
 
 
 def test_the_sole_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until another one appends a record, which has to wait for a lease's time after the end of the first."""
-    world = Gateways(monkeypatch, ("a", "b"), ())
+    setup = Gateways(monkeypatch, ("a", "b"), ())
     found = []
     for look in (("a", RENEW_S), ("a", RENEW_S), ("b", 0.0), ("a", RENEW_S), ("b", 0.0)):
-        world.run(look)
-        found.append((world.sole(), world.positions["b"].shown))
+        setup.run(look)
+        found.append((setup.sole(), setup.positions["b"].shown))
     assert found == [([], False), (["a"], False), (["a"], False), ([], False), ([], True)]
-    world = Gateways(monkeypatch, ("a", "b"), ())
-    world.run(("a", 0.0), ("a", RENEW_S))
-    assert world.sole() == ["a"]
-    began = world.now
-    while not world.positions["b"].shown:
-        world.run(("b", RENEW_S))
-    assert LEASE_S < world.now - began < 2 * LEASE_S
+    setup = Gateways(monkeypatch, ("a", "b"), ())
+    setup.run(("a", 0.0), ("a", RENEW_S))
+    assert setup.sole() == ["a"]
+    began = setup.now
+    while not setup.positions["b"].shown:
+        setup.run(("b", RENEW_S))
+    assert LEASE_S < setup.now - began < 2 * LEASE_S
     again = Gateways(monkeypatch, ("a",), ())
     again.log += Gateways(monkeypatch, ("a",), ()).after(("a", RENEW_S), ("a", RENEW_S))
     again.run(("a", RENEW_S), ("a", RENEW_S))
@@ -217,11 +217,11 @@ def test_another_gateway_may_look_during_each_step_of_a_look(
     """Before the log's end is read, before and behind the append, and before the record is read."""
     nothing = ("", 0.0)
     for first in ([], [("b", 0.0)]):
-        world = Gateways(monkeypatch, ("a", "b"), ())
-        world.run(*[("a", RENEW_S)] * looks, *first)
-        world.steps += [("a", RENEW_S), *[nothing] * before, ("b", 0.0), *[nothing] * 10]
-        while world.steps:
-            world.step()
-        world.run(("a", RENEW_S), ("b", 0.0))
-        assert world.sole() == []
-        assert world.positions["b"].shown
+        setup = Gateways(monkeypatch, ("a", "b"), ())
+        setup.run(*[("a", RENEW_S)] * looks, *first)
+        setup.steps += [("a", RENEW_S), *[nothing] * before, ("b", 0.0), *[nothing] * 10]
+        while setup.steps:
+            setup.step()
+        setup.run(("a", RENEW_S), ("b", 0.0))
+        assert setup.sole() == []
+        assert setup.positions["b"].shown

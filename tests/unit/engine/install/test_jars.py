@@ -77,13 +77,13 @@ def entries(cache: Path) -> set[str]:
 
 
 def test_sets_are_fetched_separately_once_and_repaired(cache: Path, played: PlayedIvy, report: list[str]) -> None:
-    told: list[tuple[str, int, int]] = []
+    steps: list[tuple[str, int, int]] = []
     jars.fetch(
-        played.java, report.append, cache, progress=lambda what, done=0, total=0: told.append((what, done, total))
+        played.java, report.append, cache, progress=lambda what, done=0, total=0: steps.append((what, done, total))
     )
     assert [path.name for path in jars.jar_paths("spark", cache)] == ["connector-1.0.jar"]
     assert [path.name for path in jars.jar_paths("broker", cache)] == ["kafka-2.0.jar", "log-1.jar"]
-    assert [each[1:] for each in told if each[0] == "downloading the broker jars"] == [(1, 2), (2, 2)]
+    assert [each[1:] for each in steps if each[0] == "downloading the broker jars"] == [(1, 2), (2, 2)]
     assert any("broker set complete, 2 jars" in line for line in report)
     asked = played.asked
     jars.fetch(played.java, report.append, cache)

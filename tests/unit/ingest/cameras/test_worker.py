@@ -118,7 +118,7 @@ class GsoapCamera:
         self._process.kill()
         self._process.communicate()
 
-    def happens(self, value: str) -> None:
+    def emit(self, value: str) -> None:
         """An event; "forget" also drops all subscriptions."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{value}\n")
@@ -213,9 +213,9 @@ async def with_camera(
 
 async def test_publications_and_current_messages_of_events() -> None:
     async with with_camera() as (gateway, camera):
-        camera.happens()
-        camera.happens(source="2")
-        camera.happens(value="false")
+        camera.emit()
+        camera.emit(source="2")
+        camera.emit(value="false")
         found = await gateway.received(2)
         assert b'PropertyOperation="Changed"' in found[0]
         assert b'<tt:SimpleItem Name="State" Value="true"/>' in found[0]
@@ -233,17 +233,17 @@ async def test_publications_and_current_messages_of_events() -> None:
 async def test_broken_answers_an_outage_of_kafka_and_a_restart() -> None:
     async with with_camera() as (gateway, camera):
         camera.spoils = 1
-        camera.happens()
+        camera.emit()
         (first, *_) = await gateway.received(1)
         assert b"Initialized" in first
         assert [camera.count(each) for each in ("CreatePullPointSubscription", "SetSynchronizationPoint")] == [1, 1]
-        camera.happens(value="door\x01 open")
+        camera.emit(value="door\x01 open")
         await wait_until_async(lambda: b"door open" in gateway.payloads()[-1])
         # Events wait while they cannot be stored, and keep their order.
         before = len(gateway.payloads())
         gateway.parts.notifications.error = InfrastructureError("Kafka is unavailable", 1.0)
         for number in range(5):
-            camera.happens(value=f"{number}")
+            camera.emit(value=f"{number}")
         (held,) = camera.subscriptions.values()
         await wait_until_async(lambda: held.waiting == [] or len(held.waiting) >= 1)
         gateway.parts.notifications.error = None
@@ -281,10 +281,10 @@ async def test_credentials_by_the_clock_of_the_camera(http_digest: bool) -> None
     there = Camera("viewer", secret, http_digest=http_digest, clock=timedelta(days=-400))
     async with with_camera(there, secret) as (gateway, camera):
         camera.clock = timedelta(days=-9)
-        camera.happens()
+        camera.emit()
         await gateway.received(1)
         camera.forget()
-        camera.happens()
+        camera.emit()
         await wait_until_async(lambda: camera.count("CreatePullPointSubscription") >= 2)
         await gateway.connected()
 
@@ -318,7 +318,7 @@ async def test_a_camera_that_pushes() -> None:
         assert (await gateway.connected()).push
         (held,) = camera.subscriptions.values()
         assert held.consumer == f"{parts.gateway.own.base}/cameras/key-of-the-gate"
-        await asyncio.to_thread(camera.happens)
+        await asyncio.to_thread(camera.emit)
         await gateway.received(1)
         refused = await parts.request("POST", "/cameras/another-key", b"<a/>")
         assert refused.status == 410
@@ -350,7 +350,7 @@ async def test_another_gateway_continues_with_the_subscription() -> None:
         async with running() as first:
             record = await first.add(camera)
             await first.connected()
-        camera.happens()
+        camera.emit()
         async with running(first.parts, first.cameras) as second:
             await second.received(1)
             assert camera.count("CreatePullPointSubscription") == 1
@@ -359,16 +359,16 @@ async def test_another_gateway_continues_with_the_subscription() -> None:
             await wait_until_async(lambda: not second.worker.sessions)
             await second.parts.control.commit([record])
             await second.connected()
-            camera.happens()
+            camera.emit()
             await second.received(2)
 
 
 async def test_the_outbound_policy_and_a_fixed_set_of_topics(caplog: pytest.LogCaptureFixture) -> None:
     async with with_camera(parts=GatewayParts(outbound=AddressPolicy()), state="refused") as (gateway, camera):
         assert "outbound rule" in (await gateway.connected("refused")).error
-        assert not camera.asked
+        assert not camera.operations
     async with with_camera(parts=GatewayParts(topics=TopicSettings(fixed=True))) as (gateway, camera):
-        camera.happens()
+        camera.emit()
         await wait_until_async(lambda: gateway.worker.counts.get("gate") and gateway.worker.counts["gate"].dropped)
         assert "the topic set is fixed" in caplog.text
 
@@ -381,18 +381,18 @@ def test_a_camera_on_gsoap() -> None:
         async with running() as gateway:
             await gateway.add(camera, "viewer", "se<cret")
             await gateway.connected()
-            camera.happens("true")
+            camera.emit("true")
             topic = TopicPath("cameras/gate/Device/Trigger/DigitalInput/InputToken.1")
             (first,) = await gateway.received(1, topic)
             assert b'<tt:SimpleItem Name="LogicalState" Value="true"' in first
             await asyncio.to_thread(camera.renewed)
-            camera.happens("forget")
+            camera.emit("forget")
             created = gateway.cameras.state("gate")
             session = gateway.worker.sessions["gate"]
             await wait_until_async(lambda: created and session.conversation.subscription != created.subscription)
             await wait_until_async(lambda: session.conversation.status.state == "connected")
             while len(gateway.payloads(topic)) < 2:
-                camera.happens("a &amp; b")  # lost if the subscription has just expired
+                camera.emit("a &amp; b")  # lost if the subscription has just expired
                 await asyncio.sleep(1.0)
             assert b'Value="a &amp; b"' in (await gateway.received(2, topic))[-1]
 

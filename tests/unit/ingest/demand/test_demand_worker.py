@@ -98,7 +98,7 @@ async def test_the_life_of_a_registration_on_demand() -> None:
         await gateway.subscribe("t:other")
         first = await gateway.subscribe("t:a//.")
         await gateway.until_held()
-        (received,) = publisher.asked
+        (received,) = publisher.requests
         subscribe = received.message.find(f".//{{{WSNT}}}Subscribe")
         assert subscribe is not None
         assert subscribe.findtext(f"{{{WSNT}}}ConsumerReference/{{{WSA}}}Address") == gateway.parts.gateway.own.broker
@@ -115,7 +115,7 @@ async def test_the_life_of_a_registration_on_demand() -> None:
         await gateway.post("<wsnt:PauseSubscription/>", second)
         await gateway.until(lambda: gateway.upstream[0].paused)
         assert publisher.operations == ["Subscribe", "PauseSubscription"]
-        key = publisher.asked[-1].message.find("{*}Header/{urn:k}Key")
+        key = publisher.requests[-1].message.find("{*}Header/{urn:k}Key")
         assert key is not None
         assert (key.text, key.get(f"{{{WSA}}}IsReferenceParameter")) == ("7", "true")
         await gateway.post("<wsnt:ResumeSubscription/>", second)
@@ -158,13 +158,13 @@ async def test_an_unreachable_publisher_and_a_forbidden_address() -> None:
         publisher.away = True
         await gateway.register("t:a")
         await gateway.subscribe("t:a")
-        await gateway.until(lambda: len(publisher.asked) >= 2)
+        await gateway.until(lambda: len(publisher.requests) >= 2)
         assert gateway.upstream == ()
         # The address in the answer is checked like the registered one.
         address = "<wsa:Address>file:///x</wsa:Address>"
         publisher.reference_parameters = f"<wsa:EndpointReference>{address}</wsa:EndpointReference>"
-        publisher.away, before = False, len(publisher.asked)
-        await gateway.until(lambda: len(publisher.asked) >= before + 2)
+        publisher.away, before = False, len(publisher.requests)
+        await gateway.until(lambda: len(publisher.requests) >= before + 2)
         assert gateway.upstream == ()
         publisher.reference_parameters = ""
         await gateway.until_held()

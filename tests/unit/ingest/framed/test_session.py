@@ -190,7 +190,7 @@ def test_refused_frames_keep_the_connection(edge: FramedEdge, dial: Connects) ->
         raw.send(frame)
         assert raw.error().code == code, frame[:100]
     raw.send(frames.encode(FrameKind.ACK, 12_345))
-    assert raw.ask(FrameKind.PING, number=7)[:3] == (FrameKind.PONG, 0, 7)
+    assert raw.request(FrameKind.PING, number=7)[:3] == (FrameKind.PONG, 0, 7)
     assert (edge.parts.control.records, edge.parts.notifications.accepted) == ([], [])
     assert edge.parts.table.get("peer-berlin") == LINK
 

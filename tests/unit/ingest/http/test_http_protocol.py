@@ -51,7 +51,7 @@ def test_connect_is_refused(sent: bytes, packet: int, connection: BareConnection
         assert last.startswith(b"HTTP/1.1 405 ")
         assert b"allow: GET, HEAD, POST\r\n" in last
     assert b"connection: close" in last
-    assert [method for method, *_ in app.asked] == ["GET"] * sent.count(OFFER)
+    assert [method for method, *_ in app.requests] == ["GET"] * sent.count(OFFER)
     assert connection.wire.closed
 
 
@@ -68,7 +68,7 @@ def test_an_upgrade_offer_is_parsed_at_most_twice(
     monkeypatch.setattr(http_protocol, "_UPGRADE", frozenset())
     connection.send(OFFER)
     assert connection.answered.startswith(b"HTTP/1.1 400 ")
-    assert (connection.wire.closed, app.asked) == (True, [])
+    assert (connection.wire.closed, app.requests) == (True, [])
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_trailers_and_chunk_extensions_are_bounded(
     spin()
     assert connection.answered.startswith(b"HTTP/1.1 431 ")
     assert connection.wire.closed
-    assert [whole for *_, whole in app.asked] == [False]
+    assert [whole for *_, whole in app.requests] == [False]
 
 
 def test_long_bodies_in_small_pieces(connection: BareConnection, app: Noting) -> None:
@@ -98,7 +98,7 @@ def test_long_bodies_in_small_pieces(connection: BareConnection, app: Noting) ->
         connection.send(b"1;a=b\r\nx", turns=1)
         connection.send(b"\r\n", turns=1)
     connection.send(b"0\r\nX: y\r\n\r\n")
-    assert [(body, whole) for *_, body, whole in app.asked] == [(b"x" * 500, True)]
+    assert [(body, whole) for *_, body, whole in app.requests] == [(b"x" * 500, True)]
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def held(connection: BareConnection, app: Noting) -> Callable[[bytes], bytes]:
 def test_pipelined_requests_are_bounded(held: Callable[[bytes], bytes], app: Noting) -> None:
     answered = held(b"".join(GET % number for number in range(1_000)))
     count = 1 + http_protocol._AHEAD
-    assert [path for _, path, *_ in app.asked] == [f"/{number}" for number in range(count)]
+    assert [path for _, path, *_ in app.requests] == [f"/{number}" for number in range(count)]
     assert answered.count(b"HTTP/1.1 200 ") == count
 
 
@@ -131,7 +131,7 @@ def test_requests_before_a_bad_one_are_answered(
     held: Callable[[bytes], bytes], app: Noting, bad: bytes, before: int
 ) -> None:
     answers = held(GET % 1 + GET % 2 + bad).split(b"HTTP/1.1 ")[1:]
-    assert [path for _, path, *_ in app.asked] == [f"/{number + 1}" for number in range(before)]
+    assert [path for _, path, *_ in app.requests] == [f"/{number + 1}" for number in range(before)]
     assert [each[:3] for each in answers[:before]] == [b"200"] * before
     assert [b"connection: close" in each for each in answers][:-1] == [False] * (len(answers) - 1)
 
@@ -149,7 +149,7 @@ def test_reading_pauses_while_pipelined_requests_wait(connection: BareConnection
     assert read
     assert not any(read)
     connection.send(GET % 4)
-    assert len(app.asked) == 4
+    assert len(app.requests) == 4
 
 
 def test_one_answer_per_request(connection: BareConnection) -> None:

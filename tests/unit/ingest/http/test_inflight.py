@@ -46,7 +46,7 @@ class Client:
         self.budget.whole(self.reservation)
 
 
-class World:
+class Setup:
     """A budget with a fake clock, and the number of its calls to return memory."""
 
     def __init__(self) -> None:
@@ -69,106 +69,106 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def setup() -> Iterator[Setup]:
     """The loop serves only the timer, whose work is done by `later`."""
     loop = asyncio.new_event_loop()
     asyncio._set_running_loop(loop)
     try:
-        yield World()
+        yield Setup()
     finally:
         asyncio._set_running_loop(None)
         loop.close()
 
 
-def test_waiting_bodies_are_in_order_and_time_out(world: World) -> None:
-    busy = world.clients(FULL)
-    third, fourth = world.clients(2, sent=0)
+def test_waiting_bodies_are_in_order_and_time_out(setup: Setup) -> None:
+    busy = setup.clients(FULL)
+    third, fourth = setup.clients(2, sent=0)
     assert [third.reads, fourth.reads] == [False, False]
     busy.pop().finish()
-    world.later()
+    setup.later()
     assert [third.reads, fourth.reads] == [False, False], "not answered yet"
     busy.pop().reservation.release()
-    world.later()
+    setup.later()
     assert [third.reads, fourth.reads] == [True, False]
     for _ in range(10):
-        world.later(0.5)
+        setup.later(0.5)
         for client in (*busy, third):
             client.send(20_000)
     assert "use all the memory" in fourth.refused
     assert not any(client.refused for client in (*busy, third))
-    assert world.budget.refused == 1
+    assert setup.budget.refused == 1
 
 
-def test_waiting_bodies_are_bounded(world: World) -> None:
-    world.clients(FULL)
+def test_waiting_bodies_are_bounded(setup: Setup) -> None:
+    setup.clients(FULL)
     packet = 256 * 1024
-    waiting = sum(not client.refused for client in world.clients(200, sent=packet))
-    assert world.budget.taken <= LIMIT * 3 / 4 + packet
+    waiting = sum(not client.refused for client in setup.clients(200, sent=packet))
+    assert setup.budget.taken <= LIMIT * 3 / 4 + packet
     assert waiting * packet >= LIMIT / 8
 
 
-def test_a_stalled_body_makes_room_for_others(world: World) -> None:
-    idle = world.clients(FULL, sent=LARGE - 1)
-    world.later(60)
+def test_a_stalled_body_makes_room_for_others(setup: Setup) -> None:
+    idle = setup.clients(FULL, sent=LARGE - 1)
+    setup.later(60)
     assert not any(client.refused for client in idle), "no other body"
-    late = world.clients(3)
+    late = setup.clients(3)
     assert all(client.reads for client in late)
     assert [bool(client.refused) for client in idle] == [True] * 3 + [False] * (FULL - 3)
     assert "stalled" in idle[0].refused
 
 
-def test_dripping_bodies_count_as_stalled(world: World) -> None:
-    dripping = world.clients(FULL, sent=100_000)
+def test_dripping_bodies_count_as_stalled(setup: Setup) -> None:
+    dripping = setup.clients(FULL, sent=100_000)
     steady = dripping.pop()
-    late = world.clients(1)[0]
+    late = setup.clients(1)[0]
     for _ in range(3):
-        world.now += 0.4
+        setup.now += 0.4
         for client in dripping:
             client.send(1)
         steady.send(16 * 1024)
-    world.later()
+    setup.later()
     assert late.reads
     assert sum(bool(client.refused) for client in dripping) == 1
     assert not steady.refused
 
 
-def test_small_bodies_have_reserved_memory(world: World) -> None:
-    world.clients(FULL + 1)
-    assert all(client.reads for client in world.clients(20, sent=1_000, expected=SMALL))
-    assert world.budget.take(Reservation(world.budget), 100_000)
-    world.budget.count(Reservation(world.budget), LIMIT)
-    assert not world.budget.take(Reservation(world.budget), 1)
-    assert world.clients(1, sent=1_000, expected=2_000)[0].refused
+def test_small_bodies_have_reserved_memory(setup: Setup) -> None:
+    setup.clients(FULL + 1)
+    assert all(client.reads for client in setup.clients(20, sent=1_000, expected=SMALL))
+    assert setup.budget.take(Reservation(setup.budget), 100_000)
+    setup.budget.count(Reservation(setup.budget), LIMIT)
+    assert not setup.budget.take(Reservation(setup.budget), 1)
+    assert setup.clients(1, sent=1_000, expected=2_000)[0].refused
 
 
-def test_the_rest_of_an_answered_body_needs_no_memory(world: World) -> None:
-    world.clients(FULL)
-    (late,) = world.clients(1)
-    taken = world.budget.taken
+def test_the_rest_of_an_answered_body_needs_no_memory(setup: Setup) -> None:
+    setup.clients(FULL)
+    (late,) = setup.clients(1)
+    taken = setup.budget.taken
     assert [late.reads] == [False]
     late.reservation.release()  # refused by its head
     assert [late.reads] == [True]
     assert late.send(100_000)
-    assert world.budget.taken == taken - 1
+    assert setup.budget.taken == taken - 1
 
 
-def test_release_is_idempotent_and_one_body_may_be_large(world: World) -> None:
-    (client,) = world.clients(1)
+def test_release_is_idempotent_and_one_body_may_be_large(setup: Setup) -> None:
+    (client,) = setup.clients(1)
     client.reservation.release()
     client.reservation.release()
     client.reservation.add(10)
-    world.budget.count(client.reservation, 10)
-    assert world.budget.taken == 0
-    assert world.budget.take(Reservation(world.budget), 2 * LIMIT)
+    setup.budget.count(client.reservation, 10)
+    assert setup.budget.taken == 0
+    assert setup.budget.take(Reservation(setup.budget), 2 * LIMIT)
 
 
-def test_memory_is_returned_only_after_a_peak(world: World) -> None:
+def test_memory_is_returned_only_after_a_peak(setup: Setup) -> None:
     for _ in range(100):
-        world.clients(1, expected=MB)[0].reservation.release()
-    assert world.fell == 0
-    for client in world.clients(6):
+        setup.clients(1, expected=MB)[0].reservation.release()
+    assert setup.fell == 0
+    for client in setup.clients(6):
         client.reservation.release()
-    assert world.fell
+    assert setup.fell
 
 
 async def test_large_bodies_are_parsed_in_order_within_seconds() -> None:

@@ -48,7 +48,7 @@ def rules_of(folder: Path, text: str, base: str = BASE) -> Rules:
     return read_rules(file, base)
 
 
-class World:
+class Setup:
     """A gateway with lists for logs, and its bridges to one broker."""
 
     def __init__(self, broker: Mosquitto, folder: Path, rules: str = IN, **more: object) -> None:
@@ -84,8 +84,8 @@ class World:
 
 
 @pytest.fixture
-def world(mosquitto: Mosquitto, tmp_path: Path) -> World:
-    return World(mosquitto, tmp_path)
+def setup(mosquitto: Mosquitto, tmp_path: Path) -> Setup:
+    return Setup(mosquitto, tmp_path)
 
 
 AWAY = InfrastructureError("Kafka is unavailable", 0.01)
@@ -95,33 +95,33 @@ def numbered(start: int, end: int) -> list[str]:
     return [f"<n>{number}</n>" for number in range(start, end)]
 
 
-async def test_messages_are_stored_in_order_as_xml_or_text(world: World) -> None:
-    async with world.bridge() as bridge:
-        await world.publish("plant/a", *numbered(0, 50))
-        await world.publish("plant/b", '{"t": "<&>"}', more=("-D", "publish", "message-expiry-interval", "60"))
-        await world.publish("other", "<x/>")
+async def test_messages_are_stored_in_order_as_xml_or_text(setup: Setup) -> None:
+    async with setup.bridge() as bridge:
+        await setup.publish("plant/a", *numbered(0, 50))
+        await setup.publish("plant/b", '{"t": "<&>"}', more=("-D", "publish", "message-expiry-interval", "60"))
+        await setup.publish("other", "<x/>")
         await wait_until_async(lambda: bridge.counts["accepted"] == 51)
-    assert world.stored == [*(("p/a", each) for each in numbered(0, 50)), ("p/b", '{"t": "&lt;&amp;&gt;"}')]
-    last = world.parts.notifications.accepted[-1]
+    assert setup.stored == [*(("p/a", each) for each in numbered(0, 50)), ("p/b", '{"t": "&lt;&amp;&gt;"}')]
+    last = setup.parts.notifications.accepted[-1]
     assert 50_000 < last.valid_until_ms - last.accepted_ms <= 60_000
-    assert world.parts.gateway.inflight.taken == 0
+    assert setup.parts.gateway.inflight.taken == 0
 
 
 async def test_unstored_messages_are_delivered_to_the_next_gateway(
-    world: World, caplog: pytest.LogCaptureFixture
+    setup: Setup, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = GatewayParts()
-    world.parts.notifications.error = AWAY
-    async with world.bridge():
+    setup.parts.notifications.error = AWAY
+    async with setup.bridge():
         pass  # creates the session at the broker
-    await world.publish("plant/a", *numbered(0, 30))
-    async with world.bridge():
-        await world.wait_for_outage(caplog)
-    await world.publish("plant/a", *numbered(30, 40))
-    async with world.bridge(other) as bridge:
+    await setup.publish("plant/a", *numbered(0, 30))
+    async with setup.bridge():
+        await setup.wait_for_outage(caplog)
+    await setup.publish("plant/a", *numbered(30, 40))
+    async with setup.bridge(other) as bridge:
         await wait_until_async(lambda: bridge.counts["accepted"] == 40)
         assert 0 < bridge.counts["repeated"] <= 30
-    assert world.stored == []
+    assert setup.stored == []
     assert [each.payload.decode() for each in other.notifications.accepted] == numbered(0, 40)
 
 
@@ -129,64 +129,64 @@ async def test_messages_in_flight_are_within_the_receive_maximum(
     mosquitto_install: MosquittoInstall, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with running_mosquitto(mosquitto_install, tmp_path / "m", "log_type all\n") as broker:
-        world = World(broker, tmp_path, receive_maximum=5)
-        world.parts.notifications.error = AWAY
-        async with world.bridge() as bridge:
-            await world.publish("plant/a", *numbered(0, 30))
-            await world.wait_for_outage(caplog)
+        setup = Setup(broker, tmp_path, receive_maximum=5)
+        setup.parts.notifications.error = AWAY
+        async with setup.bridge() as bridge:
+            await setup.publish("plant/a", *numbered(0, 30))
+            await setup.wait_for_outage(caplog)
             await wait_until_async(lambda: broker.text().count("Sending PUBLISH") == 5)
             await asyncio.sleep(0.5)
             assert broker.text().count("Sending PUBLISH") == 5
-            world.parts.notifications.error = None
+            setup.parts.notifications.error = None
             await wait_until_async(lambda: bridge.counts["accepted"] == 30)
-    assert [payload for _, payload in world.stored] == numbered(0, 30)
+    assert [payload for _, payload in setup.stored] == numbered(0, 30)
 
 
-async def test_messages_during_a_stop_of_the_broker_or_the_bridge(world: World, tmp_path: Path) -> None:
-    await world.publish("plant/a", "<kept/>", more=("-r",))
-    async with world.bridge() as bridge:
-        await world.publish("plant/a", "<before/>")
+async def test_messages_during_a_stop_of_the_broker_or_the_bridge(setup: Setup, tmp_path: Path) -> None:
+    await setup.publish("plant/a", "<kept/>", more=("-r",))
+    async with setup.bridge() as bridge:
+        await setup.publish("plant/a", "<before/>")
         await wait_until_async(lambda: bridge.counts["accepted"] == 2)
-        world.broker.kill()
+        setup.broker.kill()
         await wait_until_async(lambda: not bridge.connected)
-        world.broker.start()
-        await world.publish("plant/a", "<broker/>")
+        setup.broker.start()
+        await setup.publish("plant/a", "<broker/>")
         await wait_until_async(lambda: bridge.counts["accepted"] == 3)
-    await world.publish("plant/a", "<bridge/>")
-    async with world.bridge():
-        await wait_until_async(lambda: len(world.stored) == 4)
+    await setup.publish("plant/a", "<bridge/>")
+    async with setup.bridge():
+        await wait_until_async(lambda: len(setup.stored) == 4)
     expected = ["<kept/>", "<before/>", "<broker/>", "<bridge/>"]
-    assert [payload for _, payload in world.stored] == expected, "retained messages are sent once per session"
+    assert [payload for _, payload in setup.stored] == expected, "retained messages are sent once per session"
     # The session still has the subscription of a removed rule.
-    world.rules = rules_of(tmp_path, IN.replace("plant", "other"), world.settings.base)
-    async with world.bridge() as bridge:
-        await world.publish("plant/a", "<x/>")
-        await world.publish("other/a", "<y/>")
+    setup.rules = rules_of(tmp_path, IN.replace("plant", "other"), setup.settings.base)
+    async with setup.bridge() as bridge:
+        await setup.publish("plant/a", "<x/>")
+        await setup.publish("other/a", "<y/>")
         await wait_until_async(lambda: bridge.counts["accepted"] == 1)
         assert bridge.counts["unmatched"] == 1
-    assert [payload for _, payload in world.stored] == [*expected, "<y/>"]
+    assert [payload for _, payload in setup.stored] == [*expected, "<y/>"]
 
 
 async def test_refused_messages_are_skipped_and_logged_once_a_minute(
-    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    setup: Setup, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     binary, lines = tmp_path / "binary", tmp_path / "lines"
     binary.write_bytes(b"\xff\xfe\x00")
     lines.write_bytes(b"a\r\nb\rc\n")
     engine = ("-D", "publish", "user-property", "Arborcast-Engine")
     large, larger = (f"<x>{'y' * size}</x>" for size in (4_000_000, 4_300_000))
-    async with world.bridge() as bridge:
+    async with setup.bridge() as bridge:
         for payload in ("<x>", "<p:x/>", "\x01", larger):
-            await world.publish("plant/a", payload)
-        await world.publish("plant/" + "l/" * 80, "<x/>")
-        await world.publish("plant/a", more=("-f", str(binary)))
-        await world.publish("plant/a", "<mine/>", more=(*engine, "arborcast"))
-        await world.publish("plant/a", "<theirs/>", more=(*engine, "b"))
-        await world.publish("plant/a", more=("-f", str(lines)))
-        await world.publish("plant/a", large)
+            await setup.publish("plant/a", payload)
+        await setup.publish("plant/" + "l/" * 80, "<x/>")
+        await setup.publish("plant/a", more=("-f", str(binary)))
+        await setup.publish("plant/a", "<mine/>", more=(*engine, "arborcast"))
+        await setup.publish("plant/a", "<theirs/>", more=(*engine, "b"))
+        await setup.publish("plant/a", more=("-f", str(lines)))
+        await setup.publish("plant/a", large)
         await wait_until_async(lambda: bridge.counts["accepted"] == 3)
         assert bridge.counts == {"accepted": 3, "refused": 6, "loop": 1, "repeated": 0}
-    assert world.stored == [("p/a", "<theirs/>"), ("p/a", "a&#13;\nb&#13;c\n"), ("p/a", large)]
+    assert setup.stored == [("p/a", "<theirs/>"), ("p/a", "a&#13;\nb&#13;c\n"), ("p/a", large)]
     logged = [each.message for each in caplog.records if each.levelname == "WARNING"]
     assert len(logged) == 2, logged
     assert "mqtt: refused: a message of the topic 'plant/a': the payload is not well-formed" in logged[0]
@@ -198,27 +198,27 @@ async def test_over_tls_with_a_password(mosquitto_install: MosquittoInstall, tmp
     account, large = ("-u", "anna", "-P", "right"), f"<x>{'y' * 4_000_000}</x>"
     more = f"password_file {passwords}\n"
     with running_mosquitto(mosquitto_install, tmp_path / "m", more, certificates) as broker:
-        world = World(broker, tmp_path, ca_file=certificates.authority, user="anna", password="right")  # noqa: S106
-        async with world.bridge() as bridge:
-            await world.publish("plant/a", large, *numbered(0, 100), more=account)
+        setup = Setup(broker, tmp_path, ca_file=certificates.authority, user="anna", password="right")  # noqa: S106
+        async with setup.bridge() as bridge:
+            await setup.publish("plant/a", large, *numbered(0, 100), more=account)
             await wait_until_async(lambda: bridge.counts["accepted"] == 101)
-    assert [payload for _, payload in world.stored] == [large, *numbered(0, 100)]
+    assert [payload for _, payload in setup.stored] == [large, *numbered(0, 100)]
 
 
 async def test_a_second_engine_with_the_same_client_id_is_logged(
-    world: World, caplog: pytest.LogCaptureFixture
+    setup: Setup, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with world.bridge(), world.bridge(GatewayParts()):
+    async with setup.bridge(), setup.bridge(GatewayParts()):
         await wait_until_async(lambda: "another client has the id arborcast" in caplog.text)
 
 
 @pytest.mark.parametrize("outbound", [OutboundSettings(), OutboundSettings(scope="loopback", deny="127.0.0.0/8")])
 async def test_the_outbound_policy_applies(
-    world: World, caplog: pytest.LogCaptureFixture, outbound: OutboundSettings
+    setup: Setup, caplog: pytest.LogCaptureFixture, outbound: OutboundSettings
 ) -> None:
-    async with world.bridge(GatewayParts(outbound=AddressPolicy(outbound)), connects=False):
+    async with setup.bridge(GatewayParts(outbound=AddressPolicy(outbound)), connects=False):
         await wait_until_async(lambda: "outbound" in caplog.text)
-    assert "New client connected" not in world.broker.text()
+    assert "New client connected" not in setup.broker.text()
 
 
 async def test_refused_messages_and_messages_above_the_rate(parts: GatewayParts, tmp_path: Path) -> None:
@@ -278,15 +278,15 @@ async def test_a_partly_stored_batch_is_partly_settled(
 async def test_a_long_outage_of_kafka_has_its_own_log_line(
     mosquitto: Mosquitto, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = World(mosquitto, tmp_path, keep_alive_s=4)
-    world.parts.notifications.error = AWAY
+    setup = Setup(mosquitto, tmp_path, keep_alive_s=4)
+    setup.parts.notifications.error = AWAY
     large = [f"<x>{str(number) * 2_000_000}</x>" for number in range(4)]
-    async with world.bridge() as bridge:
-        await world.publish("plant/a", *large)
+    async with setup.bridge() as bridge:
+        await setup.publish("plant/a", *large)
         await wait_until_async(lambda: "received messages wait for Kafka" in caplog.text)
-        world.parts.notifications.error = None
+        setup.parts.notifications.error = None
         await wait_until_async(lambda: bridge.counts["accepted"] == 4)
-    assert [payload for _, payload in world.stored] == large
+    assert [payload for _, payload in setup.stored] == large
 
 
 LOCAL = MqttSettings(url="mqtt://127.0.0.1:1883")
@@ -328,13 +328,13 @@ async def test_rules_settings_and_commands_of_the_documentation(mosquitto: Mosqu
     (commands,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     (tmp_path / "arborcast.toml").write_text(settings)
     assert load_settings(tmp_path / "arborcast.toml").mqtt.base == "mqtts://broker.example:8883/"
-    world = World(mosquitto, tmp_path, rules)
-    assert [(each.name, each.retain) for each in world.rules.outgoing] == [("alarms", True)]
+    setup = Setup(mosquitto, tmp_path, rules)
+    assert [(each.name, each.retain) for each in setup.rules.outgoing] == [("alarms", True)]
     program = commands.replace(" -V 5", f" -V 5 -h 127.0.0.1 -p {mosquitto.port}") + "kill %1\n"
-    async with world.bridge() as bridge:
+    async with setup.bridge() as bridge:
         await asyncio.to_thread(mosquitto.run, program)
         await wait_until_async(lambda: bridge.counts["accepted"] == 1)
-    assert world.stored == [("plant/kiln/temperature", '{"celsius": 1180}')]
+    assert setup.stored == [("plant/kiln/temperature", '{"celsius": 1180}')]
 
 
 # The file of rules, and the messages for its errors.

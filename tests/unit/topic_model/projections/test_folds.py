@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -120,20 +121,44 @@ def test_registrations_and_the_addresses_of_their_publishers() -> None:
     first = registration("r1", "http://p/", upstream=(Upstream("a", EndpointReference("http://p/s1"), 5, 4, True),))
     fold = folded(Registrations(), RegistrationRecord(first), TopicRecord(TopicPath("a")), Tombstone("sub:r1"))
     assert (list(fold), fold.get("r1")) == ([first], first)
-    assert fold.known_as("http://p/") == fold.known_as("http://p/s1") == [first]
+    known_as = partial(fold.known_as, topic=TopicPath("a/b"))
+    assert list(known_as("http://p/")) == list(known_as("http://p/s1")) == [first]
     second = registration("r2", "http://p/")
     folded(fold, RegistrationRecord(second))
-    assert {each.id for each in fold.known_as("http://p/")} == {"r1", "r2"}
+    assert {each.id for each in known_as("http://p/")} == {"r1", "r2"}
 
     moved = registration("r1", "http://é.example/é")
     folded(fold, RegistrationRecord(moved))
-    assert (fold.known_as("http://p/"), fold.known_as("http://p/s1")) == ([second], [])
+    assert (list(known_as("http://p/")), fold.is_known("http://p/s1")) == ([second], False)
     for spelling in ("http://é.example/é", "http://xn--9ca.example/%C3%A9"):
-        assert fold.known_as(spelling) == [moved]
+        assert list(known_as(spelling)) == [moved]
 
     folded(fold, RegistrationEnded("r1", "expired", 1), Tombstone("pub:r1"), Tombstone("pub:r2"))
-    assert (fold.get("r1"), fold.known_as("http://é.example/é"), fold.known_as("http://p/")) == (None, [], [])
-    assert len(fold) == 0
+    assert vars(fold) == vars(Registrations())
+
+
+@pytest.mark.parametrize(
+    ("normal", "found"),
+    [
+        ("a/b/c", True),
+        ("a/b//.|x", True),
+        ("a/*", True),
+        ("a//c", True),
+        ("{}//c", True),
+        ("*//c", True),
+        ("a/b/c/d", False),
+        ("a/b/d//.", False),
+        ("{urn:t}//.", False),
+        ("a/b/", False),
+    ],
+)
+def test_only_registrations_with_an_anchor_above_a_topic_are_read_for_it(normal: str, found: bool) -> None:
+    of_publisher = RegistrationRecord(registration("r", "http://p/", topics=topics(normal)))
+    fold = folded(Registrations(), of_publisher)
+    assert ([each.id for each in fold.known_as("http://p/", TopicPath("a/b/c"))] == ["r"]) is found
+    assert fold.is_known("http://p/")
+    folded(fold, of_publisher, Tombstone("pub:r"))
+    assert vars(fold) == vars(Registrations())
 
 
 def test_due_registrations() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import hypothesis.strategies as st
 from hypothesis import given
 
@@ -33,7 +35,26 @@ def test_due_subscriptions_against_a_scan(steps: list[tuple[str, bool, int | Non
         for now in asked:
             expected = sorted((at, each) for each, at in times.items() if at <= now)
             assert expiry.due(now) == tuple(each for _, each in expected)
-        assert expiry.next_ms() == min(times.values(), default=None)
+
+
+def test_a_look_reads_only_what_is_due() -> None:
+    class Counting(dict[str, Subscription]):
+        reads = 0
+
+        def get(self, *key: Any) -> Any:
+            self.reads += 1
+            return super().get(*key)
+
+    subscriptions = Counting()
+    expiry = Expiry(subscriptions)
+    for number in range(1_000):
+        made = make_subscription(str(number), "a", terminates_ms=65_000 + number // 10)
+        subscriptions[made.id] = made
+        expiry.added(made)
+    expiry.due(0)
+    subscriptions.reads = 0
+    assert len(expiry.due(65_000)) == 10
+    assert subscriptions.reads == 10
 
 
 def test_ends_and_renewals_are_swept() -> None:

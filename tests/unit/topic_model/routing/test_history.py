@@ -45,7 +45,7 @@ FILTERS = [
 
 
 @dataclass
-class World:
+class Setup:
     """A gateway and a job on one log: the gateway accepts, the job matches later."""
 
     job: RoutingTable = field(default_factory=lambda: RoutingTable(history=History()))
@@ -145,32 +145,32 @@ class World:
 
 
 lasting = st.one_of(st.none(), st.integers(1, 60))
-published = st.builds(lambda topic: lambda world: world.publish(topic), st.sampled_from(TOPICS))
-steps: st.SearchStrategy[Callable[[World], None]] = st.one_of(
-    st.builds(lambda number, ms: lambda world: world.subscribe(number, ms), st.integers(0, 17), lasting),
+published = st.builds(lambda topic: lambda setup: setup.publish(topic), st.sampled_from(TOPICS))
+steps: st.SearchStrategy[Callable[[Setup], None]] = st.one_of(
+    st.builds(lambda number, ms: lambda setup: setup.subscribe(number, ms), st.integers(0, 17), lasting),
     st.builds(
-        lambda number, how, ms: lambda world: world.change(number, how, ms),
+        lambda number, how, ms: lambda setup: setup.change(number, how, ms),
         st.integers(0, 9),
         st.sampled_from(["renew", "pause", "resume", "end"]),
         lasting,
     ),
     published,
     published,
-    st.builds(lambda ms: lambda world: setattr(world, "now_ms", world.now_ms + ms), st.integers(1, 40)),
-    st.builds(lambda most: lambda world: world.batch(most), st.integers(1, 9)),
-    st.just(World.base),
+    st.builds(lambda ms: lambda setup: setattr(setup, "now_ms", setup.now_ms + ms), st.integers(1, 40)),
+    st.builds(lambda most: lambda setup: setup.batch(most), st.integers(1, 9)),
+    st.just(Setup.base),
 )
 
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(steps, max_size=60), st.none() | st.integers(0, 40))
-def test_recipients_are_those_of_the_acceptance(history: list[Callable[[World], None]], restart: int | None) -> None:
-    world = World()
+def test_recipients_are_those_of_the_acceptance(history: list[Callable[[Setup], None]], restart: int | None) -> None:
+    setup = Setup()
     for step in history:
-        step(world)
+        step(setup)
     if restart is not None:
-        world.restart(restart)
-    world.batch()
+        setup.restart(restart)
+    setup.batch()
 
 
 def table_of(*records: ControlRecord, since: int = 0) -> RoutingTable:

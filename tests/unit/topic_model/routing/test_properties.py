@@ -100,7 +100,6 @@ def everything(table: RoutingTable, asked: list[TopicPath]) -> list[object]:
         {path: table.who(path) for path in asked},
         sorted(table.expansion()),
         table.due(5),
-        table.next_due_ms(),
         {each.id: each for each in table.subscriptions()},
     ]
 

@@ -205,9 +205,9 @@ class History:
                 if known is not None and (known.placed or not known.code):
                     self.log.add(path)
             case "remove" if tree.is_node(topic):
-                for gone in (topic, *tree.descendants(topic)):
-                    self.promised.pop(gone, None)
-                    self.lives.pop(gone, None)
+                for removed in (topic, *tree.descendants(topic)):
+                    self.promised.pop(removed, None)
+                    self.lives.pop(removed, None)
                 self.log.remove(path)
             case "choose" if topic in tree:
                 self.chosen += 1

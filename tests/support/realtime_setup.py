@@ -21,7 +21,7 @@ from arborcast.dispatch.realtime.messages import WorkerUpdate
 from arborcast.dispatch.realtime.task import RealtimeJob, realtime_task
 from arborcast.dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
 from tests.support.fake_producer import FakeProducer, Sent
-from tests.support.redelivery_world import World, ids_of
+from tests.support.redelivery_setup import Setup, ids_of
 
 RETRY = RetrySettings(
     jitter=0.0,
@@ -48,7 +48,7 @@ SETTINGS = JobSettings(
 class History(Protocol):
     """The decisions of a test."""
 
-    world: World
+    setup: Setup
     accepted: dict[int, list[bytes]]
     parked: list[tuple[bytes, bytes, int]]
 
@@ -80,47 +80,47 @@ class Wire:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._under_way: deque[tuple[PushRequest, Callback]] = deque()
+        self._in_flight: deque[tuple[PushRequest, Callback]] = deque()
         self._began: dict[Callback, float] = {}
 
     @property
     def in_flight(self) -> int:
-        return len(self._under_way)
+        return len(self._in_flight)
 
     def submit(self, request: PushRequest, callback: Callback) -> None:
-        self._under_way.append((request, callback))
+        self._in_flight.append((request, callback))
         self._began[callback] = self._history.monotonic()
         self._history.seen(request)
 
     def answer(self, which: int) -> None:
         """Answer the next push that has an answer."""
-        if not self._under_way:
+        if not self._in_flight:
             return
-        request, callback = self._under_way[which % len(self._under_way)]
-        del self._under_way[which % len(self._under_way)]
+        request, callback = self._in_flight[which % len(self._in_flight)]
+        del self._in_flight[which % len(self._in_flight)]
         del self._began[callback]
-        callback(self._history.world.endpoints[request.url].answer(ids_of(request)))
+        callback(self._history.setup.endpoints[request.url].answer(ids_of(request)))
 
     def time_out(self) -> None:
         """Fail pushes that began too long ago."""
         late = self._history.monotonic() - PUSH.total_timeout_s
-        for pushed in [each for each in self._under_way if self._began[each[1]] <= late]:
-            self._under_way.remove(pushed)
+        for pushed in [each for each in self._in_flight if self._began[each[1]] <= late]:
+            self._in_flight.remove(pushed)
             del self._began[pushed[1]]
             pushed[1](PushResult(0, "timeout", "no answer", duration_s=PUSH.total_timeout_s))
 
     def pushes(self, name: str) -> list[str]:
         """The pushes in flight to a subscription."""
-        mine = [each for each, _ in self._under_way if dict(each.headers)[SUBSCRIPTION_HEADER] == name]
+        mine = [each for each, _ in self._in_flight if dict(each.headers)[SUBSCRIPTION_HEADER] == name]
         return [notification for each in mine for notification in ids_of(each)]
 
     def lose(self) -> None:
         """Drop the pushes in flight without results."""
-        self._under_way.clear()
+        self._in_flight.clear()
         self._began.clear()
 
     def drive(self, timeout_s: float) -> None:
-        while timeout_s and self._under_way:
+        while timeout_s and self._in_flight:
             self.answer(0)
 
     def wake(self) -> None:
@@ -163,20 +163,20 @@ class Running:
             transport=self.wire,
             conditions=Conditions(),
             pump=pump,
-            gauge=SimpleNamespace(of_task=lambda number: lambda under_way: None),
+            gauge=SimpleNamespace(of_task=lambda number: lambda in_flight: None),
         )
         self.messages: deque[WorkerUpdate] = deque()
         feeding = SimpleNamespace(messages=self.messages, parked={0: len(history.parked)}, error=None)
         logs = cast(Any, feeding), cast(Any, history)
         self.task = realtime_task(job, cast(Any, worker), partition, *logs, lambda: 0)
         cast(Any, self.task._link)._view._view = history
-        self.task.intake.outcomes._now = lambda: history.world.now_ms / 1000
+        self.task.intake.outcomes._now = lambda: history.setup.now_ms / 1000
         self.rows = Log()
         for offset, value in enumerate(history.accepted[partition][begin:], begin):
             self.rows.append((value, partition, offset))
 
         self.alive = True
-        self.hears = True
+        self.reads_feed = True
 
     def awaited(self, name: str) -> list[str]:
         """The notifications in flight to a subscription that its lane waits for."""
@@ -187,7 +187,7 @@ class Running:
         if self.alive:
             self.task.step(cast(Any, self.rows))
 
-    def die(self) -> None:
+    def end(self) -> None:
         self.alive = False
         self.wire.lose()
         for producer in self.producers:

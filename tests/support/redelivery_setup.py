@@ -1,4 +1,4 @@
-"""A simulated world of the redelivery: endpoints with given answers, a clock that the test moves, logs in lists."""
+"""A simulated setup of the redelivery: endpoints with given answers, a clock that the test moves, logs in lists."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ LATER = PushResult(202, later=True)
 
 
 def retry(**settings: object) -> RetrySettings:
-    """The settings of a world, without random times."""
+    """The settings of a setup, without random times."""
     return dataclasses.replace(RetrySettings(jitter=0.0), **settings)  # type: ignore[arg-type]
 
 
@@ -95,7 +95,7 @@ class Crash(Exception):
 
 
 class Subscriptions(dict[str, Subscription]):
-    """The subscriptions of a world, and their changes since the last read of them."""
+    """The subscriptions of a setup, and their changes since the last read of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,20 +129,20 @@ def _promise(headers: dict[str, str]) -> Promise:
 
 
 class FakeLog:
-    """A log of the world: records are stored when they are settled."""
+    """A log of the setup: records are stored when they are settled."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
         self._unsettled: list[Callable[[], None]] = []
         self._settled = 0
 
     def settle(self, timeout_s: float) -> None:
         """Raises Crash when the process crashes before all records are stored."""
         while self._unsettled:
-            if self._world.writes_left == 0:
+            if self._setup.writes_left == 0:
                 raise Crash
-            if self._world.writes_left is not None:
-                self._world.writes_left -= 1
+            if self._setup.writes_left is not None:
+                self._setup.writes_left -= 1
             self._unsettled.pop(0)()
             self._settled += 1
 
@@ -156,20 +156,20 @@ class FakeLog:
 
     def add(self, attempt: Attempt) -> None:
         def written() -> None:
-            self._world.attempts.append(attempt)
-            self._world.decided.append(now)
+            self._setup.attempts.append(attempt)
+            self._setup.decided.append(now)
 
-        now = self._world.true_ms, self._world.now_ms
+        now = self._setup.true_ms, self._setup.now_ms
         self._unsettled.append(written)
 
     def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> int:
-        self._unsettled.append(lambda: self._world.buried.append(letter))
+        self._unsettled.append(lambda: self._setup.buried.append(letter))
         return self._settled + len(self._unsettled)
 
     def send(self, partition: int, value: bytes, key: bytes) -> None:
         point, message = pull.decode(key, value)
         assert isinstance(message, StoredMessage)
-        self._unsettled.append(lambda: self._world.faults.append((point, message.element.decode())))
+        self._unsettled.append(lambda: self._setup.faults.append((point, message.element.decode())))
 
     def has(self, number: int) -> bool:
         return number <= self._settled
@@ -185,16 +185,16 @@ class FakeLog:
     def _put(self, key: bytes, value: bytes | None) -> None:
         def written() -> None:
             if value is None:
-                self._world.log.pop(key, None)
+                self._setup.log.pop(key, None)
             else:
-                self._world.write(key, value)
-            self._world.store.apply(key, value, self._world.offsets.get(key, 0))
+                self._setup.write(key, value)
+            self._setup.store.apply(key, value, self._setup.offsets.get(key, 0))
 
         self._unsettled.append(written)
 
 
 @dataclass
-class World:
+class Setup:
     """All dependencies of a Redelivery, and its effects."""
 
     retry: RetrySettings = field(default_factory=retry)
@@ -206,18 +206,18 @@ class World:
     arrivals: list[Arrival] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
     buried: list[DeadLetter] = field(default_factory=list)
-    gone_said: list[str] = field(default_factory=list)
+    gone_reported: list[str] = field(default_factory=list)
     crashes: int = 0
     writes_left: int | None = None
     landing: tuple[bool, ...] = ()
-    excused: Counter[str] = field(default_factory=Counter)
-    suspended_said: dict[str, int] = field(default_factory=dict)
+    uncounted: Counter[str] = field(default_factory=Counter)
+    suspended_reported: dict[str, int] = field(default_factory=dict)
     log: dict[bytes, bytes] = field(default_factory=dict)
     results: list[Result] = field(default_factory=list)
     offsets: dict[bytes, int] = field(default_factory=dict)
-    told: list[OperatorEvent] = field(default_factory=list)
+    events: list[OperatorEvent] = field(default_factory=list)
     most_in_flight: int = 0
-    asked: int = 0
+    reads: int = 0
     most_at: dict[str, int] = field(default_factory=dict)
     too_much: list[str] = field(default_factory=list)
     # Notices to users: endpoint and text.
@@ -235,7 +235,7 @@ class World:
 
     def restart(self) -> None:
         """A restart loses all state outside the logs: pushes in flight, the store, the health of endpoints."""
-        self._under_way: list[tuple[int, int, PushRequest, Callback]] = []
+        self._in_flight: list[tuple[int, int, PushRequest, Callback]] = []
         self.store = ParkedStore(None)
         self.lanes = HeldLanes()
         self.health = EndpointHealthRegistry(self.retry, self.is_pushed_to)
@@ -249,7 +249,7 @@ class World:
             subscriptions=cast(Any, self),
             held=self.lanes,
             envelope_of=lambda subscription: Envelope(subscription, VAULT, self.push.callback_s),
-            publish=self.told.append,
+            publish=self.events.append,
         )
         self.redelivery = Redelivery(context, self.store, self, self.journal, lambda: self.now_ms, lambda: 0.0)
         for key in sorted(self.log, key=self.offsets.__getitem__):
@@ -289,7 +289,7 @@ class World:
         self.subscriptions[name] = msgspec.structs.replace(made, peer=Peer("G/here", "G/there"))
         return self.subscriptions[name]
 
-    def hear(self) -> None:
+    def read_changes(self) -> None:
         """The redelivery reads the changes of the control log."""
         touched, self.subscriptions.touched = self.subscriptions.touched, {}
         changed = touched.keys() | (self._suspended ^ self.suspended_now)
@@ -316,25 +316,25 @@ class World:
     def change(self, name: str, **fields: object) -> None:
         """Change values of a subscription; the redelivery has read the change."""
         self.subscriptions[name] = msgspec.structs.replace(self.subscriptions[name], **fields)
-        self.hear()
+        self.read_changes()
 
     def end(self, name: str) -> None:
         """End a subscription; the redelivery has read the change."""
         del self.subscriptions[name]
-        self.hear()
+        self.read_changes()
 
     def suspend(self) -> None:
         """The suspensions that the redelivery requested are in the control log."""
-        self.suspended_now |= self.suspended_said.keys()
-        self.suspended_said.clear()
+        self.suspended_now |= self.suspended_reported.keys()
+        self.suspended_reported.clear()
         self.redelivery.suspensions_written()
 
     def resume(self, *names: str) -> None:
         """Resume these subscriptions."""
         self.suspended_now -= set(names)
-        self.hear()
+        self.read_changes()
 
-    def fall(self, name: str) -> None:
+    def open_breaker(self, name: str) -> None:
         """Pushes of batches to the endpoint of a subscription fail until its breaker opens."""
         endpoint = self.subscriptions[name].consumer.address
         for number in range(self.retry.breaker_failures):
@@ -392,14 +392,14 @@ class World:
         self.endpoints.setdefault(address, FakeEndpoint(takes_ms=takes_ms))
         return server
 
-    def ask(self, request: str, queue: str = "q", **said: Any) -> Delivery:
+    def park_request(self, request: str, queue: str = "q", **facts: Any) -> Delivery:
         """A batch parks a request."""
-        return self.park(queue_of(TopicPath(queue)).id, request, topic=queue, **said)
+        return self.park(queue_of(TopicPath(queue)).id, request, topic=queue, **facts)
 
-    def ask_some(self, count: int, *more: str, **said: Any) -> None:
+    def park_requests(self, count: int, *more: str, **facts: Any) -> None:
         """A batch parks the requests `r0`, `r1` and so on, and then the named ones."""
         for request in (*(f"r{number}" for number in range(count)), *more):
-            self.ask(request, **said)
+            self.park_request(request, **facts)
 
     def repark(self, delivery: Delivery, tries: Tries) -> None:
         """A batch that was interrupted has pushed it again, and parks it once more."""
@@ -433,8 +433,8 @@ class World:
         """Set the engine's clock; pushes in flight end at their true times."""
         self.now_ms += forward_ms
         self.ahead_ms += forward_ms
-        self._under_way = [
-            (at_ms + forward_ms, tie, request, callback) for at_ms, tie, request, callback in self._under_way
+        self._in_flight = [
+            (at_ms + forward_ms, tie, request, callback) for at_ms, tie, request, callback in self._in_flight
         ]
 
     def run(self, for_ms: int) -> None:
@@ -443,11 +443,11 @@ class World:
         moved_ms, turns = self.now_ms, 0
         while True:
             self._alive(self.redelivery.work)
-            self.most_in_flight = max(self.most_in_flight, len(self._under_way))
-            times = [at_ms for at_ms, *_ in self._under_way[:1]]
+            self.most_in_flight = max(self.most_in_flight, len(self._in_flight))
+            times = [at_ms for at_ms, *_ in self._in_flight[:1]]
             next_turn = self.redelivery.next_turn_ms()
             # At the limit of pushes in flight, due deliveries wait until one ends.
-            if next_turn is not None and len(self._under_way) < self.push.max_in_flight:
+            if next_turn is not None and len(self._in_flight) < self.push.max_in_flight:
                 times.append(next_turn)
             if not times or min(times) > end_ms:
                 break
@@ -468,17 +468,17 @@ class World:
             for log in itertools.compress(self.logs, self.landing):
                 log.land()
             self.restart()
-        self.gone_said += self.journal.gone
-        self.suspended_said.update(self.journal.suspended)
+        self.gone_reported += self.journal.gone
+        self.suspended_reported.update(self.journal.suspended)
         self.journal.gone, self.journal.suspended = set(), {}
 
     def states(self) -> dict[tuple[str, str], str]:
         """The state in the last row of each delivery."""
         return {(row.subscription, row.notification): row.state for row in self.attempts}
 
-    def under_way(self, name: str, attempt: int) -> list[str]:
+    def pushes_in_flight(self, name: str, attempt: int) -> list[str]:
         """The notifications in flight to a subscription at this attempt."""
-        pushes = [(dict(request.headers), request) for _, _, request, _ in self._under_way]
+        pushes = [(dict(request.headers), request) for _, _, request, _ in self._in_flight]
         mine = [
             request
             for headers, request in pushes
@@ -494,12 +494,12 @@ class World:
 
     @property
     def in_flight(self) -> int:
-        return len(self._under_way)
+        return len(self._in_flight)
 
     def submit(self, request: PushRequest, callback: Callback) -> None:
         if SUBSCRIPTION_HEADER not in dict(request.headers):
             self.faults.append((request.url, request.body.decode()))
-            heapq.heappush(self._under_way, (self.now_ms + 1, next(self._ties), request, callback))
+            heapq.heappush(self._in_flight, (self.now_ms + 1, next(self._ties), request, callback))
             return
         self._check(request)
         takes_ms = self.endpoints[request.url].takes_ms
@@ -510,10 +510,10 @@ class World:
 
         def answered(result: PushResult) -> None:
             if probe and classify(result).endpoint_unreachable:
-                self.excused.update(ids)
+                self.uncounted.update(ids)
             callback(result)
 
-        heapq.heappush(self._under_way, (self.now_ms + takes_ms, next(self._ties), request, answered))
+        heapq.heappush(self._in_flight, (self.now_ms + takes_ms, next(self._ties), request, answered))
         self.arrivals.append(
             Arrival(
                 at_ms=self.now_ms,
@@ -532,7 +532,7 @@ class World:
         subscription = self.subscriptions.get(dict(request.headers)[SUBSCRIPTION_HEADER])
         if subscription is None or subscription.paused or subscription.id in self.suspended_now:
             self.too_much.append(f"{self.now_ms}: pushed to {subscription and subscription.id}, who wants nothing")
-        at = 1 + sum(each.url == request.url for _, _, each, _ in self._under_way)
+        at = 1 + sum(each.url == request.url for _, _, each, _ in self._in_flight)
         self.most_at[request.url] = max(self.most_at.get(request.url, 0), at)
         breaker = self.health.get(request.url).breaker
         served = subscription is not None and subscription.queue  # equal messages in it are one request
@@ -557,8 +557,8 @@ class World:
             self.too_much.append(f"{self.now_ms}: pushed {ids}, and {max(left)} waits, which is higher")
 
     def drive(self, timeout_s: float) -> None:
-        while self._under_way and self._under_way[0][0] <= self.now_ms:
-            _, _, request, callback = heapq.heappop(self._under_way)
+        while self._in_flight and self._in_flight[0][0] <= self.now_ms:
+            _, _, request, callback = heapq.heappop(self._in_flight)
             ids = ids_of(request)
             if request.url not in self.endpoints:
                 callback(OK)  # of a user's request
@@ -577,7 +577,7 @@ class World:
     # Subscriptions
 
     def subscription(self, subscription_id: str) -> Subscription | None:
-        self.asked += 1
+        self.reads += 1
         return self.subscriptions.get(subscription_id)
 
     def is_pushed_to(self, endpoint: str) -> bool:
@@ -590,9 +590,9 @@ class World:
         return subscription_id in self.suspended_now
 
 
-def one(answer: PushResult = OK, **settings: Any) -> World:
-    """A world with one subscription, `s`, whose endpoint gives this answer."""
-    world = World(**settings)
-    world.subscribe("s")
-    world.endpoint("s").answer = lambda ids: answer
-    return world
+def one(answer: PushResult = OK, **settings: Any) -> Setup:
+    """A setup with one subscription, `s`, whose endpoint gives this answer."""
+    setup = Setup(**settings)
+    setup.subscribe("s")
+    setup.endpoint("s").answer = lambda ids: answer
+    return setup

@@ -133,7 +133,7 @@ _OF_FILE = 1024 * 1024
 _UNKNOWN = "ResourceUnknownFault"
 
 
-class WaitingMessages:
+class OutputQueue:
     """Received messages before their output, which may be blocked, in bounded memory."""
 
     def __init__(self) -> None:

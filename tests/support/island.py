@@ -1,6 +1,6 @@
 """A network namespace in which all addresses are this machine, to record the addresses that a transport reaches.
 
-`explore(...)` runs this module in new user, mount and network namespaces. There, all of IPv4 and IPv6 is routed to
+`running()` runs this module in new user, mount and network namespaces. There, all of IPv4 and IPv6 is routed to
 loopback, a trap listens on port 8000 of all addresses and records the called ones, and a name server answers for
 `.test`:
 
@@ -24,10 +24,12 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from arborcast.core.errors import NoAnswer, NotCalled
 from arborcast.core.http_client import HttpClient
@@ -61,55 +63,50 @@ def possible() -> bool:
     return subprocess.run(probe, capture_output=True, check=False).returncode == 0
 
 
-def explore(
-    urls: list[str],
-    transport: str,
-    *,
-    outbound: dict[str, str | bool] | None = None,
-    skip_url_check: bool = False,
-    new_transports: bool = False,
-    hanging: int = 0,
-) -> list[Finding]:
-    """Push to each URL in turn; with the transport "calls", POST to it by `core.http_client`. `skip_url_check` leaves
-    only the check at the connection; `new_transports` makes a new transport for each push, without caches. Before the
-    last one begin `hanging` pushes to names without an answer."""
-    order = {
-        "urls": urls,
-        "transport": transport,
-        "outbound": outbound or {},
-        "skip_url_check": skip_url_check,
-        "new_transports": new_transports,
-        "hanging": hanging,
-    }
-    (found,) = _carried_out([order])
-    return found
+class Island:
+    """One such network namespace."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def explore(
+        self,
+        urls: list[str],
+        transport: str,
+        *,
+        outbound: dict[str, str | bool] | None = None,
+        skip_url_check: bool = False,
+        new_transports: bool = False,
+        hanging: int = 0,
+    ) -> list[Finding]:
+        """Push to each URL in turn; with the transport "calls", POST to it by `core.http_client`. `skip_url_check`
+        leaves only the check at the connection; `new_transports` makes a new transport for each push, without caches.
+        Before the last one begin `hanging` pushes to names without an answer."""
+        order = {
+            "urls": urls,
+            "transport": transport,
+            "outbound": outbound or {},
+            "skip_url_check": skip_url_check,
+            "new_transports": new_transports,
+            "hanging": hanging,
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, "it has ended, see its output to standard error"
+        return [Finding(**{**found, "called": tuple(found["called"])}) for found in json.loads(answer)]
 
 
-def explore_under(urls: Sequence[tuple[dict[str, str | bool], list[str]]], transport: str) -> list[list[Finding]]:
-    """`explore` for pairs of outbound settings and URLs, in one start of the namespaces."""
-    return _carried_out(
-        [
-            {"urls": u, "transport": transport, "outbound": outbound, "skip_url_check": False, "new_transports": False}
-            for outbound, u in urls
-        ]
-    )
-
-
-def _carried_out(orders: list[dict[str, Any]]) -> list[list[Finding]]:
-    done = subprocess.run(
-        [*APART, sys.executable, "-m", "tests.support.island"],
-        input=json.dumps(orders),
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [
-        [Finding(**{**found, "called": tuple(found["called"])}) for found in findings]
-        for findings in json.loads(done.stdout)
-    ]
+@contextmanager
+def running() -> Iterator[Island]:
+    """An island until the exit of the context."""
+    command = [*APART, sys.executable, "-m", "tests.support.island"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        yield Island(process)
+        process.communicate()  # its input ends
+    assert process.returncode == 0
 
 
 class Trap:
@@ -200,7 +197,7 @@ def _pushed(order: dict[str, Any], policy: AddressPolicy) -> Iterator[PushResult
         if order["new_transports"]:
             transport.close()
             transport = make_transport(push, policy)
-        for number in range(order.get("hanging", 0) if url is order["urls"][-1] else 0):
+        for number in range(order["hanging"] if url is order["urls"][-1] else 0):
             transport.submit(PushRequest(f"http://hang-{number}.test/", (), b"<x></x>"), lambda result: None)
         results: list[PushResult] = []
         transport.submit(PushRequest(url, (), b"<x></x>"), results.append)
@@ -224,7 +221,6 @@ def _called(order: dict[str, Any], policy: AddressPolicy) -> Iterator[PushResult
 
 
 def _main() -> None:
-    orders: list[dict[str, Any]] = json.load(sys.stdin)
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as resolver:
         resolver.write("nameserver 127.0.0.1\noptions timeout:10 attempts:1\n")
         resolver.flush()
@@ -237,15 +233,16 @@ def _main() -> None:
             subprocess.run(command.split(), check=True)
         NameServer()
         trap = Trap()
-        if any(order["skip_url_check"] for order in orders):
-            UrlJudge.refusal = lambda self, url: None  # type: ignore[method-assign]
-            AddressPolicy.check_url = lambda self, url: None  # type: ignore[method-assign]
-        found = []
-        for order in orders:
+        for line in sys.stdin:
+            order: dict[str, Any] = json.loads(line)
             policy = AddressPolicy(OutboundSettings(**order["outbound"]))
-            explored = _called(order, policy) if order["transport"] == "calls" else _pushed(order, policy)
-            found.append([asdict(Finding(each.status, each.failure, each.detail, trap.take())) for each in explored])
-    json.dump(found, sys.stdout)
+            with ExitStack() as patches:
+                if order["skip_url_check"]:
+                    for owner, name in ((UrlJudge, "refusal"), (AddressPolicy, "check_url")):
+                        patches.enter_context(mock.patch.object(owner, name, return_value=None))
+                explored = _called(order, policy) if order["transport"] == "calls" else _pushed(order, policy)
+                found = [asdict(Finding(each.status, each.failure, each.detail, trap.take())) for each in explored]
+            print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def find_known() -> int:
         if fault.history not in without:
             without[fault.history] = find(fault, put_back=False)
         clean, found = without[fault.history], find(fault)
-        well = not clean and fault.found in found
+        well = not clean and all(kind in found for kind in fault.found.split())
         missed += not well
         print(f"{'found' if well else 'MISSED'}: {fault.name}: {(clean or found).splitlines()[:1]}", flush=True)
     return 1 if missed else 0

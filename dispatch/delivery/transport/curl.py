@@ -168,7 +168,7 @@ class CurlTransport:
             handle = self._waiting.popleft()
             handle.keep_alive(self._sockets.may_keep(handle.url))
             # libcurl requests its first turn through the timer function.
-            handle.resolves = self._resolves(handle.host)
+            handle.resolves = self._resolves(handle.url)
             handle.multi = self._multis[not handle.resolves].curl
             handle.multi.add_handle(handle.curl)
         for descriptor, mask in ready:
@@ -177,8 +177,9 @@ class CurlTransport:
         for multi in self._multis:
             multi.run_due()
 
-    def _resolves(self, host: str) -> bool:
-        """Whether the last lookup of a host succeeded, or it needs none. Through a proxy none does."""
+    def _resolves(self, url: str) -> bool:
+        """Whether the last lookup of the host succeeded, or it needs none. Through a proxy none does."""
+        host = _host(url)
         return bool(self._settings.proxy or _NUMBER.search(host) or self._resolved.get(host))
 
     def _finish(self) -> int:
@@ -191,7 +192,8 @@ class CurlTransport:
             if result.failure == "timeout" and result.reused:
                 self._sockets.drop(handle.url)
             if (resolves := result.failure != "dns") != handle.resolves:
-                self._resolved.put(handle.host, resolves, len(handle.host))
+                host = _host(handle.url)
+                self._resolved.put(host, resolves, len(host))
             callback = handle.callback
             handle.multi.remove_handle(curl)
             handle.clear()
@@ -203,6 +205,10 @@ class CurlTransport:
 
 # A host that is an address.
 _NUMBER = re.compile(r":|(?:^|\.)[0-9]+$")
+
+
+def _host(url: str) -> str:
+    return scopes_of(url)[1][1]
 
 
 class _Multi:
@@ -358,16 +364,14 @@ class _Handle:
         connected: Callable[[int, str], None],
     ) -> None:
         self._connected = connected
-        self._http2 = settings.http2
+        self._settings = settings
         self._may_multiplex = False
         self._keeps_alive = True
         self.certificate = certificate
-        self._limit = settings.max_response_bytes
-        self._keep = settings.keep_response_bytes
         self._kept = b""
         self._received = 0
         self._overflow = False
-        self.url = self.host = ""
+        self.url = ""
         self.multi: Any = None
         """The CurlMulti of its push."""
         self.resolves = True
@@ -407,8 +411,8 @@ class _Handle:
         if request.url != self.url:
             self.url = ""
             self.curl.setopt(pycurl.URL, to_uri(request.url))
-            self.url, self.host = request.url, scopes_of(request.url)[1][1]
-            self._may_multiplex = self._http2 and request.url[:6].lower() == "https:"
+            self.url = request.url
+            self._may_multiplex = self._settings.http2 and request.url[:6].lower() == "https:"
         # Without the empty Expect a larger body waits for "100 Continue", which many receivers never send.
         lines = [f"{name}: {value}" for name, value in request.headers]
         lines.append("Expect:")
@@ -484,9 +488,10 @@ class _Handle:
 
     def _take(self, data: bytes) -> int:
         self._received += len(data)
-        if len(self._kept) < self._keep:
-            self._kept += data[: self._keep - len(self._kept)]
-        if self._received > self._limit:
+        keep = self._settings.keep_response_bytes
+        if len(self._kept) < keep:
+            self._kept += data[: keep - len(self._kept)]
+        if self._received > self._settings.max_response_bytes:
             self._overflow = True
             return 0  # taking less than offered ends the transfer
         return len(data)

@@ -19,7 +19,7 @@ import pytest
 
 from arborcast.cli import shell_client
 from arborcast.cli.messages import InputError, duration, print_message
-from arborcast.cli.shell_client import LEASE_S, LOOK_S, LeasedSubscription, WaitingMessages
+from arborcast.cli.shell_client import LEASE_S, LOOK_S, LeasedSubscription, OutputQueue
 from arborcast.client import BrokerUnreachable, FaultReceived, RemoteSubscription
 from arborcast.client.client import Client
 from arborcast.client.listener import Busy
@@ -142,7 +142,7 @@ def test_listen_unsubscribes_at_every_signal(parts: GatewayParts, url: str, numb
 
 def test_messages_before_a_blocked_output_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell_client, "WAITING_BYTES", 50_000)
-    waiting = WaitingMessages()
+    waiting = OutputQueue()
     message = ReceivedMessage(payload=b"x" * 20_000, topic=TopicPath("a"))
     waiting.put(message)
     waiting.put(message)

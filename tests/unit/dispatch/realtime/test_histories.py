@@ -13,7 +13,7 @@ from arborcast.dispatch.realtime import task
 from arborcast.dispatch.realtime.messages import WorkerUpdate
 from tests.support.realtime_histories import NAMES, PARTITIONS, Histories
 
-Histories.TestCase.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=100, deadline=None)
+Histories.TestCase.settings = settings(stateful_step_count=100, deadline=None)
 TestHistories = Histories.TestCase
 
 

@@ -160,10 +160,10 @@ def test_figures_get_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(Redelivery, "statistics", statistics)
-    world = World()
+    setup = Setup()
     with closing(ParkedStore(None)) as store:
         logs = cast(Any, Records(0)), cast(Any, Records(0))
-        begun = session.RedeliverySession(parts(None, world), store, *logs, world.journal, world)
+        begun = session.RedeliverySession(parts(None, setup), store, *logs, setup.journal, setup)
         while now < 100.0:
             now += 0.3
             begun._write()

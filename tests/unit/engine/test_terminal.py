@@ -146,10 +146,10 @@ def test_json_is_printable_and_exact(engine: Path, capsys: pytest.CaptureFixture
     printed = CliRunner().invoke(app, ["trace", "n1", "--json", "--home", str(engine)]).output
     assert json.loads(printed)["topic"] == TOPIC
     message = ReceivedMessage(ODD.encode(), TOPIC, None, ODD, 2, ODD)
-    messages._print_message(message, json=True)
+    messages.print_message(message, json=True)
     line = capsys.readouterr().out
     assert json.loads(line)["payload"] == ODD
-    messages._print_message(message, json=False)
+    messages.print_message(message, json=False)
     for each in (printed, line, capsys.readouterr().out):
         assert is_printable(each)
         assert "NEEDLE" in each

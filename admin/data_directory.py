@@ -107,6 +107,8 @@ def restore_copy(folder: Path, home: Path, progress: Progress = no_progress) -> 
     with _explained(f"the backup in {folder} cannot be restored to {home}"):
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         total = (folder / ARCHIVE).stat().st_size
+        mark = Home(home).restoring
+        mark.touch()
 
         def report_progress(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
             progress("copying bytes", member.offset, total)
@@ -116,6 +118,8 @@ def restore_copy(folder: Path, home: Path, progress: Progress = no_progress) -> 
             archive.extractall(home, filter=report_progress)  # noqa: S202  # `report_progress` applies the data filter
         if (folder / KEYS).exists():
             write_atomically(home / KEYS, (folder / KEYS).read_bytes(), mode=0o600)
+        os.sync()  # also after a power failure nothing is missing without the mark
+        mark.unlink()
 
 
 def drill(

@@ -144,6 +144,11 @@ class Home:
         return self.path / "metrics"
 
     @property
+    def restoring(self) -> Path:
+        """A mark that is there until a restore is complete."""
+        return self.path / "restoring"
+
+    @property
     def kafka(self) -> Path:
         return self.path / "kafka"
 
@@ -177,6 +182,11 @@ class Home:
         """Create the folders; returns the text of `make_home`. Raises HomeError if they cannot be written or the disk
         is nearly full."""
         try:
+            if self.restoring.exists():
+                raise HomeError(
+                    f"the restore into {self.path} did not end, so files are missing: empty this directory, and "
+                    "restore the backup again"
+                )
             note = make_home(self.path, access)
             for folder in (self.run, self.logs):
                 folder.mkdir(exist_ok=True)

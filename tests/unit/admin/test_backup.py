@@ -244,6 +244,8 @@ def test_a_restored_copy_is_private(home: Path, tmp_path: Path) -> None:
     made[0].write_bytes(made[0].read_bytes()[:700])
     with pytest.raises(HomeError, match="cannot be restored"):
         restore_copy(backup, tmp_path / "again")
+    with pytest.raises(HomeError, match="did not end"):
+        Home(tmp_path / "again").create()
 
 
 def test_a_copy_has_linked_folders_and_replaces_the_draft_of_a_killed_one(home: Path, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class LetterFilter(NamedTuple):
             return chosen and selection.includes(letter)
 
         return ViewFilter(
-            group=lambda each: selection.endpoint in ("", each.endpoint) and selection.topic(each.topic),
+            group=lambda each: selection.at(each.endpoint) and selection.topic(each.topic),
             subscription=selection.subscription,
             notification=selection.notification,
             since_ms=selection.since_ms,

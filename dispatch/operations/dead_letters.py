@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.security.uris import without_password
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import is_due
 from arborcast.dispatch.logs import dead_letters, parked
@@ -155,10 +156,14 @@ class LetterConditions:
     until_ms: int | None = None
     reason: str = ""
 
+    def at(self, endpoint: str) -> bool:
+        """Whether this endpoint is selected, also as pages show it."""
+        return self.endpoint in ("", endpoint, without_password(endpoint))
+
     def includes(self, letter: DeadLetter) -> bool:
         return (
             (not self.subscription or letter.subscription == self.subscription)
-            and (not self.endpoint or letter.endpoint == self.endpoint)
+            and self.at(letter.endpoint)
             and (not self.notification or letter.notification.id == self.notification)
             and (self.since_ms is None or letter.at_ms >= self.since_ms)
             and (self.until_ms is None or letter.at_ms < self.until_ms)

@@ -153,6 +153,17 @@ def test_without_a_state_it_is_read(monkeypatch: pytest.MonkeyPatch, control: Co
     assert (over.state, over.endpoint) == ("over", "")
 
 
+@pytest.mark.parametrize("shown", ["http://user:secret@r/s3", "http://…@r/s3"])
+def test_deliveries_are_found_by_an_endpoint_as_pages_show_it(
+    monkeypatch: pytest.MonkeyPatch, control: ControlView, shown: str
+) -> None:
+    address = "http://user:secret@r/s3"
+    control.apply(SubscriptionRecord(make_subscription("s1", "a", consumer=address)))
+    assert [each.subscription for each in waits(monkeypatch, WaitingFilter(endpoint=shown), control).waiting] == ["s1"]
+    assert LetterConditions(endpoint=shown).at(address)
+    assert not LetterConditions(endpoint=shown).at("http://r/s3")
+
+
 @pytest.mark.parametrize(
     ("tries", "stage", "suspended", "next_ms"),
     [

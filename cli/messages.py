@@ -314,7 +314,8 @@ def listen(
 ) -> None:
     """Start a small receiver, subscribe it, and print notifications until Ctrl-C. With --json one line per message. The
     subscription ends with the command, or five minutes after the command was killed or its machine has failed."""
-    from arborcast.cli.shell_client import LeasedSubscription, OutputQueue
+    from arborcast.cli.output_queue import OutputQueue
+    from arborcast.cli.shell_client import LeasedSubscription
     from arborcast.client.listener import Listener
 
     topic = topic_of(topic, url, namespace, config, home)

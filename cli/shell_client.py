@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import netrc
 import os
-import queue
 import socket
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -28,8 +26,6 @@ from arborcast.client import (
 )
 from arborcast.client.calls import Call, ResultT
 from arborcast.client.client import arguments_of
-from arborcast.client.listener import Busy
-from arborcast.client.received import ReceivedMessage
 from arborcast.client.transport import PlainTransport
 from arborcast.core.errors import ConfigError
 from arborcast.core.reasons import reason_of
@@ -123,47 +119,7 @@ RENEWED_EVERY_S = 60.0
 LOOK_S = 3.0
 """Interval in which a listener checks that the broker is up."""
 
-WAITING_BYTES = 32 * 1024 * 1024
-"""Limit of the messages before their output, with the last message above it."""
-
-# Of one message in addition to its payload, and of one with a file, of which few may be open.
-_OVERHEAD = 16 * 1024
-_OF_FILE = 1024 * 1024
-
 _UNKNOWN = "ResourceUnknownFault"
-
-
-class OutputQueue:
-    """Received messages before their output, which may be blocked, in bounded memory."""
-
-    def __init__(self) -> None:
-        self._messages: queue.SimpleQueue[ReceivedMessage | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._size = 0
-
-    def put(self, message: ReceivedMessage) -> None:
-        """Raises Busy."""
-        with self._lock:
-            if self._size >= WAITING_BYTES:
-                raise Busy
-            self._size += _size(message)
-        self._messages.put(message)
-
-    def end(self) -> None:
-        """Note that no further message will arrive."""
-        self._messages.put(None)
-
-    def get(self) -> ReceivedMessage | None:
-        """Wait for the next message; None at the end."""
-        message = self._messages.get()
-        if message is not None:
-            with self._lock:
-                self._size -= _size(message)
-        return message
-
-
-def _size(message: ReceivedMessage) -> int:
-    return _OF_FILE if message.file is not None else _OVERHEAD + len(message.payload)
 
 
 class LeasedSubscription:

@@ -17,9 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from arborcast.cli import shell_client
+from arborcast.cli import output_queue
 from arborcast.cli.messages import InputError, duration, print_message
-from arborcast.cli.shell_client import LEASE_S, LOOK_S, LeasedSubscription, OutputQueue
+from arborcast.cli.output_queue import OutputQueue
+from arborcast.cli.shell_client import LEASE_S, LOOK_S, LeasedSubscription
 from arborcast.client import BrokerUnreachable, FaultReceived, RemoteSubscription
 from arborcast.client.client import Client
 from arborcast.client.listener import Busy
@@ -141,7 +142,7 @@ def test_listen_unsubscribes_at_every_signal(parts: GatewayParts, url: str, numb
 
 
 def test_messages_before_a_blocked_output_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell_client, "WAITING_BYTES", 50_000)
+    monkeypatch.setattr(output_queue, "WAITING_BYTES", 50_000)
     waiting = OutputQueue()
     message = ReceivedMessage(payload=b"x" * 20_000, topic=TopicPath("a"))
     waiting.put(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Final
 
@@ -66,7 +67,7 @@ class Documents:
         base = text_of(form, "base_dn").strip() or self._base_dn
         try:
             kind = format_of(Path(name), None, data)
-            topics, skipped = await self._console.questions.ask(read_document, data, kind, base)
+            topics, skipped = await asyncio.to_thread(read_document, data, kind, base)
         except ArborcastError as error:
             return self._refused(request, str(error))
         if not topics:

@@ -267,9 +267,6 @@ def test_few_documents_are_made_at_a_time(
     monkeypatch.setattr(parts.console.questions, "_at_work", 32)
     assert browser.get("/topics/export?form=ldif").status_code == 400
     assert "32 other questions wait for an answer" in browser.text
-    browser.get("/topics")
-    browser.submit("/topics/import", files={"file": ("t.json", b"[]")})
-    assert "32 other questions wait for an answer" in browser.text
 
 
 def test_a_replacing_import_and_invalid_documents(parts: ConsoleParts, browser: Browser) -> None:

@@ -127,7 +127,8 @@ class OrderCheck:
         # A current message is sent again under its id: rows do not distinguish its places.
         self._keys, self._places = keys[counts == 1], first[counts == 1]
         self._senders = SubscriptionNumbers()
-        self._last_ms: dict[int, tuple[int, int]] = {}  # by sender: the start of its last push, and its last row
+        # By sender: the start of its last push, its last row, and the start of its first push.
+        self._times_ms: dict[int, tuple[int, int, int]] = {}
         self._folder = TemporaryDirectory(prefix="arborcast-audit-")
         self._files = [Path(self._folder.name) / str(number) for number in range(_FILES)]
         self._open: list[tuple[ConsumerRecord, _Row]] = []
@@ -163,11 +164,11 @@ class OrderCheck:
             )
         names = list(self._ledger.numbers)
         orders = np.array([_order(name, self._orders) for name in names], np.int8)
-        last_ms = np.array([self._last_ms[each] for each in range(len(self._senders))], np.int64).reshape(-1, 2)
+        times_ms = np.array([self._times_ms[each] for each in range(len(self._senders))], np.int64).reshape(-1, 3)
         for file in self._files:
             rows = np.fromfile(file, _ROW) if file.exists() else np.zeros(0, _ROW)
-            deliveries = _deliveries(rows, self._evaluations, orders, last_ms)
-            late, undecided = _overtaken(deliveries, last_ms)
+            deliveries = _deliveries(rows, self._evaluations, orders, times_ms)
+            late, undecided = _overtaken(deliveries, times_ms)
             report.first_attempts += int(deliveries.first_is.sum())
             report.disordered += len(late)
             report.undecided += undecided
@@ -209,9 +210,12 @@ class OrderCheck:
         rows["kind"] = [_kind(row) for _, row in some]
         for sender in np.unique(rows["sender"][rows["sender"] >= 0]).tolist():
             its = rows[rows["sender"] == sender]
-            last = self._last_ms.get(sender, (0, 0))
-            newest = int(its["started_ms"].max()), int(its["written_ms"].max())
-            self._last_ms[sender] = max(last[0], newest[0]), max(last[1], newest[1])
+            last, written, first = self._times_ms.get(sender, (0, 0, _NONE))
+            self._times_ms[sender] = (
+                max(last, int(its["started_ms"].max())),
+                max(written, int(its["written_ms"].max())),
+                min(first, int(its["started_ms"].min())),
+            )
         rows = rows[self._keys[at] == keys]
         file = (rows["subscription"].astype(np.int64) * 31 + self._evaluations.topic[rows["place"]]) % _FILES
         order = np.argsort(file, kind="stable")
@@ -276,7 +280,7 @@ class _Deliveries(NamedTuple):
     repeated: npt.NDArray[np.bool_]
 
 
-def _deliveries(rows: _Rows, evaluations: Evaluations, orders: npt.NDArray[np.int8], last_ms: Numbers) -> _Deliveries:
+def _deliveries(rows: _Rows, evaluations: Evaluations, orders: npt.NDArray[np.int8], times_ms: Numbers) -> _Deliveries:
     if len(rows):
         order = orders[rows["subscription"]]
         judged = (order == STRICT) | (evaluations.priority[rows["place"]] != NO_PRIORITY)
@@ -299,7 +303,7 @@ def _deliveries(rows: _Rows, evaluations: Evaluations, orders: npt.NDArray[np.in
     over, newest = rows[np.where(end != _NONE, end, 0)], rows[np.maximum(last, 0)]
     since_ms = np.maximum(over["started_ms"], over["written_ms"])
     repeated = (end != _NONE) & (last > end) & (newest["started_ms"] - since_ms > CLOCKS_APART_MS)
-    repeated &= (over["sender"] >= 0) & _wrote_later(over, last_ms)
+    repeated &= (over["sender"] >= 0) & _wrote_later(over, times_ms)
     heads = rows[starts]
     strict = orders[heads["subscription"]] == STRICT
     until = np.where(strict, np.where(end != _NONE, end, np.where(last >= 0, last, _NONE)), first)
@@ -332,7 +336,7 @@ def _changes(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return begins
 
 
-def _overtaken(them: _Deliveries, last_ms: Numbers) -> tuple[Numbers, int]:
+def _overtaken(them: _Deliveries, times_ms: Numbers) -> tuple[Numbers, int]:
     """The deliveries behind a later one of their lane, and the number of those that cannot be decided."""
     late = _behind_its_sender(them)
     candidates = _behind(them, "started_ms") & _behind(them, "at") & ~late
@@ -345,16 +349,26 @@ def _overtaken(them: _Deliveries, last_ms: Numbers) -> tuple[Numbers, int]:
         before &= (first["started_ms"] < until["started_ms"]) & (first["at"] < until["at"])
         if not before.any():
             continue
-        late[at] = _wrote_later(first[before], last_ms).any()
+        overtaking = first[before]
+        late[at] = _wrote_later(overtaking, times_ms).any() and not _after_a_crash(them, at, overtaking, times_ms)
         undecided += not late[at]
     return np.flatnonzero(late), undecided
 
 
-def _wrote_later(rows: _Rows, last_ms: Numbers) -> npt.NDArray[np.bool_]:
+def _after_a_crash(them: _Deliveries, at: int, overtaking: _Rows, times_ms: Numbers) -> bool:
+    """Whether the last earlier sender of the lane may have pushed this delivery, too, and lost the row: all that pushed
+    later ones began after its last row."""
+    begin = max(int(np.searchsorted(them.lane, them.lane[at])), at - _LATER)
+    earlier = them.first["sender"][begin:at]
+    others = earlier[them.first_is[begin:at] & (earlier != them.until["sender"][at])]
+    return len(others) > 0 and bool((times_ms[overtaking["sender"], 2] > times_ms[others[-1], 1]).all())
+
+
+def _wrote_later(rows: _Rows, times_ms: Numbers) -> npt.NDArray[np.bool_]:
     """Whether the senders of these rows have written later ones: then none before them is lost."""
     if not len(rows):
         return np.zeros(0, np.bool_)
-    last = last_ms[rows["sender"]]
+    last = times_ms[rows["sender"]]
     later: npt.NDArray[np.bool_] = (last[:, 0] - rows["started_ms"] > _LOST_MS) & (
         last[:, 1] - rows["written_ms"] > _LOST_MS
     )

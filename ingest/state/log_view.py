@@ -266,7 +266,7 @@ class LoggedState(Generic[Record]):
         begin = not self._changes  # otherwise a thread is on its way to the changes before
         self._changes.append(change)
         if begin:
-            self._writers.submit(self._append)
+            asyncio.get_running_loop().run_in_executor(self._writers, self._append)
         try:
             # To connect and to write. A change that waits longer must not be made later, after its client has given up.
             async with asyncio.timeout(2 * self._timeout_s):

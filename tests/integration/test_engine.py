@@ -131,8 +131,8 @@ def test_the_tutorial(engine: Engine, commands: str) -> None:
     assert listening.stderr is not None
     assert "listening to building//." in listening.stderr.readline()
     printed = run_script(program, engine.environment({"PATH": commands}))
-    printed, _ = listening.communicate(timeout=300)
-    assert "21.5" in printed
+    received, _ = listening.communicate(timeout=300)
+    assert "21.5" in received
     assert "celsius" in printed.partition("wsnt:Notify")[2], "the receiver of the page got the message"
     assert "all accounted for" in printed
     listed = engine.run_here("subscriptions", "list", "--endpoint", f"http://127.0.0.1:{port.number}/inbox", "--json")

@@ -222,7 +222,7 @@ def _called(order: dict[str, Any], policy: AddressPolicy) -> Iterator[PushResult
 
 def _main() -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as resolver:
-        resolver.write("nameserver 127.0.0.1\noptions timeout:10 attempts:1\n")
+        resolver.write("nameserver 127.0.0.1\noptions timeout:5 attempts:1\n")
         resolver.flush()
         for command in (
             "ip link set lo up",

@@ -367,7 +367,7 @@ def test_the_slot_of_a_server_that_unsubscribes_is_passed_on() -> None:
     assert setup.states()["queue:qa", "ra"] == "delivered"
 
 
-def test_the_cost_of_a_turn_with_a_thousand_idle_servers() -> None:
+def test_the_cost_of_a_turn_with_a_thousand_idle_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = served_by(*(f"s{number}" for number in range(1_000)))
     setup.answers("s0", BROKEN)
     setup.park_request("refused")
@@ -380,7 +380,7 @@ def test_the_cost_of_a_turn_with_a_thousand_idle_servers() -> None:
         queries += 1
         return query_store(query, *values)
 
-    setup.store.query = counted  # type: ignore[method-assign]
+    monkeypatch.setattr(setup.store, "query", counted)
     setup.run(1_000)
     assert setup.states()[LANE, "again"] == "delivered"
     assert queries < 60

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -235,7 +236,7 @@ def test_a_merge_is_repeated_after_a_concurrent_compaction(tmp_path: Path, monke
     assert table.table.progress("reached") == 1
 
 
-def test_a_new_checkpoint_adds_no_second_rows(tmp_path: Path) -> None:
+def test_a_new_checkpoint_adds_no_second_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hour_ms = 3_600_000
     table = EndedDeliveries(str(tmp_path))
     table.append(rows(delivered("n1", 6), delivered("n2", 7, state="dead")), {})
@@ -248,6 +249,11 @@ def test_a_new_checkpoint_adds_no_second_rows(tmp_path: Path) -> None:
     assert ended(tmp_path) == ["n1 s delivered 1", "n2 s delivered 2", "n3 s delivered 1", "n4 s delivered 1"]
 
     looked_up: list[object] = []
-    table._states = lambda keys: looked_up.extend(keys) or {}  # type: ignore[method-assign,func-returns-value]  # extend returns None
+
+    def states(keys: Iterable[object]) -> dict[object, str]:
+        looked_up.extend(keys)
+        return {}
+
+    monkeypatch.setattr(table, "_states", states)
     table.append(rows(delivered("n5", RUN_NUMBERS + 2, 2 * hour_ms, **later)), {})
     assert not looked_up, "later notifications are not looked up"

@@ -106,8 +106,9 @@ def test_messages_of_a_refused_push_are_tried_one_by_one() -> None:
     setup.report(setup.arrivals[0], "refused", "one of them is torn")
     setup.run(100)
     assert (pushed(setup), setup.buried) == (["n0 n1 n2", "n0", "n1", "n2"], [])
-    for arrival, state in zip(setup.arrivals[1:], ("delivered", "refused", "delivered"), strict=True):
-        setup.report(arrival, state)  # type: ignore[arg-type]
+    states: list[State] = ["delivered", "refused", "delivered"]
+    for arrival, state in zip(setup.arrivals[1:], states, strict=True):
+        setup.report(arrival, state)
     setup.run(0)
     assert setup.states() == {("s", "n0"): "delivered", ("s", "n1"): "dead", ("s", "n2"): "delivered"}
 

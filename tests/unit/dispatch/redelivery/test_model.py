@@ -15,6 +15,8 @@ At the end, with healthy endpoints, nothing waits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -517,10 +519,10 @@ class Histories(RuleBasedStateMachine):
     def _behave(self, name: str, how: str) -> None:
         self._set(name, lambda ids: ANSWERS[how], TAKES_MS.get(how, 10))
 
-    def _set(self, name: str, answer: object, takes_ms: int) -> None:
+    def _set(self, name: str, answer: Callable[[tuple[str, ...]], PushResult], takes_ms: int) -> None:
         subscription = self.setup.subscriptions.get(name)
         if subscription is not None:
-            self.setup.endpoints[subscription.consumer.address] = FakeEndpoint(answer, takes_ms)  # type: ignore[arg-type]
+            self.setup.endpoints[subscription.consumer.address] = FakeEndpoint(answer, takes_ms)
 
 
 TestHistories = Histories.TestCase

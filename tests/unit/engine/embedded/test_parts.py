@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_failures_are_reset_after_a_long_ready_run(tmp_path: Path) -> None:
             start(it, life * 1_000.0)
             (process,) = it.members()
             process.kill()
-            wait_until(lambda pid=process.pid: has_ended(pid))  # type: ignore[misc]  # mypy infers no lambda with a default
+            wait_until(partial(has_ended, process.pid))
             it.step(life * 1_000.0 + ran)
             assert it.process.failures == failures
 

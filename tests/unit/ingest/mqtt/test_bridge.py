@@ -198,7 +198,7 @@ async def test_over_tls_with_a_password(mosquitto_install: MosquittoInstall, tmp
     account, large = ("-u", "anna", "-P", "right"), f"<x>{'y' * 4_000_000}</x>"
     more = f"password_file {passwords}\n"
     with running_mosquitto(mosquitto_install, tmp_path / "m", more, certificates) as broker:
-        setup = Setup(broker, tmp_path, ca_file=certificates.authority, user="anna", password="right")  # noqa: S106
+        setup = Setup(broker, tmp_path, ca_file=certificates.authority, user="anna", password="right")  # noqa: S106  # of a test user
         async with setup.bridge() as bridge:
             await setup.publish("plant/a", large, *numbered(0, 100), more=account)
             await wait_until_async(lambda: bridge.counts["accepted"] == 101)

@@ -236,7 +236,7 @@ async def test_a_notification_has_the_position_of_acknowledged_changes(
 
 
 class SlowLog(LogWriter):
-    """Kafka acknowledges after `released`, and refuses the key `refused`; `calls` are the changes before each wait."""
+    """Kafka acknowledges after `released`, and refuses the key `refused`; `begun` counts the changes on their way."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         super().__init__(kafka, "control")

@@ -46,6 +46,10 @@ def hostile() -> Iterator[Callable[[Script], HostileServer]]:
 HostileServers = Callable[[Script], HostileServer]
 
 
+def answering(answer: bytes) -> Script:
+    return lambda connection: connection.sendall(answer)
+
+
 def pushed(make: Make, hostile: HostileServer, limit_s: float = 60.0) -> PushResult:
     """The result of a push with this time-out, by default long enough for a busy machine."""
     limits = {"connect_timeout_s": min(limit_s, 20.0), "total_timeout_s": limit_s}
@@ -144,7 +148,6 @@ def test_dripping_answers_end_at_the_deadline(make: Make, hostile: HostileServer
 def test_no_redirect_is_followed(make: Make, hostile: HostileServers, status: int) -> None:
     for place in ("http://127.0.0.1:1/", "file:///etc/passwd", "//127.0.0.1/", "/elsewhere"):
         answer = f"HTTP/1.1 {status} Gone\r\nLocation: {place}\r\nContent-Length: 0\r\n\r\n".encode()
-        # mypy infers no type of a lambda with a default.
-        redirecting = hostile(lambda connection, answer=answer: connection.sendall(answer))  # type: ignore[misc]  # mypy infers no lambda with a default
+        redirecting = hostile(answering(answer))
         result = pushed(make, redirecting)
         assert (result.status, result.failure, len(redirecting.requests)) == (status, "", 1), place

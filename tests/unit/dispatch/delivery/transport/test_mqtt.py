@@ -144,7 +144,7 @@ def test_user_and_password(mosquitto_install: MosquittoInstall, tmp_path: Path, 
         refused = pushed(make(broker.url, user="anna", password="wrong"), f"{broker.url}/a")  # noqa: S106
         assert (refused.status, refused.failure) == (0, "connect")
         assert refused.detail == "127.0.0.1 refuses the connection: Not authorized"
-        assert pushed(make(broker.url, user="anna", password="right"), f"{broker.url}/a").status == 200  # noqa: S106
+        assert pushed(make(broker.url, user="anna", password="right"), f"{broker.url}/a").status == 200  # noqa: S106  # of a test user
 
 
 def test_reconnect_after_a_restart_of_the_broker(mosquitto: Mosquitto, make: Make) -> None:

@@ -34,9 +34,6 @@ BEFORE_S = 1.0
 # After the first delivery others may still be in flight.
 AFTER_S = 3.0
 
-# The longest time from an answer to its row, on a machine with much other work.
-ROW_S = 10.0
-
 _DROPPED = frozenset({"timely", "resources"})
 _ENDED = frozenset({"dead", "expired", "cancelled"}) | _DROPPED
 _NAMED = 20
@@ -115,11 +112,7 @@ def judge(record: Record, logged: Logged, budget_s: float) -> Findings:
 
 
 def _judge_completeness(
-    wanted: Wanted,
-    record: Record,
-    arrivals: Sequence[Arrival],
-    logged: States,
-    findings: Findings,
+    wanted: Wanted, record: Record, arrivals: Sequence[Arrival], logged: States, findings: Findings
 ) -> None:
     taken = {mark for each in arrivals if each.settled is not None and not each.refused for mark in each.marks}
     refused = {mark for each in arrivals if each.refused for mark in each.marks}
@@ -172,11 +165,7 @@ def _judge_order(
 
 
 def _judge_strictness(
-    wanted: Wanted,
-    topics: Mapping[str, str],
-    arrivals: Iterable[Arrival],
-    logged: States,
-    findings: Findings,
+    wanted: Wanted, topics: Mapping[str, str], arrivals: Iterable[Arrival], logged: States, findings: Findings
 ) -> None:
     """No new message may arrive while a tried one is not settled."""
     settled: dict[str, float] = {}
@@ -222,23 +211,12 @@ def _judge_repeats(
                 findings.by_kill[bisect_right(troubled, (known.settled, float("inf")))] += 1
             elif known.settled - known.at > budget_s / 2 or known.behaviour.startswith("drip"):
                 findings.duplicates["answered late"] += 1
-            elif _is_lost(known.at, pushes.get((wanted.receiver, mark)), kills):
-                findings.duplicates["without a row at a kill"] += 1
             else:
                 findings.unexplained.append(
                     f"{mark} at {wanted.receiver}: taken at {known.at:.3f} ({known.behaviour or 'well'}), "
                     f"again at {arrival.at:.3f} (attempt {arrival.attempt}, {arrival.behaviour or 'well'}); "
                     f"rows {pushes.get((wanted.receiver, mark), ())}, kills {_kills_near(kills, known.at)}"
                 )
-
-
-def _is_lost(at: float, pushes: Sequence[tuple[float, float]] | None, kills: Sequence[Kill]) -> bool:
-    """Whether a kill soon after this push prevented its row: the log has rows of other pushes of the message only."""
-    return (
-        pushes is not None
-        and not any(begin <= at <= end for begin, end in pushes)
-        and any(at < kill.at < at + ROW_S for kill in kills)
-    )
 
 
 def _kills_near(kills: Sequence[Kill], at: float) -> str:

@@ -250,11 +250,17 @@ def test_an_endless_callback_does_not_prevent_a_stop(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # Python ignores a SystemExit
 def test_a_callback_that_ends_its_thread_is_answered_500() -> None:
+    threads: list[threading.Thread] = []
+
     def leave(_: ReceivedMessage) -> None:
+        threads.append(threading.current_thread())
         raise SystemExit
 
     with Listener(leave) as listener:
         assert requests.post(listener.url, PUSH, timeout=60).status_code == 500
+    (thread,) = threads
+    thread.join(60)  # the warning about its end belongs to this test
+    assert not thread.is_alive()
 
 
 def test_a_connection_is_closed_after_a_defect() -> None:

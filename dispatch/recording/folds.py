@@ -61,6 +61,7 @@ class SubscriptionsFold(TableFold):
     kept = ("suspended_at",)
     # The tombstone after an end must not remove its reason.
     guard = "t.state <> 'ended'"
+    mirrors = "state <> 'ended'"
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         match control.decode(record.key or b"", record.value):
@@ -81,6 +82,7 @@ class SuspensionsFold(TableFold):
     writer = "suspensions"
     patched = ("suspended_at",)
     guard = "t.state <> 'ended'"
+    mirrors = "false"
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         match control.decode(record.key or b"", record.value):
@@ -95,6 +97,7 @@ class ErasuresFold(TableFold):
 
     spec = ERASURES
     writer = "control"
+    mirrors = "false"
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         match control.decode(record.key or b"", record.value):
@@ -186,7 +189,6 @@ class RetriesFold(TableFold):
 
     spec = RETRIES
     writer = "parked"
-    mirrors = True
     patched = ("tries", "counted", "due_at")
     guard = (
         "s.tries > t.tries or (s.tries = t.tries and s.counted > t.counted)"
@@ -216,7 +218,6 @@ class RetriesFold(TableFold):
 class DeadLettersFold(TableFold):
     spec = DEAD_LETTERS
     writer = "dead"
-    mirrors = True
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         key = record.key.decode()
@@ -260,6 +261,7 @@ class IncompleteFold(TableFold):
 
     spec = INCOMPLETE
     writer = "fragments"
+    mirrors = "false"
 
     def __init__(self, publish: EventListener = lambda _: None) -> None:
         self._publish = publish
@@ -282,7 +284,7 @@ class OperationsFold(TableFold):
     spec = OPERATIONS
     writer = "operations"
     patched = ("result",)
-    outlives = True
+    mirrors = "false"
 
     def __init__(self, count: Callable[[str], None] = lambda _door: None) -> None:
         self._count = count

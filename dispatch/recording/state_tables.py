@@ -152,16 +152,15 @@ _VALID_MS = CONTROL_HISTORY_MS // 2
 
 class TableFold(ABC):
     """The changes of a table by a record of the log. `writer` is the name of its positions in the table, unique for
-    each fold that writes into it. For `patched`, `guard` and `kept` see `DeltaTableWriter.merge`. `outlives`: its rows
-    stay when the log is created again. `mirrors`: it has no rows that the log does not have."""
+    each fold that writes into it. For `patched`, `guard` and `kept` see `DeltaTableWriter.merge`. `mirrors` is a
+    condition of the rows that the log has, too: they are removed before it is read from its beginning."""
 
     spec: TableSpec
     writer: str
     patched: Sequence[str] = ()
     guard = ""
     kept: Sequence[str] = ()
-    outlives = False
-    mirrors = False
+    mirrors = "true"
 
     @abstractmethod
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
@@ -183,7 +182,7 @@ class FoldedTables(TableFollower):
         super().__init__(kafka, log, [table for _, table in self._folds])
 
     def _opened(self) -> LogCursor:
-        read_ms = [table.progress(_read_at(fold)) for fold, table in self._folds if fold.mirrors]
+        read_ms = [table.progress(_read_at(fold)) for fold, table in self._folds if fold.mirrors != "false"]
         self._is_old = any(ms is not None and is_due(ms + _VALID_MS, ms, time_ms()) for ms in read_ms)
         return self._behind([table.positions(fold.writer) for fold, table in self._folds])
 
@@ -206,11 +205,9 @@ class FoldedTables(TableFollower):
         return len(records) >= _RECORDS_PER_STEP or size >= _BYTES_PER_STEP
 
     def _restart(self) -> None:
-        # Only the new log counts, except in tables with `outlives`.
         for fold, table in self._folds:
             beginning = dict.fromkeys(table.positions(fold.writer), 0)
-            write = table.extend if fold.outlives else table.replace
-            write(fold.spec.arrow([]), _progress(fold, beginning))
+            table.replace_where(fold.spec.arrow([]), fold.mirrors, _progress(fold, beginning))
 
 
 def _read_at(fold: TableFold) -> str:
@@ -218,4 +215,4 @@ def _read_at(fold: TableFold) -> str:
 
 
 def _progress(fold: TableFold, positions: Mapping[int, int]) -> dict[str, int]:
-    return as_progress(fold.writer, positions) | ({_read_at(fold): time_ms()} if fold.mirrors else {})
+    return as_progress(fold.writer, positions) | {_read_at(fold): time_ms()}

@@ -119,13 +119,14 @@ def test_topics_and_subscriptions_of_the_log(tmp_path: Path, log: Log) -> None:
     assert read(tmp_path / "topics", "topic") == [(a,)]
     assert read(tmp_path / "subscriptions", "subscription", "state", "reason") == ended
 
-    # A recreated log replaces the tables.
+    # A recreated log replaces the tables, but not the history of subscriptions.
     log.records.clear()
     log.control(topic("c"))
     again = control_tables(tmp_path)
     assert again.step(), "more work"
     again.step()
     assert read(tmp_path / "topics", "topic") == [("c",)]
+    assert read(tmp_path / "subscriptions", "subscription", "state") == [("s1", "ended"), ("s3", "ended")]
 
 
 def test_the_column_of_suspensions(tmp_path: Path, log: Log) -> None:
@@ -269,6 +270,28 @@ def test_a_table_behind_compacted_nulls_is_built_again(
     read_all(tables_of((tmp_path, RetriesFold())))
     read_all(tables_of((tmp_path, RetriesFold())))
     assert sorted(offset for (offset,) in read(tmp_path, "offset")) == kept
+
+
+def test_topics_and_subscriptions_behind_compacted_nulls_are_built_again(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_ms = 1_700_000_000_000
+    monkeypatch.setattr(state_tables, "time_ms", lambda: at_ms)
+    log.control(topic("a"), topic("b"), subscription("s1"), subscription("s2"), subscription("s3"))
+    log.control(SubscriptionSuspended("s2", "away", 4_000, 7_000), SubscriptionEnded("s3", "expired", 8_000))
+    control_tables(tmp_path).step()
+
+    # Topic a and subscription s1 were removed during an outage of the job, and their nulls are compacted away.
+    for removed in (0, 2):
+        log.records["parked"][removed] = Listed(b"junk", b"junk", 0, 1_000)
+    log.control(topic("c"))
+    monkeypatch.setattr(state_tables, "time_ms", lambda: at_ms + 13 * 3_600_000)
+    read_all(control_tables(tmp_path))
+    assert read(tmp_path / "topics", "topic") == [("b",), ("c",)]
+    assert read(tmp_path / "subscriptions", "subscription", "state", "suspended_at") == [
+        ("s2", "active", datetime.fromtimestamp(7, UTC)),
+        ("s3", "ended", None),
+    ]
 
 
 def test_incomplete_messages_are_rows_and_events_once(

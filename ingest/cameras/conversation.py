@@ -37,7 +37,7 @@ _SHORTEST_S = 6.0
 # Trouble of a connected camera that ends earlier is not reported.
 _TROUBLE_S = 20.0
 
-_BACKOFF = Backoff(1.0, 5.0)
+PAUSES = Backoff(1.0, 5.0)
 
 # After refused credentials: cameras lock users out.
 _DENIED_S = 300.0
@@ -184,7 +184,7 @@ class Conversation:
         known: EndpointReference | None = None,
         *,
         pushes: bool = False,
-        pause: Callable[[int], float] = _BACKOFF.jittered,
+        pause: Callable[[int], float] = PAUSES.jittered,
     ) -> None:
         self._url = url
         self._pause = pause
@@ -207,6 +207,11 @@ class Conversation:
     def subscription(self) -> EndpointReference | None:
         """The current subscription, as the camera named it."""
         return None if self._subscription is None else self._subscription.reference
+
+    @property
+    def fails(self) -> bool:
+        """Whether no events flowed since the last failure."""
+        return self._failures > 0
 
     def next(self, now: float, *, hold: bool = False) -> Request | float:
         """The next request, or the time for the next call. `hold`: no events can be stored now, so they have to stay in

@@ -19,7 +19,7 @@ from arborcast.core.backoff import Backoff, repeated, retried
 from arborcast.core.errors import InfrastructureError, NoAnswer, NotCalled, SecretError, UnknownResource
 from arborcast.core.security.keyring import Keys
 from arborcast.ingest.cameras.connection import CameraConnection
-from arborcast.ingest.cameras.conversation import CameraStatus, Conversation, Fault, Outcome, Request, Silent
+from arborcast.ingest.cameras.conversation import PAUSES, CameraStatus, Conversation, Fault, Outcome, Request, Silent
 from arborcast.ingest.cameras.credentials import Credentials
 from arborcast.ingest.cameras.messages import Notice, notices, read_answer, written
 from arborcast.ingest.cameras.publisher import BACK, GONE, CameraPublisher
@@ -39,7 +39,7 @@ LIMIT = 1024 * 1024
 
 _CHECK_S = 0.25
 
-# The first requests to many cameras are spread, a hundredth of a second for each.
+# The first requests to many cameras, and those to many failed ones, are spread, a hundredth of a second for each.
 _SPREAD_S = 0.01
 
 _BACKOFF = Backoff(0.5, 10.0)
@@ -58,6 +58,8 @@ class CameraWorker:
         self.publisher = CameraPublisher(gateway)
         self.counts = self.publisher.counts
         self.sessions: dict[str, CameraSession] = {}
+        self.failed: set[str] = set()
+        """The names of the cameras whose events do not flow since a failure."""
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -82,6 +84,11 @@ class CameraWorker:
         if camera is None or camera.paused:
             raise UnknownResource("there is no such camera (any more)")
         await self.publisher.publish(camera.name, notices(read_xml(body)))
+
+    def pause_s(self, name: str, failures: int) -> float:
+        """The pause before the next request to this camera, after consecutive failures."""
+        self.failed.add(name)
+        return max(PAUSES.jittered(failures), _SPREAD_S * len(self.failed))
 
     def _update_sessions(self) -> None:
         active = {each.name: each for each in self.cameras if not each.paused}
@@ -112,7 +119,10 @@ class CameraSession:
         self._spread_s = spread_s
         known = worker.cameras.state(camera.name)
         self.conversation = Conversation(
-            camera.url, None if known is None else known.subscription, pushes=known is not None and known.push
+            camera.url,
+            None if known is None else known.subscription,
+            pushes=known is not None and known.push,
+            pause=partial(worker.pause_s, camera.name),
         )
         self._connection: CameraConnection | None = None
         self._credentials = Credentials()
@@ -130,6 +140,7 @@ class CameraSession:
         try:
             await repeated(f"the conversation with the camera {self.camera.name}", self._step, 0.0, _BACKOFF, Exception)
         finally:
+            self._worker.failed.discard(self.camera.name)
             if self._connection is not None:
                 self._connection.close()
 
@@ -151,6 +162,8 @@ class CameraSession:
                 retried(what, partial(store, self.camera.name, events), _BACKOFF, InfrastructureError)
             )
         self.conversation.take(request, outcome, time.monotonic())
+        if not self.conversation.fails:
+            self._worker.failed.discard(self.camera.name)
         self._record()
 
     async def _call(self, request: Request) -> tuple[Outcome, Sequence[Notice]]:

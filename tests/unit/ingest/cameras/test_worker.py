@@ -15,13 +15,13 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
 import pytest
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.security.outbound import AddressPolicy
@@ -144,7 +144,7 @@ MOTION = TopicPath("cameras/gate/VideoSource/MotionAlarm/Source.1")
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorter pauses. Real ones are in test_conversation.py."""
     monkeypatch.setattr(worker, "_CHECK_S", 0.02)
-    monkeypatch.setattr(worker, "Conversation", partial(conversation.Conversation, pause=lambda _: 0.05))
+    monkeypatch.setattr(worker, "PAUSES", Backoff(0.05, 0.05))
     monkeypatch.setattr(conversation, "_IDLE_S", 0.05)
 
 
@@ -343,6 +343,19 @@ async def test_operator_events_of_a_lost_camera(monkeypatch: pytest.MonkeyPatch)
         await gateway.received(1, BACK)
         await gateway.parts.control.commit(ending_camera("gate"))
         await wait_until_async(lambda: not gateway.worker.sessions and not gateway.worker.counts)
+
+
+async def test_many_cameras_that_do_not_answer_are_called_less_often() -> None:
+    async with with_camera() as (gateway, camera):
+        cameras = gateway.worker
+        longest_s = [cameras.pause_s(f"dead {number}", 1) for number in range(10_000)][-1]
+        assert 10_000 / longest_s <= 100, "requests a second"
+        cameras.failed.clear()
+        camera.pulls, camera.most = False, 0
+        camera.forget()
+        await wait_until_async(lambda: "gate" in cameras.failed)
+        camera.pulls, camera.most = True, 10
+        await wait_until_async(lambda: not cameras.failed)
 
 
 async def test_another_gateway_continues_with_the_subscription() -> None:

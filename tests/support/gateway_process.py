@@ -12,12 +12,14 @@ import requests
 from lxml import etree
 
 from arborcast.core.settings import KafkaSettings
+from arborcast.engine.processes.processes import is_free
 from tests.support import soap_messages as soap
 from tests.support.certificates import Certificates
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.held_port import HeldPort
 from tests.support.process import ROOT as ROOT
 from tests.support.process import LoggedProcess, Started
+from tests.support.waiting import wait_until
 
 
 class GatewayRun(LoggedProcess):
@@ -66,6 +68,7 @@ class GatewayRun(LoggedProcess):
 
     def start(self, *, ready: bool = True) -> None:
         """Start the process; with `ready`, wait until it accepts requests."""
+        wait_until(lambda: is_free(self.port), "the workers of the killed process have ended")
         super().start()
         if ready:
             self.wait_for(lambda: self.health("ready") == 200, "ready")

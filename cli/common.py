@@ -109,6 +109,8 @@ SubscriptionOption = Annotated[
     str | None, typer.Option("--subscription", help="Only deliveries to this subscription.", metavar="ID")
 ]
 
+NotificationOption = Annotated[str | None, typer.Option("--notification", help="Only this notification.", metavar="ID")]
+
 AcceptedSinceOption = Annotated[
     str,
     typer.Option(

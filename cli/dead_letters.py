@@ -16,6 +16,7 @@ from arborcast.cli.common import (
     JsonOption,
     ListedOption,
     NamespaceOption,
+    NotificationOption,
     SubscriptionOption,
     TopicsOption,
     UntilOption,
@@ -44,7 +45,6 @@ ReasonOption = Annotated[
         "--reason", help="Only for this reason: an error class, dead, expired, an HTTP status, or words of the detail."
     ),
 ]
-NotificationOption = Annotated[str | None, typer.Option("--notification", help="Only this notification.", metavar="ID")]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Maximum number.", min=1)]
 
 

@@ -61,18 +61,14 @@ def up(
         raise typer.BadParameter("--demo needs the terminal, --detach leaves it: choose one")
     if json and not detach:
         raise typer.BadParameter("--json prints the addresses once the engine is up: it goes with --detach")
-    overrides: dict[str, Scalar] = {}
-    if gateway_port is not None:
-        overrides["gateway.port"] = gateway_port
-    if kafka_port is not None:
-        overrides["stack.kafka_port"] = kafka_port
-    if metrics_port is not None:
-        overrides["metrics.port"] = metrics_port
-    if console_port is not None:
-        overrides["console.port"] = console_port
-    if no_job:
-        overrides["stack.job"] = "external"
-    settings = settings_of(config, home, overrides)
+    overrides: dict[str, Scalar | None] = {
+        "gateway.port": gateway_port,
+        "stack.kafka_port": kafka_port,
+        "metrics.port": metrics_port,
+        "console.port": console_port,
+        "stack.job": "external" if no_job else None,
+    }
+    settings = settings_of(config, home, {name: value for name, value in overrides.items() if value is not None})
     from arborcast.engine.embedded.commands import UpOptions
     from arborcast.engine.embedded.commands import up as bring_up
 

@@ -13,6 +13,7 @@ from arborcast.cli.common import (
     HomeOption,
     JsonOption,
     NamespaceOption,
+    TopicsOption,
     YesOption,
     agreed,
     kafka_of,
@@ -40,9 +41,7 @@ def erase(
             metavar="TEXT",
         ),
     ] = None,
-    topic: Annotated[
-        str | None, typer.Option("--topic", help="Only these topics: a/b, 'a//.' (a and all below).", metavar="TOPIC")
-    ] = None,
+    topic: TopicsOption = None,
     notification: Annotated[
         str | None, typer.Option("--notification", help="Only this notification, and its replays.", metavar="ID")
     ] = None,

@@ -55,6 +55,15 @@ SubscriptionArgument = Annotated[
     ),
 ]
 
+TypesOption = Annotated[
+    list[str] | None,
+    typer.Option("--type", help="Only messages of this type, {urn:x}name or p:name; may be repeated.", metavar="TYPE"),
+]
+IntervalOption = Annotated[
+    float | None,
+    typer.Option("--interval", help="Minimum interval between messages in seconds, per topic.", min=0.001),
+]
+TogetherOption = Annotated[bool, typer.Option("--together", help="Apply the interval to all topics together.")]
 
 # Never as a value on the command line, which all users of the machine can read.
 SecretFileOption = Annotated[
@@ -136,23 +145,15 @@ def subscribe(
     priority: Annotated[
         int, typer.Option("--priority", help="Larger is pushed to first when room is short.", min=-100, max=100)
     ] = 0,
-    interval: Annotated[
-        float | None,
-        typer.Option("--interval", help="Minimum interval between messages in seconds, per topic.", min=0.001),
-    ] = None,
-    together: Annotated[bool, typer.Option("--together", help="Apply the interval to all topics together.")] = False,
+    interval: IntervalOption = None,
+    together: TogetherOption = False,
     queue: Annotated[
         int | None,
         typer.Option(
             "--queue", help="Serve the work queue TOPIC, N requests at a time.", min=1, max=1_000, metavar="N"
         ),
     ] = None,
-    kinds: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--type", help="Only messages of this type, {urn:x}name or p:name; may be repeated.", metavar="TYPE"
-        ),
-    ] = None,
+    kinds: TypesOption = None,
     namespace: NamespaceOption = None,
     url: UrlOption = None,
     config: ConfigOption = None,

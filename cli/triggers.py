@@ -20,7 +20,17 @@ from arborcast.cli.common import (
     namespaces_of,
     note_omitted,
 )
-from arborcast.cli.messages import InputError, UrlOption, client_of, duration, read_file, topic_of
+from arborcast.cli.messages import (
+    InputError,
+    IntervalOption,
+    TogetherOption,
+    TypesOption,
+    UrlOption,
+    client_of,
+    duration,
+    read_file,
+    topic_of,
+)
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import error_console, print_json, print_line
@@ -52,17 +62,9 @@ def add(
         list[str] | None,
         typer.Option("--filter", help="Only if the payload fulfils this; may be repeated.", metavar="XPATH"),
     ] = None,
-    kinds: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--type", help="Only messages of this type, {urn:x}name or p:name; may be repeated.", metavar="TYPE"
-        ),
-    ] = None,
-    interval: Annotated[
-        float | None,
-        typer.Option("--interval", help="Minimum interval between messages in seconds, per topic.", min=0.001),
-    ] = None,
-    together: Annotated[bool, typer.Option("--together", help="Apply the interval to all topics together.")] = False,
+    kinds: TypesOption = None,
+    interval: IntervalOption = None,
+    together: TogetherOption = False,
     namespace: NamespaceOption = None,
     url: UrlOption = None,
     config: ConfigOption = None,

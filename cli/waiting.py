@@ -14,6 +14,7 @@ from arborcast.cli.common import (
     JsonOption,
     ListedOption,
     NamespaceOption,
+    NotificationOption,
     SubscriptionOption,
     TopicsOption,
     YesOption,
@@ -42,9 +43,6 @@ _STAGES = {
 
 EndpointOption = Annotated[
     str | None, typer.Option("--endpoint", help="Only to subscriptions that push to this URL now.", metavar="URL")
-]
-NotificationOption = Annotated[
-    str | None, typer.Option("--notification", help="Only of this notification.", metavar="ID")
 ]
 
 waiting_app = typer.Typer(help="Pending deliveries: queued, or waiting for a retry.", no_args_is_help=True)

@@ -183,24 +183,29 @@ class Console:
 
         return StreamingResponse(pieces(), status, media_type="text/html")
 
-    def live_page(self, request: Request, read_parts: PartsReader) -> Response:
+    def live_page(self, path: str, reader_of: Callable[[Request], PartsReader]) -> Route:
         """The stream that keeps such a page, and its header, as things are."""
 
-        async def everything(age_s: float) -> PageParts:
-            page = await read_parts(age_s)
-            # The former contents stay, with the reason.
-            parts = {"wrong": page.parts["shown"]} if page.failed else {"wrong": "", **page.parts}
-            return PageParts(parts, page.rest_s)
+        async def live(request: Request) -> Response:
+            read_parts = reader_of(request)
 
-        return self.live.response(merged(self.header(request), changes(everything, _CHECK_S)))
+            async def everything(age_s: float) -> PageParts:
+                page = await read_parts(age_s)
+                # The former contents stay, with the reason.
+                parts = {"wrong": page.parts["shown"]} if page.failed else {"wrong": "", **page.parts}
+                return PageParts(parts, page.rest_s)
+
+            return self.live.response(merged(self.header(request), changes(everything, _CHECK_S)))
+
+        return self.get(path, live)
 
     def header(self, request: Request) -> AsyncGenerator[Replacement]:
         """The parts that each page has: a banner while Kafka is away, and the health of the engine."""
 
         async def read_parts(_age_s: float) -> PageParts:
             health = await self.health.assessment()
-            trouble = self.trouble_part(request)
-            return PageParts({trouble.id: trouble.html, "health": self.render(request, "health.html", health=health)})
+            shown = self.render(request, "health.html", health=health)
+            return PageParts({"trouble": self.trouble_part(request), "health": shown})
 
         return changes(read_parts, _HEADER_S)
 
@@ -239,9 +244,9 @@ class Console:
         visitor = visitor_of(request.scope)
         return self.templates.render(template, {"visitor": visitor, "token": visitor.token, **values})
 
-    def trouble_part(self, request: Request) -> Replacement:
+    def trouble_part(self, request: Request) -> str:
         """The banner of a page that is open."""
-        return Replacement("trouble", self.render(request, "trouble.html", trouble=self.trouble()))
+        return self.render(request, "trouble.html", trouble=self.trouble())
 
     def _concerns(self) -> Iterator[Concern]:
         if self.trouble():

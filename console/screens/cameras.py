@@ -29,10 +29,7 @@ def _routes(console: Console) -> list[Route]:
     async def page(request: Request) -> Response:
         return console.slow_page(request, "cameras/page.html", reader_of(request))
 
-    async def live(request: Request) -> Response:
-        return console.live_page(request, reader_of(request))
-
-    return [console.get("/cameras", page), console.get("/cameras/live", live)]
+    return [console.get("/cameras", page), console.live_page("/cameras/live", reader_of)]
 
 
 SCREEN = Screen("cameras", "Cameras", "/cameras", _routes)

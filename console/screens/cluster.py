@@ -64,10 +64,7 @@ def _routes(console: Console) -> list[Route]:
             return console.page(request, "cluster/alone.html")
         return console.slow_page(request, "cluster/page.html", reader_of(request))
 
-    async def live(request: Request) -> Response:
-        return console.live_page(request, reader_of(request))
-
-    return [console.get("/cluster", page), console.get("/cluster/live", live)]
+    return [console.get("/cluster", page), console.live_page("/cluster/live", reader_of)]
 
 
 def _both(one: Answer[Any], other: Answer[Any]) -> Answer[None]:

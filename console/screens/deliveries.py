@@ -117,7 +117,8 @@ class DeliveriesScreen:
         self._views = console.questions.views
 
     def routes(self) -> list[Route]:
-        get, post, listing = self._console.get, self._console.post, self._console.listing
+        console = self._console
+        get, post, listing, live = console.get, console.post, console.listing, console.live_page
         traced = Download("trace", TraceRow, lambda request: in_parts(self._trace_rows(request)), "notification")
         audited = Download("audit", AuditRow, lambda request: in_parts(self._audit_rows(request)), "since")
         measured = Download("objective", ObjectiveRow, lambda request: in_parts(self._slo_rows(request)))
@@ -125,10 +126,10 @@ class DeliveriesScreen:
             listing("/deliveries", self.trace, traced),
             listing("/deliveries/messages", self.messages),
             listing("/deliveries/waiting", self.waiting, Download("pending", WaitingEntry, self._waiting_parts)),
-            get("/deliveries/waiting/live", self.waiting_live),
+            live("/deliveries/waiting/live", self._waiting_reader),
             post("/deliveries/waiting/act", self.retry),
             listing("/deliveries/dead", self.dead, Download("dead-letters", Letter, self._dead_parts)),
-            get("/deliveries/dead/live", self.dead_live),
+            live("/deliveries/dead/live", self._dead_reader),
             get("/deliveries/dead/{notification}", self.letter),
             post("/deliveries/dead/act", self.act),
             listing("/deliveries/audit", self.audit, audited),
@@ -171,9 +172,6 @@ class DeliveriesScreen:
     async def waiting(self, request: Request) -> Response:
         return self._slow(request, "waiting", _BY, self._waiting_reader(request))
 
-    async def waiting_live(self, request: Request) -> Response:
-        return self._console.live_page(request, self._waiting_reader(request))
-
     async def retry(self, request: Request, form: FormData) -> Response:
         """Request attempts of selected deliveries, of all that the filter selects, or of one for an endpoint: a
         probe."""
@@ -206,9 +204,6 @@ class DeliveriesScreen:
 
     async def dead(self, request: Request) -> Response:
         return self._slow(request, "dead", _LETTERS_BY, self._dead_reader(request))
-
-    async def dead_live(self, request: Request) -> Response:
-        return self._console.live_page(request, self._dead_reader(request))
 
     async def letter(self, request: Request) -> Response:
         """One dead letter, with its message."""

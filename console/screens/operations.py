@@ -48,9 +48,6 @@ def _routes(console: Console) -> list[Route]:
             request, "operations/page.html", reader_of(request), asked=asked, filters=f"?{urlencode(asked)}"
         )
 
-    async def live(request: Request) -> Response:
-        return console.live_page(request, reader_of(request))
-
     def parts(request: Request) -> Parts:
         asked = _asked(request)
         wanted = OperationFilter(moment_ms("since", asked["since"]), asked["who"], asked["what"], asked["subject"])
@@ -58,7 +55,7 @@ def _routes(console: Console) -> list[Route]:
 
     return [
         console.listing("/operations", page, Download("changes", Recorded, parts)),
-        console.get("/operations/live", live),
+        console.live_page("/operations/live", reader_of),
     ]
 
 

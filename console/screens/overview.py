@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
@@ -90,9 +91,6 @@ def _routes(console: Console) -> list[Route]:
     async def page(request: Request) -> Response:
         return console.slow_page(request, "overview/page.html", _parts_of(console, request))
 
-    async def live(request: Request) -> Response:
-        return console.live_page(request, _parts_of(console, request))
-
     async def find(request: Request) -> Response:
         """The page that matches the typed text, or a choice of pages; a fragment for `lists.js` is always a choice."""
         if not console.ready():
@@ -112,7 +110,11 @@ def _routes(console: Console) -> list[Route]:
             f"/subscriptions?{urlencode({'endpoint': text})}" if endpoints else f"/topics?{urlencode({'q': text})}"
         )
 
-    return [console.get("/", page), console.get("/overview/live", live), console.get("/find", find)]
+    return [
+        console.get("/", page),
+        console.live_page("/overview/live", partial(_parts_of, console)),
+        console.get("/find", find),
+    ]
 
 
 class Match(NamedTuple):

@@ -31,16 +31,13 @@ class QueuesScreen:
         self._console = console
 
     def routes(self) -> list[Route]:
-        return [self._console.get("/queues", self.page), self._console.get("/queues/live", self.live)]
+        return [self._console.get("/queues", self.page), self._console.live_page("/queues/live", self._parts_of)]
 
     async def page(self, request: Request) -> Response:
         """All queues; or one, with its servers and its requests."""
         wanted = _wanted(request)
         template = "queues/one.html" if wanted else "queues/page.html"
         return self._console.slow_page(request, template, self._parts_of(request), name=wanted)
-
-    async def live(self, request: Request) -> Response:
-        return self._console.live_page(request, self._parts_of(request))
 
     def _parts_of(self, request: Request) -> PartsReader:
         wanted = _wanted(request)

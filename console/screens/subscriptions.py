@@ -124,12 +124,12 @@ class SubscriptionsScreen:
         registered_publishers = Download("publishers", PublisherRow, lambda _: in_parts(self._publisher_rows()))
         return [
             console.listing("/subscriptions", self.page, Download("subscriptions", SubscriptionRow, self._parts)),
-            console.get("/subscriptions/live", self.page_live),
+            console.live_page("/subscriptions/live", self._parts_of),
             console.listing("/triggers", self.triggers, registered_triggers),
             console.listing("/publishers", self.publishers, registered_publishers),
             console.post("/subscriptions/act", self.act),
             console.post("/subscriptions/replay", self.replay),
-            console.get("/subscriptions/{id}/live", self.live),
+            console.live_page("/subscriptions/{id}/live", lambda each: self._health(each, each.path_params["id"])),
             console.get("/subscriptions/{id:path}", self.one),  # the id of a queue has slashes
         ]
 
@@ -145,9 +145,6 @@ class SubscriptionsScreen:
             total=self._console.control.table.statistics().subscriptions,
             filters=f"?{request.url.query}" if request.url.query else "",
         )
-
-    async def page_live(self, request: Request) -> Response:
-        return self._console.live_page(request, self._parts_of(request))
 
     def _parts_of(self, request: Request) -> PartsReader:
         """The list, with the health of the endpoints."""
@@ -255,9 +252,6 @@ class SubscriptionsScreen:
             conditions=conditions_of(subscription),
             details=_details(subscription),
         )
-
-    async def live(self, request: Request) -> Response:
-        return self._console.live_page(request, self._health(request, request.path_params["id"]))
 
     def _health(self, request: Request, name: str) -> PartsReader:
         """The health of its endpoint: speed, pending deliveries, the last response, and the last attempts."""

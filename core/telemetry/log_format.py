@@ -15,7 +15,6 @@ import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal
@@ -108,8 +107,3 @@ def configure(form: Form, part: str, level: int = logging.INFO) -> None:
 def configure_worker() -> None:
     """As `configure`, for a process started by Spark."""
     configure("json" if os.environ.get(INHERITED) == "json" else "human", "dispatch")
-
-
-def now_line(form: Form, part: str, message: str) -> str:
-    """A line with the current time, for code without a logger."""
-    return write(form, time.time(), "info", part, message)

@@ -140,7 +140,7 @@ def down(path: Path, report: Report = to_stderr) -> bool:
             with home.locked():
                 sweep(home, report)
         return False
-    limit = Deadline(_stop_timeout(home) + 5.0)
+    limit = Deadline(stack_settings(home).stop_timeout_s + 5.0)
     log = logfiles.LogTail(home.log(SUPERVISOR))
     signalled = 0
     while (pid := home.owner()) is not None:
@@ -270,10 +270,6 @@ def _also_logged(home: Home, settings: Settings, report: Report) -> Report:
         with contextlib.suppress(OSError):
             logfiles.rotate(log, settings.stack.log_bytes)
             with log.open("a", encoding="utf-8") as file:
-                file.write(log_format.now_line(settings.logging.format, SUPERVISOR, line) + "\n")
+                file.write(log_format.write(settings.logging.format, time.time(), "info", SUPERVISOR, line) + "\n")
 
     return report_and_log
-
-
-def _stop_timeout(home: Home) -> float:
-    return stack_settings(home).stop_timeout_s

@@ -296,14 +296,14 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
 
 
 def _gateway(settings: Settings, home: Home, environ: Mapping[str, str], after: tuple[str, ...]) -> PartSpec:
-    host, port = _reachable(settings), settings.gateway.port
+    host, port, tls = _reachable(settings), settings.gateway.port, bool(settings.tls.certificate_file)
     return PartSpec(
         "gateway",
         [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(home.settings_file)],
         environ,
         home.run,
         home.log("gateway"),
-        is_ready=lambda: answers_ready(host, port, tls=bool(settings.tls.certificate_file)),
+        is_ready=lambda: questions.answers_page(host, port, "/health/ready", tls=tls),
         after=after,
         stop_share=0.3,
         lives=questions_of(settings, home)["gateway"],
@@ -334,11 +334,6 @@ def _zmq(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec
         lives=questions.job(alive),
         hang_timeout_s=settings.stack.hang_timeout_s,
     )
-
-
-def answers_ready(host: str, port: int, timeout: float = 0.5, *, tls: bool = False) -> bool:
-    """Whether the gateway is ready. `timeout` in seconds."""
-    return questions.answers_page(host, port, "/health/ready", timeout, tls=tls)
 
 
 def _driver(processes: list[psutil.Process]) -> list[psutil.Process]:

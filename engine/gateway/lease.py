@@ -173,11 +173,6 @@ class LeaseKeeper:
         """Whether this process currently runs the singleton work."""
         return self._holds and clock() - self._sent < HOLD_S
 
-    @property
-    def holder(self) -> str:
-        """The holder, as of the records read; empty if it is free."""
-        return self._lease.holder
-
     def start(self) -> None:
         """Start to compete. The log must exist."""
         self._service.start()

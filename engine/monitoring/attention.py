@@ -89,14 +89,11 @@ def is_stale(seen: EngineView, now_s: float | None = None) -> bool:
 
 def concerns(seen: EngineView, now_s: float | None = None) -> list[Concern]:
     """Conditions that need attention, most severe first."""
-    found = [*_unreachable(seen), *_unknown(seen, now_s)]
-    if not found:
-        found = [
-            *_of_samples(seen.samples),
-            *_of_rare(seen.samples),
-            *_of_objective(seen.samples),
-            *_of_endpoints(seen),
-        ]
+    if seen.problem or is_stale(seen, now_s):
+        why = seen.problem or "there are no current figures"
+        return [Concern("bad", "engine", f"The engine's state is unknown: {why}")]
+    samples = seen.samples
+    found = [*_of_samples(samples), *_of_rare(samples), *_of_objective(samples), *_of_endpoints(seen)]
     return sorted(found, key=lambda each: each.level)  # "bad" sorts before "warn"; equal ones keep their order
 
 
@@ -119,16 +116,6 @@ def tiles(samples: Sequence[MetricsSample]) -> list[Tile]:
 
 def _level(value: float | None, rule: str) -> Level:
     return "bad" if value is not None and value > THRESHOLDS[rule] else "good"
-
-
-def _unreachable(seen: EngineView) -> Iterator[Concern]:
-    if seen.problem:
-        yield Concern("bad", "engine", f"The engine's state is unknown: {seen.problem}")
-
-
-def _unknown(seen: EngineView, now_s: float | None) -> Iterator[Concern]:
-    if not seen.problem and is_stale(seen, now_s):
-        yield Concern("bad", "engine", "The engine's state is unknown: there are no current figures")
 
 
 def _of_samples(samples: Sequence[MetricsSample]) -> Iterator[Concern]:

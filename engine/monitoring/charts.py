@@ -54,12 +54,8 @@ class Chart(NamedTuple):
         drawn: dict[str, Points] = {
             name: list(zip(at, values, strict=True)) for name, values in self.series(samples).items()
         }
-        colours = {name: self.order.index(name) if name in self.order else _colour(name) for name in drawn}
+        colours = {name: self.order.index(name) if name in self.order else zlib.crc32(name.encode()) for name in drawn}
         return line_plot(self.title, drawn, self.unit, gap, span, colours if self.order else {}, offset_s, self.limit)
-
-
-def _colour(name: str) -> int:
-    return zlib.crc32(name.encode())
 
 
 def _one(name: str, title: str, unit: Unit, of: Callable[[MetricsSample], float | None], rule: str = "") -> Chart:

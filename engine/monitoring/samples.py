@@ -344,27 +344,22 @@ def quantiles(samples: Sequence[MetricsSample], name: str, share: float) -> list
 
 def cpu_shares(samples: Sequence[MetricsSample], process: str) -> list[float | None]:
     """The number of busy cores of a process up to each sample."""
-    result: list[float | None] = [None]
-    for earlier, later in itertools.pairwise(samples):
-        now, then = later.processes.get(process), earlier.processes.get(process)
-        seconds = later.at - earlier.at
-        if now is None or then is None or seconds <= 0:
-            result.append(None)
-        else:
-            result.append(grown(then.cpu_seconds, now.cpu_seconds) / seconds)
-    return result[: len(samples)]
+    used = [each.cpu_seconds if (each := sample.processes.get(process)) else None for sample in samples]
+    return _shares(samples, used)
 
 
 def collecting_shares(samples: Sequence[MetricsSample], jvm: str) -> list[float | None]:
     """The share of time of a virtual machine's garbage collection up to each sample."""
+    spent = [each.collecting_s if (each := sample.jvms.get(jvm)) else None for sample in samples]
+    return _shares(samples, spent)
+
+
+def _shares(samples: Sequence[MetricsSample], spent: Sequence[float | None]) -> list[float | None]:
+    """The growth of a counter of seconds between two samples, per second."""
     result: list[float | None] = [None]
-    for earlier, later in itertools.pairwise(samples):
-        now, then = later.jvms.get(jvm), earlier.jvms.get(jvm)
+    for (earlier, then), (later, now) in itertools.pairwise(zip(samples, spent, strict=True)):
         seconds = later.at - earlier.at
-        if now is None or then is None or seconds <= 0:
-            result.append(None)
-        else:
-            result.append(grown(then.collecting_s, now.collecting_s) / seconds)
+        result.append(None if then is None or now is None or seconds <= 0 else grown(then, now) / seconds)
     return result[: len(samples)]
 
 

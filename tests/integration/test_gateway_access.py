@@ -16,7 +16,7 @@ import requests
 from arborcast.client.framed import ConnectionFactory
 from arborcast.client.values import FaultReceived
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.embedded import engine
+from arborcast.engine.embedded import questions
 from arborcast.engine.monitoring.samples import Scrape
 from arborcast.engine.monitoring.stack_monitor import own_page
 from arborcast.ingest.access.users_file import User, hash_password, write_users
@@ -118,7 +118,7 @@ def test_the_gateway_over_tls_for_clients_and_its_supervisor(guarded: Guarded) -
     assert guarded.as_client("<wsnt:Unsubscribe/>", url) == 500
     assert guarded.post("<wsnt:Unsubscribe/>", url=url).status_code == 200
     # Requests of the supervisor have no user and do not check the certificate.
-    assert engine.answers_ready("127.0.0.1", guarded.run.port, timeout=60, tls=True)
+    assert questions.answers_page("127.0.0.1", guarded.run.port, "/health/ready", 60, tls=True)
     assert b"arborcast_gateway_tls_handshakes_total" in own_page(f"{guarded.run.base}/metrics")
 
 

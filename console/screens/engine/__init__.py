@@ -72,7 +72,7 @@ class EngineQuery(NamedTuple):
 def _routes(console: Console) -> list[Route]:
     feeds = feeds_of(console.settings)
 
-    def asked(request: Request) -> tuple[EngineQuery, EngineFeed]:
+    def asked(request: Request) -> tuple[EngineFeed, EngineQuery]:
         number, span = request.query_params.get("engine", "0"), request.query_params.get("range", "10m")
         if not (number.isascii() and number.isdecimal() and int(number) < len(feeds)) or span not in RANGES:
             raise HTTPException(404, "There is no such engine, or no such range.")
@@ -81,10 +81,10 @@ def _routes(console: Console) -> list[Route]:
             wanted.window()
         except (ValueError, OverflowError) as error:
             raise HTTPException(400, f"No time range: {error}") from error
-        return wanted, feeds[int(number)]
+        return feeds[int(number)], wanted
 
     async def page(request: Request) -> Response:
-        wanted, feed = asked(request)
+        feed, wanted = asked(request)
 
         async def read_parts(_age_s: float) -> PageParts:
             now = await wanted.shown(feed)
@@ -95,11 +95,8 @@ def _routes(console: Console) -> list[Route]:
             request, "engine/page.html", read_parts, asked=wanted, engines=[each.name for each in feeds], ranges=RANGES
         )
 
-    async def live(request: Request) -> Response:
-        wanted, feed = asked(request)
-        return console.live_page(request, _reader_of(console, request, feed, wanted))
-
-    return [console.get("/engine", page), console.get("/engine/live", live)]
+    live = console.live_page("/engine/live", lambda request: _reader_of(console, request, *asked(request)))
+    return [console.get("/engine", page), live]
 
 
 def _reader_of(console: Console, request: Request, feed: EngineFeed, wanted: EngineQuery) -> PartsReader:

@@ -99,10 +99,7 @@ class EngineFeed:
     async def shown(self, span: str) -> Shown:
         """The state of the engine and its history in this range. Never raises: failures are shown."""
         async with self._lock:
-            now = self._clock()
-            if not 0 <= now - self._looked < _FRESH_S:
-                self._seen = await asyncio.to_thread(self._watch.look)
-                self._looked = now
+            now = await self._look()
             # A range has some MiB; an unused one is read again on demand.
             self._kept = {name: one for name, one in self._kept.items() if 0 <= now - one[0] < _FORGOTTEN_S}
             seconds = RANGES[span][1] or self._longest_s
@@ -120,10 +117,7 @@ class EngineFeed:
     async def window(self, begin: float, end: float) -> Shown:
         """The state of the engine, and its history between two times. Never raises."""
         async with self._lock:
-            now = self._clock()
-            if not 0 <= now - self._looked < _FRESH_S:
-                self._seen = await asyncio.to_thread(self._watch.look)
-                self._looked = now
+            now = await self._look()
             problem, samples = self._seen.problem, [each for each in self._seen.samples if begin <= each.at <= end]
             try:
                 past = await asyncio.to_thread(self._past, begin, end)
@@ -131,6 +125,14 @@ class EngineFeed:
             except (OSError, ValueError) as error:
                 problem = problem or f"History unavailable: {reason_of(error)}"
             return _shown(self._seen, problem, await asyncio.to_thread(_drawn, samples, (begin, end)), now)
+
+    async def _look(self) -> float:
+        """Look at the engine unless that was done a moment ago; the time."""
+        now = self._clock()
+        if not 0 <= now - self._looked < _FRESH_S:
+            self._seen = await asyncio.to_thread(self._watch.look)
+            self._looked = now
+        return now
 
     def _over(self, span: str, seconds: float, now: float) -> list[MetricsSample]:
         """The stored and later samples: the last one of each stretch of a point's width."""

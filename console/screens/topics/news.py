@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -11,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from arborcast.console.console import Console
-from arborcast.console.live import Replacement
+from arborcast.console.live import PageParts, changes
 from arborcast.core.single_flight import SingleFlight
 from arborcast.engine.monitoring.samples import Scrape
 from arborcast.engine.monitoring.stack_monitor import gateway_page
@@ -55,27 +54,20 @@ class News:
     async def live(self, request: Request) -> Response:
         text = request.query_params.get("seen", "")
         seen = int(text) if text.isdecimal() and len(text) < 16 else self._console.state.topic_changes
-        return self._console.live.response(self._parts(request, seen))
 
-    async def _parts(self, request: Request, seen: int) -> AsyncGenerator[Replacement]:
-        shown: dict[str, str] = {}
-        while True:
-            await self._look()
-            changes = self._console.state.topic_changes - seen
-            for part in (
-                self._console.trouble_part(request),
-                Replacement("news", self._console.render(request, "topics/news.html", changes=changes)),
-                Replacement("directory", self._console.render(request, "topics/directory.html", state=self._state)),
-            ):
-                if shown.get(part.id) != part.html:
-                    shown[part.id] = part.html
-                    yield part
-            await asyncio.sleep(_CHECK_S)
+        async def read_parts(_age_s: float) -> PageParts:
+            if self._console.settings.directory.kind != "none":
+                await self._asking.run("state", self._ask)
+            render, news = self._console.render, self._console.state.topic_changes - seen
+            return PageParts(
+                {
+                    "trouble": self._console.trouble_part(request),
+                    "news": render(request, "topics/news.html", changes=news),
+                    "directory": render(request, "topics/directory.html", state=self._state),
+                }
+            )
 
-    async def _look(self) -> None:
-        if self._console.settings.directory.kind == "none":
-            return
-        await self._asking.run("state", self._ask)
+        return self._console.live.response(changes(read_parts, _CHECK_S))
 
     async def _ask(self) -> None:
         try:

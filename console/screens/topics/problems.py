@@ -25,14 +25,11 @@ class DirectoryProblems:
     def routes(self) -> list[Route]:
         return [
             self._console.get("/topics/problems", self.page),
-            self._console.get("/topics/problems/live", self.live),
+            self._console.live_page("/topics/problems/live", self._parts_of),
         ]
 
     async def page(self, request: Request) -> Response:
         return self._console.slow_page(request, "topics/problems.html", self._parts_of(request))
-
-    async def live(self, request: Request) -> Response:
-        return self._console.live_page(request, self._parts_of(request))
 
     def _parts_of(self, request: Request) -> PartsReader:
         settings = self._console.settings

@@ -8,11 +8,9 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import psutil
 import pytest
@@ -22,8 +20,6 @@ from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.state import EngineStatus, PartState
 from tests.support.process import has_ended
 from tests.support.waiting import wait_until
-
-T = TypeVar("T")
 
 FullPart = tuple[str, str, list[str], float]
 """Name, program, names of earlier parts, stop share."""
@@ -106,25 +102,18 @@ class FakeEngine:
     def wait_ready(self) -> None:
         wait_until(lambda: (known := state.read(self.home.state_file)) is not None and known.ready)
 
-    def wait_for_line(self, start: str) -> None:
-        """Read reports up to a line with this start."""
-        assert self.process.stdout is not None
-        while not self.process.stdout.readline().startswith(start):
-            assert self.process.poll() is None, f"ended without the line {start!r}"
-
-    def wait_for_line_with(self, text: str) -> str:
+    def wait_for_line(self, text: str) -> str:
         """Read reports up to a line with this text; returns the line."""
         assert self.process.stdout is not None
         while text not in (line := self.process.stdout.readline()):
             assert self.process.poll() is None, f"ended without the line {text!r}"
         return line
 
-    def end(self, number: int) -> tuple[int, list[str], float]:
-        """Send a signal; returns the exit code, the reported lines, and the time in seconds."""
-        began = time.monotonic()
+    def end(self, number: int) -> tuple[int, list[str]]:
+        """Send a signal; returns the exit code and the reported lines."""
         self.process.send_signal(number)
         output, _ = self.process.communicate(timeout=300)
-        return self.process.returncode, output.splitlines(), time.monotonic() - began
+        return self.process.returncode, output.splitlines()
 
 
 @contextmanager
@@ -166,7 +155,7 @@ def test_a_killed_part_is_restarted_and_its_state_is_written(tmp_path: Path) -> 
         in_the_way = engine.home.state_file.with_name(f".state.json.{os.uname().nodename}.{engine.process.pid}")
         in_the_way.mkdir()
         os.kill(before, signal.SIGKILL)
-        engine.wait_for_line_with("state.json cannot be written")
+        engine.wait_for_line("state.json cannot be written")
         assert engine.status().parts["a"].restarts == 0
         in_the_way.rmdir()
         engine.wait_for("a", PartState.READY, restarts=1)
@@ -176,7 +165,7 @@ def test_a_killed_part_is_restarted_and_its_state_is_written(tmp_path: Path) -> 
         assert (engine.pid("b"), engine.status().parts["b"].restarts) == (other, 0)
         os.kill(engine.pid("a"), signal.SIGKILL)
         engine.wait_for("a", PartState.READY, restarts=2)
-        _, lines, _ = engine.end(signal.SIGINT)
+        _, lines = engine.end(signal.SIGINT)
     assert any(line.startswith("a: was killed by SIGKILL") and "restart 2 in 0.2 s" in line for line in lines)
     assert not [line for line in lines if "cannot be written" in line], "reported once"
 
@@ -206,7 +195,7 @@ def test_parts_stop_in_order_or_are_killed_at_their_deadline(tmp_path: Path) -> 
     with fake_engine(tmp_path, parts, stop_timeout_s=4) as engine:
         engine.wait_ready()
         pids = [engine.pid(name) for name in shares]
-        code, lines, _ = engine.end(signal.SIGTERM)
+        code, lines = engine.end(signal.SIGTERM)
     assert code == 0
     ended = engine.status().parts
     assert sorted(ended, key=lambda name: ended[name].since) == ["first", "a", "b", "last"]
@@ -224,7 +213,7 @@ def test_a_second_signal_kills_also_during_the_start(tmp_path: Path) -> None:
         pids = [engine.pid("a"), engine.pid("b")]
         engine.process.send_signal(signal.SIGINT)
         engine.wait_for_line("stopping")
-        code, lines, _ = engine.end(signal.SIGINT)
+        code, lines = engine.end(signal.SIGINT)
     assert code == 0
     assert "ready" not in lines
     assert all(has_ended(pid) for pid in pids)
@@ -257,7 +246,7 @@ def test_a_suspended_part_is_restarted_and_does_not_delay_down(tmp_path: Path) -
         assert f"(pid {before}) is stopped) and was killed" in after["a"].last_exit
         assert [after[name].restarts for name in "bc"] == [0, 0]
         engine.wait_for_line("a: no heartbeat within 1 s; killed when that lasts for 4 s")
-        assert "restart 1 in 0.1 s" in engine.wait_for_line_with("a: did not answer for ")
+        assert "restart 1 in 0.1 s" in engine.wait_for_line("a: did not answer for ")
         pids = [engine.pid(name) for name in "abc"]
         for pid in (*pids, engine.process.pid):
             stop(pid)

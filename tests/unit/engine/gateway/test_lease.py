@@ -118,10 +118,10 @@ Step = tuple[str, float]
 class Gateways:
     """Gateways on one lease log. Between any two steps of one, other gateways take steps."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, names: Sequence[str], steps: Sequence[Step]) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         self.now = 1000.0
         self.log: list[tuple[bytes, bytes]] = []
-        self.steps = deque(steps)
+        self.steps: deque[Step] = deque()
         self.busy: set[str] = set()
         monkeypatch.setattr("arborcast.engine.gateway.lease.clock", lambda: self.now)
         monkeypatch.setattr("arborcast.ingest.state.changes.clock", lambda: self.now)
@@ -190,21 +190,21 @@ class LogAppender:
 
 def test_the_sole_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until another one appends a record, which has to wait for a lease's time after the end of the first."""
-    setup = Gateways(monkeypatch, ("a", "b"), ())
+    setup = Gateways(monkeypatch, "a", "b")
     found = []
     for look in (("a", RENEW_S), ("a", RENEW_S), ("b", 0.0), ("a", RENEW_S), ("b", 0.0)):
         setup.run(look)
         found.append((setup.sole(), setup.positions["b"].shown))
     assert found == [([], False), (["a"], False), (["a"], False), ([], False), ([], True)]
-    setup = Gateways(monkeypatch, ("a", "b"), ())
+    setup = Gateways(monkeypatch, "a", "b")
     setup.run(("a", 0.0), ("a", RENEW_S))
     assert setup.sole() == ["a"]
     began = setup.now
     while not setup.positions["b"].shown:
         setup.run(("b", RENEW_S))
     assert LEASE_S < setup.now - began < 2 * LEASE_S
-    again = Gateways(monkeypatch, ("a",), ())
-    again.log += Gateways(monkeypatch, ("a",), ()).after(("a", RENEW_S), ("a", RENEW_S))
+    again = Gateways(monkeypatch, "a")
+    again.log += Gateways(monkeypatch, "a").after(("a", RENEW_S), ("a", RENEW_S))
     again.run(("a", RENEW_S), ("a", RENEW_S))
     assert again.sole() == ["a"], "a successor of the same name"
 
@@ -217,7 +217,7 @@ def test_another_gateway_may_look_during_each_step_of_a_look(
     """Before the log's end is read, before and behind the append, and before the record is read."""
     nothing = ("", 0.0)
     for first in ([], [("b", 0.0)]):
-        setup = Gateways(monkeypatch, ("a", "b"), ())
+        setup = Gateways(monkeypatch, "a", "b")
         setup.run(*[("a", RENEW_S)] * looks, *first)
         setup.steps += [("a", RENEW_S), *[nothing] * before, ("b", 0.0), *[nothing] * 10]
         while setup.steps:

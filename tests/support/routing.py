@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import hypothesis.strategies as st
 import msgspec
@@ -23,6 +24,7 @@ from arborcast.topic_model.records.control import (
     topic_key,
     trigger_key,
 )
+from arborcast.topic_model.routing import History, RoutingTable
 from arborcast.topic_model.subscriptions import (
     DeliveryForm,
     DeliveryPolicy,
@@ -31,7 +33,7 @@ from arborcast.topic_model.subscriptions import (
     TopicFilter,
     Trigger,
 )
-from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.topics import Step, TopicPath
 
 # Few names, so that random patterns and random topics match; two namespaces, one of them with a slash.
 _ROOTS = ["a", "b", "{urn:t}a", "{http://x/y}b"]
@@ -46,6 +48,14 @@ def _canonical(root: str, steps: Sequence[str]) -> TopicPath:
         path += "/" + (step.rpartition("}")[2] if declared == namespace else step)
         namespace = declared or namespace
     return TopicPath(path)
+
+
+def topic_steps(names: Sequence[str], namespaces: Sequence[str], most: int) -> st.SearchStrategy[list[Step]]:
+    """Steps of topics; an empty namespace is the parent's."""
+    step = st.tuples(st.sampled_from(namespaces), st.sampled_from(names))
+    return st.lists(step, min_size=1, max_size=most).map(
+        lambda steps: list(accumulate(steps, lambda above, step: (step[0] or above[0], step[1])))
+    )
 
 
 paths = st.builds(_canonical, st.sampled_from(_ROOTS), st.lists(st.sampled_from(_STEPS), max_size=3))
@@ -129,3 +139,11 @@ control_records: st.SearchStrategy[ControlRecord] = st.one_of(
     st.builds(TriggerEnded, _trigger_ids, st.just("removed"), st.just(0)),
     st.builds(Tombstone, st.one_of(_ids.map(subscription_key), paths.map(topic_key), _trigger_ids.map(trigger_key))),
 )
+
+
+def table_of(*records: ControlRecord, since: int = 0) -> RoutingTable:
+    """The table after these records of a log, with the history since a position."""
+    table = RoutingTable(history=History(since))
+    for offset, record in enumerate(records):
+        table.apply(record, offset)
+    return table

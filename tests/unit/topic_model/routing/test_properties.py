@@ -27,7 +27,7 @@ from arborcast.topic_model.routing.selectors import is_one_topic, is_simple
 from arborcast.topic_model.subscriptions import Subscription, TriggerTarget
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
-from tests.support.routing import control_records, normals, paths
+from tests.support.routing import control_records, normals, paths, table_of
 
 histories = st.lists(control_records, max_size=40)
 
@@ -86,13 +86,6 @@ class NaiveTable:
         return parse_normal(normal).matches(path)
 
 
-def fold(history: list[ControlRecord], table: RoutingTable | None = None) -> RoutingTable:
-    table = RoutingTable() if table is None else table
-    for record in history:
-        table.apply(record)
-    return table
-
-
 def everything(table: RoutingTable, asked: list[TopicPath]) -> list[object]:
     """All public results, including derived structures."""
     return [
@@ -134,14 +127,17 @@ def test_the_table_against_the_naive_model(history: list[ControlRecord], asked: 
 def test_compaction_order_repetition_and_end(
     history: list[ControlRecord], chance: Random, asked: list[TopicPath]
 ) -> None:
-    table, left = fold(history), compacted(history)
+    table, left = table_of(*history), compacted(history)
     expected, sizes = everything(table, asked), table.statistics()
-    assert fold(left) == table
-    assert everything(fold(left), asked) == expected
+    again = table_of(*left)
+    assert again == table
+    assert everything(again, asked) == expected
     shuffled = list(left)
     chance.shuffle(shuffled)
-    assert everything(fold(shuffled), asked) == expected
-    assert everything(fold(left, table), asked) == expected, "the last record of each key, applied again"
+    assert everything(table_of(*shuffled), asked) == expected
+    for record in left:
+        table.apply(record)
+    assert everything(table, asked) == expected, "the last record of each key, applied again"
     assert table.statistics() == sizes
     for subscription in list(table.subscriptions()):
         table.apply(SubscriptionEnded(subscription.id, "unsubscribed", 0))

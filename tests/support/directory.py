@@ -47,13 +47,6 @@ def fill(directory: Directory, *paths: str) -> Listing:
     return result.listing
 
 
-def tree_of(*topics: TopicRecord) -> TopicTree:
-    tree = TopicTree()
-    for each in topics:
-        tree.apply(each)
-    return tree
-
-
 def carry_out(changes: Sequence[Change], entries: EntrySet, base: Dn) -> None:
     """Apply these changes, as a directory does."""
     workspace = Workspace(entries, read_listing(entries, base), base)
@@ -136,13 +129,10 @@ class Log:
         self.records: list[ControlRecord] = []
         self.tree = TopicTree()
         self.sync: DirectorySync | None = None
-        self.failures: list[Exception] = []
         self._lock = threading.Lock()
 
     def append(self, batch: Sequence[ControlRecord]) -> int:
         with self._lock:
-            if self.failures:
-                raise self.failures.pop(0)
             for record in batch:
                 self.records.append(record)
                 self.tree.apply(record)

@@ -8,8 +8,8 @@ from itertools import accumulate
 import hypothesis.strategies as st
 import msgspec
 
-from arborcast.topic_model.expressions.xpath import parse_xpath
-from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.expressions import xpath
+from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
 from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
@@ -34,6 +34,7 @@ from arborcast.topic_model.subscriptions import (
     Trigger,
 )
 from arborcast.topic_model.topics import Step, TopicPath
+from arborcast.topic_model.tree.tree import TopicTree
 
 # Few names, so that random patterns and random topics match; two namespaces, one of them with a slash.
 _ROOTS = ["a", "b", "{urn:t}a", "{http://x/y}b"]
@@ -75,7 +76,7 @@ normals = st.lists(_alternatives, min_size=1, max_size=3).map(lambda texts: pars
 # Two depend on the path alone, two on the topics below, one on both namespaces.
 xpath_normals = st.sampled_from(
     [
-        parse_xpath(text, {"t": "urn:t", "x": "http://x/y"}).normal
+        xpath.parse_xpath(text, {"t": "urn:t", "x": "http://x/y"}).normal
         for text in ("//b", "a/*[self::b]", "//*[b]", "t:a[count(*) > 1]", "//x:b | t:a")
     ]
 )
@@ -147,3 +148,21 @@ def table_of(*records: ControlRecord, since: int = 0) -> RoutingTable:
     for offset, record in enumerate(records):
         table.apply(record, offset)
     return table
+
+
+def tree_of(*records: ControlRecord | str) -> TopicTree:
+    """The tree after these records; a text is the path of a topic without properties."""
+    tree = TopicTree()
+    for each in records:
+        tree.apply(TopicRecord(TopicPath(each)) if isinstance(each, str) else each)
+    return tree
+
+
+def naively_matches(subscription: Subscription, path: TopicPath, topics: TopicTree) -> bool:
+    """All filters, one after the other; an XPath over all topics."""
+    return all(
+        path in xpath.parse_normal(each.normal).select(topics)
+        if each.normal.startswith(XPATH_SCHEME)
+        else parse_normal(each.normal).matches(path)
+        for each in subscription.topics
+    )

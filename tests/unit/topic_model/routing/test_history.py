@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 
 from arborcast.topic_model.expressions import xpath
-from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
 from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
@@ -26,7 +25,7 @@ from arborcast.topic_model.routing.history import Change, standing
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
-from tests.support.routing import make_subscription, table_of
+from tests.support.routing import make_subscription, naively_matches, table_of
 
 TOPICS = [TopicPath(each) for each in ("a", "a/b", "a/b/c", "d")]
 FILTERS = [
@@ -98,17 +97,9 @@ class Setup:
         wanted = {
             each.id
             for each in self.there.values()
-            if each.receives and not each.expired(self.now_ms) and self.matches(each, topic)
+            if each.receives and not each.expired(self.now_ms) and naively_matches(each, topic, self.topics)
         }
         self.waiting.append((notification, wanted))
-
-    def matches(self, subscription: Subscription, topic: TopicPath) -> bool:
-        return all(
-            topic in xpath.parse_normal(each.normal).select(self.topics)
-            if each.normal.startswith(XPATH_SCHEME)
-            else parse_normal(each.normal).matches(topic)
-            for each in subscription.topics
-        )
 
     def forget(self) -> None:
         """The job forgets changes before the oldest waiting notification."""

@@ -20,7 +20,7 @@ from arborcast.client.queues import worker as worker_module
 from arborcast.client.queues.replies import PulledReplies
 from arborcast.client.queues.worker import Invalid, Worker, reply_to
 from arborcast.client.received import Asker, PartOf
-from arborcast.client.testing import MemoryTransport
+from arborcast.client.testing import Inbox, MemoryTransport
 from arborcast.client.values import BrokerUnreachable, RemotePullPoint, RemoteSubscription
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushRequest
@@ -59,12 +59,8 @@ def push(
     return post(Envelope(SERVER).request([notification], attempt), worker.url, headers)
 
 
-class Received:
-    """A user's listener, and its messages."""
-
-    def __init__(self, port: int = 0) -> None:
-        self.messages: list[ReceivedMessage] = []
-        self.listener = Listener(self.messages.append, port=port)
+class User(Inbox):
+    """A user's listener."""
 
     @property
     def answers(self) -> list[tuple[str, bytes]]:
@@ -72,10 +68,9 @@ class Received:
 
 
 @pytest.fixture
-def user() -> Iterator[Received]:
-    received = Received()
-    with received.listener:
-        yield received
+def user() -> Iterator[User]:
+    with User() as user:
+        yield user
 
 
 def working(handle: Callable[[ReceivedMessage], str | bytes | None]) -> Worker:
@@ -140,7 +135,7 @@ def test_a_worker_subscribes_again_after_an_expiry_only(
     ],
 )
 def test_answers_go_to_permitted_networks_only(
-    user: Received,
+    user: User,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     brokers: tuple[str, ...],
@@ -159,7 +154,7 @@ def test_answers_go_to_permitted_networks_only(
     with Worker(done.append, allow=allow) as worker:
         for broker in brokers:
             worker.serve(Serves(broker), "jobs")
-        request = asked(user=user.listener.url.replace("127.0.0.1", host))
+        request = asked(user=user.url.replace("127.0.0.1", host))
         assert [push(worker, request, attempt).status_code for attempt in (1, 2)] == [202, 202]
     assert len(done) == 1
     assert bool(user.answers) is answered
@@ -175,7 +170,7 @@ def test_answers_go_into_pull_points_of_a_private_broker() -> None:
     assert [each.url for each in transport.sent] == ["http://10.0.0.5:8080/wsn/pullpoints/p"]
 
 
-def test_requests_are_executed_answered_then_acknowledged(user: Received) -> None:
+def test_requests_are_executed_answered_then_acknowledged(user: User) -> None:
     done: list[tuple[str, bytes, str | None]] = []
 
     def handle(request: ReceivedMessage) -> bytes | None:
@@ -184,7 +179,7 @@ def test_requests_are_executed_answered_then_acknowledged(user: Received) -> Non
         return None if request.notification_id == "silent" else b"<?xml version='1.0'?><done/>"
 
     with working(handle) as worker:
-        request = asked(user=user.listener.url)
+        request = asked(user=user.url)
         for attempt in (1, 2, 3):
             assert push(worker, request, attempt).status_code == 202
             assert user.answers == [("urn:n1", b"<done/>")]
@@ -192,7 +187,7 @@ def test_requests_are_executed_answered_then_acknowledged(user: Received) -> Non
         # Without the number of the attempt, an operator requested another execution.
         assert push(worker, request).status_code == 202
         assert ([each[0] for each in done], len(user.messages)) == (["n1", "n1"], 2)
-        assert push(worker, asked("silent", user.listener.url)).status_code == 202
+        assert push(worker, asked("silent", user.url)).status_code == 202
         assert user.answers[2][0] == "urn:silent"
         assert b"Done" in user.answers[2][1]
         assert push(worker, asked("n2", user="")).status_code == 202
@@ -242,18 +237,17 @@ def test_invalid_requests_are_refused_and_failed_ones_repeated() -> None:
 def test_a_lost_answer_is_sent_again_at_the_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "_PAUSES_S", ())
     done: list[str] = []
-    received = Received()
-    request = asked(user=received.listener.url)
+    stopped = User()
+    request = asked(user=stopped.url)
 
     def handle(received: ReceivedMessage) -> str:
         done.append(received.notification_id)
         return "<done/>"
 
     with working(handle) as worker:
-        received.listener.stop()  # no listener at the port
+        stopped.stop()  # no listener at the port
         assert [push(worker, request, attempt).status_code for attempt in (1, 2)] == [424, 424]
-        back = Received(received.listener.port)
-        with back.listener:
+        with User(port=stopped.port) as back:
             assert [push(worker, request, attempt).status_code for attempt in (3, 4)] == [202, 202]
     assert (done, back.answers) == (["n1"], [("urn:n1", b"<done/>")])
 
@@ -274,10 +268,10 @@ def test_a_listener_with_once_drops_repetitions() -> None:
     assert seen == [("n1", 0), ("n1", 1), ("n2", 3)]
 
 
-def test_an_answer_through_a_pull_point_names_its_request(user: Received) -> None:
+def test_an_answer_through_a_pull_point_names_its_request(user: User) -> None:
     request = ReceivedMessage(b"<job/>", TopicPath("{urn:t}jobs"))
     headers, body = reply_to(Asker("n1", "urn:n1", RemotePullPoint(PULL_POINT)), request, "<done/>")
-    assert requests.post(user.listener.url, body, headers=headers, timeout=120).status_code == 202
+    assert requests.post(user.url, body, headers=headers, timeout=120).status_code == 202
     assert (user.answers, user.messages[0].topic) == ([("urn:n1", b"<done/>")], "{urn:t}jobs")
     assert b"<wsnt:Notify" in body
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from arborcast.admin import control_log
-from arborcast.core.errors import ConfigError
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.control_view import ControlView
-from arborcast.topic_model.expressions import XPathPattern, compile_normal, parse_friendly, with_codes
+from arborcast.topic_model.expressions import parse_friendly, with_codes
+from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.topics import TopicPath
 
 
@@ -49,12 +49,10 @@ class TopicTest(NamedTuple):
     namespaces: tuple[tuple[str, str], ...] = ()
 
     def test(self, kafka: KafkaSettings, control: ControlView | None = None) -> Callable[[TopicPath], bool]:
-        """The test of a topic. Topic codes (`code:1.4.A`) are looked up in `control`, or in the log.
-
-        Raises ExpressionError, ConfigError, InfrastructureError.
-        """
+        """The test of a topic. Topic codes (`code:1.4.A`) are looked up in `control`, or in the log. Raises
+        ExpressionError, InfrastructureError."""
         normal = self.normal(kafka, control)
-        return compile_normal(normal).matches if normal else lambda _path: True
+        return parse_normal(normal).matches if normal else lambda _path: True
 
     def normal(self, kafka: KafkaSettings, control: ControlView | None = None) -> str:
         """The normal form of the expression, empty for all topics. Raises as `test`."""
@@ -63,10 +61,7 @@ class TopicTest(NamedTuple):
         text, namespaces = self.text, dict(self.namespaces)
         if "code:" in text:
             text = _resolved(text, namespaces, kafka, control)
-        normal = parse_friendly(text, namespaces).normal
-        if isinstance(compile_normal(normal), XPathPattern):
-            raise ConfigError(f"--topic {self.text}: a path is needed, for instance a/b, or a//. for all below it")
-        return normal
+        return parse_friendly(text, namespaces).normal
 
 
 def _resolved(text: str, namespaces: Mapping[str, str], kafka: KafkaSettings, control: ControlView | None) -> str:

@@ -314,8 +314,7 @@ class Busiest(NamedTuple):
 def busiest(kafka: KafkaSettings, most: int) -> Busiest:
     """The topics of the newest notifications, the busiest first. Raises InfrastructureError."""
     # Payloads may be large, and all requested messages are in memory at once.
-    log = LogConsumer(kafka, "notifications", max_records=50)
-    try:
+    with closing(LogConsumer(kafka, "notifications", max_records=50)) as log:
         ends, begins = log.ends(_BUSIEST_WITHIN_S), log.beginnings(_BUSIEST_WITHIN_S)
         positions = {number: max(begins[number], end - _NEWEST) for number, end in ends.items()}
         log.seek(positions)
@@ -326,6 +325,4 @@ def busiest(kafka: KafkaSettings, most: int) -> Busiest:
                 for record in records:
                     counted[record.key.decode() if record.key else ""] += 1
                     since_ms = min(since_ms or record.timestamp, record.timestamp)
-    finally:
-        log.close()
     return Busiest(counted.most_common(most), counted.total(), since_ms)

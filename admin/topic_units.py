@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -58,11 +59,8 @@ def read(server: DirectorySettings, root: TopicPath | None, progress: Progress =
             progress(f"reading {server.url}", number)
             yield entry
 
-    session = LdapSession(server)
-    try:
+    with closing(LdapSession(server)) as session:
         return read_units(counted(session.read_tree(base)), base, root)
-    finally:
-        session.close()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from arborcast.admin.operations import recorded_control
 from arborcast.core.errors import TopicError
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.expressions import XPATH, XPathPattern, compile_normal, parse, parse_friendly, with_codes
-from arborcast.topic_model.patterns.alternatives import Reach
+from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 from arborcast.topic_model.records.operations import Operator
 from arborcast.topic_model.topics import TopicPath
@@ -38,12 +38,10 @@ class TreeChange(NamedTuple):
 
 def one_topic(text: str, namespaces: Mapping[str, str]) -> TopicPath:
     """The topic of an operator's text: `a/b`, `a:b`, `{urn:t}a/b`, `p:a/b`. Raises TopicError for several topics."""
-    pattern = compile_normal(parse_friendly(text, namespaces).normal)
-    if not isinstance(pattern, XPathPattern) and len(pattern.alternatives) == 1:
-        (only,) = pattern.alternatives
-        if not only.rest and only.reach is Reach.SELF:
-            return TopicPath(only.anchor)
-    raise TopicError(f"{text!r} names more than one topic; exactly one is needed here")
+    topic = parse_normal(parse_friendly(text, namespaces).normal).single_topic()
+    if topic is None:
+        raise TopicError(f"{text!r} names more than one topic; exactly one is needed here")
+    return topic
 
 
 def topic_named(text: str, tree: TopicTree, namespaces: Mapping[str, str] = MappingProxyType({})) -> TopicPath:

@@ -21,6 +21,7 @@ import socket
 import ssl
 import threading
 import tomllib
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -205,7 +206,7 @@ class Connection:
         self._idle_s = _SILENCE_S
         self._max_frame_bytes = _LIMIT
         self._loss = ""  # the reason for which the connection was lost
-        self._sessions: list[Session] = []
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()  # unused ones are not kept
         self._reader = threading.Thread(target=self._read, name="framed-reader", daemon=True)
         self._reader.start()
 
@@ -226,12 +227,12 @@ class Connection:
     def session(self) -> Session:
         """A new session. Its handlers are called one at a time."""
         session = Session(self)
-        self._sessions.append(session)
+        self._sessions.add(session)
         return session
 
     def close(self) -> None:
         """End the connection; durable subscriptions stay."""
-        for session in self._sessions:
+        for session in list(self._sessions):
             session.close()
         if not self.lost.is_set():
             with contextlib.suppress(OSError):

@@ -122,7 +122,6 @@ class AsynchronousClient(BrokerClient[CallsT]):
             given_up = self._waiting
         if given_up:
             logger.warning("closed with %d calls unanswered; their futures fail", given_up)
-        self._session.stop_repeating()
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._free()
         return given_up

@@ -144,26 +144,14 @@ class Workspace:
             edits, parent = self._plan_ancestors(record.path)
             edits.append(self._add(record.path, record, parent))
             return edits
-        target = write_facts(record)
-        replace = {
-            name: target.get(name, ())
-            for name in sorted(FACTS)
-            if set(entry.attributes.get(name, ())) != set(target.get(name, ()))
-        }
-        return [ModifyEntry(entry, replace)] if replace else []
+        return _with_facts(entry, write_facts(record))
 
     def _plan_remove(self, path: TopicPath) -> list[Edit]:
         entry = self._entry(path)
         if entry is None:
             return []
         if self.entries.children(entry.key):
-            node = write_facts(None)
-            replace = {
-                name: node.get(name, ())
-                for name in sorted(FACTS)
-                if entry.attributes.get(name, ()) != node.get(name, ())
-            }
-            return [ModifyEntry(entry, replace)] if replace else []
+            return _with_facts(entry, write_facts(None))
         edits: list[Edit] = [DeleteEntry(entry, path)]
         deleted = entry.key
         for above in ancestors(path):
@@ -219,6 +207,16 @@ class Workspace:
     def _entry(self, path: TopicPath) -> Entry | None:
         key = self._places.get(path)
         return None if key is None else self.entries.get(key)
+
+
+def _with_facts(entry: Entry, facts: Mapping[str, tuple[bytes, ...]]) -> list[Edit]:
+    """The edit after which the entry has these properties; none if it has them."""
+    replace = {
+        name: facts.get(name, ())
+        for name in sorted(FACTS)
+        if set(entry.attributes.get(name, ())) != set(facts.get(name, ()))
+    }
+    return [ModifyEntry(entry, replace)] if replace else []
 
 
 def renamed_entry(edit: RenameEntry) -> Entry:

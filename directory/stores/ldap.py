@@ -88,11 +88,8 @@ class LdapDirectory:
 
     def load(self) -> Listing:
         """Read everything over a separate connection."""
-        session = LdapSession(self._settings)
-        try:
+        with closing(LdapSession(self._settings)) as session:
             mirror, listing = self._read(session, ListingReader(self._base))
-        finally:
-            session.close()
         with self._lock:
             if self._watcher is None:
                 self._store(mirror, listing)

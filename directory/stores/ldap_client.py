@@ -93,7 +93,7 @@ class LdapSession:
                     paged_cookie=cookie,
                 )
             result = self._result()
-            self._check(result, f"reading {format_dn(base)}")
+            check(self._settings, result, f"reading {format_dn(base)}")
             for response in self._connection.response:
                 entry = _entry(response)
                 if entry is not None:
@@ -197,7 +197,7 @@ class LdapSession:
         if kind == "searchResDone":
             if response["result"] == UNSUPPORTED_CRITICAL:
                 raise WatchNotSupported(f"LDAP server {self._settings.url} has no syncrepl: {words(response)}")
-            self._check(response, "watching the topic tree")
+            check(self._settings, response, "watching the topic tree")
             raise DirectoryAway(f"LDAP server {self._settings.url} has ended the search of changes", 0.0)
         if kind == "extendedResp":
             raise DirectoryAway(f"LDAP server {self._settings.url} closes the connection: {words(response)}", 0.0)
@@ -235,16 +235,13 @@ class LdapSession:
         result: dict[str, Any] | None = self._connection.result
         return result or {}
 
-    def _check(self, result: Mapping[str, Any], doing: str) -> None:
-        check(self._settings, result, doing)
-
     def _check_change(self, dn: Dn) -> None:
         result = self._result()
         code = result.get("result")
         if code == 0:
             return
         if code in BUSY or code in NOT_ALLOWED or code == NO_SUCH_OBJECT:
-            self._check(result, f"writing {format_dn(dn)}")
+            check(self._settings, result, f"writing {format_dn(dn)}")
         raise EntryRefused(f"the server answered {words(result)}", exists=code == ENTRY_EXISTS)
 
 

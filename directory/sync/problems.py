@@ -88,13 +88,6 @@ def load_problems(path: Path) -> SyncProblems:
     return found if found.v == _VERSION else SyncProblems()
 
 
-def save_problems(path: Path, problems: SyncProblems) -> None:
-    """Replace the file atomically. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Not durable: the first run after a start finds the problems again.
-    write_atomically(path, msgspec.json.encode(problems), durable=False)
-
-
 class ProblemFile:
     """Writes the problems of one directory; without a file it does nothing."""
 
@@ -107,5 +100,7 @@ class ProblemFile:
         """Write the problems of a run if they differ from the last ones. Raises OSError."""
         problems = self._saved.now(self._directory, found, now_ms)
         if self._path is not None and problems != self._saved:
-            save_problems(self._path, problems)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # Not durable: the first run after a start finds the problems again.
+            write_atomically(self._path, msgspec.json.encode(problems), durable=False)
             self._saved = problems

@@ -4,48 +4,37 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from arborcast.directory.entries.changes import Move, Put, Remove
-from arborcast.directory.entries.mapping import Listing, ProblemKind
+from arborcast.directory.entries.mapping import ProblemKind
 from arborcast.directory.settings import DirectorySettings
 from arborcast.directory.stores import open_directory
 from arborcast.directory.stores.contract import Directory
-from arborcast.directory.sync.sync import DirectorySync
 from arborcast.topic_model.records.control import TopicRemoved
 from arborcast.topic_model.topics import parse_path
-from tests.support.directory import Log, Watch, topic
+from tests.support.directory import Watch, fill, synced, topic
 from tests.support.slapd import SUFFIX, Slapd
 from tests.support.waiting import wait_until
 
 _bases = itertools.count()
 
 
-class Home(Protocol):
-    """One kind of directory, and an editor of it."""
-
-    def open(self) -> Directory: ...
-
-    def add(self, rdns: str, **attributes: str) -> None: ...
-
-    def replace(self, rdns: str, attribute: str, value: str) -> None: ...
-
-    def delete(self, rdns: str) -> None: ...
-
-
-class FileHome:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.settings = DirectorySettings(kind="file", base_dn="ou=topics,dc=arborcast", poll_interval_s=0.05)
+@dataclass
+class _Home:
+    settings: DirectorySettings
+    path: Path
 
     def open(self) -> Directory:
         directory = open_directory(self.settings, self.path)
         assert directory is not None
         return directory
 
+
+class FileHome(_Home):
     def add(self, rdns: str, **attributes: str) -> None:
         lines = [f"dn: {rdns},{self.settings.base_dn}", "objectClass: arborcastTopic"]
         lines += [f"{name}: {value}" for name, value in attributes.items()]
@@ -71,15 +60,9 @@ class FileHome:
         self.path.write_text(text)
 
 
-class LdapHome:
-    def __init__(self, server: Slapd) -> None:
-        self.server = server
-        self.settings = server.settings(base_dn=f"ou=contract{next(_bases)},{SUFFIX}")
-
-    def open(self) -> Directory:
-        directory = open_directory(self.settings, Path("unused"))
-        assert directory is not None
-        return directory
+@dataclass
+class LdapHome(_Home):
+    server: Slapd
 
     def add(self, rdns: str, **attributes: str) -> None:
         with self.server.admin() as connection:
@@ -94,11 +77,17 @@ class LdapHome:
             connection.delete(f"{rdns},{self.settings.base_dn}")
 
 
+Home = FileHome | LdapHome
+"""One kind of directory, and an editor of it."""
+
+
 @pytest.fixture(params=["file", pytest.param("ldap", marks=pytest.mark.ldap)])
 def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
     if request.param == "file":
-        return FileHome(tmp_path / "topics.ldif")
-    return LdapHome(request.getfixturevalue("slapd"))
+        settings = DirectorySettings(kind="file", base_dn="ou=topics,dc=arborcast", poll_interval_s=0.05)
+        return FileHome(settings, tmp_path / "topics.ldif")
+    server: Slapd = request.getfixturevalue("slapd")
+    return LdapHome(server.settings(base_dn=f"ou=contract{next(_bases)},{SUFFIX}"), tmp_path, server)
 
 
 @pytest.fixture
@@ -106,19 +95,6 @@ def directory(home: Home) -> Iterator[Directory]:
     opened = home.open()
     yield opened
     opened.close()
-
-
-def put(directory: Directory, *paths: str) -> Listing:
-    """Write topics into an empty directory."""
-    result = directory.write([Put(topic(path)) for path in paths], directory.load())
-    assert result.problems == ()
-    return result.listing
-
-
-def test_a_new_directory_is_empty(directory: Directory) -> None:
-    listing = directory.load()
-    assert listing.entries == {}
-    assert not listing.initialised
 
 
 def test_another_client_loads_written_topics(home: Home, directory: Directory) -> None:
@@ -129,7 +105,9 @@ def test_another_client_loads_written_topics(home: Home, directory: Directory) -
         ),
         topic("a/{urn:x}b"),
     ]
-    result = directory.write([Put(record) for record in wanted], directory.load())
+    empty = directory.load()
+    assert (empty.entries, empty.initialised) == ({}, False)
+    result = directory.write([Put(record) for record in wanted], empty)
     assert result.problems == ()
     assert result.listing.records() == {record.path: record for record in wanted}
     other = home.open()
@@ -140,7 +118,7 @@ def test_another_client_loads_written_topics(home: Home, directory: Directory) -
 
 
 def test_a_removed_topic_with_children_stays_as_a_node(directory: Directory) -> None:
-    listing = put(directory, "a", "a/b/c")
+    listing = fill(directory, "a", "a/b/c")
     listing = directory.write([Remove(parse_path("a"))], listing).listing
     assert set(listing.entries) == {"a/b/c"}
     assert set(listing.places) == {"a", "a/b", "a/b/c"}
@@ -149,7 +127,7 @@ def test_a_removed_topic_with_children_stays_as_a_node(directory: Directory) -> 
 
 
 def test_writing_keeps_foreign_attributes_of_the_entry(home: Home, directory: Directory) -> None:
-    put(directory, "a/x", "b")
+    fill(directory, "a/x", "b")
     home.replace("topicName=x,topicName=a", "description", "by hand")
     listing = directory.load()
     assert directory.write([Put(topic("a/x", code="5"))], listing).problems == ()
@@ -158,7 +136,6 @@ def test_writing_keeps_foreign_attributes_of_the_entry(home: Home, directory: Di
     if isinstance(home, FileHome):
         text = home.path.read_text()
     else:
-        assert isinstance(home, LdapHome)
         with home.server.admin() as connection:
             connection.search(f"topicName=y,topicName=b,{home.settings.base_dn}", "(objectClass=*)", attributes=["*"])
             text = str(connection.entries)
@@ -166,7 +143,7 @@ def test_writing_keeps_foreign_attributes_of_the_entry(home: Home, directory: Di
 
 
 def test_a_manual_edit_since_the_listing_is_not_overwritten(home: Home, directory: Directory) -> None:
-    listing = put(directory, "a", "b")
+    listing = fill(directory, "a", "b")
     home.replace("topicName=a", "topicCode", "theirs")
     directory.load()
     result = directory.write([Put(topic("a", code="ours")), Put(topic("b", code="B"))], listing)
@@ -175,7 +152,7 @@ def test_a_manual_edit_since_the_listing_is_not_overwritten(home: Home, director
 
 
 def test_the_watcher_gets_all_entries_then_manual_edits(home: Home, directory: Directory) -> None:
-    put(directory, "a")
+    fill(directory, "a")
     watch = Watch()
     directory.watch(watch)
     _, first = watch.wait_paths("a")
@@ -191,7 +168,7 @@ def test_the_watcher_gets_all_entries_then_manual_edits(home: Home, directory: D
 
 
 def test_invalid_entries_are_reported_and_the_others_are_loaded(home: Home, directory: Directory) -> None:
-    put(directory, "a")
+    fill(directory, "a")
     home.add("topicName=1st", topicName="1st")
     home.add("topicName=b", topicName="b", topicCode="K")
     home.add("topicName=c", topicName="c", topicCode="K")
@@ -201,91 +178,38 @@ def test_invalid_entries_are_reported_and_the_others_are_loaded(home: Home, dire
     assert all(problem.dn.startswith("topicName=") for problem in listing.problems)
 
 
-class Engine:
-    """A sync over this directory with a log in memory, as in the gateway."""
-
-    def __init__(self, home: Home, state: Path, log: Log | None = None) -> None:
-        self.log = log or Log()
-        self.sync = DirectorySync(home.open(), self.log.append, state)
-        for record in self.log.records:
-            self.sync.applied(record)
-        self.log.sync = self.sync
-        self.sync.start()
-
-    def close(self) -> None:
-        self.sync.close()
-        self.log.sync = None
-
-
-@pytest.fixture
-def engines(home: Home, tmp_path: Path) -> Iterator[list[Engine]]:
-    started: list[Engine] = []
-    yield started
-    for engine in started:
-        engine.close()
+def test_sync_in_both_directions_without_reflection(home: Home, directory: Directory, tmp_path: Path) -> None:
+    fill(directory, "a")
+    with synced(home.open(), tmp_path / "state") as (log, sync):
+        wait_until(lambda: set(log.topics()) == {"a"})
+        log.append([topic("ours/x", code="1")])
+        wait_until(lambda: set(directory.load().entries) == {"a", "ours/x"})
+        home.add("topicName=theirs", topicName="theirs")
+        wait_until(lambda: set(log.topics()) == {"a", "ours/x", "theirs"})
+        home.delete("topicName=a")
+        wait_until(lambda: set(log.topics()) == {"ours/x", "theirs"})
+        log.append([TopicRemoved(parse_path("theirs"))])
+        wait_until(lambda: set(directory.load().entries) == {"ours/x"})
+        # At the end both are equal, and the log has one record per step: no change was reflected.
+        added, removed = ["TopicRecord"], ["TopicRemoved"]
+        assert [type(record).__name__ for record in log.records] == added * 3 + removed + ["Tombstone"] + removed
+        assert sync.status.connected
+        assert sync.status.problems == ()
 
 
-def test_sync_in_both_directions_without_reflection(
-    home: Home, directory: Directory, engines: list[Engine], tmp_path: Path
-) -> None:
-    put(directory, "a")
-    engine = Engine(home, tmp_path / "state")
-    engines.append(engine)
-    wait_until(lambda: set(engine.log.topics()) == {"a"})
-    engine.log.append([topic("ours/x", code="1")])
-    wait_until(lambda: set(directory.load().entries) == {"a", "ours/x"})
-    home.add("topicName=theirs", topicName="theirs")
-    wait_until(lambda: set(engine.log.topics()) == {"a", "ours/x", "theirs"})
-    home.delete("topicName=a")
-    wait_until(lambda: set(engine.log.topics()) == {"ours/x", "theirs"})
-    engine.log.append([TopicRemoved(parse_path("theirs"))])
-    wait_until(lambda: set(directory.load().entries) == {"ours/x"})
-    # At the end both are equal, and the log has one record per step: no change was reflected.
-    assert [type(record).__name__ for record in engine.log.records] == [
-        "TopicRecord",
-        "TopicRecord",
-        "TopicRecord",
-        "TopicRemoved",
-        "Tombstone",
-        "TopicRemoved",
-    ]
-    assert engine.sync.status.connected
-    assert engine.sync.status.problems == ()
-
-
-def test_edits_while_the_engine_was_down_are_distinguished(
-    home: Home, directory: Directory, engines: list[Engine], tmp_path: Path
-) -> None:
-    put(directory, "keep", "gone-there", "gone-here")
-    engine = Engine(home, tmp_path / "state")
-    wait_until(lambda: len(engine.log.topics()) == 3)
-    engine.close()
-    home.delete("topicName=gone-there")
-    home.add("topicName=new-there", topicName="new-there")
-    engine.log.append([TopicRemoved(parse_path("gone-here")), topic("new-here")])
-    again = Engine(home, tmp_path / "state", engine.log)
-    engines.append(again)
-    expected = {"keep", "new-there", "new-here"}
-    wait_until(lambda: set(again.log.topics()) == expected)
-    wait_until(lambda: set(directory.load().entries) == expected)
-
-
-def test_many_edits_on_both_sides_end_equal(
-    home: Home, directory: Directory, engines: list[Engine], tmp_path: Path
-) -> None:
-    put(directory, "theirs")
-    engine = Engine(home, tmp_path / "state")
-    engines.append(engine)
-    wait_until(lambda: set(engine.log.topics()) == {"theirs"})
-    for number in range(30):
-        engine.log.append([topic(f"ours/t{number}", code=f"o{number}")])
-        if number % 3 == 0:
-            home.add(f"topicName=t{number},topicName=theirs", topicName=f"t{number}")
-        if number % 5 == 4:
-            engine.log.append([topic(f"ours/t{number - 1}", priority=number)])
-            engine.log.append([TopicRemoved(parse_path(f"ours/t{number - 2}"))])
-    expected = {"theirs"} | {f"theirs/t{n}" for n in range(0, 30, 3)}
-    expected |= {f"ours/t{n}" for n in range(30) if n % 5 != 2}
-    wait_until(lambda: set(engine.log.topics()) == expected)
-    wait_until(lambda: directory.load().records() == engine.log.topics())
-    assert directory.load().records()[parse_path("ours/t3")] == topic("ours/t3", priority=4)
+def test_many_edits_on_both_sides_end_equal(home: Home, directory: Directory, tmp_path: Path) -> None:
+    fill(directory, "theirs")
+    with synced(home.open(), tmp_path / "state") as (log, _):
+        wait_until(lambda: set(log.topics()) == {"theirs"})
+        for number in range(30):
+            log.append([topic(f"ours/t{number}", code=f"o{number}")])
+            if number % 3 == 0:
+                home.add(f"topicName=t{number},topicName=theirs", topicName=f"t{number}")
+            if number % 5 == 4:
+                log.append([topic(f"ours/t{number - 1}", priority=number)])
+                log.append([TopicRemoved(parse_path(f"ours/t{number - 2}"))])
+        expected = {"theirs"} | {f"theirs/t{n}" for n in range(0, 30, 3)}
+        expected |= {f"ours/t{n}" for n in range(30) if n % 5 != 2}
+        wait_until(lambda: set(log.topics()) == expected)
+        wait_until(lambda: directory.load().records() == log.topics())
+        assert directory.load().records()[parse_path("ours/t3")] == topic("ours/t3", priority=4)

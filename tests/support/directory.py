@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from hypothesis import strategies as st
 
@@ -14,11 +16,13 @@ from arborcast.directory.entries.entries import EntrySet
 from arborcast.directory.entries.mapping import Listing, canonical
 from arborcast.directory.entries.reader import read_listing
 from arborcast.directory.errors import DirectoryError
+from arborcast.directory.stores.contract import Directory
 from arborcast.directory.stores.ldap import LdapDirectory
 from arborcast.directory.sync.sync import DirectorySync
 from arborcast.topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath, make_path, parse_path
 from arborcast.topic_model.tree.tree import TopicTree
+from tests.support.routing import topic_steps
 
 NAMES = ("a", "b", "Größe", "温度", "x-1.y", "z_")
 NAMESPACES = ("", "", "urn:t", "http://example.org/a,b=c+d#e")
@@ -36,18 +40,11 @@ Open = Callable[..., LdapDirectory]
 """Opens a directory on a real server for a test."""
 
 
-def fill(directory: LdapDirectory, *paths: str) -> Listing:
+def fill(directory: Directory, *paths: str) -> Listing:
     """Write these topics."""
     result = directory.write([Put(topic(path)) for path in paths], directory.load())
     assert result.problems == ()
     return result.listing
-
-
-def tree_of(*topics: TopicRecord) -> TopicTree:
-    tree = TopicTree()
-    for each in topics:
-        tree.apply(each)
-    return tree
 
 
 def carry_out(changes: Sequence[Change], entries: EntrySet, base: Dn) -> None:
@@ -58,17 +55,7 @@ def carry_out(changes: Sequence[Change], entries: EntrySet, base: Dn) -> None:
             workspace.completed(edit)
 
 
-def _make_path(names: list[tuple[str, str]]) -> TopicPath:
-    """Steps whose empty namespace means the parent's."""
-    steps: list[tuple[str, str]] = []
-    above = ""
-    for namespace, name in names:
-        above = namespace or above
-        steps.append((above, name))
-    return make_path(steps)
-
-
-paths = st.lists(st.tuples(st.sampled_from(NAMESPACES), st.sampled_from(NAMES)), min_size=1, max_size=4).map(_make_path)
+paths = topic_steps(NAMES, NAMESPACES, 4).map(make_path)
 
 # LDAP's Directory String: any text but the empty string. Characters outside XML are refused by the tree's own rules.
 texts = st.text(
@@ -142,13 +129,10 @@ class Log:
         self.records: list[ControlRecord] = []
         self.tree = TopicTree()
         self.sync: DirectorySync | None = None
-        self.failures: list[Exception] = []
         self._lock = threading.Lock()
 
     def append(self, batch: Sequence[ControlRecord]) -> int:
         with self._lock:
-            if self.failures:
-                raise self.failures.pop(0)
             for record in batch:
                 self.records.append(record)
                 self.tree.apply(record)
@@ -159,3 +143,16 @@ class Log:
     def topics(self) -> dict[TopicPath, TopicRecord]:
         with self._lock:
             return {record.path: canonical(record) for record in self.tree.records()}
+
+
+@contextmanager
+def synced(directory: Directory, state: Path, *records: ControlRecord) -> Iterator[tuple[Log, DirectorySync]]:
+    """A sync between this directory and a log in memory, as in the gateway."""
+    log = Log()
+    sync = log.sync = DirectorySync(directory, log.append, state)
+    log.append(records)
+    sync.start()
+    try:
+        yield log, sync
+    finally:
+        sync.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import hypothesis.strategies as st
 import msgspec
 
-from arborcast.topic_model.expressions.xpath import parse_xpath
-from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.expressions import xpath
+from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
 from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
@@ -23,6 +24,7 @@ from arborcast.topic_model.records.control import (
     topic_key,
     trigger_key,
 )
+from arborcast.topic_model.routing import History, RoutingTable
 from arborcast.topic_model.subscriptions import (
     DeliveryForm,
     DeliveryPolicy,
@@ -31,7 +33,8 @@ from arborcast.topic_model.subscriptions import (
     TopicFilter,
     Trigger,
 )
-from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.topics import Step, TopicPath
+from arborcast.topic_model.tree.tree import TopicTree
 
 # Few names, so that random patterns and random topics match; two namespaces, one of them with a slash.
 _ROOTS = ["a", "b", "{urn:t}a", "{http://x/y}b"]
@@ -46,6 +49,14 @@ def _canonical(root: str, steps: Sequence[str]) -> TopicPath:
         path += "/" + (step.rpartition("}")[2] if declared == namespace else step)
         namespace = declared or namespace
     return TopicPath(path)
+
+
+def topic_steps(names: Sequence[str], namespaces: Sequence[str], most: int) -> st.SearchStrategy[list[Step]]:
+    """Steps of topics; an empty namespace is the parent's."""
+    step = st.tuples(st.sampled_from(namespaces), st.sampled_from(names))
+    return st.lists(step, min_size=1, max_size=most).map(
+        lambda steps: list(accumulate(steps, lambda above, step: (step[0] or above[0], step[1])))
+    )
 
 
 paths = st.builds(_canonical, st.sampled_from(_ROOTS), st.lists(st.sampled_from(_STEPS), max_size=3))
@@ -65,7 +76,7 @@ normals = st.lists(_alternatives, min_size=1, max_size=3).map(lambda texts: pars
 # Two depend on the path alone, two on the topics below, one on both namespaces.
 xpath_normals = st.sampled_from(
     [
-        parse_xpath(text, {"t": "urn:t", "x": "http://x/y"}).normal
+        xpath.parse_xpath(text, {"t": "urn:t", "x": "http://x/y"}).normal
         for text in ("//b", "a/*[self::b]", "//*[b]", "t:a[count(*) > 1]", "//x:b | t:a")
     ]
 )
@@ -129,3 +140,29 @@ control_records: st.SearchStrategy[ControlRecord] = st.one_of(
     st.builds(TriggerEnded, _trigger_ids, st.just("removed"), st.just(0)),
     st.builds(Tombstone, st.one_of(_ids.map(subscription_key), paths.map(topic_key), _trigger_ids.map(trigger_key))),
 )
+
+
+def table_of(*records: ControlRecord, since: int = 0) -> RoutingTable:
+    """The table after these records of a log, with the history since a position."""
+    table = RoutingTable(history=History(since))
+    for offset, record in enumerate(records):
+        table.apply(record, offset)
+    return table
+
+
+def tree_of(*records: ControlRecord | str) -> TopicTree:
+    """The tree after these records; a text is the path of a topic without properties."""
+    tree = TopicTree()
+    for each in records:
+        tree.apply(TopicRecord(TopicPath(each)) if isinstance(each, str) else each)
+    return tree
+
+
+def naively_matches(subscription: Subscription, path: TopicPath, topics: TopicTree) -> bool:
+    """All filters, one after the other; an XPath over all topics."""
+    return all(
+        path in xpath.parse_normal(each.normal).select(topics)
+        if each.normal.startswith(XPATH_SCHEME)
+        else parse_normal(each.normal).matches(path)
+        for each in subscription.topics
+    )

@@ -5,24 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from arborcast.topic_model.namespaces import PREFIXES, SOAP11, SOAP12, WSTOP
 from arborcast.topic_model.patterns.grammar import refuse
 from arborcast.topic_model.topics import is_namespace
 
-ENVELOPE_NAMESPACES: Final = frozenset(
-    {
-        "http://schemas.xmlsoap.org/soap/envelope/",
-        "http://www.w3.org/2003/05/soap-envelope",
-        "http://www.w3.org/2005/08/addressing",
-        "http://docs.oasis-open.org/wsn/b-2",
-        "http://docs.oasis-open.org/wsn/br-2",
-        "http://docs.oasis-open.org/wsn/t-1",
-        "http://docs.oasis-open.org/wsrf/bf-2",
-        "http://docs.oasis-open.org/wsrf/r-2",
-        "http://docs.oasis-open.org/wsrf/rl-2",
-        "http://docs.oasis-open.org/wsrf/rp-2",
-        "http://www.onvif.org/ver10/events/wsdl",
-    }
-)
+ENVELOPE_NAMESPACES: Final = frozenset({SOAP11, SOAP12, WSTOP, "http://www.onvif.org/ver10/events/wsdl", *PREFIXES})
 """Namespaces of messages, which have no topics.
 
 Those of WSRF too: clients generated from the WSDL by JAXB declare every namespace of the schemas in each message, and

@@ -127,10 +127,10 @@ def change(subject: str, before: object = None, after: object = None) -> Recorde
 
 
 def control_changes(
-    records: Iterable[ControlRecord], before: Callable[[str], object], limit: int = MAX_CHANGES
+    records: Iterable[ControlRecord], before: Callable[[str], object]
 ) -> tuple[list[RecordedChange], int]:
-    """The first `limit` changes by these control records, and the number of the others. `before` returns the former
-    value of a topic or id."""
+    """The first changes by these control records, and the number of the others. `before` returns the former value of a
+    topic or id."""
     found: list[RecordedChange] = []
     more = 0
     for record in records:
@@ -149,7 +149,7 @@ def control_changes(
                 continue
             case _:
                 continue  # the null of an ended entity, or places of topics
-        if len(found) < limit:
+        if len(found) < MAX_CHANGES:
             found.append(change(name, _shown(before(name)), _shown(after)))
         else:
             more += 1

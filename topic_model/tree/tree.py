@@ -194,7 +194,13 @@ class TopicTree:
 
     def descendants(self, path: TopicPath) -> Iterator[TopicPath]:
         """The topics below."""
-        return self._topics_below(path)
+        waiting = [path]
+        while waiting:
+            for node in self._children.get(waiting.pop(), ()):
+                if node in self._records:
+                    yield node
+                if node in self._children:
+                    waiting.append(node)
 
     def paths(self) -> Iterator[TopicPath]:
         return iter(self._records)
@@ -246,7 +252,7 @@ class TopicTree:
             for node in self._tops(anchor) if is_virtual(anchor) else (anchor,):
                 if node != anchor and node in self._records:
                     yield node
-                yield from self._topics_below(node)
+                yield from self.descendants(node)
 
     def _walk(self, alternative: Alternative) -> Iterator[TopicPath]:
         """Follow the steps of an alternative down the tree, into reachable branches only."""
@@ -267,22 +273,13 @@ class TopicTree:
                 if (is_child or is_end) and node in self._records:
                     yield node
                 if following & arrived and reach in (Reach.DESCENDANTS, Reach.SUBTREE):
-                    yield from self._topics_below(node)
+                    yield from self.descendants(node)
                 elif following and node in self._children:
                     waiting.append((self._children[node], len(node) + 1, following, step[0]))
 
     def _tops(self, anchor: str) -> Iterator[TopicPath]:
         """The root nodes below a virtual root."""
         return (root for root in self.roots() if not anchor or root_anchor(root) == anchor)
-
-    def _topics_below(self, path: TopicPath) -> Iterator[TopicPath]:
-        waiting = [path]
-        while waiting:
-            for node in self._children.get(waiting.pop(), ()):
-                if node in self._records:
-                    yield node
-                if node in self._children:
-                    waiting.append(node)
 
     def _link(self, path: TopicPath) -> None:
         child = path

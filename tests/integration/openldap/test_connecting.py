@@ -29,12 +29,13 @@ def test_reading_and_watching_through_tls(slapd: Slapd, settings: DirectorySetti
 
 
 @pytest.mark.parametrize("how", ["ldaps", "starttls"])
-def test_a_server_with_an_untrusted_certificate(
+def test_an_untrusted_certificate_and_a_missing_file_of_authorities(
     slapd: Slapd, settings: DirectorySettings, opened: Open, how: str
 ) -> None:
     secure: dict[str, Any] = {"url": slapd.tls_url} if how == "ldaps" else {"start_tls": True}
-    with pytest.raises(DirectoryRefused, match=r"directory\.ca_file"):
-        opened(replace(settings, **secure)).load()
+    for ca_file in ("", "/nowhere/ca.pem"):
+        with pytest.raises(DirectoryRefused, match=r"directory\.ca_file"):
+            opened(replace(settings, ca_file=ca_file, **secure)).load()
 
 
 def test_a_certificate_for_another_host(slapd: Slapd, settings: DirectorySettings, opened: Open) -> None:
@@ -86,8 +87,3 @@ def test_the_error_for_a_wrong_password_names_the_user(
     watch = Watch()
     directory.watch(watch)
     assert isinstance(watch.wait_error(), DirectoryRefused)
-
-
-def test_a_missing_file_of_authorities(settings: DirectorySettings, opened: Open) -> None:
-    with pytest.raises(DirectoryRefused, match=r"directory\.ca_file"):
-        opened(replace(settings, start_tls=True, ca_file="/nowhere/ca.pem")).load()

@@ -40,11 +40,6 @@ class Old:
         with self.slapd.admin() as connection:
             connection.add(f"{dn},{self.base}" if dn else self.base, ["top", classes], facts)
 
-    def add_many(self, names: list[str]) -> None:
-        with self.slapd.admin() as connection:
-            for name in names:
-                connection.add(f"ou={name},{self.base}", ["organizationalUnit"], {})
-
     def invoke(self, *arguments: str, url: str = "", base: str = "", typed: str = "") -> Result:
         where = ["--from-ldap", url or self.slapd.url, "--base", base or self.base]
         command = ["topics", "import", *where, *arguments, *self._options]
@@ -128,7 +123,9 @@ def test_units_as_root_topics_and_the_import_through_tls(old: Old) -> None:
 
 def test_a_tree_beyond_the_server_s_limits_is_read_in_pages(old: Old) -> None:
     """The server returns 100 entries at once, and any number in pages to the engine's user."""
-    old.add_many([f"n{number}" for number in range(1_200)])
+    with old.slapd.admin() as connection:
+        for number in range(1_200):
+            connection.add(f"ou=n{number},{old.base}", ["organizationalUnit"], {})
     assert old("--root", "all")["added"] == 1_204
     with pytest.raises(DirectoryError, match="size or time limit for anonymous"):
         old.invoke("--root", "all")

@@ -40,6 +40,7 @@ from arborcast.engine.processes.errors import HomeError, HomeInUse
 from arborcast.engine.settings.loading import load_settings
 from arborcast.topic_model.projections.pull_store import PullLimits
 from arborcast.topic_model.records import notifications
+from tests.support.fake_producer import FakeProducer, Sent
 from tests.support.listed_logs import ListedLogs
 from tests.support.make import notification
 
@@ -141,29 +142,20 @@ def test_the_error_for_a_full_temporary_folder_names_tmpdir(tmp_path: Path, monk
 def test_a_restore_flushes_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The producer has no bound: 2,000 records of 4 MB would be in memory."""
     monkeypatch.setattr(backup, "_AT_ONCE_BYTES", 1_000)
-    unflushed, most, sent = 0, 0, 0
 
-    class Future:
-        def add_errback(self, _call: object) -> None: ...
+    class Producer(FakeProducer):
+        most = 0
 
-    class Producer:
-        def partitions_for(self, _topic: str) -> set[int]:
-            return {0}
+        def send(self, topic: str, *, value: bytes, key: bytes, partition: int) -> Sent:
+            sent = super().send(topic, value=value, key=key, partition=partition)
+            self.most = max(self.most, sum(len(each.value) + len(each.key) for each in self.open))
+            return sent
 
-        def send(self, _topic: str, value: bytes, key: bytes, partition: int) -> Future:
-            nonlocal unflushed, most, sent
-            unflushed, sent = unflushed + len(value) + len(key), sent + 1
-            most = max(most, unflushed)
-            return Future()
-
-        def flush(self, timeout: float) -> None:
-            nonlocal unflushed
-            unflushed = 0
-
+    producer = Producer()
     records = (BackupRecord(b"k", b"x" * 400) for _ in range(50))
-    backup._fill(Producer(), "control", "control", records)  # type: ignore[arg-type]
-    assert (sent, unflushed) == (50, 0)
-    assert most < 1_500
+    backup._fill(producer, "control", "control", records)  # type: ignore[arg-type]
+    assert (len(producer.taken), producer.open) == (50, [])
+    assert producer.most < 1_500
 
 
 RECORDS = [BackupRecord(b"k1", b"v" * 100_000), BackupRecord(b"k2", None), BackupRecord(b"", b"")]

@@ -26,7 +26,8 @@ from arborcast.admin.topics import (
 from arborcast.core.errors import ConfigError, ExpressionError, TopicError
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRemoved
-from tests.support.directory import topic, tree_of
+from tests.support.directory import topic
+from tests.support.routing import tree_of
 
 BASE = "ou=topics,dc=arborcast"
 

@@ -35,16 +35,8 @@ def test_every_module_and_example_works_without_the_engine(wheel: Path, tmp_path
     imports = re.findall(r"^ *(from arborcast\.client\S* import [\w, ]+)$", pages, re.MULTILINE)
     assert imports
     # -I and -S: neither this environment's packages nor PYTHONPATH.
-    code = IN_THE_WHEEL.replace("NAMES", repr(sorted(named))) + "\n".join(imports)
-    command = [
-        sys.executable,
-        "-I",
-        "-S",
-        "-W",
-        "error",
-        "-c",
-        f"import sys; sys.path.append({str(tmp_path)!r})\n{code}",
-    ]
+    code = f"import sys; sys.path.append({str(tmp_path)!r})\n{IN_THE_WHEEL}\n" + "\n".join(imports)
+    command = [sys.executable, "-I", "-S", "-W", "error", "-c", code.replace("NAMES", repr(sorted(named)))]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     missing, modules = done.stdout.splitlines()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
+import weakref
 
 import pytest
 
@@ -57,6 +59,13 @@ def test_a_later_message_does_not_overtake_those_before_the_handler() -> None:
         connection.handle("s", handle)
         assert third.wait(60)
     assert got == [b"1", b"2", b"3"]
+
+
+def test_unused_sessions_are_not_kept() -> None:
+    with Connection(_Script(), 60) as connection:
+        session = weakref.ref(connection.session())
+        gc.collect()
+        assert session() is None
 
 
 @pytest.mark.parametrize("url", ["http://h:1", "framed://h", "framed://h:99999", "framed://h:x", "framed://[::1"])

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -117,24 +117,6 @@ def test_each_message_of_a_batch_has_its_own_properties(parts: GatewayParts, url
     assert [each.type for each in accepted] == ["{urn:x}alarm", "n", "n"]
     assert [each.priority for each in accepted] == [5, 0, 0]
     assert [each.reliable for each in accepted] == [False, True, False]
-
-
-def test_callbacks_may_publish(parts: GatewayParts, url: str) -> None:
-    done = threading.Event()
-    with FuturesClient(url, workers=1, max_waiting=1, batching=Batching(messages=1)) as client:
-
-        def again(left: int) -> Callable[[Future[None]], None]:
-            def publish(_: Future[None]) -> None:
-                if left:
-                    client.notify("a", f"<n>{left}</n>").add_done_callback(again(left - 1))
-                else:
-                    done.set()
-
-            return publish
-
-        client.notify("a", "<n/>").add_done_callback(again(3))
-        assert done.wait(120)
-    assert len(parts.notifications.accepted) == 4
 
 
 @pytest.mark.parametrize("answers", [(BUSY, BUSY, TAKEN), (AWAY, TAKEN), (AWAY, BUSY, TAKEN)])

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from arborcast.client.queues import worker as worker_module
 from arborcast.client.queues.replies import PulledReplies
 from arborcast.client.queues.worker import Invalid, Worker, reply_to
 from arborcast.client.received import Asker, PartOf
-from arborcast.client.transport import HttpAnswer
+from arborcast.client.testing import Inbox, MemoryTransport
 from arborcast.client.values import BrokerUnreachable, RemotePullPoint, RemoteSubscription
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushRequest
@@ -31,6 +30,7 @@ from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.packages import Fragment
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
+from tests.support.waiting import wait_until
 
 SERVER = Subscription("server", EndpointReference("http://worker/"), queue=1)
 
@@ -59,12 +59,8 @@ def push(
     return post(Envelope(SERVER).request([notification], attempt), worker.url, headers)
 
 
-class Received:
-    """A user's listener, and its messages."""
-
-    def __init__(self, port: int = 0) -> None:
-        self.messages: list[ReceivedMessage] = []
-        self.listener = Listener(self.messages.append, port=port)
+class User(Inbox):
+    """A user's listener."""
 
     @property
     def answers(self) -> list[tuple[str, bytes]]:
@@ -72,10 +68,9 @@ class Received:
 
 
 @pytest.fixture
-def user() -> Iterator[Received]:
-    received = Received()
-    with received.listener:
-        yield received
+def user() -> Iterator[User]:
+    with User() as user:
+        yield user
 
 
 def working(handle: Callable[[ReceivedMessage], str | bytes | None]) -> Worker:
@@ -87,15 +82,15 @@ class Serves:
 
     def __init__(self, broker: str = "http://127.0.0.1:8080") -> None:
         self._broker = broker
-        self.calls: SimpleQueue[str] = SimpleQueue()
+        self.calls: list[str] = []
         self.known = True
 
     def subscribe(self, topic: str | None, **named: object) -> RemoteSubscription:
-        self.calls.put(f"subscribe for {named['lasts']}")
+        self.calls.append(f"subscribe for {named['lasts']}")
         return RemoteSubscription(f"{self._broker}/wsn/subscriptions/s")
 
     def renew(self, subscription: object, lasts: object) -> RemoteSubscription:
-        self.calls.put(f"renew for {lasts}")
+        self.calls.append(f"renew for {lasts}")
         if not self.known:
             raise FaultReceived("unknown", "ResourceUnknownFault")
         return RemoteSubscription(f"{self._broker}/wsn/subscriptions/s")
@@ -104,23 +99,12 @@ class Serves:
         return {}
 
 
-class Posts:
-    """A transport that accepts every request and records it."""
-
-    def __init__(self) -> None:
-        self.taken: SimpleQueue[tuple[str, bytes]] = SimpleQueue()
-
-    def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
-        self.taken.put((url, body))
-        return HttpAnswer(202)
-
-
 def test_the_subscription_of_a_worker_is_renewed() -> None:
     client, lease = Serves(), timedelta(milliseconds=100)
     with Worker(lambda _: None, lease=lease) as worker:
         worker.serve(client, "jobs")
-        calls = [client.calls.get(timeout=60) for _ in range(3)]
-    assert calls == ["subscribe for 0:00:00.100000", "renew for 0:00:00.100000", "renew for 0:00:00.100000"]
+        wait_until(lambda: len(client.calls) >= 3)
+    assert client.calls[:3] == ["subscribe for 0:00:00.100000", "renew for 0:00:00.100000", "renew for 0:00:00.100000"]
 
 
 def test_a_worker_subscribes_again_after_an_expiry_only(
@@ -134,7 +118,7 @@ def test_a_worker_subscribes_again_after_an_expiry_only(
         now[0] += 3_601
         for _ in range(3):
             worker.leases.renew()
-    calls = [client.calls.get_nowait().split()[0] for _ in range(client.calls.qsize())]
+    calls = [each.split()[0] for each in client.calls]
     assert calls == ["subscribe", "renew", "subscribe", "renew"], "the second one was unsubscribed"
     assert "its queue is no longer served" in caplog.text
 
@@ -151,7 +135,7 @@ def test_a_worker_subscribes_again_after_an_expiry_only(
     ],
 )
 def test_answers_go_to_permitted_networks_only(
-    user: Received,
+    user: User,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     brokers: tuple[str, ...],
@@ -170,7 +154,7 @@ def test_answers_go_to_permitted_networks_only(
     with Worker(done.append, allow=allow) as worker:
         for broker in brokers:
             worker.serve(Serves(broker), "jobs")
-        request = asked(user=user.listener.url.replace("127.0.0.1", host))
+        request = asked(user=user.url.replace("127.0.0.1", host))
         assert [push(worker, request, attempt).status_code for attempt in (1, 2)] == [202, 202]
     assert len(done) == 1
     assert bool(user.answers) is answered
@@ -178,15 +162,15 @@ def test_answers_go_to_permitted_networks_only(
 
 
 def test_answers_go_into_pull_points_of_a_private_broker() -> None:
-    posts = Posts()
-    with Worker(lambda _: None, transport=posts) as worker:
+    transport = MemoryTransport()
+    with Worker(lambda _: None, transport=transport) as worker:
         worker.serve(Serves("http://10.0.0.5:8080"), "jobs")
         for number, url in enumerate(("http://10.0.0.5:8080/wsn/pullpoints/p", "http://10.0.0.5/wsn/pullpoints/p")):
             assert push(worker, asked(f"n{number}", url)).status_code == 202
-    assert (posts.taken.get_nowait()[0], posts.taken.empty()) == ("http://10.0.0.5:8080/wsn/pullpoints/p", True)
+    assert [each.url for each in transport.sent] == ["http://10.0.0.5:8080/wsn/pullpoints/p"]
 
 
-def test_requests_are_executed_answered_then_acknowledged(user: Received) -> None:
+def test_requests_are_executed_answered_then_acknowledged(user: User) -> None:
     done: list[tuple[str, bytes, str | None]] = []
 
     def handle(request: ReceivedMessage) -> bytes | None:
@@ -195,7 +179,7 @@ def test_requests_are_executed_answered_then_acknowledged(user: Received) -> Non
         return None if request.notification_id == "silent" else b"<?xml version='1.0'?><done/>"
 
     with working(handle) as worker:
-        request = asked(user=user.listener.url)
+        request = asked(user=user.url)
         for attempt in (1, 2, 3):
             assert push(worker, request, attempt).status_code == 202
             assert user.answers == [("urn:n1", b"<done/>")]
@@ -203,7 +187,7 @@ def test_requests_are_executed_answered_then_acknowledged(user: Received) -> Non
         # Without the number of the attempt, an operator requested another execution.
         assert push(worker, request).status_code == 202
         assert ([each[0] for each in done], len(user.messages)) == (["n1", "n1"], 2)
-        assert push(worker, asked("silent", user.listener.url)).status_code == 202
+        assert push(worker, asked("silent", user.url)).status_code == 202
         assert user.answers[2][0] == "urn:silent"
         assert b"Done" in user.answers[2][1]
         assert push(worker, asked("n2", user="")).status_code == 202
@@ -212,7 +196,7 @@ def test_requests_are_executed_answered_then_acknowledged(user: Received) -> Non
 
 @pytest.mark.parametrize("later", [False, True])
 def test_a_repetition_waits_for_the_end_of_the_first_execution(later: bool) -> None:
-    begun, go, done, reports = threading.Event(), threading.Event(), list[int](), Posts()
+    begun, go, done, reports = threading.Event(), threading.Event(), list[int](), MemoryTransport()
     named = {"Arborcast-Callback": "http://broker/results/x", "Arborcast-Push": "p"} if later else {}
 
     def handle(request: ReceivedMessage) -> None:
@@ -229,7 +213,8 @@ def test_a_repetition_waits_for_the_end_of_the_first_execution(later: bool) -> N
                 assert pushes[-1].result(120).headers["Arborcast-Result"] == "later"
         go.set()
         assert [each.result(120).status_code for each in pushes] == [202] * 3
-        results = [json.loads(reports.taken.get(timeout=120)[1])["state"] for _ in range(3 * later)]
+        wait_until(lambda: len(reports.sent) == 3 * later)
+    results = [json.loads(each.body)["state"] for each in reports.sent]
     assert (done, results) == ([0], ["delivered"] * (3 * later))
 
 
@@ -252,18 +237,17 @@ def test_invalid_requests_are_refused_and_failed_ones_repeated() -> None:
 def test_a_lost_answer_is_sent_again_at_the_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "_PAUSES_S", ())
     done: list[str] = []
-    received = Received()
-    request = asked(user=received.listener.url)
+    stopped = User()
+    request = asked(user=stopped.url)
 
     def handle(received: ReceivedMessage) -> str:
         done.append(received.notification_id)
         return "<done/>"
 
     with working(handle) as worker:
-        received.listener.stop()  # no listener at the port
+        stopped.stop()  # no listener at the port
         assert [push(worker, request, attempt).status_code for attempt in (1, 2)] == [424, 424]
-        back = Received(received.listener.port)
-        with back.listener:
+        with User(port=stopped.port) as back:
             assert [push(worker, request, attempt).status_code for attempt in (3, 4)] == [202, 202]
     assert (done, back.answers) == (["n1"], [("urn:n1", b"<done/>")])
 
@@ -284,10 +268,10 @@ def test_a_listener_with_once_drops_repetitions() -> None:
     assert seen == [("n1", 0), ("n1", 1), ("n2", 3)]
 
 
-def test_an_answer_through_a_pull_point_names_its_request(user: Received) -> None:
+def test_an_answer_through_a_pull_point_names_its_request(user: User) -> None:
     request = ReceivedMessage(b"<job/>", TopicPath("{urn:t}jobs"))
     headers, body = reply_to(Asker("n1", "urn:n1", RemotePullPoint(PULL_POINT)), request, "<done/>")
-    assert requests.post(user.listener.url, body, headers=headers, timeout=120).status_code == 202
+    assert requests.post(user.url, body, headers=headers, timeout=120).status_code == 202
     assert (user.answers, user.messages[0].topic) == ([("urn:n1", b"<done/>")], "{urn:t}jobs")
     assert b"<wsnt:Notify" in body
 
@@ -361,7 +345,7 @@ def test_answers_are_fetched_during_a_wait() -> None:
 
 
 def test_a_worker_acknowledges_requests_and_reports_results_later() -> None:
-    reports, go_on = Posts(), threading.Event()
+    reports, go_on = MemoryTransport(), threading.Event()
 
     def work(request: ReceivedMessage) -> None:
         assert go_on.wait(120)
@@ -375,10 +359,10 @@ def test_a_worker_acknowledges_requests_and_reports_results_later() -> None:
             named = {"Arborcast-Callback": f"http://broker/results/{name}", "Arborcast-Push": f"p-{name}"}
             answer = push(worker, asked(name, user=""), headers=named)
             assert (answer.status_code, answer.headers.get("Arborcast-Result")) == (202, "later")
-        assert reports.taken.empty()
+        assert reports.sent == []
         go_on.set()
-        taken = {url: json.loads(body) for url, body in (reports.taken.get(timeout=120) for _ in range(3))}
-        assert taken == {
+        wait_until(lambda: len(reports.sent) == 3)
+        assert {each.url: json.loads(each.body) for each in reports.sent} == {
             "http://broker/results/done": {"push": "p-done", "state": "delivered", "text": ""},
             "http://broker/results/invalid": {"push": "p-invalid", "state": "refused", "text": "which part?"},
             "http://broker/results/broken": {"push": "p-broken", "state": "failed", "text": "the server failed"},

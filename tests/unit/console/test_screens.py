@@ -16,7 +16,7 @@ from arborcast.admin.queues import JobFigures, QueueRequests, QueueStatus, Serve
 from arborcast.console.pages import _moment
 from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.directory.entries.mapping import EntryProblem, ProblemKind
-from arborcast.directory.sync.problems import FILE, SyncProblems, save_problems
+from arborcast.directory.sync.problems import FILE, ProblemFile
 from arborcast.engine.install.version import installed
 from arborcast.topic_model.records.control import (
     CameraRecord,
@@ -209,7 +209,7 @@ ROUTING = EntryProblem(
 
 
 def list_problems(home: Path, *found: EntryProblem) -> None:
-    save_problems(home / FILE, SyncProblems().now("ldap://u:secret@host/ou=topics", found, 1_767_262_800_000))
+    ProblemFile(home / FILE, "ldap://u:secret@host/ou=topics").save(found, 1_767_262_800_000)
 
 
 def test_problems_of_the_directory_as_page_and_command(opened: Open, tmp_path: Path) -> None:

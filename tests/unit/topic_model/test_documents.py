@@ -21,6 +21,7 @@ from arborcast.topic_model.documents import (
 )
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath, make_path, split_path
+from tests.support.routing import topic_steps
 from tests.support.xpath import elements
 
 # The form of cameras' answers: children without a namespace, descriptions among the topics, intermediate nodes.
@@ -84,19 +85,8 @@ def test_written_topic_set_for_users_of_xpath() -> None:
     assert [len(elements(document, path, namespaces)) for path in topics] == [1, 1, 0]
 
 
-_names = st.sampled_from(["a", "b", "Ωmega", "c-1", "火"])
-_namespaces = st.sampled_from(["", "", "urn:t", "http://example.org/x/"])
+_paths = topic_steps(["a", "b", "Ωmega", "c-1", "火"], ["", "", "urn:t", "http://example.org/x/"], 4).map(make_path)
 _texts = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff"), max_size=6)
-
-
-@st.composite
-def _paths(draw: st.DrawFn) -> TopicPath:
-    steps: list[tuple[str, str]] = []
-    for name in draw(st.lists(_names, min_size=1, max_size=4)):
-        inherited = steps[-1][0] if steps else ""
-        steps.append((draw(_namespaces) or inherited, name))
-    return make_path(steps)
-
 
 _message_types = st.one_of(st.just("{urn:m}Alarm"), st.just("Plain"), _texts, st.just("tns:not clark"))
 _policies = st.builds(
@@ -109,7 +99,7 @@ _policies = st.builds(
     st.booleans(),
 )
 _types = st.lists(_message_types, max_size=3).map(tuple)
-_records = st.builds(TopicRecord, _paths(), _texts, _types, st.booleans(), _policies)
+_records = st.builds(TopicRecord, _paths, _texts, _types, st.booleans(), _policies)
 _trees = st.lists(_records, max_size=8, unique_by=lambda record: record.path)
 
 

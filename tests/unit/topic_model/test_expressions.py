@@ -16,28 +16,20 @@ from arborcast.core.errors import ExpressionError, MultipleTopics, UnknownDialec
 from arborcast.topic_model import expressions
 from arborcast.topic_model.expressions import CONCRETE, CONCRETE_SET, FULL, SIMPLE, XPATH
 from arborcast.topic_model.patterns.patterns import EVERYTHING, Pattern
-from arborcast.topic_model.topics import TopicPath, make_path
+from arborcast.topic_model.topics import TopicPath
 
 NAMESPACES = {"tns": "urn:t", "x": "urn:x", "wstop": "http://docs.oasis-open.org/wsn/t-1"}
-DIALECTS = {"simple": SIMPLE, "concrete": CONCRETE, "full": FULL, "set": CONCRETE_SET, "xpath": XPATH, "none": None}
+DIALECTS = {"simple": SIMPLE, "concrete": CONCRETE, "full": FULL, "set": CONCRETE_SET, "none": None, "legacy": SIMPLE}
 CORPUS = tomllib.loads((Path(__file__).parent / "expressions.toml").read_text(encoding="utf-8"))
 
 
-def _parse(entry: dict[str, Any]) -> Any:
-    dialect = entry.get("dialect", "full")
-    legacy = dialect == "legacy"
-    namespaces = {**NAMESPACES, **entry.get("namespaces", {})}
-    dialect = SIMPLE if legacy else DIALECTS.get(dialect, dialect)
-    return expressions.parse(entry["text"], dialect, namespaces, legacy=legacy)
-
-
-def _name(entry: dict[str, Any]) -> str:
-    return f"{entry.get('dialect', 'full')} {entry['text']!r}"
-
-
-@pytest.mark.parametrize("entry", CORPUS["legal"], ids=_name)
+@pytest.mark.parametrize(
+    "entry", CORPUS["legal"], ids=lambda entry: f"{entry.get('dialect', 'full')} {entry['text']!r}"
+)
 def test_legal_expression(entry: dict[str, Any]) -> None:
-    parsed = _parse(entry)
+    dialect = entry.get("dialect", "full")
+    namespaces = {**NAMESPACES, **entry.get("namespaces", {})}
+    parsed = expressions.parse(entry["text"], DIALECTS[dialect], namespaces, legacy=dialect == "legacy")
     assert parsed.normal == entry["normal"]
     pattern = expressions.compile_normal(parsed.normal)
     assert isinstance(pattern, Pattern)
@@ -46,18 +38,36 @@ def test_legal_expression(entry: dict[str, Any]) -> None:
     assert [topic for topic in entry["misses"] if pattern.matches(topic)] == []
 
 
-@pytest.mark.parametrize("entry", CORPUS["illegal"], ids=_name)
-def test_illegal_expression(entry: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("text", "normal"), CORPUS["equal"].items())
+def test_equal_sets_have_one_normal_form(text: str, normal: str) -> None:
+    assert expressions.parse(text, FULL, NAMESPACES).normal == normal
+
+
+INVALID = "InvalidTopicExpressionFault"
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect", "at"),
+    [(text, dialect, at) for dialect, texts in CORPUS["illegal"].items() for text, at in texts.items()],
+)
+def test_illegal_expression(text: str, dialect: str, at: int) -> None:
+    with pytest.raises(ExpressionError, match=f"position {at}") as caught:
+        expressions.parse(text, DIALECTS[dialect], NAMESPACES)
+    assert (type(caught.value), caught.value.fault, caught.value.position) == (ExpressionError, INVALID, at)
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect", "legacy", "fault"),
+    [
+        *((text, SIMPLE, True, INVALID) for text in ("all:alarm1:", "all/alarm", "all::alarm")),
+        ("tns:a", "urn:example:dialect", False, "TopicExpressionDialectUnknownFault"),
+        ("tns:a", SIMPLE.replace("Simple", "simple"), False, "TopicExpressionDialectUnknownFault"),
+    ],
+)
+def test_faults_of_legacy_expressions_and_unknown_dialects(text: str, dialect: str, legacy: bool, fault: str) -> None:
     with pytest.raises(ExpressionError) as caught:
-        _parse(entry)
-    if entry.get("error") == "dialect":
-        assert caught.value.fault == "TopicExpressionDialectUnknownFault"
-    else:
-        assert caught.value.fault == "InvalidTopicExpressionFault"
-        assert type(caught.value) is ExpressionError
-    if "at" in entry:
-        assert caught.value.position == entry["at"]
-        assert f"position {entry['at']}" in str(caught.value)
+        expressions.parse(text, dialect, NAMESPACES, legacy=legacy)
+    assert caught.value.fault == fault
 
 
 def test_the_error_quotes_only_the_text_around_it() -> None:
@@ -277,30 +287,3 @@ def test_unknown_codes_are_named(text: str) -> None:
 def test_any_text_with_codes_is_read_or_refused(text: str) -> None:
     with suppress(ExpressionError):
         expressions.parse_friendly(expressions.with_codes(text, {}, find))
-
-
-_names = st.sampled_from(["a", "b", "Ω", "c-1"])
-_namespaces = st.sampled_from(["", "urn:t", "urn:x", "http://example.org/a/b"])
-
-
-@st.composite
-def _paths(draw: st.DrawFn) -> TopicPath:
-    steps: list[tuple[str, str]] = []
-    for name in draw(st.lists(_names, min_size=1, max_size=5)):
-        inherited = steps[-1][0] if steps else ""
-        steps.append((draw(_namespaces) or inherited, name))
-    return make_path(steps)
-
-
-@given(_paths())
-def test_written_topic_is_read_as_the_same(path: TopicPath) -> None:
-    text, namespaces = expressions.write_topic(path)
-    assert expressions.concrete_topic(text, CONCRETE, namespaces) == path
-
-
-@pytest.mark.parametrize("entry", [e for e in CORPUS["legal"] if e.get("dialect") != "legacy"], ids=_name)
-def test_written_pattern_is_read_as_the_same(entry: dict[str, Any]) -> None:
-    pattern = expressions.compile_normal(entry["normal"])
-    assert isinstance(pattern, Pattern)
-    text, namespaces = expressions.write_full(pattern)
-    assert expressions.parse(text, FULL, namespaces).normal == entry["normal"]

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import example, given
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord
-from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord
 from arborcast.topic_model.routing.sharing import Sharing
 from arborcast.topic_model.snapshot import Overlay, Snapshot, SnapshotView
 from arborcast.topic_model.snapshot.packing import FlatMap, Packer, build_flat, decode_packed, decode_shape, unpack
@@ -31,20 +30,13 @@ from arborcast.topic_model.subscriptions import (
     XPathFilter,
 )
 from arborcast.topic_model.topics import TopicPath
-from tests.support.routing import make_subscription
+from tests.support.routing import make_subscription, table_of
 
 PATH = TopicPath("{urn:t}a/b")
 
 
 def subscribed(*topics: str, number: int = 1) -> SubscriptionRecord:
     return SubscriptionRecord(make_subscription(f"s{number}", *topics))
-
-
-def table_of(*records: ControlRecord) -> RoutingTable:
-    table = RoutingTable()
-    for record in records:
-        table.apply(record)
-    return table
 
 
 def test_ended_subscriptions_leave_nothing_in_the_overlay() -> None:

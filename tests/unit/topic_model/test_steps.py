@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -105,8 +106,10 @@ class Setup:
     def check(self) -> None:
         recipients = self.table.recipients()
         # The state sent to batches stays valid beside it.
-        whole = SnapshotView(self.snapshot, self.checkpoint.overlay())
-        packed = Recipients.packed(whole, self.table.packed_past())
+        overlay = pickle.loads(pickle.dumps(self.checkpoint.overlay()))  # noqa: S301
+        whole = SnapshotView(self.snapshot, overlay)
+        past = pickle.loads(pickle.dumps(self.table.packed_past()))  # noqa: S301
+        packed = Recipients.packed(whole, past)
         for path in {*self.asked, *TOPICS, *self.table.topics.paths()}:
             assert [each.match(path) for each in self.workers] == [whole.match(path)] * len(self.workers)
             assert whole.match(path) == self.table.match(path)

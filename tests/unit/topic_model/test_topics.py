@@ -24,6 +24,7 @@ from arborcast.topic_model.topics import (
     parse_path,
     split_path,
 )
+from tests.support.routing import topic_steps
 
 H = "http://example.org/topics/"
 """A namespace with slashes, one of them at its end."""
@@ -93,20 +94,7 @@ def test_texts_that_are_no_paths(text: str) -> None:
     assert len(str(caught.value)) < 500
 
 
-_names = st.sampled_from(["a", "b-1", "Ω", "x.y"])
-_namespaces = st.sampled_from(["", "urn:t", H, "http://example.org", "/", "#frag/ment?"])
-
-
-@st.composite
-def _steps(draw: st.DrawFn) -> list[Step]:
-    steps: list[Step] = []
-    for name in draw(st.lists(_names, min_size=1, max_size=8)):
-        inherited = steps[-1][0] if steps else ""
-        steps.append((draw(_namespaces) or inherited, name))
-    return steps
-
-
-@given(_steps())
+@given(topic_steps(["a", "b-1", "Ω", "x.y"], ["", "urn:t", H, "http://example.org", "/", "#frag/ment?"], 8))
 def test_paths_can_be_split(steps: list[Step]) -> None:
     path = make_path(steps)
     assert list(split_path(path)) == steps

@@ -10,6 +10,7 @@ from arborcast.topic_model.expressions import XPATH, XPathPattern
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
+from tests.support.routing import tree_of
 
 NAMESPACES = {"tns": "urn:t", "x": "urn:x", "w": "http://docs.oasis-open.org/wsn/t-1"}
 
@@ -19,10 +20,7 @@ TOPICS = ["{urn:t}a", "{urn:t}a/b", "{urn:t}a/b/c", "{urn:t}a/{urn:x}b", "{urn:t
 
 @pytest.fixture
 def tree() -> TopicTree:
-    result = TopicTree()
-    for path in TOPICS:
-        result.put(TopicRecord(TopicPath(path)))
-    return result
+    return tree_of(*TOPICS)
 
 
 def _compile(text: str) -> XPathPattern:

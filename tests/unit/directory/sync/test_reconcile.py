@@ -12,11 +12,11 @@ from arborcast.directory.entries.dn import parse_dn
 from arborcast.directory.entries.entries import EntrySet
 from arborcast.directory.entries.mapping import Listing, ProblemKind, TopicEntry, canonical
 from arborcast.directory.entries.reader import read_listing
-from arborcast.directory.sync.reconcile import Plan, Records, lost, reconcile
+from arborcast.directory.sync.reconcile import Records, lost, reconcile
 from arborcast.topic_model.records.control import Tombstone, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath, ancestors, parse_path
-from arborcast.topic_model.tree.tree import TopicTree
 from tests.support.directory import carry_out, records, topic
+from tests.support.routing import tree_of
 
 BASE = parse_dn("ou=topics,dc=x")
 
@@ -30,14 +30,6 @@ def listed(topics: Records, **facts: object) -> Listing:
     entries = EntrySet()
     carry_out([Put(record) for record in topics.values()], entries, BASE)
     return dataclasses.replace(read_listing(entries, BASE), **{"initialised": True, **facts})  # type: ignore[arg-type]
-
-
-def folded(tree: Records, plan: Plan) -> dict[TopicPath, TopicRecord]:
-    """The tree after the plan's records."""
-    fold = TopicTree()
-    for record in (*tree.values(), *plan.records):
-        fold.apply(record)
-    return {record.path: canonical(record) for record in fold.records()}
 
 
 A, B, C = topic("a", code="A"), topic("b", code="B"), topic("a/c")
@@ -199,7 +191,8 @@ def test_both_sides_become_equal_and_edits_in_the_directory_win(state: tuple[Rec
     entries = EntrySet()
     carry_out([Put(record) for record in directory.values()], entries, BASE)
     plan = reconcile(known, read_listing(entries, BASE), tree)
-    tree = folded(tree, plan)
+    after = tree_of(*tree.values(), *plan.records)
+    tree = {record.path: canonical(record) for record in after.records()}
     carry_out(plan.changes, entries, BASE)
     listing = read_listing(entries, BASE)
     # State that the tree's rules forbid stays on each side, and is reported.

@@ -18,6 +18,7 @@ from arborcast.core.errors import ExpressionError
 from arborcast.topic_model import expressions
 from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.topics import make_path
+from tests.support.routing import topic_steps
 
 Topic = tuple[tuple[str, str], ...]
 
@@ -62,16 +63,8 @@ NAMESPACES = ["", *PREFIXES.values()]
 PREFIX_OF = {namespace: prefix for prefix, namespace in PREFIXES.items()}
 
 # Few names and namespaces, so that expressions and topics often meet.
-_names = st.sampled_from(["a", "b", "c"])
-
-
-@st.composite
-def _topics(draw: st.DrawFn) -> Topic:
-    topic: list[tuple[str, str]] = []
-    for name in draw(st.lists(_names, min_size=1, max_size=6)):
-        inherited = topic[-1][0] if topic else ""
-        topic.append((draw(st.sampled_from(NAMESPACES)) or inherited, name))
-    return tuple(topic)
+_names = st.sampled_from("abc")
+_topics = topic_steps("abc", NAMESPACES, 6).map(tuple)
 
 
 _steps = st.one_of(
@@ -97,7 +90,7 @@ def _full_text(expression: tuple[str, list[Step]]) -> str:
     return "".join(parts)
 
 
-@given(st.lists(_expressions(), min_size=1, max_size=4), st.lists(_topics(), min_size=1, max_size=8))
+@given(st.lists(_expressions(), min_size=1, max_size=4), st.lists(_topics, min_size=1, max_size=8))
 @example(
     [("", [Step("/", None, "a"), Step("//", None, "b"), Step("//", None, "b"), Step("/", None, "*")])], [(("", "a"),)]
 )
@@ -119,6 +112,8 @@ def test_the_normal_form_is_a_fixed_point_for_any_order(alternatives: list[tuple
     backwards = expressions.parse("|".join(texts[::-1] + texts), expressions.FULL, PREFIXES)
     assert backwards.normal == pattern.normal
     assert "|".join(alternative.normal for alternative in pattern.alternatives) == pattern.normal
+    text, namespaces = expressions.write_full(pattern)
+    assert expressions.parse(text, expressions.FULL, namespaces).normal == pattern.normal
 
 
 @pytest.mark.parametrize(

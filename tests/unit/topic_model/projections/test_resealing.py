@@ -19,7 +19,9 @@ from arborcast.topic_model.records.control import (
     subscription_key,
 )
 from arborcast.topic_model.routing import RoutingTable
-from arborcast.topic_model.subscriptions import EndpointReference, Protection, SigningSecret, Subscription, TopicFilter
+from arborcast.topic_model.subscriptions import EndpointReference, Protection, SigningSecret, Subscription
+from tests.support.make import subscription
+from tests.support.routing import table_of
 
 OLD = KeyRing({"old": b"o" * 32})
 BOTH = KeyRing({"new": b"n" * 32, "old": b"o" * 32})
@@ -27,28 +29,15 @@ NEW = KeyRing({"new": b"n" * 32})
 THIRD = KeyRing({"third": b"t" * 32, "new": b"n" * 32})
 
 
-def subscription(name: str = "s", protection: Protection | None = None) -> Subscription:
-    return Subscription(
-        name, EndpointReference("http://c/"), topics=(TopicFilter("urn:d", "a", "a"),), protection=protection
-    )
-
-
 def protected(name: str = "s", keys: KeyRing = OLD) -> Subscription:
     """With two signing secrets, one of them expiring, and credentials."""
     context = subscription(name).sealing_context()
     secrets = (SigningSecret(keys.seal(b"1" * 24, context)), SigningSecret(keys.seal(b"2" * 24, context), 99))
-    return subscription(name, Protection(secrets, keys.seal(b"Basic x", context), "plant"))
+    return subscription(name, protection=Protection(secrets, keys.seal(b"Basic x", context), "plant"))
 
 
 def opened(found: Subscription, keys: KeyRing) -> list[bytes]:
     return [keys.open(each, found.sealing_context()) for each in sealed_in(found)]
-
-
-def fold(*records: ControlRecord) -> RoutingTable:
-    table = RoutingTable()
-    for record in records:
-        table.apply(record)
-    return table
 
 
 def the_one(table: RoutingTable) -> Subscription:
@@ -65,7 +54,7 @@ def exchange(table: RoutingTable, keys: KeyRing = BOTH) -> SecretsResealed:
 
 def test_secrets_open_with_the_new_key_alone() -> None:
     before = protected()
-    table = fold(SubscriptionRecord(before))
+    table = table_of(SubscriptionRecord(before))
     table.apply(exchange(table))
     after = the_one(table)
     assert opened(after, NEW) == opened(before, OLD)
@@ -81,9 +70,9 @@ def test_secrets_open_with_the_new_key_alone() -> None:
 
 def test_a_concurrent_change_with_old_secrets_is_exchanged_too() -> None:
     before = SubscriptionRecord(protected())
-    record = exchange(fold(before))
+    record = exchange(table_of(before))
     late = SubscriptionRecord(msgspec.structs.replace(before.subscription, paused=True, terminates_ms=7))
-    for table in (fold(before, record, late), fold(before, late, record)):
+    for table in (table_of(before, record, late), table_of(before, late, record)):
         found = the_one(table)
         assert (found.paused, found.terminates_ms) == (True, 7)
         assert opened(found, NEW) == opened(before.subscription, OLD)
@@ -92,32 +81,32 @@ def test_a_concurrent_change_with_old_secrets_is_exchanged_too() -> None:
 @pytest.mark.parametrize("end", [SubscriptionEnded("s", "unsubscribed", 1), Tombstone(subscription_key("s"))], ids=repr)
 def test_an_ended_subscription_stays_ended(end: ControlRecord) -> None:
     before = SubscriptionRecord(protected())
-    record = exchange(fold(before))
-    assert list(fold(before, end, record).subscriptions()) == []
-    table = fold(before, record, end)
+    record = exchange(table_of(before))
+    assert list(table_of(before, end, record).subscriptions()) == []
+    table = table_of(before, record, end)
     assert (list(table.subscriptions()), len(table.resealings)) == ([], 0), "nothing of it in memory"
 
 
 def test_a_second_exchange_before_the_subscription_is_written() -> None:
     made = protected()
     before, only_third = SubscriptionRecord(made), KeyRing({"third": b"t" * 32})
-    table = fold(before)
+    table = table_of(before)
     first = exchange(table)
     table.apply(first)
     second = exchange(table, THIRD)
     assert set(second.sealed) == set(sealed_in(made)) | set(first.sealed.values())
     # Written with the secrets of the first exchange.
-    late = SubscriptionRecord(the_one(fold(before, first)))
+    late = SubscriptionRecord(the_one(table_of(before, first)))
     for records in ([first, second], [second], [second, late]):
-        assert opened(the_one(fold(before, *records)), only_third) == opened(made, OLD)
+        assert opened(the_one(table_of(before, *records)), only_third) == opened(made, OLD)
     # After a record with the newest secrets, earlier ones are dropped.
-    table = fold(before, second, SubscriptionRecord(the_one(fold(before, second))))
+    table = table_of(before, second, SubscriptionRecord(the_one(table_of(before, second))))
     assert len(exchange(table, KeyRing({"fourth": b"f" * 32, "third": b"t" * 32})).sealed) == 3
 
 
 def test_a_reverted_exchange_and_removed_protection() -> None:
     before = protected()
-    table = fold(SubscriptionRecord(before))
+    table = table_of(SubscriptionRecord(before))
     record, undone = exchange(table), Tombstone(resealing_key("s"))
     table.apply(record)
     table.apply(undone)
@@ -125,7 +114,7 @@ def test_a_reverted_exchange_and_removed_protection() -> None:
     for each in (record, SubscriptionRecord(subscription()), record, undone):
         table.apply(each)
     assert the_one(table).protection is None
-    assert the_one(fold(SubscriptionRecord(before), record, SubscriptionRecord(subscription()))).protection is None
+    assert the_one(table_of(SubscriptionRecord(before), record, SubscriptionRecord(subscription()))).protection is None
 
 
 def test_a_plan_excludes_secrets_that_cannot_be_opened() -> None:

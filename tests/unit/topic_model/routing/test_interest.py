@@ -18,35 +18,34 @@ from arborcast.topic_model.topics import TopicPath
 from tests.support.routing import make_subscription, normals, paths, subscriptions
 
 _names = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=5)
-_many = st.lists(_names.map(lambda steps: "/".join(steps)) | normals, max_size=60)
+_texts = _names.map(lambda steps: "/".join(steps)) | normals
+_many = st.lists(subscriptions | _texts.map(lambda text: make_subscription("s", text)), max_size=60)
 
 
 def _covers(summary: tuple[str, ...], path: TopicPath) -> bool:
     return bool(summary) and parse_normal("|".join(summary)).matches(path)
 
 
+def _wants(subscription: Subscription, path: TopicPath) -> bool:
+    """XPath selects from existing topics, so it may want any of them."""
+    plain = [each.normal for each in subscription.topics if not each.normal.startswith("xpath:")]
+    return subscription.receives and all(parse_normal(each).matches(path) for each in plain)
+
+
 def _subscribed(texts: list[str]) -> list[Subscription]:
     return [make_subscription(f"s{number}", text) for number, text in enumerate(texts)]
 
 
-@given(st.lists(subscriptions, max_size=8), paths, st.integers(1, 4))
-def test_a_summary_covers_each_subscription(found: list[Subscription], path: TopicPath, most: int) -> None:
-    """XPath selects from existing topics, so it may want any of them."""
-    summary = summary_of(found, most)
-    for each in found:
-        plain = [one.normal for one in each.topics if not one.normal.startswith("xpath:")]
-        if each.receives and all(parse_normal(one).matches(path) for one in plain):
-            assert _covers(summary, path)
-
-
 @given(_many, _many, paths | _names.map(lambda steps: TopicPath("/".join(steps))), st.integers(1, 40))
-def test_summaries_are_bounded_and_cover_all(one: list[str], two: list[str], path: TopicPath, most: int) -> None:
-    summaries = [summary_of(_subscribed(texts), most) for texts in (one, two)]
-    for texts, summary in zip((one, two), summaries, strict=True):
+def test_summaries_are_bounded_and_cover_all(
+    one: list[Subscription], two: list[Subscription], path: TopicPath, most: int
+) -> None:
+    summaries = [summary_of(found, most) for found in (one, two)]
+    for found, summary in zip((one, two), summaries, strict=True):
         assert len(summary) <= most
         assert is_summary(summary)
         assert summary == tuple(sorted(set(summary)))
-        if any(parse_normal(text).matches(path) for text in texts):
+        if any(_wants(each, path) for each in found):
             assert _covers(summary, path)
     both = merged(summaries, most)
     assert len(both) <= most

@@ -6,12 +6,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from arborcast.topic_model.records.control import SubscriptionRecord, ending
-from arborcast.topic_model.routing import RoutingTable, members
+from arborcast.topic_model.routing import members
 from arborcast.topic_model.routing.groups import Group
 from arborcast.topic_model.routing.members import PIECE, Answer, Members, answer_of, joined, order, replaced
 from arborcast.topic_model.snapshot import Snapshot, SnapshotView
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
+from tests.support.routing import table_of
 
 MANY = 8_000
 A = TopicPath("a")
@@ -29,13 +30,6 @@ def subscription(number: int, created_ms: int = 0, paused: bool = False) -> Subs
 
 def many(count: int = MANY) -> list[Subscription]:
     return [subscription(number) for number in range(1, count + 1)]
-
-
-def table_of_many() -> RoutingTable:
-    table = RoutingTable()
-    for each in many():
-        table.apply(SubscriptionRecord(each))
-    return table
 
 
 def new_members(before: Answer, after: Answer) -> int:
@@ -103,7 +97,7 @@ def test_members_are_a_sequence_like_the_tuple_of_all() -> None:
 
 
 def test_a_change_of_one_member_copies_a_few_pieces() -> None:
-    table = table_of_many()
+    table = table_of(*map(SubscriptionRecord, many()))
     checkpoint = table.checkpoint()
     snapshot = Snapshot.build(checkpoint)
     before = SnapshotView(snapshot, checkpoint.overlay()).match(A)
@@ -122,7 +116,7 @@ def test_a_change_of_one_member_copies_a_few_pieces() -> None:
 
 
 def test_a_popular_topic_is_unpacked_once() -> None:
-    table = table_of_many()
+    table = table_of(*map(SubscriptionRecord, many()))
     snapshot = Snapshot.build(table)
     (selector,) = {selector for _, selector in table.expansion()}
     popular = snapshot.members(selector)

@@ -9,9 +9,8 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import given
 
-from arborcast.topic_model.expressions import xpath
 from arborcast.topic_model.patterns.alternatives import Reach
-from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, parse_normal
+from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.records.control import (
     ControlRecord,
     SubscriptionEnded,
@@ -27,7 +26,7 @@ from arborcast.topic_model.routing.selectors import is_one_topic, is_simple
 from arborcast.topic_model.subscriptions import Subscription, TriggerTarget
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
-from tests.support.routing import control_records, normals, paths
+from tests.support.routing import control_records, naively_matches, normals, paths, table_of
 
 histories = st.lists(control_records, max_size=40)
 
@@ -71,26 +70,11 @@ class NaiveTable:
 
     def who(self, path: TopicPath) -> set[str]:
         """Ids of all matching subscriptions, paused or not."""
-        return {each.id for each in self.subscriptions.values() if self._matches(each, path)}
+        return {each.id for each in self.subscriptions.values() if naively_matches(each, path, self.topics)}
 
     def match(self, path: TopicPath) -> set[str]:
         """Ids of the matching subscriptions that receive."""
         return {found for found in self.who(path) if self.subscriptions[found].receives}
-
-    def _matches(self, subscription: Subscription, path: TopicPath) -> bool:
-        return all(self._passes(topic.normal, path) for topic in subscription.topics)
-
-    def _passes(self, normal: str, path: TopicPath) -> bool:
-        if normal.startswith(XPATH_SCHEME):
-            return path in xpath.parse_normal(normal).select(self.topics)
-        return parse_normal(normal).matches(path)
-
-
-def fold(history: list[ControlRecord], table: RoutingTable | None = None) -> RoutingTable:
-    table = RoutingTable() if table is None else table
-    for record in history:
-        table.apply(record)
-    return table
 
 
 def everything(table: RoutingTable, asked: list[TopicPath]) -> list[object]:
@@ -134,14 +118,17 @@ def test_the_table_against_the_naive_model(history: list[ControlRecord], asked: 
 def test_compaction_order_repetition_and_end(
     history: list[ControlRecord], chance: Random, asked: list[TopicPath]
 ) -> None:
-    table, left = fold(history), compacted(history)
+    table, left = table_of(*history), compacted(history)
     expected, sizes = everything(table, asked), table.statistics()
-    assert fold(left) == table
-    assert everything(fold(left), asked) == expected
+    again = table_of(*left)
+    assert again == table
+    assert everything(again, asked) == expected
     shuffled = list(left)
     chance.shuffle(shuffled)
-    assert everything(fold(shuffled), asked) == expected
-    assert everything(fold(left, table), asked) == expected, "the last record of each key, applied again"
+    assert everything(table_of(*shuffled), asked) == expected
+    for record in left:
+        table.apply(record)
+    assert everything(table, asked) == expected, "the last record of each key, applied again"
     assert table.statistics() == sizes
     for subscription in list(table.subscriptions()):
         table.apply(SubscriptionEnded(subscription.id, "unsubscribed", 0))

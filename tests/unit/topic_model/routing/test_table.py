@@ -23,18 +23,11 @@ from arborcast.topic_model.records.control import (
     trigger_key,
 )
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.routing import History, RoutingTable
+from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import TriggerTarget
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
-from tests.support.routing import make_subscription, make_trigger
-
-
-def folded(*records: ControlRecord) -> RoutingTable:
-    table = RoutingTable(history=History())
-    for offset, record in enumerate(records):
-        table.apply(record, offset)
-    return table
+from tests.support.routing import make_subscription, make_trigger, table_of
 
 
 def subscribe(table: RoutingTable, subscription_id: str, *topics: str, **facts: object) -> None:
@@ -189,7 +182,7 @@ def test_an_unreadable_filter_selects_nothing(normal: str, caplog: pytest.LogCap
 
 @pytest.mark.parametrize("path", ["", "/", "a//b", "a/", "{urn:t", "a b", "{%%}a"])
 def test_a_topic_without_a_canonical_path_is_left_out(path: str, caplog: pytest.LogCaptureFixture) -> None:
-    table = folded(TopicRecord(TopicPath(path)), TopicRemoved(TopicPath(path)))
+    table = table_of(TopicRecord(TopicPath(path)), TopicRemoved(TopicPath(path)))
     assert len(table.topics) == 0
     assert "not canonical" in caplog.text
 
@@ -292,14 +285,14 @@ TARGET = TriggerTarget(True, 100, True, ("x", "y"))
     ],
 )
 def test_a_trigger_follows_the_facts_of_its_topic(records: list[ControlRecord], target: TriggerTarget | None) -> None:
-    found = folded(*records).get("one")
+    found = table_of(*records).get("one")
     assert found is not None
     assert found.trigger is not None
     assert found.trigger.target == target
 
 
 def test_triggers_are_no_subscriptions_and_end_as_a_whole() -> None:
-    table = folded(TRIGGER, TriggerRecord(make_trigger("two", "on", "to")))
+    table = table_of(TRIGGER, TriggerRecord(make_trigger("two", "on", "to")))
     assert (table.statistics().subscriptions, len(table.triggers)) == (0, 2)
     assert [each.id for each in table.triggers.into(TO)] == ["one", "two"]
     assert table.triggers.named("one") is not None

@@ -10,20 +10,15 @@ from hypothesis import strategies as st
 
 from arborcast.core.errors import TopicError
 from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicPolicy, TopicRecord, TopicRemoved
-from arborcast.topic_model.topics import MAX_DEPTH, TopicPath, parse_path
+from arborcast.topic_model.topics import MAX_DEPTH, TopicPath, make_path
 from arborcast.topic_model.tree.distribution import check_routing, goes_to
 from arborcast.topic_model.tree.plans import plan_create, plan_move, plan_remove, plan_rename, plan_update
 from arborcast.topic_model.tree.tree import TopicTree
+from tests.support.routing import topic_steps, tree_of
 
 
 def _record(path: str, code: str = "", *, final: bool = False) -> TopicRecord:
     return TopicRecord(TopicPath(path), code, final=final)
-
-
-def _tree(*records: TopicRecord | str) -> TopicTree:
-    tree = TopicTree()
-    _apply(tree, (_record(record) if isinstance(record, str) else record for record in records))
-    return tree
 
 
 def _apply(tree: TopicTree, plan: Iterable[ControlRecord]) -> set[str]:
@@ -33,9 +28,9 @@ def _apply(tree: TopicTree, plan: Iterable[ControlRecord]) -> set[str]:
 
 
 def test_create_and_update() -> None:
-    assert plan_create(_tree("a"), _record("a/b/c", "C")) == [_record("a/b/c", "C")]
-    assert plan_create(_tree("a/b"), _record("a")) == [_record("a")], "the node becomes a topic"
-    tree = _tree(_record("a", "A"), "a/b")
+    assert plan_create(tree_of("a"), _record("a/b/c", "C")) == [_record("a/b/c", "C")]
+    assert plan_create(tree_of("a/b"), _record("a")) == [_record("a")], "the node becomes a topic"
+    tree = tree_of(_record("a", "A"), "a/b")
     assert plan_update(tree, _record("a", "B")) == [_record("a", "B")]
     assert plan_update(tree, _record("a", "A")) == []
 
@@ -68,7 +63,7 @@ def _b(routing: str = "", types: tuple[str, ...] = ()) -> TopicRecord:
     ],
 )
 def test_refused_creation(record: TopicRecord, why: str) -> None:
-    tree = _tree(_record("a", "A"), _record("f", final=True), "n/below")
+    tree = tree_of(_record("a", "A"), _record("f", final=True), "n/below")
     with pytest.raises(TopicError, match=why):
         plan_create(tree, record)
 
@@ -84,12 +79,12 @@ def test_refused_creation(record: TopicRecord, why: str) -> None:
 )
 def test_refused_update(record: TopicRecord, why: str) -> None:
     with pytest.raises(TopicError, match=why):
-        plan_update(_tree(_record("a", "A"), "a/b", "n/below"), record)
+        plan_update(tree_of(_record("a", "A"), "a/b", "n/below"), record)
 
 
 def test_remove() -> None:
-    assert plan_remove(_tree("a", "b"), TopicPath("a")) == [TopicRemoved(TopicPath("a")), Tombstone("topic:a")]
-    plan = plan_remove(_tree("a", "a/b", "a/b/c", "ab"), TopicPath("a"), recursive=True)
+    assert plan_remove(tree_of("a", "b"), TopicPath("a")) == [TopicRemoved(TopicPath("a")), Tombstone("topic:a")]
+    plan = plan_remove(tree_of("a", "a/b", "a/b/c", "ab"), TopicPath("a"), recursive=True)
     assert plan[:3] == [TopicRemoved(TopicPath(path)) for path in ("a/b/c", "a/b", "a")], "the deepest first"
     assert plan[3:] == [Tombstone(f"topic:{path}") for path in ("a/b/c", "a/b", "a")]
 
@@ -97,11 +92,11 @@ def test_remove() -> None:
 @pytest.mark.parametrize(("path", "why"), [("a", "topics below a"), ("c", "no topic c"), ("a/b/c", "no topic a/b/c")])
 def test_refused_removal(path: str, why: str) -> None:
     with pytest.raises(TopicError, match=why):
-        plan_remove(_tree("a", "a/b"), TopicPath(path))
+        plan_remove(tree_of("a", "a/b"), TopicPath(path))
 
 
 def test_move_puts_new_before_old_and_parents_before_children() -> None:
-    tree = _tree(_record("a", "A"), "a/b", "x")
+    tree = tree_of(_record("a", "A"), "a/b", "x")
     plan = plan_move(tree, TopicPath("a"), TopicPath("x/y"))
     assert plan == [
         *(_record("x/y", "A"), _record("x/y/b")),
@@ -127,7 +122,7 @@ def test_move_puts_new_before_old_and_parents_before_children() -> None:
     ],
 )
 def test_refused_move(source: str, target: str, why: str) -> None:
-    tree = _tree("a", "a/b", "x", "n/below", _record("f", final=True), "c/d", "c/{urn:t}d")
+    tree = tree_of("a", "a/b", "x", "n/below", _record("f", final=True), "c/d", "c/{urn:t}d")
     with pytest.raises(TopicError, match=why):
         plan_move(tree, TopicPath(source), TopicPath(target))
 
@@ -144,7 +139,7 @@ def test_refused_move(source: str, target: str, why: str) -> None:
     ],
 )
 def test_rename(path: str, name: str, renamed: str) -> None:
-    tree = _tree("{http://h/t}a", "{http://h/t}a/c", "{http://h/t}a/{http://h/x}e", "n")
+    tree = tree_of("{http://h/t}a", "{http://h/t}a/c", "{http://h/t}a/{http://h/x}e", "n")
     plan = plan_rename(tree, TopicPath(path), name)
     assert _record(renamed) in plan
     assert TopicRemoved(TopicPath(path)) in plan
@@ -156,17 +151,15 @@ def test_rename(path: str, name: str, renamed: str) -> None:
 )
 def test_refused_rename(name: str, why: str) -> None:
     with pytest.raises(TopicError, match=why):
-        plan_rename(_tree("a", "b", "b/c"), TopicPath("a"), name)
+        plan_rename(tree_of("a", "b", "b/c"), TopicPath("a"), name)
 
 
-_paths = st.lists(st.sampled_from(["a", "b", "{urn:t}c"]), min_size=1, max_size=4).map(
-    lambda steps: parse_path("/".join(steps))
-)
+_paths = topic_steps("abc", ["", "urn:t"], 4).map(make_path)
 
 
 @given(st.sets(_paths, min_size=1, max_size=12), _paths, _paths)
 def test_a_move_loses_no_topic(paths: set[TopicPath], source: TopicPath, target: TopicPath) -> None:
-    tree = _tree(*paths)
+    tree = tree_of(*paths)
     try:
         plan = plan_move(tree, source, target)
     except TopicError:
@@ -203,7 +196,7 @@ def test_words_for_other_groups(word: str, goes: bool) -> None:
 
 def _routed(**routings: str) -> TopicTree:
     paths = {TopicPath(path.replace("_", "/")): routing for path, routing in routings.items()}
-    return _tree(*(TopicRecord(path, policy=TopicPolicy(routing=routing)) for path, routing in paths.items()))
+    return tree_of(*(TopicRecord(path, policy=TopicPolicy(routing=routing)) for path, routing in paths.items()))
 
 
 def test_the_nearest_word_counts() -> None:

@@ -12,6 +12,7 @@ from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import TopicPath, make_path
 from arborcast.topic_model.tree.prefixes import KnownPrefixes, prefixes_in
 from arborcast.topic_model.tree.tree import TopicTree
+from tests.support.routing import topic_steps
 
 ONVIF = "http://www.onvif.org/ver10/topics"
 AXIS = "http://www.axis.com/2009/event/topics"
@@ -60,16 +61,11 @@ def test_a_topic_is_written_with_its_prefixes(path: str, prefixes: str, written:
     assert path_of(text, declared) == path
 
 
-_NAMESPACES = st.sampled_from(["", "urn:x", "urn:y", ONVIF, AXIS])
-_STEPS = st.lists(st.tuples(_NAMESPACES, st.sampled_from(["a", "b"])), min_size=1, max_size=5)
+_STEPS = topic_steps(["a", "Ω"], ["", "urn:x", "urn:y", ONVIF, AXIS], 5)
 
 
 @given(_STEPS, st.lists(st.sampled_from(["-", "tns", "tns1", "tnsaxis", "p", "wsnt", "", "a b"]), max_size=5))
 def test_prefixes_do_not_change_the_topic(steps: list[tuple[str, str]], prefixes: list[str]) -> None:
-    inherited = ""
-    for number, (namespace, name) in enumerate(steps):
-        inherited = namespace or inherited
-        steps[number] = (inherited, name)
     path = make_path(steps)
     text, declared = write_topic(path, " ".join(prefixes))
     assert path_of(text, declared) == path

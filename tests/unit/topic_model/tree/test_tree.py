@@ -7,19 +7,13 @@ from hypothesis import strategies as st
 
 from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.records.control import SubscriptionEnded, TopicPolicy, TopicRecord, TopicRemoved
-from arborcast.topic_model.topics import TopicPath, ancestors, parent_of, parse_path
+from arborcast.topic_model.topics import TopicPath, ancestors, make_path, parent_of
 from arborcast.topic_model.tree.tree import TopicTree
-
-
-def _tree(*paths: str) -> TopicTree:
-    tree = TopicTree()
-    for path in paths:
-        tree.put(TopicRecord(TopicPath(path)))
-    return tree
+from tests.support.routing import topic_steps, tree_of
 
 
 def test_queues_and_versions() -> None:
-    tree, queue = _tree("a", "a/b"), TopicPolicy(queue=True)
+    tree, queue = tree_of("a", "a/b"), TopicPolicy(queue=True)
     assert list(tree.queues()) == []
     for path in ("a", "q", "r"):
         tree.put(TopicRecord(TopicPath(path), policy=queue))
@@ -36,9 +30,7 @@ def test_queues_and_versions() -> None:
     assert tree.version > before
 
 
-_paths = st.lists(st.sampled_from(["a", "b", "{urn:t}c", "{http://h/p}d"]), min_size=1, max_size=4).map(
-    lambda steps: parse_path("/".join(steps))
-)
+_paths = topic_steps("abcd", ["", "", "urn:t", "http://h/p"], 4).map(make_path)
 _records = st.builds(TopicRecord, _paths, st.sampled_from(["", "x", "y"]))
 _changes = st.lists(st.one_of(_records, _records, st.builds(TopicRemoved, _paths)), max_size=40)
 
@@ -65,10 +57,7 @@ def test_the_tree_against_a_dictionary(changes: list[TopicRecord | TopicRemoved]
     assert set(tree.roots()) == {node for node in nodes if parent_of(node) is None}
     for code in ("x", "y"):
         assert tree.paths_with_code(code) == tuple(sorted(path for path, r in model.items() if r.code == code))
-    rebuilt = TopicTree()
-    for record in model.values():
-        rebuilt.put(record)
-    assert rebuilt == tree
+    assert tree_of(*model.values()) == tree
 
 
 _normals = st.sampled_from(
@@ -82,5 +71,5 @@ _normals = st.sampled_from(
 @given(st.sets(_paths, max_size=20), _normals)
 def test_select_returns_each_match_once(paths: set[TopicPath], normal: str) -> None:
     pattern = parse_normal(normal)
-    selected = list(_tree(*paths).select(pattern))
+    selected = list(tree_of(*paths).select(pattern))
     assert sorted(selected) == sorted(path for path in paths if pattern.matches(path))

@@ -40,6 +40,8 @@ from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.core.xml import xml_parser
+from arborcast.dispatch.delivery.outcomes import failed
+from arborcast.dispatch.delivery.verdict import Verdict, untried
 from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, erased_by
 from arborcast.dispatch.logs.dead_letters import DeadLetter
@@ -275,22 +277,11 @@ class Eraser(Work):
             log.settle(_SETTLE_S)
 
     def _row(self, delivery: Delivery, entry: Parked, name: str) -> Attempt:
-        subscription, message = self._view.subscription(delivery.subscription), entry.notification
-        return Attempt(
-            notification=message.id,
-            subscription=delivery.subscription,
-            topic=message.topic,
-            endpoint=subscription.consumer.address if subscription is not None else "",
-            number=entry.tries.number,
-            push="",
-            state="cancelled",
-            accepted_ms=message.accepted_ms,
-            started_ms=self._now_ms(),
-            duration_ms=0.0,
-            error="erased",
-            detail=erased_by(name),
-            batch=NO_BATCH,
-        )
+        subscription = self._view.subscription(delivery.subscription)
+        endpoint = subscription.consumer.address if subscription is not None else ""
+        message, number, why = entry.notification, entry.tries.number, failed("erased", erased_by(name))
+        verdict, now_ms = Verdict("cancelled"), self._now_ms()
+        return untried(delivery.subscription, endpoint, message, number, verdict, why, now_ms, NO_BATCH)
 
     def _dead_letters(self, scopes: Sequence[ErasureScope]) -> Counter[str]:
         found: Counter[str] = Counter()

@@ -222,12 +222,11 @@ class Recording:
 
         A table that cannot be opened is opened again by its next write: no table stops pushes.
         """
-        for tables, name in ((self.attempts, "attempts"), (self.archive, "notifications")):
+        for tables in filter(None, (self.attempts, self.archive)):
             try:
-                if tables is not None:
-                    tables.open()
+                tables.open()
             except Exception as error:
-                logger.warning("%s cannot be written: %s", name, error)
+                logger.warning("%s cannot be written: %s", tables.name, error)
 
     def start(self) -> None:
         for recorder in self._recorders:

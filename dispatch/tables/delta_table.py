@@ -139,15 +139,6 @@ class DeltaTableWriter:
         """The stored positions of a log: by partition the next offset. Empty without any."""
         return positions_in(self.open(), log)
 
-    def append(self, rows: pa.Table, writer: str, batch: int) -> bool:
-        """Append the rows of a batch; returns False if this writer has already written the batch."""
-        done = self.progress(writer)
-        if done is not None and done >= batch:
-            return False
-        if rows.num_rows:
-            self._write(rows, "append", {writer: batch})
-        return True
-
     def extend(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
         """Append new rows, possibly none: the writer has read its progress since its start."""
         self._write(rows, "append", progress)

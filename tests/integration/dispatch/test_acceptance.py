@@ -48,11 +48,8 @@ class Steps:
         self.now_ms = int(time.time() * 1000)
         self.expected: set[tuple[str, str, str]] = set()
 
-    def made(self, name: str, **more: object) -> Subscription:
-        return subscription(name, self.receiver.url(f"/{name}"), name, created_ms=self.now_ms - 60_000, **more)
-
     def subscribe(self, name: str, **more: object) -> Subscription:
-        made = self.made(name, **more)
+        made = subscription(name, self.receiver.url(f"/{name}"), name, created_ms=self.now_ms - 60_000, **more)
         self.log.subscribe(made)
         return made
 

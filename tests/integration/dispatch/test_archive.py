@@ -26,10 +26,10 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.kafka
 
 
-def append(kafka: KafkaSettings, *names: str, payload: bytes = b"<x/>", partition: int | None = None) -> None:
+def append(kafka: KafkaSettings, *names: str, partition: int | None = None) -> None:
     with closing(make_producer(kafka)) as producer:
         for number, name in enumerate(names):
-            made = Notification(name, TopicPath(f"t{number % 5}"), payload, 1_700_000_000_000)
+            made = Notification(name, TopicPath(f"t{number % 5}"), b"<x/>", 1_700_000_000_000)
             key, value = notifications.encode(made)
             producer.send(kafka.topic("notifications"), key=key, value=value, partition=partition)
         producer.flush()

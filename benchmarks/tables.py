@@ -109,7 +109,7 @@ def recording(report: Report) -> None:
 
         def record_notifications(begin: int, batch: int, values: list[bytes]) -> None:
             places = (Logged(value, 0, begin + each, _START_MS) for each, value in enumerate(values))
-            archive.append(notification_rows(places, _START_MS), "archive", batch)
+            archive.extend(notification_rows(places, _START_MS), {"archive": batch})
 
         for names, make, record in (
             (("attempts", "deliveries"), attempt_values, record_attempts),

@@ -174,8 +174,8 @@ class Stages:
 class JobMetrics:
     """Metrics of the job. `sources` is set when the job has them."""
 
-    def __init__(self, registry: Registry | None = None, clock: Callable[[], float] = time.time) -> None:
-        self.registry = registry or Registry()
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.registry = Registry()
         self.sources = Sources()
         self.gear: Callable[[], str] = lambda: "batch"
         self.slo_target = 1.0

@@ -11,16 +11,21 @@ import msgspec
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.security.uris import without_password
 from arborcast.core.settings import KafkaSettings
-from arborcast.core.wall_clock import is_due
+from arborcast.core.wall_clock import is_due, time_ms
+from arborcast.dispatch.delivery.outcomes import Outcome, failed
+from arborcast.dispatch.delivery.verdict import Verdict, untried
 from arborcast.dispatch.logs import dead_letters, parked
-from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, ErrorClass, State
+from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, State
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
+from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 
 # Letters, and bytes of them: bounds memory, and the work that a crash leaves half done.
 _AT_ONCE = 500
 _BYTES_AT_ONCE = 16 * 1024 * 1024
+
+_SETTLE_S = 30.0
 
 SETTLED_AFTER_S = 10.0
 """The time for which new letters are not redriven or purged, in seconds. A letter is written before its delivery is
@@ -38,12 +43,10 @@ class DeadLetterAdmin:
     A row in `attempts` is written first, so the audit has it whatever happens next. The letter leaves the `dead` log
     last: a crash in between leaves it there, to be processed again, and loses nothing.
 
-    Used by one thread. Every method raises InfrastructureError if Kafka does not acknowledge within `timeout_s`.
+    Used by one thread. Every method raises InfrastructureError if Kafka does not acknowledge in time.
     """
 
-    def __init__(self, kafka: KafkaSettings, timeout_s: float = 30.0, now: Callable[[], float] = time.time) -> None:
-        self._timeout_s = timeout_s
-        self._now = now
+    def __init__(self, kafka: KafkaSettings) -> None:
         self._attempts = AttemptsLog(kafka)
         self._attempts.connect()
         self._parking = ParkingLog(kafka)
@@ -67,18 +70,18 @@ class DeadLetterAdmin:
         once.
         """
         done = 0
-        now_s = self._now()
+        now_s = time.time()
         for some in _chunks(each for each in letters if settled(each[1], now_s)):
-            now_ms = int(self._now() * 1000)
-            for _, letter in some:
+            now_ms = time_ms()
+            fresh = [msgspec.structs.replace(letter.notification, accepted_ms=now_ms) for _, letter in some]
+            for (_, letter), notification in zip(some, fresh, strict=True):
                 detail = f"redriven after {letter.number} attempts, the last {letter.error or letter.state}"
-                self._attempts.add(_row(letter, "parked", "redriven", detail, 0, now_ms, now_ms))
-            self._attempts.settle(self._timeout_s)
-            for delivery, letter in some:
-                fresh = msgspec.structs.replace(letter.notification, accepted_ms=now_ms)
+                self._attempts.add(_row(letter, notification, "parked", failed("redriven", detail), 0, now_ms))
+            self._attempts.settle(_SETTLE_S)
+            for (delivery, letter), notification in zip(some, fresh, strict=True):
                 again = Delivery(delivery.subscription, delivery.place._replace(redrive=letter.at_ms))
-                self._parking.park(again, fresh, Tries())
-            self._parking.settle(self._timeout_s)
+                self._parking.park(again, notification, Tries())
+            self._parking.settle(_SETTLE_S)
             self._forget(some)
             done += len(some)
         return done
@@ -87,12 +90,11 @@ class DeadLetterAdmin:
         """Purge these letters; returns their number. Their deliveries stay dead."""
         done = 0
         for some in _chunks(letters):
-            now_ms = int(self._now() * 1000)
+            now_ms = time_ms()
             for _, letter in some:
-                detail = f"{why}; given up with {letter.error or letter.state}: {letter.detail}"
-                accepted_ms = letter.notification.accepted_ms
-                self._attempts.add(_row(letter, letter.state, "purged", detail, letter.number, accepted_ms, now_ms))
-            self._attempts.settle(self._timeout_s)
+                purged = failed("purged", f"{why}; given up with {letter.error or letter.state}: {letter.detail}")
+                self._attempts.add(_row(letter, letter.notification, letter.state, purged, letter.number, now_ms))
+            self._attempts.settle(_SETTLE_S)
             self._forget(some)
             done += len(some)
         return done
@@ -100,27 +102,14 @@ class DeadLetterAdmin:
     def _forget(self, letters: Iterable[tuple[Delivery, DeadLetter]]) -> None:
         for delivery, _ in letters:
             self._dead.forget(delivery)
-        self._dead.settle(self._timeout_s)
+        self._dead.settle(_SETTLE_S)
 
 
 def _row(
-    letter: DeadLetter, state: State, error: ErrorClass, detail: str, number: int, accepted_ms: int, now_ms: int
+    letter: DeadLetter, notification: Notification, state: State, why: Outcome, number: int, now_ms: int
 ) -> Attempt:
-    return Attempt(
-        notification=letter.notification.id,
-        subscription=letter.subscription,
-        topic=letter.notification.topic,
-        endpoint=letter.endpoint,
-        number=number,
-        push="",
-        state=state,
-        accepted_ms=accepted_ms,
-        started_ms=now_ms,
-        duration_ms=0.0,
-        error=error,
-        detail=detail[:500],
-        batch=NO_BATCH,
-    )
+    verdict = Verdict(state)
+    return untried(letter.subscription, letter.endpoint, notification, number, verdict, why, now_ms, NO_BATCH)
 
 
 def _chunks(letters: Iterable[tuple[Delivery, DeadLetter]]) -> Iterable[list[tuple[Delivery, DeadLetter]]]:
@@ -136,10 +125,6 @@ def _chunks(letters: Iterable[tuple[Delivery, DeadLetter]]) -> Iterable[list[tup
         yield some
 
 
-def _every(_path: TopicPath) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class LetterConditions:
     """Conditions for dead letters. Empty or None is no condition.
@@ -151,7 +136,7 @@ class LetterConditions:
     subscription: str = ""
     endpoint: str = ""
     notification: str = ""
-    topic: Callable[[TopicPath], bool] = _every
+    topic: Callable[[TopicPath], bool] = lambda _path: True
     since_ms: int | None = None
     until_ms: int | None = None
     reason: str = ""

@@ -40,6 +40,8 @@ from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.core.xml import xml_parser
+from arborcast.dispatch.delivery.outcomes import failed
+from arborcast.dispatch.delivery.verdict import Verdict, untried
 from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, erased_by
 from arborcast.dispatch.logs.dead_letters import DeadLetter
@@ -127,7 +129,6 @@ class Eraser(Work):
         *,
         archive: bool,
         unused_files_hours: int,
-        now_ms: Callable[[], int] = time_ms,
     ) -> None:
         self._kafka = kafka
         self._view = view
@@ -136,7 +137,6 @@ class Eraser(Work):
         self._location = location
         self._archive = archive
         self._unused_files_ms = unused_files_hours * 3_600_000
-        self._now_ms = now_ms
         self._ends: dict[str, dict[int, int]] = {}  # by erasure: the end of the notifications, after its request
         self._passed: frozenset[str] = frozenset()  # erasures for which the last pass found nothing
         self._parked: tuple[set[str], dict[int, int]] = set(), {}  # erasures; the positions of `parked` without copies
@@ -195,7 +195,7 @@ class Eraser(Work):
             return
         for each in erasures:
             is_cut = self._cut(each.scope)
-            now_ms = self._now_ms()
+            now_ms = time_ms()
             kept_ms = {**kept_until(self._kafka, now_ms, is_cut), "tables": now_ms + self._unused_files_ms}
             self._append([msgspec.structs.replace(each, done_ms=now_ms, kept_until_ms=kept_ms)])
             del self._ends[each.scope.id]
@@ -226,7 +226,7 @@ class Eraser(Work):
 
     def _forget(self, erasures: Erasures) -> None:
         """Remove erasures without remaining copies in Kafka from the control log; the table keeps their rows."""
-        now_ms = self._now_ms()
+        now_ms = time_ms()
         over = [each for each in erasures.all() if all(0 < at_ms < now_ms for at_ms in each.kept_until_ms.values())]
         if over:
             self._append([Tombstone(erasure_key(each.scope.id)) for each in over])
@@ -275,22 +275,11 @@ class Eraser(Work):
             log.settle(_SETTLE_S)
 
     def _row(self, delivery: Delivery, entry: Parked, name: str) -> Attempt:
-        subscription, message = self._view.subscription(delivery.subscription), entry.notification
-        return Attempt(
-            notification=message.id,
-            subscription=delivery.subscription,
-            topic=message.topic,
-            endpoint=subscription.consumer.address if subscription is not None else "",
-            number=entry.tries.number,
-            push="",
-            state="cancelled",
-            accepted_ms=message.accepted_ms,
-            started_ms=self._now_ms(),
-            duration_ms=0.0,
-            error="erased",
-            detail=erased_by(name),
-            batch=NO_BATCH,
-        )
+        subscription = self._view.subscription(delivery.subscription)
+        endpoint = subscription.consumer.address if subscription is not None else ""
+        message, number, why = entry.notification, entry.tries.number, failed("erased", erased_by(name))
+        verdict, now_ms = Verdict("cancelled"), time_ms()
+        return untried(delivery.subscription, endpoint, message, number, verdict, why, now_ms, NO_BATCH)
 
     def _dead_letters(self, scopes: Sequence[ErasureScope]) -> Counter[str]:
         found: Counter[str] = Counter()
@@ -347,7 +336,7 @@ class Eraser(Work):
     def _removal(self, pull_point: str, offset: int) -> Iterator[tuple[bytes, bytes]]:
         """The records that remove a message from a pull point, as after its delivery by a gateway."""
         claim = f"{ERASED}{secrets.token_hex(8)}"
-        yield pull.encode(pull_point, Claimed(claim, offset, offset, self._now_ms() + _CLAIM_MS))
+        yield pull.encode(pull_point, Claimed(claim, offset, offset, time_ms() + _CLAIM_MS))
         yield pull.encode(pull_point, Settled(claim))
 
     # Tables

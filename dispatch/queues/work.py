@@ -102,7 +102,7 @@ class Queues:
         self._queues: dict[str, Queue] = {}
         self._turns: TimerQueue[str] = TimerQueue()
         self._serving: dict[str, str] = {}  # server to queue
-        self._granted: dict[str, QueueServer] = {}  # servers with a slot
+        self._granted: set[str] = set()  # servers with a slot
         self._waiting: set[str] = set()
         self._in_flight = 0
         self._bytes = 0  # of these pushes
@@ -153,7 +153,7 @@ class Queues:
             self._update_servers(queue, now_ms)
             if name in self._waiting:
                 self._turns.set(name, now_ms)
-            elif not len(queue.servers):
+            elif not queue.servers:
                 self._drop(name)
 
     def figures(self) -> tuple[QueueFigures, ...]:
@@ -212,9 +212,8 @@ class Queues:
             return False
         server = slot.removeprefix(_SLOT)
         queue = self._queues.get(self._serving.get(server, ""))
-        granted = queue.servers.get(server) if queue is not None else None
-        if queue is not None and granted is not None:
-            self._granted[server] = granted
+        if queue is not None and server in queue.servers:
+            self._granted.add(server)
             self._turns.set(queue.lane.name, now_ms)
         return True
 
@@ -240,7 +239,7 @@ class Queues:
         self._serving.pop(server.id, None)
         self._envelopes.pop(server.id, None)
         self._parts.pushes.capacity.forget(_SLOT + server.id)
-        self._granted.pop(server.id, None)
+        self._granted.discard(server.id)
         self._parts.pushes.pass_on(server.endpoint, now_ms)
         self._backlog.release(queue.lane.name, server.id, now_ms)
 
@@ -308,7 +307,7 @@ class Queues:
         slot = _SLOT + server.id
         if self._parts.pushes.capacity.wait(slot, scopes_of(server.endpoint)):
             return False
-        self._granted.pop(server.id, None)
+        self._granted.discard(server.id)
         self._begin(queue, server, request, now_ms)
         return True
 
@@ -422,11 +421,11 @@ class Queues:
         elif not lane.flight:
             self._waiting.discard(lane.name)
             self._turns.cancel(lane.name)
-            if not len(queue.servers):
+            if not queue.servers:
                 self._drop(lane.name)
         # Must be last: it frees slots that no server of this queue uses.
         for server in [each for each in queue.servers.values() if each.id in self._granted]:
-            del self._granted[server.id]
+            self._granted.remove(server.id)
             self._parts.pushes.pass_on(server.endpoint, now_ms)
 
     def _envelope_of(self, subscription: Subscription) -> Envelope:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from arborcast.dispatch.delivery.health import Health
+from arborcast.dispatch.delivery.health import HEALTHY, Health
 from arborcast.dispatch.recording.folds import moment
 from arborcast.dispatch.recording.follower import Work
 from arborcast.dispatch.tables import ENDPOINT_HEALTH
@@ -22,8 +22,6 @@ class _State(NamedTuple):
     breaker: str
     degraded: bool
 
-
-_WRITER = "endpoint-health"
 
 _HEALTHY = _State("closed", False)
 
@@ -49,19 +47,13 @@ class HealthHistory(Work):
         known = self._known()
         rows = []
         for endpoint in sorted(known.keys() | self._states.keys()):
-            health = known.get(endpoint)
-            state = (
-                _HEALTHY
-                if health is None
-                else _State("closed" if health.breaker == "closed" else "open", health.degraded)
-            )
+            health = known.get(endpoint, HEALTHY)
+            state = _State("closed" if health.breaker == "closed" else "open", health.degraded)
             if state != self._states.get(endpoint, _HEALTHY):
                 rows.append(_row(endpoint, state, health, now_ms))
         if rows:
             try:
-                # Not only now_ms: it must grow, also after the clock was put back.
-                number = max(now_ms, (self._table.progress(_WRITER) or 0) + 1)
-                self._table.append(ENDPOINT_HEALTH.arrow(rows), _WRITER, number)
+                self._table.extend(ENDPOINT_HEALTH.arrow(rows), {})
             except BaseException:
                 self._table.reopen()
                 self._states = None
@@ -83,7 +75,7 @@ class HealthHistory(Work):
         return {endpoint: state for endpoint, (_, state) in latest.items() if state != _HEALTHY}
 
 
-def _row(endpoint: str, state: _State, health: Health | None, now_ms: int) -> dict[str, object]:
+def _row(endpoint: str, state: _State, health: Health, now_ms: int) -> dict[str, object]:
     now = moment(now_ms)
     return {
         "day": now.date(),
@@ -91,7 +83,7 @@ def _row(endpoint: str, state: _State, health: Health | None, now_ms: int) -> di
         "endpoint": endpoint,
         "breaker": state.breaker,
         "sick": state.degraded,
-        "failures": health.failures if health else 0,
-        "relapses": health.relapses if health else 0,
-        "probe_at": moment(health.probe_at_ms) if health and health.probe_at_ms else None,
+        "failures": health.failures,
+        "relapses": health.relapses,
+        "probe_at": moment(health.probe_at_ms) if health.probe_at_ms else None,
     }

@@ -10,7 +10,7 @@ from typing import get_args
 
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.dispatch.logs import dead_letters, parked
-from arborcast.dispatch.logs.parked import Parked, Place, Tried, Tries
+from arborcast.dispatch.logs.parked import Parked, Tried, Tries
 from arborcast.dispatch.recording.state_tables import RowChanges, TableFold
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
 from arborcast.dispatch.tables import DEAD_LETTERS, ERASURES, INCOMPLETE, OPERATIONS, RETRIES, SUBSCRIPTIONS, TOPICS
@@ -207,8 +207,11 @@ class RetriesFold(TableFold):
                     "topic": notification.topic,
                     "accepted_at": moment(notification.accepted_ms),
                     "parked_at": moment(record.timestamp),
+                    "batch": delivery.place.batch,
+                    "partition": delivery.place.partition,
+                    "offset": delivery.place.offset,
                 }
-                changes.add(key, row | _origin(delivery.place) | _tries(tries))
+                changes.add(key, row | _tries(tries))
             case Tried(tries=tries):
                 changes.patch(key, _tries(tries))
             case None if not is_tries:
@@ -241,10 +244,6 @@ class DeadLettersFold(TableFold):
                 "ended_at": moment(letter.at_ms),
             },
         )
-
-
-def _origin(place: Place) -> dict[str, object]:
-    return {"batch": place.batch, "partition": place.partition, "offset": place.offset}
 
 
 def _tries(tries: Tries) -> dict[str, object]:

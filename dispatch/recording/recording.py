@@ -89,31 +89,30 @@ class Recorder:
 
 
 class _Scheduled:
-    def __init__(self, work: Work, interval_s: float, share: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, work: Work, interval_s: float, share: int) -> None:
         self.work = work
-        self.due = clock()
+        self.due = time.monotonic()
         self._interval_s = interval_s
         self._share = share
-        self._clock = clock
         self._failing = False
 
     def step(self) -> None:
-        began = self._clock()
+        began = time.monotonic()
         try:
             more = self.work.step()
         except Exception as error:
             if not self._failing:
                 logger.warning("%s cannot be written: %s", self.work.name, error)
             self._failing = True
-            now = self._clock()
+            now = time.monotonic()
             self.due = now + max(_PAUSE_S, (now - began) * (self._share - 1))
             return
         if self._failing:
             logger.info("%s is written again", self.work.name)
             self._failing = False
-        took = self._clock() - began
+        took = time.monotonic() - began
         pause = took * (self._share - 1)
-        self.due = self._clock() + (pause if more else max(self._interval_s, pause))
+        self.due = time.monotonic() + (pause if more else max(self._interval_s, pause))
 
 
 # The snapshot of routes is complete: a busy control log would otherwise have it written all the time.
@@ -223,12 +222,11 @@ class Recording:
 
         A table that cannot be opened is opened again by its next write: no table stops pushes.
         """
-        for tables, name in ((self.attempts, "attempts"), (self.archive, "notifications")):
+        for tables in filter(None, (self.attempts, self.archive)):
             try:
-                if tables is not None:
-                    tables.open()
+                tables.open()
             except Exception as error:
-                logger.warning("%s cannot be written: %s", name, error)
+                logger.warning("%s cannot be written: %s", tables.name, error)
 
     def start(self) -> None:
         for recorder in self._recorders:

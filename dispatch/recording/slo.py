@@ -29,6 +29,7 @@ from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.dispatch.hot.batch_outcomes import WORKER_ENDED
 from arborcast.dispatch.hot.intake import QUEUED, STRICT
 from arborcast.dispatch.logs.attempts import VERSION, State
+from arborcast.dispatch.recording.folds import moment
 from arborcast.dispatch.recording.follower import TableFollower
 from arborcast.dispatch.tables import SLO
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, as_progress
@@ -211,7 +212,7 @@ class SloTable(TableFollower):
 
     def _known(self, hour: int) -> dict[str, _Count]:
         """The counts of an hour in the table."""
-        at = _moment(hour * _HOUR_MS)
+        at = moment(hour * _HOUR_MS)
         found: dict[str, _Count] = {}
         for row in self._read(ds.field("hour") == at, f"day = '{at.date()}'"):
             counts: Counter[Counted] = Counter({each: row[each] for each in _COLUMNS if row[each]})
@@ -236,12 +237,12 @@ class SloTable(TableFollower):
     def _commit(self, log: LogCursor) -> None:
         rows = [
             {
-                "day": _moment(hour * _HOUR_MS).date(),
-                "hour": _moment(hour * _HOUR_MS),
+                "day": moment(hour * _HOUR_MS).date(),
+                "hour": moment(hour * _HOUR_MS),
                 "subscription": name,
                 "owner": count.owner,
                 **{each: count.counts[each] for each in _COLUMNS},
-                "held_at": _moment(count.held_ms) if count.held_ms else None,
+                "held_at": moment(count.held_ms) if count.held_ms else None,
             }
             for hour in self._changed
             for name, count in self._hours[hour].items()
@@ -262,11 +263,7 @@ _COLUMNS: Sequence[Counted] = ("in_time", "late", "lost", "receiver", "delivered
 
 def _where(hours: Iterable[int]) -> str:
     """The rows of these hours. The days exclude whole partitions."""
-    moments = [_moment(hour * _HOUR_MS) for hour in sorted(hours)]
+    moments = [moment(hour * _HOUR_MS) for hour in sorted(hours)]
     days = ", ".join(f"'{each}'" for each in sorted({each.date().isoformat() for each in moments}))
     times = ", ".join(f"'{each.isoformat()}'" for each in moments)
     return f"day in ({days}) and hour in ({times})"
-
-
-def _moment(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)

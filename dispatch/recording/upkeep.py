@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -29,24 +29,19 @@ MERGED_TARGET_BYTES = 16 * 1024 * 1024
 _FEWEST_FILES = 8
 
 
-class Joiner(Protocol):
-    """Reads small files and writes large ones."""
-
-    def join(self, location: str, day: str, target_bytes: int) -> None:
-        """Join the small files of a day; of the whole table if the day is empty."""
-        ...
+Joiner = Callable[[str, str, int], None]
+"""Joins the small files of a day of the table at a location into files of a number of bytes; of the whole table if the
+day is empty."""
 
 
-class InDriver:
+def join_in_driver(location: str, day: str, target_bytes: int) -> None:
     """With delta-rs, in this process."""
-
-    def join(self, location: str, day: str, target_bytes: int) -> None:
-        open_table(location).optimize.compact(
-            partition_filters=[("day", "=", day)] if day else None,
-            target_size=target_bytes,
-            max_concurrent_tasks=1,
-            writer_properties=WRITER,
-        )
+    open_table(location).optimize.compact(
+        partition_filters=[("day", "=", day)] if day else None,
+        target_size=target_bytes,
+        max_concurrent_tasks=1,
+        writer_properties=WRITER,
+    )
 
 
 class OnSpark:
@@ -66,7 +61,7 @@ class OnSpark:
         for name, value in settings.items():
             self._spark.conf.set(name, value)
 
-    def join(self, location: str, day: str, target_bytes: int) -> None:
+    def __call__(self, location: str, day: str, target_bytes: int) -> None:
         from delta.tables import DeltaTable as SparkTable
 
         for bound in ("max", "min"):
@@ -101,7 +96,7 @@ class Upkeep(Work):
         self._spec = spec
         self._target_bytes = MERGED_TARGET_BYTES if spec.key else TARGET_BYTES
         self._location = location
-        self._joiner = joiner or InDriver()
+        self._join = joiner or join_in_driver
         self._days = days
         self._unused_hours = unused_hours
         self._old = old
@@ -134,7 +129,7 @@ class Upkeep(Work):
             yield partial(self._delete_old, table, before)
         for day, files in _small_files(table, self._target_bytes).items():
             if files >= _FEWEST_FILES:
-                yield partial(self._joiner.join, self._location, day, self._target_bytes)
+                yield partial(self._join, self._location, day, self._target_bytes)
 
     def _delete_unused(self) -> None:
         # Deletion makes two commits: not without changes since the last time.

@@ -240,19 +240,8 @@ class ParkedStore:
             turn = min(turn, its_turn)
         message = record.notification
         _, notification = notifications.encode(message)
-        self._execute(
-            _INSERT,
-            (
-                *(lane, *place, turn, tries.number > 0, *tries),
-                *(
-                    message.accepted_ms,
-                    message.valid_until_ms,
-                    message.priority,
-                    message.merge,
-                    notification,
-                ),
-            ),
-        )
+        facts = (message.accepted_ms, message.valid_until_ms, message.priority, message.merge, notification)
+        self._execute(_INSERT, (lane, *place, turn, tries.number > 0, *tries, *facts))
         self._count += 1
         self.uncommitted += len(notification)
         if tries.awaits:

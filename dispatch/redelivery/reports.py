@@ -33,10 +33,9 @@ def outcome_of(result: Result) -> Outcome:
     suffix = f": {result.text}" if result.text else ""
     if result.state == "delivered":
         return Outcome("", f"its receiver reported this after {took_s:.1f} s{suffix}")
-    detail = (
-        f"its receiver reported after {took_s:.1f} s that it {'failed' if result.state == 'failed' else 'refuses it'}"
-    )
-    return Outcome("reported", detail + suffix, hopeless=result.state == "refused")
+    what = "refuses it" if result.state == "refused" else "failed"
+    detail = f"its receiver reported after {took_s:.1f} s that it {what}{suffix}"
+    return Outcome("reported", detail, hopeless=result.state == "refused")
 
 
 class AwaitedResults:

@@ -139,15 +139,6 @@ class DeltaTableWriter:
         """The stored positions of a log: by partition the next offset. Empty without any."""
         return positions_in(self.open(), log)
 
-    def append(self, rows: pa.Table, writer: str, batch: int) -> bool:
-        """Append the rows of a batch; returns False if this writer has already written the batch."""
-        done = self.progress(writer)
-        if done is not None and done >= batch:
-            return False
-        if rows.num_rows:
-            self._write(rows, "append", {writer: batch})
-        return True
-
     def extend(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
         """Append new rows, possibly none: the writer has read its progress since its start."""
         self._write(rows, "append", progress)
@@ -166,7 +157,7 @@ class DeltaTableWriter:
 
         def merge(table: DeltaTable) -> None:
             merger = table.merge(rows, match, source_alias="s", target_alias="t", writer_properties=WRITER)
-            merger.when_matched_update({f"`{name}`": f"s.`{name}`" for name in rows.column_names}).execute()
+            merger.when_matched_update(_assigned(rows.column_names)).execute()
 
         self._write_with_retries(merge)
 
@@ -185,13 +176,10 @@ class DeltaTableWriter:
         table = self.open()
         table.update_incremental()
         names = [column.name for column in self.spec.columns]
-        quoted = {f"`{name}`": f"s.`{name}`" for name in names}
-        put = {f"`{name}`": f"s.`{name}`" for name in names if name not in keep}
-        inserted = dict(quoted)
-        for field in _unknown(names, table):
-            if not field.nullable:
+        for field in pa.schema(table.schema().to_arrow()):
+            if field.name not in names and not field.nullable:  # a column of a newer Arborcast
                 changes = changes.append_column(field.name, _neutral(field, changes.num_rows))
-                inserted[f"`{field.name}`"] = f"s.`{field.name}`"
+        inserted = _assigned(name for name in changes.column_names if name != OPERATION)
         merger = table.merge(
             changes,
             f"t.`{self.spec.key}` = s.`{self.spec.key}`",
@@ -201,10 +189,11 @@ class DeltaTableWriter:
             commit_properties=_commit(progress),
         )
         merger = merger.when_matched_delete(f"s.{OPERATION} = 'drop'")
+        put = _assigned(name for name in names if name not in keep)
         merger = merger.when_matched_update(put, f"s.{OPERATION} = 'put'")
         if patch:
             condition = f"s.{OPERATION} in ('patch', 'add')" + (f" and ({guard})" if guard else "")
-            merger = merger.when_matched_update({f"`{name}`": f"s.`{name}`" for name in patch}, condition)
+            merger = merger.when_matched_update(_assigned(patch), condition)
         merger.when_not_matched_insert(inserted, f"s.{OPERATION} in ('put', 'add')").execute()
 
     def _write(self, rows: pa.Table, mode: str, progress: Mapping[str, int], where: str | None = None) -> None:
@@ -269,9 +258,9 @@ def _aligned(rows: pa.Table, table: DeltaTable) -> pa.Table:
     return pa.Table.from_arrays(columns, names=names)
 
 
-def _unknown(names: Sequence[str], table: DeltaTable) -> list[pa.Field]:
-    """The columns of a newer Arborcast that are unknown to this one."""
-    return [each for each in pa.schema(table.schema().to_arrow()) if each.name not in names]
+def _assigned(names: Iterable[str]) -> dict[str, str]:
+    """These columns of a merge, each with the value of the source."""
+    return {f"`{name}`": f"s.`{name}`" for name in names}
 
 
 def _neutral(field: pa.Field, count: int) -> pa.Array:

@@ -59,7 +59,7 @@ class _Repair:
         if newest is None:
             self._move_away("its log cannot be read")
             return True
-        while damaged := self._damaged_files():
+        while damaged := set(self._damaged_at(None)):
             self._removed += sorted(damaged)
             before = self._version_before(damaged)
             if before is not None:
@@ -120,11 +120,8 @@ class _Repair:
         if pointer.exists() and (_checkpoint_in(pointer) or 0) > version:
             pointer.unlink()
 
-    def _damaged_files(self) -> set[str]:
-        """The data files of the newest version that are missing or truncated."""
-        return set(self._damaged_at(None))
-
     def _damaged_at(self, version: int | None) -> Iterator[str]:
+        """The data files of a version, by default the newest, that are missing or truncated."""
         files = pa.table(DeltaTable(str(self._folder), version=version).get_add_actions(flatten=True))
         for name, size in zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True):
             path = self._folder / name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -91,7 +91,6 @@ class TableSpec:
     time: str = ""
     key: str = ""
     merged: bool = False
-    properties: Mapping[str, str] = field(default_factory=lambda: _PROPERTIES)
 
     def location(self, settings: TableSettings, home: Path) -> Location:
         """The table's location: below `tables.path`, or below the data directory if that is not set."""
@@ -165,7 +164,7 @@ class TableSpec:
             partition_by=list(self.partition_by),
             name=self.name,
             description=self.help,
-            configuration=dict(self.properties),
+            configuration=dict(_PROPERTIES),
             storage_options=options_of(location),
         )
         existing = {each.name: each.type for each in table.schema().fields}

@@ -358,11 +358,10 @@ def attempt_rows(
     """The rows of the attempts table (`of_batches`: without those of the redelivery; with `own`: those of that test)
     once there are `expected`."""
 
-    def enough(rows: list[Row]) -> bool:
-        return len([row for row in rows if not of_batches or row["batch"] != NO_BATCH]) >= expected
+    def wanted(rows: list[Row]) -> list[Row]:
+        return [row for row in rows if not of_batches or row["batch"] != NO_BATCH]
 
-    rows = wait_for_rows(settings, ATTEMPTS, enough, own)
-    return [row for row in rows if not of_batches or row["batch"] != NO_BATCH]
+    return wanted(wait_for_rows(settings, ATTEMPTS, lambda rows: len(wanted(rows)) >= expected, own))
 
 
 def wait_for_rows(

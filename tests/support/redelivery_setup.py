@@ -348,28 +348,20 @@ class Setup:
         accepted_ms: int = 0,
         topic: str = "a",
         payload: bytes = b"<x/>",
-        unjudged: bool = False,
-        valid_until_ms: int = 0,
-        priority: int = 0,
         reply_to: str = "",
-        reply_point: str = "",
-        merge: bytes = b"",
+        **facts: Any,
     ) -> Delivery:
-        """A batch parks a delivery."""
+        """A batch parks a delivery; `facts` are further fields of its notification."""
         delivery = Delivery(name, Place(1, 0, next(self._places)))
         message = Notification(
             notification,
             TopicPath(topic),
             payload,
             accepted_ms or self.now_ms,
-            unjudged=unjudged,
-            valid_until_ms=valid_until_ms,
-            priority=priority,
             queue=queue_topic(name) is not None,
-            merge=merge,
             reply_to=EndpointReference(reply_to) if reply_to else None,
-            reply_point=reply_point,
             message_id=f"urn:{notification}" if reply_to else "",
+            **facts,
         )
         value = parked.encode(Parked(message, tries or Tries()))
         lane = self.store.apply(delivery.key(), value, self.write(delivery.key(), value))

@@ -93,9 +93,7 @@ def neutral(spec: TableSpec, **facts: object) -> dict[str, object]:
 def fill(home: Path, spec: TableSpec, rows: Sequence[Mapping[str, object]]) -> None:
     """Write rows into a table; missing columns get arbitrary values."""
     table = DeltaTableWriter(spec, spec.location(TableSettings(), home))
-    table.append(spec.arrow([neutral(spec, **row) for row in rows]), "test", 0)
-    if not rows:
-        table.open()
+    table.extend(spec.arrow([neutral(spec, **row) for row in rows]), {})
 
 
 def read(location: object, *columns: str) -> list[tuple[Any, ...]]:

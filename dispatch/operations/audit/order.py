@@ -13,6 +13,7 @@ evaluations and of one file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -234,13 +235,10 @@ def check_order(
     limit: int,
 ) -> None:
     """Add pushes out of order, of the notifications of these evaluations, to the report. Raises as `audit`."""
-    check = OrderCheck(ledger, evaluations, orders_in(kafka))
-    try:
+    with closing(OrderCheck(ledger, evaluations, orders_in(kafka))) as check:
         for record in attempts:
             check.add(record)
         check.report(report, limit)
-    finally:
-        check.close()
 
 
 def _order(name: str, orders: Mapping[str, int]) -> int:

@@ -91,12 +91,9 @@ def no_match(evidence: Evidence, name: str, when: When) -> tuple[Outcome, str]:
     if state is None:
         made = next((each.since_ms for each in states if each.subscription), 0)
         later = f"the subscription was made later, at {moment(made)}" if made else ""
-        return (
-            "no match",
-            later or f"of the subscription only its end is known, at {_ended(states[0])}",
-        )
+        return "no match", later or f"of the subscription only its end is known, at {_ended(states[0])}"
     if state.subscription is None:
-        return "no match", f"the subscription had ended before, at {moment(state.since_ms)} ({state.reason})"
+        return "no match", f"the subscription had ended before, at {_ended(state)}"
     if evidence.notification is None:
         return "no match", "the notification is no longer stored, only its other deliveries"
     return "no match", _other_topic(state.subscription, evidence.notification.topic)
@@ -317,10 +314,7 @@ def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Att
             as_ = detail.removeprefix("published ")
             return "delivered", f"the trigger published {what} on {known.trigger.topic} {as_}"
         case "delivered" if not row["push"] and detail:
-            return (
-                "delivered",
-                f"delivered on attempt {row['number']}: {detail.removeprefix('its receiver ')}",
-            )
+            return "delivered", f"delivered on attempt {row['number']}: {detail.removeprefix('its receiver ')}"
         case "delivered":
             return "delivered", f"delivered on attempt {row['number']}"
         case "parked" if row["error"] == "later":
@@ -352,19 +346,15 @@ def _waits(evidence: Evidence, name: str, endpoint: str, due: datetime | None) -
     """What a waiting delivery waits for, in the current state."""
     now = evidence.control.now(name)
     if now is not None and now.subscription is None:
-        return f"the subscription has ended since, at {moment(now.since_ms)} ({now.reason}), so it will be cancelled"
+        return f"the subscription has ended since, at {_ended(now)}, so it will be cancelled"
     suspended = evidence.control.suspensions.get(name)
     if suspended is not None:
         return f"held: the subscription is suspended since {moment(suspended.at_ms)} ({suspended.reason})"
     if now is not None and now.subscription is not None and now.subscription.paused:
         return "held: the subscription is paused"
-    again = "queued after earlier messages"
-    if due:
-        again = (
-            f"next attempt at {due:%Y-%m-%d %H:%M:%S} UTC"
-            if evidence.now is None or due > evidence.now
-            else "next attempt due"
-        )
+    again = "next attempt due" if due else "queued after earlier messages"
+    if due and (evidence.now is None or due > evidence.now):
+        again = f"next attempt at {due:%Y-%m-%d %H:%M:%S} UTC"
     health = evidence.endpoints.get(endpoint, {})
     if health.get("breaker") == "open":
         since = f"{_time(health, 'at'):%Y-%m-%d %H:%M:%S} UTC"

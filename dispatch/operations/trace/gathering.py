@@ -233,18 +233,16 @@ class Gatherer:
 
     def _forgotten(self, names: Sequence[str]) -> dict[str, Row]:
         """The rows of subscriptions that are no longer in the control log."""
-        table = self._table(SUBSCRIPTIONS) if names else None
-        if table is None:
-            return {}
-        return {row["subscription"]: row for row in rows_with(table, "subscription", names)}
+        return {row["subscription"]: row for row in self._rows_with(SUBSCRIPTIONS, "subscription", names)}
 
     def _health(self, endpoints: Collection[str]) -> dict[str, Row]:
         """The health of the endpoints of waiting deliveries."""
-        table = self._table(ENDPOINT_HEALTH) if endpoints else None
-        if table is None:
-            return {}
-        rows = rows_with(table, "endpoint", sorted(endpoints))
+        rows = self._rows_with(ENDPOINT_HEALTH, "endpoint", sorted(endpoints))
         return {row["endpoint"]: row for row in sorted(rows, key=itemgetter("at"))}
+
+    def _rows_with(self, spec: TableSpec, column: str, values: Sequence[str]) -> list[dict[str, Any]]:
+        table = self._table(spec) if values else None
+        return [] if table is None else rows_with(table, column, values)
 
     def _rows(self, spec: TableSpec, notification_id: str, notes: list[str]) -> list[dict[str, Any]]:
         try:
@@ -260,14 +258,12 @@ class Gatherer:
         return rows
 
     def _newest(self, spec: TableSpec) -> int:
-        """The newest time in a table, from its files' statistics; 0 if it is empty."""
+        """The newest time in a table, from its files' statistics; the least one without any."""
         try:
             table = self._table(spec)
         except (DeltaError, OSError):
-            return _OVERLAP_MS
-        if table is None:
-            return _OVERLAP_MS
-        last = newest(table, spec.time)
+            table = None
+        last = newest(table, spec.time) if table is not None else None
         return _milliseconds(last) if last is not None else _OVERLAP_MS
 
     def _table(self, spec: TableSpec) -> DeltaTable | None:

@@ -12,7 +12,6 @@ from typing import Any, cast
 from unittest import mock
 
 import msgspec
-import psutil
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -33,7 +32,7 @@ from arborcast.topic_model.snapshot import SteppedView
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import GEARS, Logs, attempt_rows, job_settings, running, subscription
-from tests.support.gateway_process import ROOT, GatewayRun, gateway_run
+from tests.support.gateway_process import ROOT, gateway_run
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
@@ -49,11 +48,8 @@ class Steps:
         self.now_ms = int(time.time() * 1000)
         self.expected: set[tuple[str, str, str]] = set()
 
-    def made(self, name: str, **more: object) -> Subscription:
-        return subscription(name, self.receiver.url(f"/{name}"), name, created_ms=self.now_ms - 60_000, **more)
-
     def subscribe(self, name: str, **more: object) -> Subscription:
-        made = self.made(name, **more)
+        made = subscription(name, self.receiver.url(f"/{name}"), name, created_ms=self.now_ms - 60_000, **more)
         self.log.subscribe(made)
         return made
 
@@ -257,14 +253,13 @@ if {argument!r} in sys.orig_argv:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("processes", ["gateways", pytest.param("workers", marks=pytest.mark.long)])
 @pytest.mark.parametrize("rounds", [25, pytest.param(2_000, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])])
 def test_a_new_subscription_at_another_gateway_process(
     spark: SparkSession,
     tmp_path: Path,
     kafka_settings: KafkaSettings,
     monkeypatch: pytest.MonkeyPatch,
-    processes: str,
+    receiver: Receiver,
     rounds: int,
 ) -> None:
     """In real time, with delayed views of the other process and of the job."""
@@ -275,22 +270,17 @@ def test_a_new_subscription_at_another_gateway_process(
         write(driver, end)
 
     monkeypatch.setattr(WorkerUpdates, "_write", late)
-    argument = str(tmp_path / "late" / "arborcast.toml") if processes == "gateways" else "1"
+    argument = str(tmp_path / "late" / "arborcast.toml")
     (tmp_path / "sitecustomize.py").write_text(LATE_VIEW.format(argument=argument))
     with ExitStack() as stack:
-        receiver = stack.enter_context(Receiver())
         stack.enter_context(running(spark, job_settings(tmp_path, kafka_settings, "realtime")))
         with monkeypatch.context() as environment:
             environment.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
-            if processes == "gateways":
-                runs = [
-                    stack.enter_context(gateway_run(tmp_path / name, kafka_settings, forked=False))
-                    for name in ("one", "late")
-                ]
-                one, late_one = (stack.enter_context(Client(each.broker)) for each in runs)
-            else:
-                run = stack.enter_context(gateway_run(tmp_path / "two", kafka_settings, workers=2))
-                one, late_one = clients_of_two_workers(run, stack)
+            runs = [
+                stack.enter_context(gateway_run(tmp_path / name, kafka_settings, forked=False))
+                for name in ("one", "late")
+            ]
+        one, late_one = (stack.enter_context(Client(each.broker)) for each in runs)
         for number in range(rounds):
             one.notify(f"t{number}", "<x/>")
         made: deque[tuple[int, RemoteSubscription]] = deque()
@@ -301,29 +291,3 @@ def test_a_new_subscription_at_another_gateway_process(
                 first, subscription = made.popleft()
                 receiver.wait_for(1, f"/{first}")
                 one.unsubscribe(subscription)
-
-
-def clients_of_two_workers(run: GatewayRun, stack: ExitStack) -> tuple[Client, Client]:
-    """A client of worker 0, and one of worker 1."""
-    found: dict[str, Client] = {}
-
-    def both() -> bool:
-        before = connections(run)
-        client = stack.enter_context(Client(run.broker))
-        client.notify("a", "<x/>")
-        ((worker, _),) = connections(run) - before
-        found.setdefault(worker, client)
-        return len(found) == 2
-
-    wait_until(both, lambda: f"all connections are those of worker {', '.join(found)}")
-    return found["0"], found["1"]
-
-
-def connections(run: GatewayRun) -> set[tuple[str, int]]:
-    """The worker and the client's port of each connection."""
-    return {
-        (worker.cmdline()[worker.cmdline().index("--worker") + 1], each.raddr.port)
-        for worker in psutil.Process(run.pid).children()
-        for each in worker.net_connections("tcp")
-        if each.raddr and each.laddr.port == run.port
-    }

@@ -13,7 +13,6 @@ from deltalake import DeltaTable
 from kafka.admin import KafkaAdminClient
 
 from arborcast.core.eventlog.client import make_producer
-from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.recording.archive import Archive
@@ -27,10 +26,10 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.kafka
 
 
-def append(kafka: KafkaSettings, *names: str, payload: bytes = b"<x/>", partition: int | None = None) -> None:
+def append(kafka: KafkaSettings, *names: str, partition: int | None = None) -> None:
     with closing(make_producer(kafka)) as producer:
         for number, name in enumerate(names):
-            made = Notification(name, TopicPath(f"t{number % 5}"), payload, 1_700_000_000_000)
+            made = Notification(name, TopicPath(f"t{number % 5}"), b"<x/>", 1_700_000_000_000)
             key, value = notifications.encode(made)
             producer.send(kafka.topic("notifications"), key=key, value=value, partition=partition)
         producer.flush()
@@ -99,17 +98,6 @@ def test_a_commit_with_an_unknown_outcome(log: KafkaSettings, table: Path, monke
         append(log, "c")
         commit()
     assert archived(table) == ["a", "b", "c"]
-
-
-def test_large_messages_are_read_a_few_at_a_time(log: KafkaSettings) -> None:
-    append(log, *(f"n{number:03}" for number in range(200)), payload=b"x" * 60_000)
-    with closing(LogCursor(log, "notifications", {})) as tail:
-        pieces = []
-        while piece := tail.read(1_000, 1_000_000):
-            pieces.append(sum(len(record.value or b"") for record in piece))
-    assert len(pieces) >= 3
-    # At most one poll beyond the limit.
-    assert max(pieces) < 1_000_000 + 64 * 61_000
 
 
 def test_a_recreated_log_is_read_from_its_beginning(log: KafkaSettings, table: Path) -> None:

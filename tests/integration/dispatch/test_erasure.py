@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import msgspec
@@ -27,7 +28,7 @@ from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, Parked, ParkingLog, Place, Tried, Tries
 from arborcast.dispatch.matching.view import ControlState
-from arborcast.dispatch.operations.erasure import Eraser
+from arborcast.dispatch.operations.erasure import Eraser, ErasureView
 from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.tables import ATTEMPTS, DEAD_LETTERS, ERASURES, NOTIFICATIONS, RETRIES
 from arborcast.dispatch.tables.spec import TableSpec
@@ -187,26 +188,14 @@ def test_undispatched_messages_and_the_beginning_of_the_log(
     assert report.notes[-1].startswith("2 notifications are deleted from the notifications log")
 
 
-class View(ControlState):
-    """The control log as the job reads it."""
-
-    def __init__(self, kafka: KafkaSettings) -> None:
-        super().__init__()
-        self._follower = ControlFollower(kafka, self.apply)
-
-    def catch_up(self, timeout_s: float) -> int:
-        self._follower.read_to_end(timeout_s)
-        return self._follower.position
-
-    def close(self) -> None:
-        self._follower.close()
-
-
 @pytest.fixture
-def view(kafka_settings: KafkaSettings) -> Iterator[View]:
+def view(kafka_settings: KafkaSettings) -> Iterator[ErasureView]:
+    """The control log as the job reads it."""
     ensure_topics(kafka_settings)
-    with closing(View(kafka_settings)) as opened:
-        yield opened
+    state: Any = ControlState()
+    with closing(ControlFollower(kafka_settings, state.apply)) as follower:
+        state.catch_up = follower.read_to_end
+        yield state
 
 
 def message(name: str, payload: bytes = PERSON, age_ms: int = 60_000) -> Notification:
@@ -224,7 +213,7 @@ def park(kafka: KafkaSettings, offset: int, payload: bytes = PERSON) -> None:
 
 def eraser(
     kafka: KafkaSettings,
-    view: View,
+    view: ErasureView,
     folder: Path,
     log: ControlLog,
     settled: Callable[[], Mapping[int, int]] | None = None,
@@ -240,7 +229,7 @@ def eraser(
 
 
 def test_an_interrupted_erasure_continues_in_the_next_job(
-    kafka_settings: KafkaSettings, view: View, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka_settings: KafkaSettings, view: ErasureView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka, now_ms = kafka_settings, int(time.time() * 1000)
     park(kafka, 1)
@@ -283,7 +272,9 @@ def test_an_interrupted_erasure_continues_in_the_next_job(
     ]
 
 
-def test_the_covered_beginning_of_the_log_is_deleted(kafka_settings: KafkaSettings, view: View, tmp_path: Path) -> None:
+def test_the_covered_beginning_of_the_log_is_deleted(
+    kafka_settings: KafkaSettings, view: ErasureView, tmp_path: Path
+) -> None:
     kafka, now_ms = kafka_settings, int(time.time() * 1000)
 
     def left() -> list[str]:
@@ -314,7 +305,7 @@ def test_the_covered_beginning_of_the_log_is_deleted(kafka_settings: KafkaSettin
 
 
 def test_a_further_pass_reads_only_newly_parked_records(
-    kafka_settings: KafkaSettings, view: View, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka_settings: KafkaSettings, view: ErasureView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka = kafka_settings
     read: list[str] = []
@@ -344,7 +335,7 @@ def test_a_further_pass_reads_only_newly_parked_records(
 
 
 def test_a_message_that_becomes_current_during_an_erasure_stays(
-    kafka_settings: KafkaSettings, view: View, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka_settings: KafkaSettings, view: ErasureView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka = kafka_settings
     erasures.erase(kafka, ErasureRequest(topic=TopicTest("a")))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,29 +25,6 @@ from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
-
-MANY = 60
-
-
-def test_one_server_gets_each_request_and_a_subscriber_all(own: Own, receiver: Receiver) -> None:
-    since_ms = int(time.time() * 1000)
-    paths = ("/one", "/two", "/three")
-    for path in paths:
-        own.subscribe(path[1:], receiver.url(path), "jobs", queue=1)
-        receiver.behave(path, "slow/0.02")
-    own.subscribe("watcher", receiver.url("/watcher"), "jobs")
-    asked = [own.accept("jobs", queue=True).id for _ in range(MANY)]
-    wait_until(lambda: len(receiver.names(*paths)) >= MANY)
-    assert Counter(receiver.names(*paths)) == Counter(asked), "each once"
-    assert min(len(receiver.received(path)) for path in paths) >= MANY // 4, "a share for each server"
-
-    def ended() -> set[tuple[str, bool]]:
-        rows = [row for row in own.attempts(3 * MANY) if row["state"] == "delivered"]
-        return {(row["notification"], row["subscription"] == "watcher") for row in rows}
-
-    wait_until(lambda: ended() == {(each, watching) for each in asked for watching in (True, False)}, ended)
-    report = audit(own.job.settings.kafka, since_ms, deep=True)
-    assert report.balanced, report
 
 
 @pytest.fixture
@@ -85,8 +61,10 @@ def handle(request: ReceivedMessage) -> bytes:
 
 @pytest.mark.parametrize("named", [False, True], ids=["anonymous", "users"])
 def test_requests_with_answers_in_a_pull_point_or_listener(
-    jobs: str, named: bool, request: pytest.FixtureRequest
+    own: Own, jobs: str, receiver: Receiver, named: bool, request: pytest.FixtureRequest
 ) -> None:
+    since_ms = int(time.time() * 1000)
+    own.subscribe("watcher", receiver.url("/watcher"), "jobs", form="raw")
     gateway = request.getfixturevalue("guarded" if named else "gateway")
     anna, bert = (Credentials(name, f"of-{name}") if named else None for name in ("anna", "bert"))
     with (
@@ -105,6 +83,9 @@ def test_requests_with_answers_in_a_pull_point_or_listener(
         with ThreadPoolExecutor(8) as users:
             asking = [users.submit(user.request, jobs, f"<job>{number}</job>", timeout=120) for number in range(24)]
             assert [each.result() for each in asking] == [b"<done>%d</done>" % number for number in range(24)]
+    wait_until(lambda: len(receiver.received("/watcher")) == 24 + (2 if named else 4), "each, at another subscriber")
+    report = audit(own.job.settings.kafka, since_ms, deep=True)
+    assert report.balanced, report
 
 
 def wait_until_known(request: Callable[[], object]) -> None:

@@ -68,8 +68,8 @@ def subscription(name: str, url: str) -> Subscription:
 class Lot:
     """Parks deliveries as a batch does."""
 
-    def __init__(self, kafka: KafkaSettings) -> None:
-        self.log = ParkingLog(kafka)
+    def __init__(self, log: ParkingLog) -> None:
+        self.log = log
         self.place = 0
 
     def park(self, name: str, *notifications: str) -> None:
@@ -83,9 +83,8 @@ class Lot:
 @pytest.fixture
 def lot(kafka_settings: KafkaSettings) -> Iterator[Lot]:
     ensure_topics(kafka_settings)
-    opened = Lot(kafka_settings)
-    yield opened
-    opened.log.close()
+    with closing(ParkingLog(kafka_settings)) as log:
+        yield Lot(log)
 
 
 @contextmanager
@@ -166,8 +165,7 @@ def test_an_outage_of_the_broker_loses_nothing(own_broker: KafkaBroker, tmp_path
     ensure_topics(kafka)
     names = [f"n{number}" for number in range(400)]
     with Receiver() as receiver, closing(ParkingLog(kafka)) as log:
-        lot = Lot(kafka)
-        lot.log = log
+        lot = Lot(log)
         known = known_of(kafka, *(subscription(f"s{n}", receiver.url(f"/s{n}")) for n in range(4)))
         for number in range(4):
             receiver.behave(f"/s{number}", "slow/0.02")

@@ -53,7 +53,7 @@ def write(spec: TableSpec, location: str, name: str, batch: int) -> None:
     elif spec is ROUTES:
         table.replace(spec.arrow([row]), {"w": batch})
     else:
-        table.append(spec.arrow([row]), "w", batch)
+        table.extend(spec.arrow([row]), {"w": batch})
 
 
 # For each operation of `write`, and each type of columns.
@@ -65,7 +65,7 @@ def test_a_table_of_a_newer_version_is_written_after_a_rollback(tmp_path: Path, 
     newer = dataclasses.replace(spec, columns=(*spec.columns[:-1], mood, spec.columns[-1], level))
     for number in range(8):
         row = neutral(newer, **{key: f"newer {number}"}, mood="good", level=7)
-        DeltaTableWriter(newer, location).append(newer.arrow([row]), "w", number)
+        DeltaTableWriter(newer, location).extend(newer.arrow([row]), {"w": number})
 
     write(spec, location, "this version", batch=8)
     Upkeep(spec, location).step()
@@ -77,7 +77,7 @@ def test_a_table_of_a_newer_version_is_written_after_a_rollback(tmp_path: Path, 
     assert len(DeltaTable(location).file_uris()) == 1, "small files are joined"
     # The upgrade is repeated.
     row = neutral(newer, **{key: "upgraded"}, mood="better", level=8)
-    DeltaTableWriter(newer, location).append(newer.arrow([row]), "w", 9)
+    DeltaTableWriter(newer, location).extend(newer.arrow([row]), {"w": 9})
     assert read(location, key, "mood", "level") == [*expected, ("upgraded", "better", 8)]
 
 

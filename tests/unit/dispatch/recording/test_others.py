@@ -82,7 +82,7 @@ def test_a_start_keeps_one_row_per_endpoint_in_memory(tmp_path: Path) -> None:
         endpoint_health._row("http://flaps/", endpoint_health._State("open", sick), SICK, second * 1_000)
         for second, sick in enumerate([True, False] * 5_000)
     ]
-    DeltaTableWriter(ENDPOINT_HEALTH, str(tmp_path)).append(ENDPOINT_HEALTH.arrow(rows), "endpoint-health", 1)
+    DeltaTableWriter(ENDPOINT_HEALTH, str(tmp_path)).extend(ENDPOINT_HEALTH.arrow(rows), {})
     known = {"http://flaps/": msgspec.structs.replace(SICK, degraded=False)}
     recorded = HealthHistory(str(tmp_path), lambda: known)
     del rows
@@ -138,7 +138,7 @@ def test_upkeep_joins_files_and_removes_old_days(tmp_path: Path) -> None:
     table = DeltaTableWriter(ENDPOINT_HEALTH, str(tmp_path))
     for number in range(10):
         rows = ENDPOINT_HEALTH.arrow([health_row(day, f"e{number}") for day in (0, 30)])
-        table.append(rows, "w", number)
+        table.extend(rows, {"w": number})
     now = datetime(2026, 2, 1, tzinfo=UTC).timestamp()
 
     upkeep = Upkeep(ENDPOINT_HEALTH, str(tmp_path), days=10, unused_hours=0, clock=lambda: now)
@@ -154,15 +154,15 @@ def test_upkeep_joins_files_and_removes_old_days(tmp_path: Path) -> None:
     assert DeltaTable(str(tmp_path)).version() == version, "no commit without changes"
 
     # The writer continues with the changed table.
-    assert not table.append(ENDPOINT_HEALTH.arrow([health_row(30, "again")]), "w", 9)
-    assert table.append(ENDPOINT_HEALTH.arrow([health_row(30, "new")]), "w", 10)
+    assert table.progress("w") == 9
+    table.extend(ENDPOINT_HEALTH.arrow([health_row(30, "new")]), {"w": 10})
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 11
 
 
 def test_a_damaged_file_does_not_stop_the_upkeep_of_other_days(tmp_path: Path) -> None:
     table = DeltaTableWriter(ENDPOINT_HEALTH, str(tmp_path))
     for number in range(10):
-        table.append(ENDPOINT_HEALTH.arrow([health_row(day, f"e{number}") for day in (0, 30)]), "w", number)
+        table.extend(ENDPOINT_HEALTH.arrow([health_row(day, f"e{number}") for day in (0, 30)]), {"w": number})
     unused = tmp_path / "day=2026-01-31" / "part-of-a-killed-writer.parquet"
     unused.write_bytes(b"x")
     damaged = min(tmp_path.glob("day=2026-01-01/*.parquet"))

@@ -13,7 +13,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.health import EndpointHealthRegistry
 from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.held_lanes import HeldLanes
-from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tries
+from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
 from arborcast.dispatch.redelivery import session
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
 from arborcast.dispatch.redelivery.scheduler import Redelivery, RedeliveryContext, RedeliveryStatistics
@@ -148,6 +148,25 @@ def test_results_after_a_full_disk_and_damaged_results(monkeypatch: pytest.Monke
         with pytest.raises(InfrastructureError, match="the disk is full"):
             begun.read_to_end(lambda: False)
         assert store.recall("results") is None
+
+
+def test_ends_and_requests_of_other_processes_reach_the_redelivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Log(Records):
+        def poll(self, timeout_s: float) -> dict[int, Sequence[Any]]:
+            self.positions[0] = self._left
+            request = parked.encode(Tried(Tries().requested(6_000)))
+            requested = SimpleNamespace(key=parked.decode_key(record(0).key)[0].tried_key(), value=request, offset=1)
+            return {0: [record(0), requested, SimpleNamespace(key=record(0).key, value=None, offset=2)]}
+
+    calls: list[tuple[str, str]] = []
+    for name in ("ended_elsewhere", "attempt_requested"):
+        monkeypatch.setattr(Redelivery, name, lambda _, lane, name=name: calls.append((name, lane)))
+    setup = Setup()
+    with closing(ParkedStore(None)) as store:
+        logs = cast(Any, Log(3)), cast(Any, Records(0))
+        begun = session.RedeliverySession(parts(None, setup), store, *logs, setup.journal, setup)
+        begun.read_to_end(lambda: False)
+    assert calls == [("ended_elsewhere", "s"), ("attempt_requested", "s")]
 
 
 def test_figures_get_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

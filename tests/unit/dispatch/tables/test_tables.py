@@ -165,7 +165,7 @@ def test_a_table_that_cannot_be_reverted_begins_empty(tmp_path: Path) -> None:
     topics = tmp_path / "topics"
     table = DeltaTableWriter(TOPICS, str(topics))
     table.replace(TOPICS.arrow([]), {"control-0": 1})
-    table.append(TOPICS.arrow([neutral(TOPICS, topic="a")]), "x", 1)
+    table.extend(TOPICS.arrow([neutral(TOPICS, topic="a")]), {"x": 1})
     DeltaTable(str(topics)).create_checkpoint()
     damaged = data_file(topics, 2)
     for version in range(3):

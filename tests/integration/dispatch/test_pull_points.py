@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import requests
 from lxml import etree
@@ -68,7 +70,15 @@ def test_a_pull_point_gets_the_matches_of_its_subscriptions(gateway: GatewayRun,
     assert pull_all(url, 20) == list(range(20))
 
     notify(gateway, "t:a", 20)
-    validate(pull(url).content)
+    answer = pull(url)
+    validate(answer.content)
+    message = etree.fromstring(answer.content).find(".//{*}NotificationMessage")
+    assert message is not None
+    assert message.findtext("{*}SubscriptionReference/{*}Address") == one
+    topic = message.find("{*}Topic")
+    assert topic is not None
+    prefix, _, name = (topic.text or "").partition(":")
+    assert (topic.nsmap[prefix], name) == ("urn:t", "a")
 
     def rows() -> list[tuple[str, int]]:
         return [(row["state"], row["number"]) for row in attempt_rows(job.settings, 21) if row["endpoint"] == url]
@@ -82,3 +92,43 @@ def test_a_pull_point_gets_the_matches_of_its_subscriptions(gateway: GatewayRun,
     refused = requests.post(one, data=soap.envelope(soap.renew("PT1M")), timeout=60)
     assert "ResourceUnknownFault" in refused.text
     assert gateway.metric("arborcast_subscriptions") == before - 2
+
+
+RIM = "urn:oasis:names:tc:ebxml-regrep:xsd:rim:3.0"
+# As the ONVIF profile has it.
+request = partial(post, version="1.2")
+
+PATIENT_SCHEME = "urn:uuid:58a6f841-87b3-4a3e-92fd-a8ffeff98427"
+
+
+def entry(name: str, patient: str) -> str:
+    identifier = f'<rim:ExternalIdentifier identificationScheme="{PATIENT_SCHEME}" value="{patient}"/>'
+    return f'<rim:ExtrinsicObject id="{name}">{identifier}</rim:ExtrinsicObject>'
+
+
+def test_a_dsub_reference_reaches_the_pull_point(gateway: GatewayRun) -> None:
+    """IHE DSUB, from the publish of a registry."""
+    url = address(request(f"{gateway.base}/wsn/CreatePullPoint", "<wsnt:CreatePullPoint/>"))
+    slot = (
+        "<rim:Slot name=\"$XDSDocumentEntryPatientId\"><rim:ValueList><rim:Value>'p2^^^&amp;1.2&amp;ISO'</rim:Value>"
+        "</rim:ValueList></rim:Slot>"
+    )
+    query = f'<rim:AdhocQuery xmlns:rim="{RIM}" id="urn:uuid:aa2332d0-f8fe-11e0-be50-0800200c9a66">{slot}'
+    simple = f'<wsnt:TopicExpression Dialect="{soap.DIALECT}Simple">ihe:MinimalDocumentEntry</wsnt:TopicExpression>'
+    subscription = address(request(gateway.broker, soap.subscribe(url, f"{simple}{query}</rim:AdhocQuery>")))
+    entries = "".join(entry(f"d{number}", f"p{number}^^^&amp;1.2&amp;ISO") for number in (1, 2, 3))
+    request(
+        gateway.broker,
+        "<wsnt:Notify><wsnt:NotificationMessage><wsnt:ProducerReference><wsa:Address>urn:oid:1.2.3</wsa:Address>"
+        "</wsnt:ProducerReference><wsnt:Message>"
+        f'<l:SubmitObjectsRequest xmlns:l="urn:oasis:names:tc:ebxml-regrep:xsd:lcm:3.0" xmlns:rim="{RIM}">'
+        f"<rim:RegistryObjectList>{entries}</rim:RegistryObjectList></l:SubmitObjectsRequest>"
+        "</wsnt:Message></wsnt:NotificationMessage></wsnt:Notify>",
+    )
+    pull = '<wsnt:GetMessages xmlns:p="urn:arborcast:pull" p:Wait="PT30S"/>'
+    message = wait_until(lambda: b"ObjectRef" in (found := request(url, pull).content) and found, "a reference")
+    references = etree.fromstring(message).iterfind(f".//{{{RIM}}}ObjectRef")
+    assert [each.get("id") for each in references] == ["d2"]
+    assert b"ExternalIdentifier" not in message
+    assert b">ihe:MinimalDocumentEntry</wsnt:Topic>" in message
+    request(subscription, "<wsnt:Unsubscribe/>")

@@ -1,4 +1,4 @@
-"""The notifications of a replay, in a real Kafka."""
+"""A replay through the whole job: real Kafka, real Spark, a real receiver, and the audit at the end."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from arborcast.admin.control_log import read_table
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.replay import plan
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
 from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.subscriptions import DeliveryPolicy, XPathFilter
 from arborcast.topic_model.topics import TopicPath
 from tests.support.broker import notifications_in
-from tests.support.dispatch_job import logs, subscription
+from tests.support.dispatch_job import Own, logs, subscription
+from tests.support.receiver import NOTIFICATION_ID, Receiver
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -26,6 +29,34 @@ def make(
 ) -> Replay:
     span = ReplaySpan(since_ms, int(time.time() * 1000) + 1, topic)
     return Replay(kafka, read_table(kafka), subscription_id, span)
+
+
+@pytest.mark.spark
+def test_a_replay_to_one_subscription_with_its_label(own: Own, receiver: Receiver) -> None:
+    kafka, since_ms = own.job.settings.kafka, int(time.time() * 1000)
+    one, two = own.name("one"), own.name("two")
+    own.subscribe("one", receiver.url("/one"), "a//.")
+    own.subscribe("two", receiver.url("/two"), "a")
+    first = [own.notify("a"), own.notify("a/b")]
+    receiver.wait_for(1, "/two")
+    replay = make(kafka, one, since_ms)
+    assert replay.send(replay.find(10)) == 2
+
+    def labels() -> list[tuple[str, str]]:
+        headers = [each.headers for each in receiver.received("/one") if "arborcast-replay" in each.headers]
+        pairs = (
+            zip(*(h[name].split(",") for name in (NOTIFICATION_ID, "arborcast-replay")), strict=True) for h in headers
+        )
+        return sorted((name, label) for each in pairs for name, label in each if label != "-")
+
+    wait_until(lambda: len(labels()) >= 2)
+    assert labels() == [(each, replay.id) for each in sorted(first)]
+    report = audit(kafka, since_ms, deep=True, patience_s=120)
+    assert report.balanced, report.problems
+    assert (report.subscriptions[one].delivered, report.subscriptions[two].delivered) == (4, 1)
+    assert report.duplicates == 0, "a replay is a separate delivery"
+    assert not [each for each in receiver.received("/two") if "arborcast-replay" in each.headers]
+    assert len(make(kafka, one, since_ms).find(10)) == 2, "a replay is not replayed"
 
 
 def test_a_replay_has_current_matches_up_to_the_limit(kafka_settings: KafkaSettings) -> None:
@@ -63,4 +94,3 @@ def test_a_replay_has_current_matches_up_to_the_limit(kafka_settings: KafkaSetti
     assert timely.send(timely.find(10)) == 1
     sent = {(each.only, each.reliable) for each in notifications_in(kafka)}
     assert sent == {("", False), ("all", False), ("timely", True)}, "a timely subscription gets the whole replay"
-    assert len(make(kafka, "all", since_ms).find(10)) == 5, "a replay is not replayed"

@@ -162,7 +162,7 @@ def test_a_quick_answer_allows_timely_pushes() -> None:
 
 # The registry of all endpoints
 
-HERE, THERE, SLOW = "http://here/", "http://there/", "http://slow/"
+HERE, THERE = "http://here/", "http://there/"
 NOW_MS = 1_700_000_000_000
 SICK = Health(degraded=True)
 
@@ -170,7 +170,7 @@ SICK = Health(degraded=True)
 @pytest.fixture
 def used() -> set[str]:
     """The endpoints of subscriptions."""
-    return {HERE, THERE, SLOW}
+    return {HERE, THERE}
 
 
 @pytest.fixture
@@ -214,13 +214,6 @@ def test_healthy_endpoints_take_no_memory(registry: EndpointHealthRegistry) -> N
     assert list(registry.everything()) == [HERE]  # kept: a relapse doubles the quarantine
     registry.note(HERE, Sign("quick"), NOW_MS + 2_000_000)
     assert registry.everything() == {}
-
-
-def test_degraded_and_watched_endpoints(registry: EndpointHealthRegistry) -> None:
-    registry.note(HERE, Sign("failing", "a"), NOW_MS)
-    registry.note(SLOW, Sign("slow"), NOW_MS)
-    assert registry.degraded() == {SLOW}
-    assert registry.watched() == {HERE, SLOW}
 
 
 def test_resume_probes_at_once_and_resets_the_failing_time(registry: EndpointHealthRegistry) -> None:

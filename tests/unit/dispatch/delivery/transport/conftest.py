@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,25 +17,19 @@ from tests.support.outbound import THIS_MACHINE
 PATIENT = {"connect_timeout_s": 20.0, "total_timeout_s": 60.0}
 
 
-class Transports:
-    """Makes transports of one kind, with settings of pushes, and closes them all. The kind `mqtt` is libcurl beside
-    the MQTT bridge."""
-
-    def __init__(self, kind: str) -> None:
-        self._kind, self._mqtt = (kind, NO_MQTT) if kind != "mqtt" else ("curl", MqttSettings("mqtt://127.0.0.1:9"))
-        self.opened: list[Transport] = []
-
-    def __call__(self, policy: AddressPolicy = THIS_MACHINE, **settings: Any) -> Transport:
-        push = PushSettings(**{"transport": self._kind, **PATIENT, **settings})
-        self.opened.append(make_transport(push, policy, self._mqtt))
-        return self.opened[-1]
-
-
 @pytest.fixture(params=["curl", "futures"])
-def make(request: pytest.FixtureRequest) -> Iterator[Transports]:
-    made = Transports(request.param)
-    yield made
-    for transport in made.opened:
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Transport]]:
+    """Makes transports of one kind, with settings of pushes. The kind `mqtt` is libcurl beside the MQTT bridge."""
+    kind, mqtt = (request.param, NO_MQTT) if request.param != "mqtt" else ("curl", MqttSettings("mqtt://127.0.0.1:9"))
+    opened: list[Transport] = []
+
+    def build(policy: AddressPolicy = THIS_MACHINE, **settings: Any) -> Transport:
+        push = PushSettings(**{"transport": kind, **PATIENT, **settings})
+        opened.append(make_transport(push, policy, mqtt))
+        return opened[-1]
+
+    yield build
+    for transport in opened:
         transport.close()
 
 

@@ -9,7 +9,7 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.logs.attempts import FINAL, decode_all
+from arborcast.dispatch.logs.attempts import FINAL, decode
 from arborcast.dispatch.operations.audit import Report, audit
 from arborcast.topic_model.records import notifications
 from benchmarks.storms.judge import Logged
@@ -26,7 +26,7 @@ def states(kafka: KafkaSettings, receivers: Mapping[str, str]) -> Logged:
     pushes: dict[tuple[str, str], list[tuple[float, float]]] = {}
     over: set[tuple[str, str]] = set()
     for record in everything(kafka, "attempts"):
-        for row in decode_all(record.value or b"")[0]:
+        for row in decode(record.value or b""):
             if row.subscription in receivers and row.notification in marks:
                 key = (receivers[row.subscription], marks[row.notification])
                 if key not in over or row.state in FINAL:

@@ -232,6 +232,11 @@ NOTHING = _encoder.encode(_Batch(VERSION, []))
 """A record without attempts."""
 
 
+def decode(value: bytes) -> list[Attempt]:
+    """The attempts in one Kafka value; raises as `decode_all`."""
+    return decode_all(value)[0]
+
+
 def readable(value: bytes) -> tuple[list[Attempt], Evaluation | None]:
     """As `decode_all`, but a damaged value has no attempts. Raises RecordVersionError."""
     return unless_damaged("attempts", f"{len(value)} bytes", decode_all, value) or ([], None)

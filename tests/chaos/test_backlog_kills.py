@@ -15,7 +15,7 @@ import pytest
 
 from arborcast.core.eventlog.client import TopicPartition, make_consumer
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.logs.attempts import Attempt, decode_all
+from arborcast.dispatch.logs.attempts import Attempt, decode
 from arborcast.dispatch.operations.audit import audit
 from tests.support.dispatch_job import Logs, logs, subscription
 from tests.support.dispatch_process import running_job
@@ -144,7 +144,7 @@ def written(kafka: KafkaSettings) -> list[Attempt]:
             consumer.seek(partition, 0)
         while any(consumer.position(partition) < ends[partition] for partition in partitions):
             for records in consumer.poll(timeout_ms=200).values():
-                rows += [row for record in records if record.value for row in decode_all(record.value)[0]]
+                rows += [row for record in records if record.value for row in decode(record.value)]
     finally:
         consumer.close()
     return rows

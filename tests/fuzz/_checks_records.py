@@ -218,7 +218,7 @@ def check_log_records(data: bytes) -> None:
     """Notification, attempt, parked, dead-letter and pull-point records: read, or refused as damaged or too new."""
     readers: tuple[Callable[[bytes], object], ...] = (
         notifications.decode,
-        attempts.decode_all,
+        attempts.decode,
         parked.decode,
         parked.decode_key,
         dead_letters.decode,

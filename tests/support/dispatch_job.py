@@ -349,7 +349,7 @@ class Own:
 
 def attempts_in(kafka: KafkaSettings) -> list[Attempt]:
     """All rows of the attempts log."""
-    return [row for record in records_in(kafka, "attempts") for row in attempts.decode_all(record.value or b"")[0]]
+    return [row for record in records_in(kafka, "attempts") for row in attempts.decode(record.value or b"")]
 
 
 def attempt_rows(

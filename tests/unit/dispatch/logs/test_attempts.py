@@ -38,7 +38,7 @@ def test_attempts_are_read_in_order(number: int) -> None:
 
     values = list(attempts.encode(written))
 
-    assert [each for value in values for each in attempts.decode_all(value)[0]] == written
+    assert [each for value in values for each in attempts.decode(value)] == written
     assert all(len(value) >= RECORD_BYTES for value in values[:-1])
     assert all(len(value) < RECORD_BYTES + 1_000 for value in values)
 
@@ -112,7 +112,7 @@ def _no_retry_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def names(producer: FakeProducer) -> list[tuple[str, str]]:
     """Subscription and notification of each attempt in the log."""
-    taken = (one for each in producer.taken for one in attempts.decode_all(each.value)[0])
+    taken = (one for each in producer.taken for one in attempts.decode(each.value))
     return [(each.subscription, each.notification) for each in taken]
 
 
@@ -249,7 +249,7 @@ def test_a_record_has_the_attempts_of_one_batch() -> None:
 
     assert [each.key for each in producer.taken] == [b"1", b"2", b"-1", b"2"]
     for record in producer.taken:
-        assert {each.batch for each in attempts.decode_all(record.value)[0]} == {attempts.batch_of(record.key)}
+        assert {each.batch for each in attempts.decode(record.value)} == {attempts.batch_of(record.key)}
 
 
 def test_has_all_requires_all_earlier_records() -> None:

@@ -100,23 +100,6 @@ def test_each_relapse_within_half_an_hour_doubles_the_quarantine(again_ms: int, 
     assert not having(HEALTHY, "slow").forgettable(10**10)
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["quick", "slow", "failing", "unreachable"]), st.sampled_from("abc"), st.integers(0, 10_000)
-        ),
-        max_size=200,
-    )
-)
-def test_the_wait_for_a_probe_is_bounded(history: list[tuple[Kind, str, int]]) -> None:
-    health, now = HEALTHY, 0
-    for kind, message, pause in history:
-        now += pause
-        if health.may_try(now):
-            health = after(probing(health), Sign(kind, message), now, SETTINGS)
-    assert health.may_try(now + int(SETTINGS.longest_probe_s * 1000))
-
-
 def trials_of(*signs: Sign, patient: bool = False) -> list[int]:
     """The times of the trials of a degraded endpoint, in seconds, with these outcomes."""
     health, now_ms, found = HEALTHY, 0, []

@@ -39,14 +39,6 @@ class _DeferredRow(NamedTuple):
     took_ms: Callable[[int], float] | None
 
 
-class JournalMark(NamedTuple):
-    """A position in a journal: the number of rows deferred so far and, after their release, the number of the last
-    record of attempts."""
-
-    rows: int
-    number: int | None = None
-
-
 class Journal:
     """Used by one thread. Every failure raises InfrastructureError; any record may then be in its log, or not.
 
@@ -69,7 +61,8 @@ class Journal:
         self._timeout_s = timeout_s
         self._deferred: deque[_DeferredRow] = deque()
         self._released = 0
-        self._mark: JournalMark | None = None
+        self._marked: int | None = None  # the number of rows deferred before the mark
+        self._marked_record: int | None = None  # after their release: the number of the last record of attempts
 
     def connect(self) -> None:
         """Connect to all logs now: at the first record Kafka may be unavailable, and the error would lose the pushes in
@@ -127,19 +120,17 @@ class Journal:
 
     def mark(self) -> None:
         """Set the mark for `passed`."""
-        self._mark = JournalMark(self._released + len(self._deferred))
+        self._marked, self._marked_record = self._released + len(self._deferred), None
 
     def passed(self) -> bool:
         """Whether everything before the mark is written. Does not wait; `catch_up` sends late records again."""
         self._release()
-        if self._mark is None:
+        if self._marked is None or self._released < self._marked:
             return False
-        if self._mark.number is None:
-            if self._released < self._mark.rows:
-                return False
+        if self._marked_record is None:
             # All of these rows, and all rows that needed no other record, are added.
-            self._mark = JournalMark(self._mark.rows, self._attempts.write())
-        return self._attempts.has_all(self._mark.number or 0)
+            self._marked_record = self._attempts.write()
+        return self._attempts.has_all(self._marked_record)
 
     def catch_up(self) -> None:
         """Wait until everything is written."""

@@ -29,7 +29,7 @@ from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, NO_RESULT
 from arborcast.dispatch.logs.attempts import Attempt, State
 from arborcast.dispatch.settings import RetrySettings
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription
+from arborcast.topic_model.subscriptions import DeliveryPolicy
 
 GONE = 410
 
@@ -176,18 +176,6 @@ def dropped(why: Outcome) -> Outcome:
     return Outcome("timely", detail, why.status)
 
 
-def attempt(
-    subscription: Subscription,
-    notification: Notification,
-    number: int,
-    verdict: Verdict,
-    outcome: Outcome,
-    push: Push,
-    batch: int,
-) -> Attempt:
-    return _row(subscription.id, subscription.consumer.address, notification, number, verdict, outcome, push, batch)
-
-
 def untried(
     subscription_id: str,
     endpoint: str,
@@ -200,10 +188,10 @@ def untried(
 ) -> Attempt:
     """The row of a decision without a push, after `number` attempts."""
     push = Push("", (notification,), NO_REQUEST, NO_RESULT, now_ms)
-    return _row(subscription_id, endpoint, notification, number, verdict, why, push, batch)
+    return attempt(subscription_id, endpoint, notification, number, verdict, why, push, batch)
 
 
-def _row(
+def attempt(
     subscription_id: str,
     endpoint: str,
     notification: Notification,
@@ -213,6 +201,7 @@ def _row(
     push: Push,
     batch: int,
 ) -> Attempt:
+    """The row of a decision after a push."""
     result = push.result
     return Attempt(
         notification=notification.id,

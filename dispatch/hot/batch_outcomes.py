@@ -207,10 +207,12 @@ class BatchOutcomes:
         self, subscription: Subscription, taken: Sequence[Received], push: Push, outcome: Outcome
     ) -> list[Decision]:
         same, decisions = at_once(outcome), []
+        name, endpoint = subscription.id, subscription.consumer.address
         for received in taken:
             decision = same or self._decide(subscription, received, push, outcome)
-            row = attempt(subscription, received.notification, 1, decision.verdict, decision.why, push, received.batch)
-            self._journal.write(decision, row, received.notification, received.delivery, subscription.in_turn)
+            verdict, notification, why = decision.verdict, received.notification, decision.why
+            row = attempt(name, endpoint, notification, 1, verdict, why, push, received.batch)
+            self._journal.write(decision, row, notification, received.delivery, subscription.in_turn)
             decisions.append(decision)
         return decisions
 

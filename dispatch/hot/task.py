@@ -148,10 +148,6 @@ class TakenIn:
         self._large: deque[tuple[int, int]] = deque()  # offsets and sizes, from the oldest waiting one on
         self._large_bytes = 0
 
-    def begin(self, partition: int, offset: int) -> None:
-        """Set the place of the first notification."""
-        self.partition, self.next = partition, offset
-
     def add(self, offset: int, size: int) -> None:
         """Add the notification at this offset."""
         self.next = offset + 1
@@ -324,7 +320,7 @@ class PartitionTask:
                 break
             value, partition, offset = row
             if taken.next < 0:
-                taken.begin(partition, offset)
+                taken.partition, taken.next = partition, offset
             deliveries, notification = 0, read_notification(value, partition, offset)
             if notification is not None:
                 found = self._finds(notification, offset, rows.last_offset)

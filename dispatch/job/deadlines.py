@@ -6,7 +6,6 @@ accepted before its end are matched, so a late job, or one without workers, repo
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -22,8 +21,6 @@ from arborcast.dispatch.matching.view import RoutingView, SubscriptionListener
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.subscriptions import Subscription
-
-logger = logging.getLogger(__name__)
 
 _Kind = Literal["deadline-missed", "deadline-met"]
 

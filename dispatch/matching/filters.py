@@ -10,7 +10,7 @@ Subscriptions beyond it are suspended, and their possible matches are parked une
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 _COMPILED = 32 * 1024 * 1024
 _EACH, _EACH_CHARACTER = 5_000, 10
 
-# Each failing condition is logged once, up to this number; all failures are counted.
+# Each failing condition is logged once, up to this number.
 _MAX_LOGGED = 1_000
 
 _WSNT = "http://docs.oasis-open.org/wsn/b-2"
@@ -59,13 +59,11 @@ def producer_properties(notification: Notification) -> bytes:
 
 
 class Conditions:
-    """A worker's compiled conditions, and the number of failed evaluations."""
+    """A worker's compiled conditions."""
 
     def __init__(self, most: int = _COMPILED) -> None:
         self._compiled: Recent[_Key, tuple[Condition | None]] = Recent(most, age_s=600.0)
         self._logged: set[str] = set()
-        self.unanswered: Counter[str] = Counter()
-        """The number of evaluations without a result, by reason; such a notification does not match."""
 
     def get(self, expression: XPathFilter, key: _Key) -> Condition | None:
         """The compiled condition; None if it cannot be compiled (a gateway with another libxml2 accepted it)."""
@@ -75,14 +73,14 @@ class Conditions:
         try:
             condition = compile_condition(expression)
         except ConditionError as error:
-            self.note("illegal", str(error))
+            self.note(str(error))
             condition = None
         declared = sum(len(prefix) + len(uri) for prefix, uri in expression.namespaces.items())
         self._compiled.put(key, (condition,), _EACH + _EACH_CHARACTER * len(expression.text) + declared)
         return condition
 
-    def note(self, why: str, message: str) -> None:
-        self.unanswered[why] += 1
+    def note(self, message: str) -> None:
+        """Log the reason of an evaluation without a result; such a notification does not match."""
         if message not in self._logged and len(self._logged) < _MAX_LOGGED:
             self._logged.add(message)
             logger.warning("a filter counts as not matched: %s", message)
@@ -136,7 +134,7 @@ class Subject:
         try:
             return condition.holds(document)
         except Unanswerable as error:
-            self._conditions.note("unanswerable", str(error))
+            self._conditions.note(str(error))
             return False
 
     def _document(self, kind: str) -> Document | None:
@@ -147,7 +145,7 @@ class Subject:
             try:
                 self._documents[kind] = parse_document(data)
             except Unanswerable as error:
-                self._conditions.note("unreadable", f"the {kind} of topic {self._notification.topic}: {error}")
+                self._conditions.note(f"the {kind} of topic {self._notification.topic}: {error}")
                 self._documents[kind] = None
         return self._documents[kind]
 

@@ -97,10 +97,6 @@ class ControlState(ControlView):
                 if not self._servers[queue]:
                     del self._servers[queue]
 
-    @property
-    def endpoints(self) -> int:
-        return len(self._subscribers)
-
     def _moved(self, before: str, after: str) -> None:
         if before == after:
             return

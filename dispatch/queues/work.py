@@ -391,16 +391,15 @@ class Queues:
         (verdict, tries, why, _), server_again, refused = decide(
             first, push, outcome, sent, policy, now_ms, self._parts.chance()
         )
-        as_queue = Subscription(queue.lane.name, consumer)
+        name, endpoint = queue.lane.name, consumer.address
         waits: list[Delivery] = []
         for number, waiting in enumerate(together):
             if number and verdict.state == "delivered":
                 why = Outcome("merged", f"done with {first.notification.id}, which is equal", why.status)
             decision = unpushed(waiting._replace(tries=tries), verdict, why, policy.lifespan_ms)
-            row = attempt(as_queue, waiting.notification, tries.number, verdict, why, push, NO_BATCH)
+            row = attempt(name, endpoint, waiting.notification, tries.number, verdict, why, push, NO_BATCH)
             if push.request is NO_REQUEST:
-                name, message = queue.lane.name, waiting.notification
-                row = untried(name, consumer.address, message, tries.number, verdict, why, now_ms, NO_BATCH)
+                row = untried(name, endpoint, waiting.notification, tries.number, verdict, why, now_ms, NO_BATCH)
             if self._parts.outcomes.write(waiting, decision, row):
                 waits.append(waiting.delivery)
         self._backlog.requeue(waits, server_again, refused, tries.due_ms)

@@ -31,27 +31,17 @@ _REQUEST_S = 2.0
 _CHECK_S = 0.02
 
 
-class LeaseRenewal:
-    """Renews the lease. All I/O is in its functions."""
-
-    def __init__(
-        self, query_end: Callable[[], int], read_to: Callable[[], int], extend: Callable[[float], None]
-    ) -> None:
-        """`query_end` returns the end of the log, `read_to` the position read so far; `extend` gets the time from which
-        the lease counts."""
-        self._query_end = query_end
-        self._read_to = read_to
-        self._extend = extend
-
-    def renew(self, clock: Callable[[], float], wait: Callable[[], bool]) -> bool:
-        """Returns whether the lease is renewed. `wait` waits for a moment, and returns whether to give up."""
-        requested_at = clock()
-        end = self._query_end()
-        while self._read_to() < end:
-            if wait() or clock() >= requested_at + HOLD_S:
-                return False
-        self._extend(requested_at)
-        return True
+def renewed_at(
+    query_end: Callable[[], int], read_to: Callable[[], int], clock: Callable[[], float], wait: Callable[[], bool]
+) -> float | None:
+    """The time from which a renewed lease counts; None if it is not renewed. `query_end` returns the end of the log,
+    `read_to` the position read so far; `wait` waits for a moment, and returns whether to give up."""
+    requested_at = clock()
+    end = query_end()
+    while read_to() < end:
+        if wait() or clock() >= requested_at + HOLD_S:
+            return None
+    return requested_at
 
 
 class WorkerLease:
@@ -64,7 +54,7 @@ class WorkerLease:
         self._feed = LogConsumer(kafka, FEED_LOG)
         self._progress = LogWriter(kafka, PROGRESS_LOG)
         self._alive = WorkerProgress(run, -1, -1, run, task=task, pid=os.getpid(), alive=True)
-        self._renewal = LeaseRenewal(self._query_end, read_to, self._extend)
+        self._read_to = read_to
         self._fence = ExitStack()
         self._fence_until: Callable[[float], None] | None = None
         self._service = Service(
@@ -85,7 +75,9 @@ class WorkerLease:
 
     def _step(self) -> float:
         try:
-            if self._renewal.renew(fence.clock, lambda: self._service.wait(_CHECK_S)):
+            at = renewed_at(self._query_end, self._read_to, fence.clock, lambda: self._service.wait(_CHECK_S))
+            if at is not None:
+                self._extend(at)
                 self._progress.append_encoded([encode_progress(self._alive)])
         except InfrastructureError:
             self._feed.close()

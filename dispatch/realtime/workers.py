@@ -8,7 +8,6 @@ by its lease (`worker_lease`): the driver writes the end of the run to `feed`, a
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import time
@@ -23,8 +22,6 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.job.lease import LEASE_S
 from arborcast.dispatch.realtime.messages import WorkerProgress, WorkerUpdate, encode_feed
-
-logger = logging.getLogger(__name__)
 
 # A killed process ends at once, unless it waits for a disk.
 _ENDS_S = 60.0

@@ -200,8 +200,9 @@ class RedeliveryOutcomes:
         gone = False
         for waiting in taken:
             decision = settle(waiting, push, outcome, policy, now_ms, self._chance(), probe=probe)
-            number = decision.tries.number
-            row = attempt(subscription, waiting.notification, number, decision.verdict, decision.why, push, NO_BATCH)
+            number, verdict, why = decision.tries.number, decision.verdict, decision.why
+            place = subscription.id, subscription.consumer.address
+            row = attempt(*place, waiting.notification, number, verdict, why, push, NO_BATCH)
             self.write(waiting, decision, row)
             gone = gone or row.state == "cancelled"
         return gone

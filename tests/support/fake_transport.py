@@ -25,7 +25,6 @@ class FakeTransport:
         self.sent: list[PushRequest] = []
         self.pending: deque[Pending] = deque()
         self.most_in_flight = 0
-        self.closed = False
 
     @property
     def in_flight(self) -> int:
@@ -44,8 +43,6 @@ class FakeTransport:
     def rest(self, timeout_s: float) -> None:
         self.drive(timeout_s)
 
-    def wake(self) -> None:
-        pass
+    def wake(self) -> None: ...
 
-    def close(self) -> None:
-        self.closed = True
+    def close(self) -> None: ...

@@ -34,6 +34,6 @@ def outcomes_in(
 
 def intake_of(outcomes: BatchOutcomes, journal: object = NO_PULL_POINTS, **parts: Any) -> Intake:
     """An intake with new lanes."""
-    judge = Judge(Conditions(), Allowance(1_000.0, 1_000.0), parts.pop("unjudged", frozenset()))
+    judge = Judge(Conditions(), Allowance(400.0, 100.0), parts.pop("unjudged", frozenset()))
     lanes = Lanes(LaneLimits(10, 10_000), parts.pop("bounds", DEFAULT_LIMITS))
     return Intake(cast(Any, journal), lanes, outcomes, judge, parts.pop("exclusions", Exclusions()), **parts)

@@ -154,12 +154,10 @@ NO_RESULT = PushResult(0)
 
 RESULT_HEADER = "Arborcast-Result"
 
-_LATER = "later"
-
 
 def announces_later(value: str) -> bool:
     """Whether a receiver's Arborcast-Result announces a later result."""
-    return value.strip().lower() == _LATER
+    return value.strip().lower() == "later"
 
 
 Callback = Callable[[PushResult], None]

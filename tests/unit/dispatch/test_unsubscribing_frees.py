@@ -161,7 +161,7 @@ def test_rounds_of_subscribe_fail_unsubscribe_leave_no_memory(
     assert health.everything() == {}
     assert not (health.degraded() | health.watched() | redeliverer.lanes.for_workers()[0])
     assert redeliverer.statistics().breakers == {}
-    assert (state.endpoints, len(state.suspensions), log.live) == (0, 0, {})
+    assert (len(state.suspensions), log.live) == (0, {})
     assert len(store.recall("health") or b"") < 10
     assert checkpoint.overlay().size == 0
     # Bounded caches may grow a little; one object for each round would be four times this limit.

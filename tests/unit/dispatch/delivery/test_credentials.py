@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from arborcast.core.errors import SecretError, SignatureError
 from arborcast.core.security.keyring import KeyRing
@@ -121,15 +119,6 @@ def test_credentials_in_an_answer_are_hidden(answer: bytes, kept: bytes) -> None
 def test_credentials_with_line_breaks_are_refused(value: bytes) -> None:
     with pytest.raises(SecretError, match="not a valid value of an HTTP header"):
         Envelope(protected(subscription(), authorization=value), VAULT)
-
-
-@given(st.text(max_size=40), st.lists(st.text(max_size=40), min_size=1, max_size=3), st.integers())
-def test_no_value_of_any_header_can_hold_a_line_break(subscription_id: str, names: list[str], attempt: int) -> None:
-    target = Subscription(subscription_id, EndpointReference("https://consumer/"), soap="1.2", addressing=True)
-    request = pushed(protected(target, (NEW, None), authorization=BASIC), *names, attempt=attempt)
-    for name, value in request.headers:
-        assert value.isascii(), name
-        assert value.isprintable(), name
 
 
 def test_client_certificates_are_for_allowed_endpoints_only(tmp_path: Path) -> None:

@@ -100,23 +100,6 @@ def test_each_relapse_within_half_an_hour_doubles_the_quarantine(again_ms: int, 
     assert not having(HEALTHY, "slow").forgettable(10**10)
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["quick", "slow", "failing", "unreachable"]), st.sampled_from("abc"), st.integers(0, 10_000)
-        ),
-        max_size=200,
-    )
-)
-def test_the_wait_for_a_probe_is_bounded(history: list[tuple[Kind, str, int]]) -> None:
-    health, now = HEALTHY, 0
-    for kind, message, pause in history:
-        now += pause
-        if health.may_try(now):
-            health = after(probing(health), Sign(kind, message), now, SETTINGS)
-    assert health.may_try(now + int(SETTINGS.longest_probe_s * 1000))
-
-
 def trials_of(*signs: Sign, patient: bool = False) -> list[int]:
     """The times of the trials of a degraded endpoint, in seconds, with these outcomes."""
     health, now_ms, found = HEALTHY, 0, []
@@ -162,7 +145,7 @@ def test_a_quick_answer_allows_timely_pushes() -> None:
 
 # The registry of all endpoints
 
-HERE, THERE, SLOW = "http://here/", "http://there/", "http://slow/"
+HERE, THERE = "http://here/", "http://there/"
 NOW_MS = 1_700_000_000_000
 SICK = Health(degraded=True)
 
@@ -170,7 +153,7 @@ SICK = Health(degraded=True)
 @pytest.fixture
 def used() -> set[str]:
     """The endpoints of subscriptions."""
-    return {HERE, THERE, SLOW}
+    return {HERE, THERE}
 
 
 @pytest.fixture
@@ -214,13 +197,6 @@ def test_healthy_endpoints_take_no_memory(registry: EndpointHealthRegistry) -> N
     assert list(registry.everything()) == [HERE]  # kept: a relapse doubles the quarantine
     registry.note(HERE, Sign("quick"), NOW_MS + 2_000_000)
     assert registry.everything() == {}
-
-
-def test_degraded_and_watched_endpoints(registry: EndpointHealthRegistry) -> None:
-    registry.note(HERE, Sign("failing", "a"), NOW_MS)
-    registry.note(SLOW, Sign("slow"), NOW_MS)
-    assert registry.degraded() == {SLOW}
-    assert registry.watched() == {HERE, SLOW}
 
 
 def test_resume_probes_at_once_and_resets_the_failing_time(registry: EndpointHealthRegistry) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
 
-A, B, C = (scopes_of(each) for each in ("http://host/a", "http://host/b", "http://other/c"))
+A, B = (scopes_of(each) for each in ("http://host/a", "http://host/b"))
 
 
 @pytest.fixture
@@ -37,14 +37,6 @@ def test_lanes_wait_for_a_full_endpoint_in_order(limiter: InFlightLimiter) -> No
     assert limiter.leave(A) == ["third"]
     assert limiter.pass_on(A) == ["fourth"]
     assert (limiter.pass_on(A), limiter.waiting) == ([], 0)
-
-
-def test_a_full_host_holds_its_endpoints_and_no_other_host() -> None:
-    limiter = InFlightLimiter(Limits(per_endpoint=5, per_host=2))
-    limiter.enter(A)
-    limiter.enter(B)
-    assert [limiter.wait("third", A), limiter.wait("fourth", B), limiter.wait("elsewhere", C)] == [True, True, False]
-    assert limiter.leave(B) == ["third"]
 
 
 def test_a_forgotten_lane_does_not_wait(limiter: InFlightLimiter) -> None:

@@ -8,18 +8,10 @@ import pytest
 
 from arborcast.core.telemetry.tracing import Tracing
 from arborcast.dispatch.delivery.envelope import Envelope
-from arborcast.dispatch.delivery.pushes import PushSpans
+from arborcast.dispatch.delivery.pushes import Pusher, PushSpans
 from arborcast.dispatch.delivery.transport.contract import PushResult
-from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
-from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
-from arborcast.dispatch.hot.pump import Pump, PumpRun
-from arborcast.dispatch.hot.waiting import Received
-from arborcast.dispatch.settings import PushSettings, RetrySettings
-from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.subscriptions import EndpointReference, Subscription
-from arborcast.topic_model.topics import TopicPath
-from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport
+from tests.support.make import notification, subscription
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
 
@@ -34,14 +26,11 @@ def pushed(*contexts: str, status: int = 202) -> tuple[list[Any], dict[str, str]
 
     exporter = InMemorySpanExporter()
     transport = FakeTransport(lambda _: PushResult(status))
-    lanes = Lanes(LaneLimits(100, 1_000_000))
-    receiver = Subscription("s", EndpointReference("http://user:secret@receiver.example:81/in?key=1"))
-    for number, context in enumerate(contexts):
-        carried = Notification(f"n{number}", TopicPath("a"), b"<x/>", 0, traceparent=context)
-        lanes.add(Received(carried, 0, number), receiver)
-    spans = PushSpans(Tracing("dispatch", 1.0, SimpleSpanProcessor(exporter)))
-    settlement = BatchOutcomes(FakeJournal(), PushSettings(), RetrySettings(), frozenset(), now=lambda: 1.0)
-    Pump(transport, Envelope, 10, 2.0, spans=spans).run(PumpRun(lanes, settlement))
+    receiver = subscription(url="http://user:secret@receiver.example:81/in?key=1")
+    carried = [notification(f"n{number}", traceparent=context) for number, context in enumerate(contexts)]
+    pusher = Pusher(transport, PushSpans(Tracing("dispatch", 1.0, SimpleSpanProcessor(exporter))))
+    pusher.begin(receiver, carried, 1, 0, Envelope, lambda *_: None)
+    pusher.drive(0.0)
     (request,) = transport.sent
     return list(exporter.get_finished_spans()), dict(request.headers)
 

@@ -10,6 +10,7 @@ from arborcast.core.errors import ConfigError
 from arborcast.dispatch.delivery.outcomes import Outcome, blames_sender, classify
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, is_permanent, judge, policy_of, wait_ms
+from arborcast.dispatch.logs.attempts import State
 from arborcast.dispatch.settings import RetrySettings
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy
@@ -17,15 +18,25 @@ from tests.support.make import notification
 
 NOW = 1_000_000
 LIFESPAN_MS = 3_600_000
-PLAIN = RetrySettings(first_wait_s=1.0, factor=2.0, longest_wait_s=10.0, jitter=0.0, lifespan_s=LIFESPAN_MS / 1000)
+PLAIN = RetrySettings(
+    first_wait_s=1.0,
+    factor=2.0,
+    longest_wait_s=10.0,
+    jitter=0.0,
+    lifespan_s=LIFESPAN_MS / 1000,
+    longest_retry_after_s=120.0,
+)
 POLICY = policy_of(DEFAULT_POLICY, PLAIN)
+LIMITED = policy_of(DeliveryPolicy(maximum_attempts=2, lifespan_ms=1_500), PLAIN)
 BROKEN = PushResult(500)
 
 FAULT_11 = b'<s:Envelope xmlns:s="x"><s:Body><s:Fault><faultcode>%s</faultcode><faultstring>no</faultstring>'
 FAULT_12 = b'<e:Envelope xmlns:e="x"><e:Body><e:Fault><e:Code><e:Value>%s</e:Value></e:Code>'
 
 
-def judged(result: PushResult, policy: RetryPolicy = POLICY, counted: int = 1, accepted_ms: int = NOW) -> Verdict:
+def judged(
+    result: PushResult = BROKEN, policy: RetryPolicy = POLICY, counted: int = 1, accepted_ms: int = NOW
+) -> Verdict:
     message = notification(accepted_ms=accepted_ms)
     push = Push("p", [message], PushRequest("http://s/", (), b""), result, NOW)
     return judge(classify(result), policy, message, counted, push, NOW, 0.0)
@@ -80,31 +91,26 @@ def test_outcome_where_a_result_may_come_later(
     assert not outcome.endpoint_unreachable
 
 
-def test_five_retransmissions_with_growing_waits() -> None:
-    verdicts = [judged(BROKEN, counted=counted) for counted in range(7)]
-    waits = (1000, 1000, 2000, 4000, 8000, 10_000)  # the first after a push that did not count
-    assert verdicts == [*(Verdict("parked", NOW + wait) for wait in waits), Verdict("dead")]
-
-
-def test_no_retry_after_the_lifespan() -> None:
-    almost = NOW - LIFESPAN_MS + 1000
-    assert judged(BROKEN, accepted_ms=almost) == Verdict("expired")
-    assert judged(BROKEN, accepted_ms=almost + 1) == Verdict("parked", NOW + 1000)
-
-
-def test_limits_of_a_subscription() -> None:
-    policy = policy_of(DeliveryPolicy(maximum_attempts=2, lifespan_ms=1500), PLAIN)
-    assert judged(BROKEN, policy) == Verdict("parked", NOW + 1000)
-    assert judged(BROKEN, policy, counted=2) == Verdict("dead")
-    assert judged(BROKEN, policy, accepted_ms=NOW - 501) == Verdict("expired")
-
-
 @pytest.mark.parametrize(
-    ("retry_after", "wait"), [(0.0, 1000), (0.5, 1000), (7.0, 7000), (60.0, 60_000), (1e9, 120_000)]
+    ("push", "verdict"),
+    [
+        # Growing waits for five retransmissions; the first after a push that did not count.
+        *(({"counted": number}, 1_000 * wait) for number, wait in enumerate((1, 1, 2, 4, 8, 10))),
+        ({"counted": 6}, "dead"),
+        ({"accepted_ms": NOW - LIFESPAN_MS + 1_000}, "expired"),
+        ({"accepted_ms": NOW - LIFESPAN_MS + 1_001}, 1_000),
+        ({"policy": LIMITED}, 1_000),
+        ({"policy": LIMITED, "counted": 2}, "dead"),
+        ({"policy": LIMITED, "accepted_ms": NOW - 501}, "expired"),
+        ({"result": PushResult(503, retry_after_s=0.5)}, 1_000),
+        ({"result": PushResult(503, retry_after_s=7.0)}, 7_000),
+        ({"result": PushResult(503, retry_after_s=60.0)}, 60_000),
+        ({"result": PushResult(503, retry_after_s=1e9)}, 120_000),
+    ],
 )
-def test_retry_after_is_bounded(retry_after: float, wait: int) -> None:
-    policy = policy_of(DEFAULT_POLICY, RetrySettings(first_wait_s=1.0, jitter=0.0, longest_retry_after_s=120.0))
-    assert judged(PushResult(503, retry_after_s=retry_after), policy) == Verdict("parked", NOW + wait)
+def test_waits_and_limits(push: dict[str, Any], verdict: int | State) -> None:
+    expected = Verdict("parked", NOW + verdict) if isinstance(verdict, int) else Verdict(verdict)
+    assert judged(**push) == expected
 
 
 def test_permanent_statuses_are_a_setting() -> None:

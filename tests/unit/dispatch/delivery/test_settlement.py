@@ -16,7 +16,7 @@ from arborcast.dispatch.settings import RetrySettings
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY
 from arborcast.topic_model.topics import TopicPath
-from tests.support.make import notification, subscription
+from tests.support.make import notification
 
 NOW_MS = 100_000_000
 SETTINGS = RetrySettings(retransmissions=2, first_wait_s=1.0, factor=2.0, jitter=0.0, lifespan_s=60.0)
@@ -138,7 +138,7 @@ def test_rows_of_a_push_and_of_a_decision_without_one() -> None:
     result = PushResult(500, "", "", 0.0123456, b"no", 4_000, True, 0.0)
     made = Push("p", [message(7), message(7)], PushRequest("http://proxied/", (), b"12345"), result, NOW_MS)
     waits = Verdict("parked", NOW_MS + 9)
-    row = attempt(subscription(), message(7), 3, waits, Outcome("server-error", "x" * 501, 500), made, 17)
+    row = attempt("s", "http://s/", message(7), 3, waits, Outcome("server-error", "x" * 501, 500), made, 17)
     common: dict[str, Any] = {
         "notification": "n",
         "subscription": "s",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,29 +10,23 @@ from typing import Any
 import pytest
 
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.hot import sink
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
-from arborcast.dispatch.hot.intake import Exclusions
-from arborcast.dispatch.hot.recovered import RecoveredDeliveries
-from arborcast.dispatch.hot.sink import SinkJob
 from arborcast.dispatch.logs.attempts import Matched
 from arborcast.dispatch.logs.parked import Delivery
-from arborcast.dispatch.matching.filters import Conditions
 from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery.events import OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.expressions.conditions import XPATH_1
-from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionSuspended
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
 from arborcast.topic_model.subscriptions import Subscription, XPathFilter
 from tests.support.fake_journal import FakeJournal
-from tests.support.make import known_to_redelivery, notification, subscription
+from tests.support.hot import intake_of, outcomes_in, received
+from tests.support.make import known_to_redelivery, subscription
 from tests.support.outbound import THIS_MACHINE
-from tests.support.realtime_setup import SETTINGS
 
 LARGE = b"<x a='1'>" + b"<y/>" * 20_000 + b"</x>"
 
@@ -45,8 +38,6 @@ class Journal(FakeJournal):
         super().__init__()
         self.counted: list[int] = []
         self.unjudged: list[tuple[str, str]] = []
-
-    def begin(self, batch: int) -> None: ...
 
     def matched(self, partition: int, control: int, counts: list[Matched]) -> None:
         self.counted += [each.subscriptions for each in counts]
@@ -67,22 +58,13 @@ def filled(
 ) -> tuple[Journal, BatchOutcomes, dict[str, int]]:
     """A worker fills its lanes for subscriptions without a topic filter: its journal, the settled deliveries, and the
     number of waiting messages by subscription."""
-    worker: Any = SimpleNamespace(
-        journal=Journal(), conditions=Conditions(), gauge=SimpleNamespace(of_task=lambda _: None)
-    )
-    view: Any = SimpleNamespace(open=lambda: SimpleNamespace(of=lambda _: Found(subscribed, ())), control=0)
-    exclusions = Exclusions(held=unjudged, unjudged=unjudged)
-    job = SinkJob(settings=SETTINGS, number=1, view=view, exclusions=exclusions)
-    rows = [
-        (bytearray(notifications.encode(notification(f"n{at}", "a", each, accepted_ms=1 << 60))[1]), 0, at)
-        for at, each in enumerate(payloads)
-    ]
-    task = sink.round_task(job, worker, RecoveredDeliveries(), unjudged)
-    task._take(sink.RoundRows(rows, {}, sys.maxsize))
-    task.write_evaluations()
-    intake = task.intake
+    journal = Journal()
+    intake = intake_of(outcomes_in(journal), journal, unjudged=unjudged, held=unjudged)
+    for at, each in enumerate(payloads):
+        intake.take(received(f"n{at}", at, payload=each, accepted_ms=1 << 60), Found(subscribed, ()))
+    intake.write_evaluations()
     intake.fill(intake.lanes.fan_outs.size)
-    return worker.journal, intake.outcomes, {each.id: count for each, count in intake.lanes.waiting()}
+    return journal, intake.outcomes, {each.id: count for each, count in intake.lanes.waiting()}
 
 
 def test_costly_subscriptions_are_parked_and_others_pushed() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+
 import pytest
 from lxml import etree
 
 from arborcast.client.received import read_push
+from arborcast.core.eventlog.topics import PULL_LOG, RESULTS_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery import journal
-from arborcast.dispatch.hot import sink_journal
 from arborcast.dispatch.hot.sink_journal import SinkJournal, stored_element
-from arborcast.dispatch.logs.attempts import BEHIND_S, Attempt
-from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs import attempts, parked
+from arborcast.dispatch.logs.attempts import BEHIND_S, WRITE_S
 from arborcast.dispatch.logs.parked import Delivery, Place, Tries
 from arborcast.topic_model.namespaces import SOAP11
 from arborcast.topic_model.records.notifications import Notification
@@ -24,84 +27,48 @@ from tests.support.make import Clock
 from tests.support.oasis import validate_element
 from tests.support.table_rows import attempt
 
-
-class FakeLog:
-    """A log whose records are acknowledged by the test."""
-
-    def __init__(self) -> None:
-        self.sent: list[Delivery | bytes] = []
-        self.times = dict.fromkeys(range(10), 0.0)
-        self.acknowledged = 0
-        self.rows: list[str] = []
-        self.late = False
-
-    def connect(self) -> FakeLog:
-        return self
-
-    def partitions_for(self, topic: str) -> set[int]:
-        return {0}
-
-    def send(self, partition: int, value: bytes, key: bytes) -> int:
-        self.sent.append(value)
-        return len(self.sent)
-
-    def park(self, delivery: Delivery, notification: Notification, tries: Tries, in_turn: bool = False) -> int:
-        self.sent.append(delivery)
-        return len(self.sent)
-
-    def write_dead_letter(self, delivery: Delivery, letter: DeadLetter) -> int:
-        return self.park(delivery, letter.notification, Tries())
-
-    def has(self, number: int) -> bool:
-        return number <= self.acknowledged
-
-    def settle(self, timeout_s: float) -> None:
-        self.acknowledged = len(self.sent)
-
-    def add(self, row: Attempt) -> None:
-        self.rows.append(row.notification)
-
-    def write_due(self) -> None: ...
-
-    def is_behind(self, seconds: float) -> bool:
-        return self.late
-
-    def write(self) -> int:
-        return len(self.rows)
-
-    def has_all(self, number: int) -> bool:
-        return number <= self.acknowledged
-
-    def close(self) -> None: ...
+KAFKA = KafkaSettings()
+ACKNOWLEDGED = SimpleNamespace(partition=0, offset=0)
 
 
 class Opened:
-    """A journal over fake logs."""
+    """A journal whose records are acknowledged by the test."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.attempts, self.parked, self.dead, self.pulls = (FakeLog() for _ in range(4))
-        for name, log in (
-            ("AttemptsLog", self.attempts),
-            ("ParkingLog", self.parked),
-            ("DeadLetterLog", self.dead),
-            ("_TimedWriter", self.pulls),
-        ):
-            monkeypatch.setattr(sink_journal, name, lambda *_, log=log: log)
-        self.journal = SinkJournal(KafkaSettings(), 1.0)
+    def __init__(self) -> None:
+        self.kafka, self.clock = FakeProducer(), Clock()
+        self.journal = SinkJournal(KAFKA, 1.0, connecting(self.kafka), self.clock)
         self.journal.begin(7)
 
+    def acknowledge(self, log: str) -> None:
+        """Acknowledge the records of a log."""
+        for each in [each for each in self.kafka.open if each.topic == KAFKA.topic(log)]:
+            self.kafka.open.remove(each)
+            self.kafka.taken.append(each)
+            each.acknowledge(ACKNOWLEDGED)
+
     def rows(self) -> list[str]:
+        """The rows sent so far."""
         self.journal.write_due()
-        return self.attempts.rows
+        self.clock.after(2 * WRITE_S)
+        self.journal.write_due()
+        sent = [each.value for each in (*self.kafka.taken, *self.kafka.open) if each.topic == KAFKA.topic("attempts")]
+        return [row.notification for value in sent for row in attempts.decode(value)]
 
     def park(self, name: str, to: str = "s", offset: int = 0, only: str = "") -> None:
         made = received(name, offset, only=only)
         self.journal.park(made.delivery(to), made.notification, Tries(), attempt(name, to, "parked"))
 
+    def bury(self, name: str) -> None:
+        dead = received(name)
+        self.journal.write_dead_letter(dead.delivery("s"), dead.notification, attempt(name, "s", "dead"))
+
+    def store(self, name: str) -> None:
+        self.journal.store(SUBSCRIPTION, received(name).notification)
+
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
-    return Opened(monkeypatch)
+def opened() -> Opened:
+    return Opened()
 
 
 WSNT = "{http://docs.oasis-open.org/wsn/b-2}"
@@ -115,58 +82,54 @@ SUBSCRIPTION = Subscription(
 def test_the_place_of_a_copy_for_one_subscription(opened: Opened) -> None:
     opened.park("n", "old", 5)
     opened.park("n", "new", 6, only="new")
-    assert opened.parked.sent == [Delivery("old", Place(7, 0, 5)), Delivery("new", Place(7, 0, 6))]
+    sent = [parked.decode_key(each.key)[0] for each in opened.kafka.open]
+    assert sent == [Delivery("old", Place(7, 0, 5)), Delivery("new", Place(7, 0, 6))]
 
 
 def test_each_row_follows_its_record(opened: Opened) -> None:
     opened.park("parked")
-    dead = received("dead")
-    opened.journal.write_dead_letter(dead.delivery("s"), dead.notification, attempt("dead", "s", "dead"))
-    opened.journal.store(SUBSCRIPTION, received("pulled").notification)
+    opened.bury("dead")
+    opened.store("pulled")
     assert opened.rows() == []
 
-    for log, rows in ((opened.parked, 1), (opened.dead, 2), (opened.pulls, 3)):
-        log.acknowledged = 1
+    for log, rows in (("parked", 1), ("dead", 2), (PULL_LOG, 3)):
+        opened.acknowledge(log)
         assert opened.rows() == ["parked", "dead", "pulled"][:rows]
 
     opened.park("abandoned")
+    abandoned = opened.kafka.open[-1]
     opened.journal.close()
-    opened.parked.acknowledged = 2
+    abandoned.acknowledge(ACKNOWLEDGED)
     assert "abandoned" not in opened.rows(), "its batch is repeated"
 
 
 def test_a_worker_waits_while_a_log_is_late(opened: Opened) -> None:
-    journal = opened.journal
-    opened.park("n")
-    assert journal.write_due()
-    opened.parked.late = True
-    assert not journal.write_due()
-    opened.parked.acknowledged, opened.parked.late = 1, False
-    assert journal.write_due()
-    opened.attempts.late = True
-    assert not journal.write_due()
-    opened.attempts.late = False
-    journal.store(SUBSCRIPTION, received("n").notification)
-    assert journal.write_due()
-    opened.pulls.late = True
-    assert not journal.write_due(), "the log of pull points"
-
-
-def test_a_worker_waits_while_the_result_of_a_push_is_late() -> None:
-    """The row is written by the redelivery."""
-    clock = Clock()
-    made = SinkJournal(KafkaSettings(), 1.0, connecting(FakeProducer()), clock)
-    made.answered(Result(Promise("s", ">p", 1, 2), "delivered", 2))
-    assert made.write_due()
-    clock.after(BEHIND_S + 0.1)
-    assert not made.write_due()
+    """The row of a result is written by the redelivery."""
+    result = Result(Promise("s", ">p", 1, 2), "delivered", 2)
+    logs: list[tuple[Callable[[], object], str]] = [
+        (lambda: opened.park("n"), "parked"),
+        (lambda: opened.bury("n"), "dead"),
+        (lambda: opened.store("n"), PULL_LOG),
+        (lambda: opened.journal.record(attempt("n", "s", "delivered")), "attempts"),
+        (lambda: opened.journal.answered(result), RESULTS_LOG),
+    ]
+    for send, log in logs:
+        send()
+        opened.rows()
+        assert opened.journal.write_due()
+        opened.clock.after(BEHIND_S + 0.1)
+        assert not opened.journal.write_due(), log
+        opened.acknowledge(log)
+        opened.rows()
+        assert opened.journal.write_due()
+        opened.kafka.take()
 
 
 def test_waiting_rows_are_bounded(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "_MOST_DEFERRED", 20)
     for number in range(30):
         opened.park(f"n{number}")
-    assert len(opened.attempts.rows) == 20
+    assert len(opened.rows()) == 20
 
 
 def test_a_mark_is_passed_when_earlier_records_are_acknowledged(opened: Opened) -> None:
@@ -174,20 +137,23 @@ def test_a_mark_is_passed_when_earlier_records_are_acknowledged(opened: Opened) 
     opened.park("parked")
     journal.record(attempt("pushed", "s", "delivered"))
     journal.mark()
-    opened.attempts.acknowledged = 1
+    assert opened.rows() == ["pushed"]
+    opened.acknowledge("attempts")
     assert not journal.passed(), "the parked delivery is not in its log"
-    opened.parked.acknowledged = 1
+    opened.acknowledge("parked")
     assert not journal.passed(), "its row is not in the log of attempts"
-    assert opened.attempts.rows == ["pushed", "parked"]
     journal.record(attempt("later", "s", "delivered"))
-    opened.attempts.acknowledged = 2
+    assert opened.rows() == ["pushed", "parked", "later"]
+    opened.kafka.take(1)
     assert journal.passed(), "rows behind the mark do not count"
 
-    journal.store(SUBSCRIPTION, received("pulled").notification)
+    opened.store("pulled")
     journal.mark()
-    opened.attempts.acknowledged = 9
+    opened.acknowledge("attempts")
     assert not journal.passed()
-    opened.pulls.acknowledged = 1
+    opened.acknowledge(PULL_LOG)
+    assert not journal.passed()
+    opened.acknowledge("attempts")
     assert journal.passed()
 
 

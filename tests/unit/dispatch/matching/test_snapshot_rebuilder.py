@@ -5,9 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -25,52 +23,31 @@ def record(name: object, topic: str = "a") -> SubscriptionRecord:
     return SubscriptionRecord(subscription(f"s{name}", topic))
 
 
-@dataclass(frozen=True)
-class KeptBase:
-    snapshot: Snapshot
+class DelayedBases(FileBases):
+    """Files that wait for `go`; `fail` makes the next one fail."""
 
-    discarded: list[Any]
-
-    @property
-    def name(self) -> bytes:
-        return self.snapshot.base.encode()
-
-    @property
-    def size(self) -> int:
-        return self.snapshot.size
-
-    def open(self) -> Snapshot:
-        return self.snapshot
-
-    def discard(self) -> None:
-        self.discarded.append(self)
-
-
-class KeptBases:
-    """Bases in this process. All but the first wait for `go`; `fail` makes the next one fail."""
-
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "bases")
         self.go = threading.Event()
         self.go.set()
         self.fail = False
-        self.shared: list[Any] = []
-        self.discarded: list[Any] = []
+        self.shared: list[FileBase] = []
 
-    def share(self, snapshot: Snapshot) -> KeptBase:
+    def share(self, snapshot: Snapshot) -> FileBase:
         assert self.go.wait(120)
         if self.fail:
             raise OSError("no space left on device")
-        base = KeptBase(snapshot, self.discarded)
-        self.shared.append(base)
-        return base
+        self.shared.append(super().share(snapshot))
+        return self.shared[-1]
 
-    def close(self) -> None:
-        """Nothing to delete."""
+    def kept(self) -> list[bool]:
+        """Whether each file exists."""
+        return [Path(each.file).exists() for each in self.shared]
 
 
-def begun(min_overlay: int = 3) -> tuple[RoutingTable, KeptBases, SnapshotRebuilder]:
-    table, bases = RoutingTable(), KeptBases()
-    return table, bases, SnapshotRebuilder(table, cast(Any, bases), min_overlay)
+def begun(folder: Path, min_overlay: int = 3) -> tuple[RoutingTable, DelayedBases, SnapshotRebuilder]:
+    table, bases = RoutingTable(), DelayedBases(folder)
+    return table, bases, SnapshotRebuilder(table, bases, min_overlay)
 
 
 def matched(rebuilder: SnapshotRebuilder, topic: str = "a") -> list[str]:
@@ -89,8 +66,8 @@ def changed(table: RoutingTable, numbers: range) -> None:
         table.apply(record(number))
 
 
-def test_the_old_base_with_its_overlay_until_the_new_base() -> None:
-    table, bases, rebuilder = begun()
+def test_the_old_base_with_its_overlay_until_the_new_base(tmp_path: Path) -> None:
+    table, bases, rebuilder = begun(tmp_path)
     first, _ = rebuilder.current()
     bases.go.clear()
 
@@ -109,11 +86,11 @@ def test_the_old_base_with_its_overlay_until_the_new_base() -> None:
     assert overlay.size == 3, "changes during the build: one removed, two added"
     assert 0 <= len(pickle.dumps(overlay)) - overlay.packed_size() < 200, "the pickled size without pickle's overhead"
     assert matched(rebuilder) == ["s0", "s2", "s3", "s4", "s5", "s6"]
-    assert (len(bases.shared), bases.discarded) == (2, [first]), "one build at a time"
+    assert bases.kept() == [False, True], "one build at a time"
 
 
-def test_a_failed_build_keeps_the_old_base_and_is_repeated(caplog: pytest.LogCaptureFixture) -> None:
-    table, bases, rebuilder = begun()
+def test_a_failed_build_keeps_the_old_base_and_is_repeated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table, bases, rebuilder = begun(tmp_path)
     first, _ = rebuilder.current()
     bases.fail = True
     changed(table, range(4))
@@ -132,8 +109,8 @@ def test_a_failed_build_keeps_the_old_base_and_is_repeated(caplog: pytest.LogCap
     assert len(matched(rebuilder)) == 10
 
 
-def test_newest_has_the_new_base_only_after_its_build() -> None:
-    table, bases, rebuilder = begun()
+def test_newest_has_the_new_base_only_after_its_build(tmp_path: Path) -> None:
+    table, bases, rebuilder = begun(tmp_path)
     first, _ = rebuilder.newest()
     assert rebuilder.renewed(), "no changes"
     bases.go.clear()
@@ -147,7 +124,7 @@ def test_newest_has_the_new_base_only_after_its_build() -> None:
     base, checkpoint = rebuilder.newest()
     assert base is not first
     assert checkpoint.overlay().size == 0
-    assert (len(bases.shared), bases.discarded) == (2, [first])
+    assert bases.kept() == [False, True]
 
     bases.fail = True
     changed(table, range(5, 10))
@@ -157,8 +134,8 @@ def test_newest_has_the_new_base_only_after_its_build() -> None:
     assert rebuilder.newest()[0] is base
 
 
-def test_a_larger_base_allows_a_larger_overlay() -> None:
-    table, _, rebuilder = begun()
+def test_a_larger_base_allows_a_larger_overlay(tmp_path: Path) -> None:
+    table, _, rebuilder = begun(tmp_path)
     changed(table, range(1_000))
     rebuilder.current()
     changed(table, range(1_000, 1_020))
@@ -179,9 +156,9 @@ def test_a_larger_base_allows_a_larger_overlay() -> None:
         max_size=60,
     )
 )
-def test_the_view_matches_as_the_table(steps: list[tuple[str, int]]) -> None:
+def test_the_view_matches_as_the_table(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]) -> None:
     """Independent of the ends of builds."""
-    table, bases, rebuilder = begun(min_overlay=2)
+    table, bases, rebuilder = begun(tmp_path_factory.getbasetemp() / "view", min_overlay=2)
     rebuilder.current()
     actions: dict[str, Callable[[int], object]] = {
         "put": lambda number: table.apply(record(number, "a//." if number % 3 else "a/b")),

@@ -85,24 +85,6 @@ def test_changes_add_up_to_the_exclusions_of_the_driver(states: list[Exclusions]
             assert held.for_workers()[0] == now.held
 
 
-def test_a_lane_parked_by_a_worker_is_held_until_it_is_tried() -> None:
-    held, before = HeldLanes(), Exclusions()
-    held.written("a", 0, 10)
-
-    def is_held_after(now: Exclusions) -> bool:
-        nonlocal before
-        for message in exclusion_changes(before, now):
-            apply_change(held, message)
-        before = now
-        return "a" in held
-
-    assert is_held_after(Exclusions(read={0: 10})), "not read by the driver"
-    assert is_held_after(Exclusions(frozenset({"a"}), {0: 11})), "read, and not tried"
-    assert not is_held_after(Exclusions(frozenset(), {0: 11})), "tried"
-    held.written("a", 0, 20)
-    assert is_held_after(Exclusions(frozenset(), {0: 15}))
-
-
 def test_a_task_waits_until_the_driver_has_read_the_parked_log() -> None:
     held = HeldLanes()
     assert held.has_read({0: 0, 1: 0}), "nothing is parked"

@@ -43,12 +43,8 @@ def test_larger_bursts_stay_in_real_time_after_a_measurement() -> None:
 
 
 def test_a_backlog_of_two_looks_is_for_batches() -> None:
-    assert driven(ModePolicy(8.0), "realtime", [(20_000, 0.0), (0, 0.0), (20_000, 0.0), (20_000, 0.0)]) == [
-        "realtime",
-        "realtime",
-        "realtime",
-        "batch",
-    ]
+    loads = [(20_000, 0.0), (0, 0.0), (20_000, 0.0), (20_000, 0.0)]
+    assert driven(ModePolicy(8.0), "realtime", loads) == [*["realtime"] * 3, "batch"]
 
 
 def test_a_rate_above_the_pace_is_for_batches_after_seconds() -> None:

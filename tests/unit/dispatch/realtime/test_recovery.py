@@ -160,13 +160,8 @@ def test_the_progress_of_a_run_behind_an_unclean_one(stop: Stop) -> None:
 
 
 def test_run_numbers_increase(stop: Stop) -> None:
-    assert [next_run(newest) for newest in (-1, 0, 17, RUN, RUN + 5)] == [
-        0,
-        RUN_NUMBERS,
-        RUN_NUMBERS,
-        RUN + RUN_NUMBERS,
-        RUN + RUN_NUMBERS,
-    ]
+    following = [next_run(newest) for newest in (-1, 0, 17, RUN, RUN + 5)]
+    assert following == [each * RUN_NUMBERS for each in (0, 1, 1, 8, 8)]
     stopped = stop({0: 5}, [WorkerProgress(RUN, 0, 5, RUN, clean=True)])
     assert stopped.recovery.start_state().newest == RUN
     stopped.known.clear()  # the log `progress` is lost

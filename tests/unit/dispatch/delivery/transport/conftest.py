@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from arborcast.core.mqtt.settings import NO_MQTT, MqttSettings
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.dispatch.delivery.transport import make_transport
 from arborcast.dispatch.delivery.transport.contract import Transport
@@ -12,25 +13,23 @@ from arborcast.dispatch.settings import PushSettings
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.outbound import THIS_MACHINE
 
-
-class Transports:
-    """Makes transports of one kind, with settings of pushes, and closes them all."""
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-        self.opened: list[Transport] = []
-
-    def __call__(self, policy: AddressPolicy = THIS_MACHINE, **settings: Any) -> Transport:
-        # `settings` has fields by name.
-        self.opened.append(make_transport(PushSettings(transport=self._kind, **settings), policy))  # type: ignore[arg-type]
-        return self.opened[-1]
+# Long enough for a receiver on a busy machine.
+PATIENT = {"connect_timeout_s": 20.0, "total_timeout_s": 60.0}
 
 
 @pytest.fixture(params=["curl", "futures"])
-def make(request: pytest.FixtureRequest) -> Iterator[Transports]:
-    made = Transports(request.param)
-    yield made
-    for transport in made.opened:
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Transport]]:
+    """Makes transports of one kind, with settings of pushes. The kind `mqtt` is libcurl beside the MQTT bridge."""
+    kind, mqtt = (request.param, NO_MQTT) if request.param != "mqtt" else ("curl", MqttSettings("mqtt://127.0.0.1:9"))
+    opened: list[Transport] = []
+
+    def build(policy: AddressPolicy = THIS_MACHINE, **settings: Any) -> Transport:
+        push = PushSettings(**{"transport": kind, **PATIENT, **settings})
+        opened.append(make_transport(push, policy, mqtt))
+        return opened[-1]
+
+    yield build
+    for transport in opened:
         transport.close()
 
 

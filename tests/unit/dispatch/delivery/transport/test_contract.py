@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import email.utils
 import fcntl
 import os
@@ -13,15 +12,13 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from urllib.parse import quote
 
 import pytest
 
-from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.security.checked_connections import CheckedConnection
-from arborcast.core.security.outbound import AddressPolicy
 from arborcast.dispatch.delivery.transport import contract
 from arborcast.dispatch.delivery.transport.contract import (
     LONGEST_RETRY_AFTER_S,
@@ -32,7 +29,6 @@ from arborcast.dispatch.delivery.transport.contract import (
 )
 from arborcast.dispatch.delivery.transport.curl import CurlTransport
 from arborcast.dispatch.delivery.transport.futures import FuturesTransport
-from arborcast.dispatch.delivery.transport.mqtt import WithMqtt
 from arborcast.dispatch.delivery.verdict import policy_of, wait_ms
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY
@@ -45,36 +41,12 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = PushSettings(
-    connect_timeout_s=20.0, total_timeout_s=60.0, max_in_flight=32, max_response_bytes=1_000, keep_response_bytes=20
-)
-
-
-def beside_mqtt(settings: PushSettings, policy: AddressPolicy) -> Transport:
-    """HTTP beside the MQTT bridge."""
-    return WithMqtt(CurlTransport(settings, policy), settings, policy, MqttSettings(url="mqtt://127.0.0.1:9"))
-
-
-each_way_to_wait = pytest.mark.parametrize("make", [CurlTransport, FuturesTransport, beside_mqtt], indirect=True)
-
-
-@pytest.fixture(params=[CurlTransport, FuturesTransport])
-def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Transport]]:
-    opened: list[Transport] = []
-
-    def build(**changes: object) -> Transport:
-        settings = PushSettings(**{**vars(SETTINGS), **changes})
-        opened.append(request.param(settings, THIS_MACHINE))
-        return opened[-1]
-
-    yield build
-    for transport in opened:
-        transport.close()
+each_way_to_wait = pytest.mark.parametrize("make", ["curl", "futures", "mqtt"], indirect=True)
 
 
 @pytest.fixture
 def transport(make: Callable[..., Transport]) -> Transport:
-    return make()
+    return make(max_response_bytes=1_000, keep_response_bytes=20)
 
 
 @pytest.fixture
@@ -168,32 +140,28 @@ def test_connection_is_reused(transport: Transport, receiver: Receiver) -> None:
     assert [result.reused for result in results] == [False, True, True, True, True]
 
 
-@pytest.mark.parametrize("kind", [CurlTransport, FuturesTransport])
-def test_idle_connections_are_not_reused_after_one_hangs(
-    receiver: Receiver, kind: Callable[[PushSettings, AddressPolicy], Transport]
-) -> None:
+def test_idle_connections_are_not_reused_after_one_hangs(short_time_outs: Transport, receiver: Receiver) -> None:
     """The network may have lost all of them, and each would cost the time-out of a push."""
-    transport = kind(dataclasses.replace(SETTINGS, total_timeout_s=3.0), THIS_MACHINE)
-    with Receiver() as other, contextlib.closing(transport):
-        push_many(transport, [receiver.url("/slow/0.5")] * 4 + [other.url("/slow/0.5")] * 2)
+    with Receiver() as other:
+        push_many(short_time_outs, [receiver.url("/slow/0.5")] * 4 + [other.url("/slow/0.5")] * 2)
         kept = {request.connection for request in receiver.received("/slow/0.5")}
         assert len(kept) == 4
 
-        lost = push(transport, receiver.url("/hang"))
+        lost = push(short_time_outs, receiver.url("/hang"))
         assert (lost.failure, lost.reused) == ("timeout", True)
-        assert not push(transport, receiver.url("/in")).reused
+        assert not push(short_time_outs, receiver.url("/in")).reused
         assert not {request.connection for request in receiver.received("/in")} & kept
-        assert push(transport, receiver.url("/in")).reused
-        assert push(transport, other.url("/in")).reused
+        assert push(short_time_outs, receiver.url("/in")).reused
+        assert push(short_time_outs, other.url("/in")).reused
 
 
 def test_tcp_user_timeout_is_the_time_out_of_a_push(receiver: Receiver) -> None:
     """A time-out does not end a connection of HTTP/2, and its pushes would fail one after the other."""
-    with contextlib.closing(CurlTransport(SETTINGS, THIS_MACHINE)) as transport:
+    with contextlib.closing(CurlTransport(PushSettings(total_timeout_s=60.0), THIS_MACHINE)) as transport:
         push(transport, receiver.url("/in"))
         (descriptor,) = transport._sockets._receivers
         with socket.socket(fileno=os.dup(descriptor)) as kept:
-            assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == SETTINGS.total_timeout_s * 1000
+            assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
 
 
 class SendsMore(ScriptedServer):
@@ -378,11 +346,6 @@ def test_proxies_of_the_environment_are_not_used(
 
 
 @each_way_to_wait
-def test_drive_without_pushes_returns_at_once(transport: Transport) -> None:
-    transport.drive(1e6)
-
-
-@each_way_to_wait
 def test_close_abandons_pushes_in_flight(transport: Transport, receiver: Receiver) -> None:
     results: list[PushResult] = []
     transport.submit(PushRequest(receiver.url("/hang"), (), b""), results.append)
@@ -394,6 +357,7 @@ def test_close_abandons_pushes_in_flight(transport: Transport, receiver: Receive
 
 @each_way_to_wait
 def test_rest_without_pushes_lasts_until_wake(transport: Transport) -> None:
+    transport.drive(1e6)  # returns at once
     began = time.monotonic()
     threading.Timer(0.2, transport.wake).start()
     transport.rest(60.0)

@@ -7,26 +7,17 @@ from pathlib import Path
 import pytest
 
 from arborcast.core.security.outbound import AddressPolicy
-from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.delivery.transport.curl import CurlTransport
 from arborcast.dispatch.settings import PushSettings
 from tests.support.open_sockets import inherited, sockets
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver
+from tests.support.transports import push_many
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are listed by Linux")
 
 AT_ONCE = 20
-
-
-def push(transport: CurlTransport, url: str, count: int) -> list[PushResult]:
-    results: list[PushResult] = []
-    for _ in range(count):
-        transport.submit(PushRequest(url, (), b"<x/>"), results.append)
-    while transport.in_flight:
-        transport.drive(0.2)
-    return results
 
 
 def test_pushes() -> None:
@@ -35,7 +26,8 @@ def test_pushes() -> None:
         settings = PushSettings(max_in_flight=AT_ONCE, max_idle_connections=5)
         transport = CurlTransport(settings, THIS_MACHINE)
         for _ in range(3):
-            assert [result.status for result in push(transport, receiver.url("/"), AT_ONCE)] == [202] * AT_ONCE
+            results = push_many(transport, [receiver.url("/")] * AT_ONCE)
+            assert [result.status for result in results] == [202] * AT_ONCE
         assert inherited() == children, "a child process would keep the connections open"
         # Both ends of each connection are in this process; libcurl has a few further descriptors.
         wait_until(lambda: len(sockets()) <= len(before) + 2 * 5 + 4, f"idle connections are bounded: {sockets()}")
@@ -46,8 +38,9 @@ def test_pushes() -> None:
 
 def test_refused_addresses_open_nothing() -> None:
     transport = CurlTransport(PushSettings(), AddressPolicy())
-    push(transport, "http://localhost:9/", 1)
+    urls = ["http://localhost:9/"] * AT_ONCE
+    push_many(transport, urls)
     before = sockets()
-    assert {result.failure for result in push(transport, "http://localhost:9/", AT_ONCE)} == {"address"}
+    assert {result.failure for result in push_many(transport, urls)} == {"address"}
     assert sockets() == before
     transport.close()

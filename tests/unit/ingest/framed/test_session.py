@@ -396,15 +396,19 @@ def test_the_time_out_of_a_frame_begins_with_the_frame(edge: FramedEdge, dial: C
 
     edge.on_loop(pause)
     raw.send(publication(1)[:20])
-    wait_for(lambda: edge.on_loop(lambda: pending(edge)))
+    wait_for(lambda: pending(edge)[0])
     sweep(edge, 1)
     raw.send(publication(1)[20:])
     assert raw.read().kind == FrameKind.RECEIPT
 
 
-async def pending(edge: FramedEdge) -> int:
-    """The bytes of incomplete frames."""
-    return sum(each._decoder.pending for each in edge.server._connections)
+def pending(edge: FramedEdge) -> tuple[int, int]:
+    """The bytes of incomplete frames, and of the budget."""
+
+    async def look() -> tuple[int, int]:
+        return sum(each._decoder.pending for each in edge.server._connections), edge.inflight.taken
+
+    return edge.on_loop(look)
 
 
 def test_a_closed_connection_with_unsent_bytes_is_aborted(edge: FramedEdge, dial: Connects) -> None:
@@ -443,7 +447,7 @@ def test_only_connections_with_a_due_deadline_are_checked(
     sweep(edge, 21)
     monkeypatch.setattr(server.FramedConnection, "deadlines", count)
     connections[0].send(publication(1)[:20])
-    wait_for(lambda: edge.on_loop(lambda: pending(edge)))
+    wait_for(lambda: pending(edge)[0])
     sweep(edge, 10)
     assert not checked
     sweep(edge, 22)
@@ -604,12 +608,6 @@ def test_incomplete_frames_are_in_the_budget_of_all_requests(dial: Connects) -> 
         for each in opened:
             each.socket.setblocking(False)
 
-        def pending() -> tuple[int, int]:
-            async def look() -> tuple[int, int]:
-                return sum(each._decoder.pending for each in edge.server._connections), edge.inflight.taken
-
-            return edge.on_loop(look)
-
         def most_are_refused() -> bool:
             for each in [each for each in opened if rest[each]]:
                 try:
@@ -618,7 +616,7 @@ def test_incomplete_frames_are_in_the_budget_of_all_requests(dial: Connects) -> 
                     pass
                 except OSError:
                     rest[each] = memoryview(b"")
-            there, counted = pending()
+            there, counted = pending(edge)
             assert there <= counted <= limit
             return edge.server.connections <= 4  # memory for three frames
 
@@ -626,7 +624,7 @@ def test_incomplete_frames_are_in_the_budget_of_all_requests(dial: Connects) -> 
         for each in opened:
             each.close()
         wait_for(lambda: edge.server.connections == 0)
-        assert pending() == (0, 0)
+        assert pending(edge) == (0, 0)
 
 
 def test_the_budget_is_released_within_one_turn_of_the_loop(edge: FramedEdge, dial: Connects) -> None:

@@ -210,8 +210,7 @@ def with_(**changes: object) -> Callable[[VirtualCamera], None]:
     return change
 
 
-def forgets(camera: VirtualCamera) -> None:
-    camera.forget()
+forgets = VirtualCamera.forget
 
 
 FAULTS: dict[str, tuple[dict[str, Any], Sequence[tuple[float, Callable[[VirtualCamera], None]]]]] = {

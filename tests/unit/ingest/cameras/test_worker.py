@@ -178,11 +178,6 @@ class Running:
         await wait_until_async(lambda: len(self.payloads(topic)) >= count, lambda: self.parts.notifications.accepted)
         return self.payloads(topic)
 
-    async def stop(self) -> None:
-        self.task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self.task
-
 
 @contextlib.asynccontextmanager
 async def running(parts: GatewayParts | None = None, cameras: Cameras | None = None) -> AsyncIterator[Running]:
@@ -190,7 +185,9 @@ async def running(parts: GatewayParts | None = None, cameras: Cameras | None = N
     try:
         yield found
     finally:
-        await found.stop()
+        found.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await found.task
 
 
 @contextlib.asynccontextmanager

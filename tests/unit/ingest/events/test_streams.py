@@ -238,6 +238,7 @@ async def test_streams_that_are_not_read_leave_memory_to_publishers() -> None:
             await put(parts, visit.made, "n1", payload=large)
         await asyncio.sleep(0.05)
         assert 0 < parts.app.inflight.taken <= budget / 2
+        assert sum(bool(waiting(parts, visit.made)) for visit in visits) >= 10, "without memory they are not claimed"
         answer = await parts.request("POST", "/publish/a/b", large, {"content-type": "text/xml"})
         assert answer.status == 202, answer.body
         for visit in visits:

@@ -64,7 +64,7 @@ class GatewayControl:
             *([self.codes] if self.codes else []),
         )
         self.positions = share.positions() if share else GatewayPositions()
-        applied = self.sync.applied if self.sync else None
+        applied = self.sync.applied if self.sync else lambda _: None
         self.view = ControlLogView(settings.kafka, self.projections, failed, applied, self.positions.moved)
         self.changes = ControlChanges(settings.kafka, self.log, self.view, self.positions)
 

@@ -27,11 +27,11 @@ class Credentials:
     user: str = ""
     password: str = field(default="", repr=False)
 
-    def header(self, created: datetime, nonce: bytes | None = None) -> str:
+    def header(self, created: datetime) -> str:
         """The header block wsse:Security for a message made at this time of the camera's clock; empty for no user."""
         if not self.user:
             return ""
-        nonce = nonce or os.urandom(16)
+        nonce = os.urandom(16)
         token = UsernameToken(self.user, nonce=nonce, created=times.written(created), created_s=0)
         return (
             f'<wsse:Security xmlns:wsse="{WSSE}" xmlns:wsu="{WSU}"><wsse:UsernameToken>'

@@ -72,10 +72,13 @@ class CameraPublisher:
         await store(gateway, Checked([notification], {}, "", None))
 
     async def add_topics(self) -> None:
-        """Add the topics of operator events about cameras, so that they can be subscribed to."""
+        """Add the topics of operator events about cameras, so that they can be subscribed to. Never raises."""
         missing = [TopicRecord(each) for each in (GONE, BACK) if each not in self._gateway.table.topics]
-        if missing:
-            await self._gateway.changes.commit(missing)
+        try:
+            if missing:
+                await self._gateway.changes.commit(missing)
+        except InfrastructureError as error:
+            logger.warning("the topics of operator events about cameras are not added: %s", error)
 
     async def _retain(self, properties: set[TopicPath]) -> None:
         """Have the topics of properties keep their last message, where the operator has not decided."""

@@ -70,7 +70,7 @@ class CameraWorker:
                     version = self.cameras.version
                     self._update_sessions()
                     if self.sessions:
-                        await self._add_topics()
+                        await self.publisher.add_topics()
                 await asyncio.sleep(_CHECK_S)
         finally:
             for session in self.sessions.values():
@@ -101,12 +101,6 @@ class CameraWorker:
         for name, camera in active.items():
             if name not in self.sessions:
                 self.sessions[name] = CameraSession(self, camera, _SPREAD_S * len(active))
-
-    async def _add_topics(self) -> None:
-        try:
-            await self.publisher.add_topics()
-        except InfrastructureError as error:
-            logger.warning("the topics of operator events about cameras are not added: %s", error)
 
 
 class CameraSession:

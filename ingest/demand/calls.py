@@ -120,7 +120,7 @@ class PublisherCalls:
     async def change(self, registration: Registration, subscription: EndpointReference, operation: str) -> None:
         """Carry out PAUSE, RESUME or UNSUBSCRIBE."""
         body = f"<wsnt:{operation.rpartition('/')[2]}/>"
-        await self._call(registration, subscription, body, f"{operation}Request", _nothing)
+        await self._call(registration, subscription, body, f"{operation}Request", lambda *_: None)
 
     async def _call(
         self,
@@ -182,10 +182,6 @@ def _understood(url: str, read: Callable[[etree._Element, bytes], T], answer: Ht
     if answer.status in _LATER:
         raise PublisherUnreachable(f"{url} answered {answer.status}")
     return read(*_read(url, answer.status, answer.body))
-
-
-def _nothing(root: etree._Element, document: bytes) -> None:
-    """The value of an answer without one."""
 
 
 def _read(url: str, status: int, content: bytes) -> tuple[etree._Element, bytes]:

@@ -76,7 +76,7 @@ async def pull_messages(gateway: Gateway, request: Request, target: Target) -> R
     limit = _message_limit(request.operation)
     subscription = await _kept_alive(gateway, request, target)
     handout = await gateway.pulls.take(subscription.id, limit, wait_s, request.disconnected)
-    if not handout.elements and gateway.table.get(subscription.id) is None:
+    if not handout.messages and gateway.table.get(subscription.id) is None:
         raise UnknownResource(f"the subscription {subscription.id!r} ended")
     end = subscription.terminates_ms
     # The schema does not allow nil here: without an end, the time is far in the future.

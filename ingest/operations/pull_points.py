@@ -115,7 +115,7 @@ async def get_messages(gateway: Gateway, request: Request, target: Target) -> Re
     maximum = _maximum_number(request.operation)
     wait_s = min(_wait_s(gateway, request.operation), gateway.settings.pull_max_wait_s)
     handout = await gateway.pulls.take(point.id, maximum, wait_s, request.disconnected)
-    if not handout.elements:
+    if not handout.messages:
         _existing(gateway, request, identifier)  # it may have been destroyed while we waited
     name = "wsnt", WSNT, "GetMessagesResponse"
     return reply_of(name, handout.text(), port_type=f"{ACTION_BW}/PullPoint", finish=handout.finish)

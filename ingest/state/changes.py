@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Hashable
-from contextlib import asynccontextmanager
+from collections.abc import Hashable
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.eventlog.writers import LogWriter
@@ -31,7 +30,6 @@ class LogEnd:
         self._log = LogConsumer(kafka, name)
         # One thread, so that the connection has one user.
         self._thread = pool(f"{name}-end", 1)
-        self._lock = threading.Lock()
         # A record may be acknowledged during a query without being counted: later callers share the next one.
         self._queries: SharedRounds[None, int] = SharedRounds(f"{name}-end", self._query)
 
@@ -43,18 +41,16 @@ class LogEnd:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._read_end)
 
     def close(self) -> None:
-        """Close the connection."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        with self._lock:
-            self._log.close()
+        """Close the connection, after the current query."""
+        self._thread.submit(self._log.close)
+        self._thread.shutdown(wait=False)
 
     def _read_end(self) -> int:
-        with self._lock:
-            try:
-                return self._log.ends()[0]
-            except BaseException:
-                self._log.close()
-                raise
+        try:
+            return self._log.ends()[0]
+        except BaseException:
+            self._log.close()
+            raise
 
 
 class GatewayPositions:
@@ -147,25 +143,11 @@ class KeyedLocks:
     """One lock for each key that is locked or waited for; the others are removed."""
 
     def __init__(self) -> None:
-        self._locks: dict[Hashable, tuple[asyncio.Lock, int]] = {}
+        self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
-    @asynccontextmanager
-    async def hold(self, key: Hashable) -> AsyncIterator[None]:
-        lock, users = self._locks.get(key, (None, 0))
-        lock = lock or asyncio.Lock()
-        self._locks[key] = (lock, users + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._locks[key]
-            if users == 1:
-                del self._locks[key]
-            else:
-                self._locks[key] = (lock, users - 1)
+    def hold(self, key: Hashable) -> asyncio.Lock:
+        """The lock of a key, for `async with`."""
+        return self._locks.setdefault(key, asyncio.Lock())
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._locks
-
-    def __len__(self) -> int:
-        return len(self._locks)

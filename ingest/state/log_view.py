@@ -59,9 +59,18 @@ class LogView(Generic[Record]):
         make: Callable[[Callable[[Record, int], None]], LogFollower[Record]],
         fold: Callable[[Record, int], None],
         on_failure: Callable[[Exception], None],
+        *,
+        observe: Callable[[Record], None] = lambda _: None,
+        replayed: Callable[[], None] = lambda: None,
+        moved: Callable[[int], None] = lambda _: None,
     ) -> None:
+        """`observe` is called with every record, in order, in the reading thread; `replayed` when the records from
+        before the start are applied; `moved` with each new position of the view, before any answer from it."""
         self._fold = fold
         self._on_failure = on_failure
+        self._observe = observe
+        self._replayed = replayed
+        self._on_moved = moved
         self._gathered: list[tuple[Record, int]] = []
         self._follower = make(self._take)
         self._name = name = self._follower.name
@@ -79,16 +88,6 @@ class LogView(Generic[Record]):
         self._applied = 0
         self._caught_up = asyncio.Event()
         self.reachable = True
-
-    def _read_once(self) -> None:
-        """The records from before the start are applied."""
-
-    def _moved(self, position: int) -> None:
-        """All records before this position are applied."""
-        self._applied = position
-
-    def _observe(self, record: Record) -> None:
-        """Sees every record before it is applied, in the thread that reads them."""
 
     @property
     def caught_up(self) -> bool:
@@ -166,6 +165,10 @@ class LogView(Generic[Record]):
         self.reachable, self._checked = True, time.monotonic()
         return None
 
+    def _moved(self, position: int) -> None:
+        self._applied = position
+        self._on_moved(position)
+
     def _take(self, record: Record, offset: int) -> None:
         self._observe(record)
         if self._replaying:
@@ -176,7 +179,7 @@ class LogView(Generic[Record]):
     def _replay(self) -> None:
         """Up to the log's end in this thread: the state is not read yet."""
         self._follower.read_to_end(_REPLAY_TIMEOUT_S)
-        self._read_once()
+        self._replayed()
         self._replaying = False
         self._moved(self._follower.position)
         self._loop.call_soon_threadsafe(self._announce)
@@ -318,30 +321,21 @@ class LoggedState(Generic[Record]):
 
 
 class ControlLogView(LogView[ControlRecord]):
-    """Keeps `control` up to date with the control log. `observe` is called with every record, in order, in the reading
-    thread; `moved` with each new position of the view, before any answer from it."""
+    """Keeps `control` up to date with the control log."""
 
     def __init__(
         self,
         kafka: KafkaSettings,
         control: ControlView,
         on_failure: Callable[[Exception], None],
-        observe: Callable[[ControlRecord], None] | None = None,
-        moved: Callable[[int], None] | None = None,
+        observe: Callable[[ControlRecord], None] = lambda _: None,
+        moved: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._control = control
-        self._observer = observe
-        self._on_moved = moved
-        super().__init__(partial(ControlFollower, kafka, wait_ms=WAIT_MS), control.apply, on_failure)
-
-    def _observe(self, record: ControlRecord) -> None:
-        if self._observer is not None:
-            self._observer(record)
-
-    def _read_once(self) -> None:
-        self._control.table.forget_changes()
-
-    def _moved(self, position: int) -> None:
-        super()._moved(position)
-        if self._on_moved is not None:
-            self._on_moved(position)
+        super().__init__(
+            partial(ControlFollower, kafka, wait_ms=WAIT_MS),
+            control.apply,
+            on_failure,
+            observe=observe,
+            replayed=control.table.forget_changes,
+            moved=moved,
+        )

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -73,10 +73,6 @@ class _Append:
     outcomes: list[BaseException | None] = field(default_factory=list)
     """The outcomes of records so far."""
 
-    @property
-    def settled(self) -> bool:
-        return len(self.outcomes) == len(self.records)
-
 
 class _Topics:
     """A producer, and the topics to which it appends, with their partitions."""
@@ -93,7 +89,7 @@ class _Topics:
 
         def ended(outcome: BaseException | None) -> None:
             append.outcomes.append(outcome)
-            if append.settled:
+            if len(append.outcomes) == len(append.records):
                 settle(append)
 
         def acknowledged(_: Acknowledgement) -> None:
@@ -216,11 +212,7 @@ class NotificationLog:
         topics = self._topics
         if topics is None:
             raise InfrastructureError("the Kafka broker does not answer", RETRY_AFTER_S)
-        records = self._encoded(topics.notifications, notifications, 0)
-        size = sum([len(value) for _, _, value in records])
-        if retained:
-            records += self._encoded(topics.retained, retained, size)
-            size = sum([len(value) for _, _, value in records])
+        records, size = self._encoded({topics.notifications: notifications, topics.retained: retained})
         began = self._loop.time()
         accepted = sum(not each.only for each in notifications)
         append = _Append(self._loop.create_future(), records, size, began, began + self._timeout_s, accepted)
@@ -231,18 +223,20 @@ class NotificationLog:
             self._sweep = self._loop.call_later(_SWEEP_S, self._check_deadlines)
         return append.future
 
-    def _encoded(self, topic: str, notifications: Sequence[Notification], size: int) -> list[_Record]:
-        """Their records, for a request that already has `size` bytes. Encodes at most one record beyond the limit."""
-        room, records = self._limit - self.unacknowledged_bytes - size, []
-        for notification in notifications:
-            key, value = encode(notification)
-            records.append((topic, key, value))
-            room -= len(value)
-            if room < 0:
-                raise InfrastructureError(
-                    f"Kafka is slow: {self.unacknowledged_bytes} bytes wait for its acknowledgement", RETRY_AFTER_S
-                )
-        return records
+    def _encoded(self, notifications: Mapping[str, Sequence[Notification]]) -> tuple[list[_Record], int]:
+        """The records by topic, and their size. Encodes at most one record beyond the limit."""
+        records: list[_Record] = []
+        size, room = 0, self._limit - self.unacknowledged_bytes
+        for topic, several in notifications.items():
+            for notification in several:
+                key, value = encode(notification)
+                records.append((topic, key, value))
+                size += len(value)
+                if size > room:
+                    raise InfrastructureError(
+                        f"Kafka is slow: {self.unacknowledged_bytes} bytes wait for its acknowledgement", RETRY_AFTER_S
+                    )
+        return records, size
 
     def _settle(self, append: _Append) -> None:
         if append not in self._under_way:

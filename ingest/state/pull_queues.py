@@ -170,14 +170,9 @@ class Handout:
     return_but: Callable[[Collection[int]], None] = lambda _: None
     """The messages wait again, except those at these offsets, which the client has received."""
 
-    @property
-    def elements(self) -> tuple[bytes, ...]:
-        """The messages themselves."""
-        return tuple(each.element for each in self.messages)
-
     def text(self) -> str:
         """All of them, for the inside of an answer."""
-        return b"".join(self.elements).decode()
+        return b"".join([each.element for each in self.messages]).decode()
 
 
 class _ClaimDeadlines:
@@ -276,7 +271,7 @@ class PullQueues:
             while self._is_there(pull_point_id) and not (watch is not None and watch.done()):
                 if self._store.waiting(pull_point_id):
                     handout = await self._claim(pull_point_id, maximum, size, watch)
-                    if handout.elements:
+                    if handout.messages:
                         return handout
                     continue  # another gateway claimed them, or they cannot be in one answer
                 remaining = deadline - time.monotonic()
@@ -285,7 +280,7 @@ class PullQueues:
                 await self._arrival(pull_point_id, remaining, watch)
             return handout
         finally:
-            if watch is not None and not handout.elements:
+            if watch is not None and not handout.messages:
                 watch.cancel()
 
     def next_bytes(self, pull_point_id: str, maximum: int, size: int) -> int:

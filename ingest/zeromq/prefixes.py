@@ -49,9 +49,6 @@ class Prefixes:
         self._last_count: dict[bytes, int] = {}
         self._bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._peers)
-
     def begin(self, prefix: bytes, peer: Peer | None) -> bool:
         """A connection subscribes to a prefix; returns whether it is the first one. Raises MessageError."""
         if peer is None:

@@ -17,7 +17,8 @@ from arborcast.client.framed import Connection, ConnectionFactory, Message
 from arborcast.client.values import BrokerUnavailable
 from arborcast.wire.limits import PAYLOAD_LEVELS
 from tests.support.dispatch_job import RunningJob
-from tests.support.zmq_edges import Edges, edges_of, wait_for
+from tests.support.waiting import wait_until
+from tests.support.zmq_edges import Edges, edges_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -145,7 +146,7 @@ def test_a_message_of_one_protocol_is_delivered_over_all(edges: Edges, root: str
             for topic in topics:
                 publish(topic, f"<n>{number}</n>")
         for way_out, inbox in inboxes.items():
-            wait_for(lambda inbox=inbox: len(inbox.got()) >= 81, f"81 messages at {way_out}")  # type: ignore[misc]  # mypy infers no lambda with a default
+            wait_until(lambda inbox=inbox: len(inbox.got()) >= 81, f"81 messages at {way_out}")  # type: ignore[misc]  # mypy infers no lambda with a default
             found = inbox.got()
             expected = [deep(PAYLOAD_LEVELS), *(f"<n>{number}</n>" for number in range(40))]
             assert [payload for where, payload in found if where == topics[0]] == expected
@@ -162,19 +163,19 @@ def test_a_durable_subscription_loses_nothing_at_a_gateway_kill(edges: Edges, ro
         subscriber.session().consumer(root, got.append, name=root)
         producer = publisher.session().producer(root)
         sent += [producer.send(f"<n>{number}</n>") for number in range(100)]
-        wait_for(lambda: len(got) >= 20, "the first messages")
+        wait_until(lambda: len(got) >= 20, "the first messages")
         edges.gateway.kill()
         try:
-            wait_for(subscriber.lost.is_set, "the connection is lost")
+            wait_until(subscriber.lost.is_set, "the connection is lost")
             with pytest.raises(BrokerUnavailable):
                 producer.send("<n>lost</n>")
         finally:
             edges.gateway.start()
-            wait_for(lambda: edges.request(b"publish", b"other", b"<x/>")[0] == b"ok", "the ZeroMQ edge is connected")
+            wait_until(lambda: edges.request(b"publish", b"other", b"<x/>")[0] == b"ok", "the ZeroMQ edge is connected")
     with factory.connection() as connection:
         connection.session().consumer(root, got.append, name=root)
         sent += [connection.session().producer(root).send(f"<n>{number}</n>") for number in range(100, 120)]
-        wait_for(lambda: {each.id for each in got} >= set(sent), "all of them")
+        wait_until(lambda: {each.id for each in got} >= set(sent), "all of them")
     # Messages in transit at the gateway's death are delivered after the expiry of their claim, behind later ones.
     later = sent[100:]
     assert list(dict.fromkeys(each.id for each in got if each.id in set(later))) == later
@@ -199,7 +200,7 @@ def test_each_task_goes_to_one_worker_and_results_are_returned(edges: Edges) -> 
                 assert topic == b"jobs/resize"
                 done[workers.index(ready)] += 1
                 out.send_multipart([name, b"done", payload])
-        wait_for(lambda: len(results) >= 90, "all results")
+        wait_until(lambda: len(results) >= 90, "all results")
         assert sorted(each.properties["task"] for each in results) == sorted(sent)
         assert len(done) == 3
         for each in (*workers, out):

@@ -25,20 +25,11 @@ from tests.support.waiting import wait_until_async
 pytestmark = pytest.mark.kafka
 
 
-async def attached(kafka: KafkaSettings) -> EventLoopProducer:
-    await asyncio.to_thread(ensure_topics, kafka)
-    producer = await asyncio.to_thread(make_loop_producer, kafka)
-    topic = kafka.topic("notifications")
-    assert await asyncio.to_thread(producer.partitions_for, topic) == {0, 1}
-    producer.attach()
-    return producer
-
-
 class Sending:
     """Sends records, and counts their outcomes."""
 
-    def __init__(self, kafka: KafkaSettings, producer: EventLoopProducer) -> None:
-        self._topic, self._producer = kafka.topic("notifications"), producer
+    def __init__(self, topic: str, producer: EventLoopProducer) -> None:
+        self._topic, self.producer = topic, producer
         self._sent = 0
         self.stored: list[bytes] = []
         self.failed: list[BaseException] = []
@@ -49,9 +40,18 @@ class Sending:
 
     def send(self, value: bytes, partition: int = 0) -> None:
         self._sent += 1
-        future = self._producer.send(self._topic, value, b"k", partition=partition)
+        future = self.producer.send(self._topic, value, b"k", partition=partition)
         future.add_callback(lambda _: self.stored.append(value))
         future.add_errback(self.failed.append)
+
+
+async def attached(kafka: KafkaSettings) -> Sending:
+    await asyncio.to_thread(ensure_topics, kafka)
+    producer = await asyncio.to_thread(make_loop_producer, kafka)
+    topic = kafka.topic("notifications")
+    assert await asyncio.to_thread(producer.partitions_for, topic) == {0, 1}
+    producer.attach()
+    return Sending(topic, producer)
 
 
 def values(kafka: KafkaSettings, partition: int) -> list[bytes]:
@@ -68,15 +68,15 @@ async def test_records_are_stored_in_order_and_gather_behind_a_request_without_a
         requests[type(request).__name__] += 1
         return send(self, request, *args, **options)
 
-    producer = await attached(kafka_settings)
+    sending = await attached(kafka_settings)
     monkeypatch.setattr(KafkaConnection, "_send_request", counted)
-    sending, threads = Sending(kafka_settings, producer), threading.active_count()
+    threads = threading.active_count()
     for number in range(2_000):
         sending.send(b"%d" % number, number % 2)
         if number % 100 == 0:
             await asyncio.sleep(0)
-    await producer.drained(120)
-    producer.abort()
+    await sending.producer.drained(120)
+    sending.producer.abort()
     assert (len(sending.stored), sending.failed) == (2_000, [])
     assert requests["ProduceRequest"] < 200
     assert threading.active_count() == threads
@@ -85,21 +85,19 @@ async def test_records_are_stored_in_order_and_gather_behind_a_request_without_a
 
 
 async def test_a_too_large_record_is_refused_and_the_largest_is_stored(kafka_settings: KafkaSettings) -> None:
-    producer = await attached(kafka_settings)
-    sending = Sending(kafka_settings, producer)
+    sending = await attached(kafka_settings)
     most = kafka_settings.max_record_bytes
     with pytest.raises(MessageSizeTooLargeError):
-        producer.send(kafka_settings.topic("notifications"), b"x" * most, b"k", partition=0)
+        sending.send(b"x" * most)
     sending.send(b"x" * (most - 1_000))
-    await producer.drained(120)
-    producer.abort()
+    await sending.producer.drained(120)
+    sending.producer.abort()
     assert [len(each) for each in sending.stored] == [most - 1_000]
 
 
 async def test_each_record_is_stored_once_despite_a_stopped_broker(own_broker: KafkaBroker) -> None:
     kafka = settings_for(own_broker)
-    producer = await attached(kafka)
-    sending = Sending(kafka, producer)
+    sending = await attached(kafka)
     assert own_broker.pid is not None
     os.kill(own_broker.pid, signal.SIGSTOP)
     try:
@@ -109,8 +107,8 @@ async def test_each_record_is_stored_once_despite_a_stopped_broker(own_broker: K
         assert sending.in_flight == 50
     finally:
         os.kill(own_broker.pid, signal.SIGCONT)
-    await producer.drained(120)
-    producer.abort()
+    await sending.producer.drained(120)
+    sending.producer.abort()
     assert len(sending.stored) == 50
     assert values(kafka, 0) == [b"%d" % number for number in range(50)]
 
@@ -119,8 +117,7 @@ async def test_a_name_server_that_does_not_answer_blocks_no_request(
     own_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka = settings_for(own_broker)
-    producer = await attached(kafka)
-    sending = Sending(kafka, producer)
+    sending = await attached(kafka)
     asked, answer = threading.Event(), threading.Event()
     look_up = socket.getaddrinfo
 
@@ -138,15 +135,14 @@ async def test_a_name_server_that_does_not_answer_blocks_no_request(
     assert sending.in_flight == 1
     answer.set()
     await wait_until_async(lambda: sending.in_flight == 0)
-    producer.abort()
+    sending.producer.abort()
     assert sending.stored == [b"x"]
 
 
 async def test_without_a_broker_records_fail_in_time_and_nothing_is_left_open(own_broker: KafkaBroker) -> None:
     before = len(sockets())
     kafka = settings_for(own_broker)
-    producer = await attached(kafka)
-    sending = Sending(kafka, producer)
+    sending = await attached(kafka)
     sending.send(b"stored")
     await wait_until_async(lambda: sending.in_flight == 0)
     own_broker.kill()
@@ -154,6 +150,6 @@ async def test_without_a_broker_records_fail_in_time_and_nothing_is_left_open(ow
     await wait_until_async(lambda: sending.in_flight == 0)
     assert (sending.stored, [isinstance(each, KafkaError) for each in sending.failed]) == ([b"stored"], [True])
     sending.send(b"given up")
-    producer.abort()
+    sending.producer.abort()
     assert len(sending.failed) == 2
     await wait_until_async(lambda: len(sockets()) <= before, "sockets are left")

@@ -16,7 +16,7 @@ from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations.audit import audit
 from tests.support.dispatch_job import RunningJob, attempt_rows, job_settings, kill_workers, running
-from tests.support.gateway_process import GatewayRun
+from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.mosquitto import Mosquitto
 from tests.support.waiting import wait_until
 
@@ -35,19 +35,17 @@ order = "strict"
 
 
 @contextmanager
-def bridged(folder: Path, kafka: KafkaSettings, broker: Mosquitto, rules: str = RULES) -> Iterator[GatewayRun]:
-    """A gateway with the bridge, not started."""
-    (folder / "rules.toml").write_text(rules)
+def bridged(folder: Path, kafka: KafkaSettings, broker: Mosquitto) -> Iterator[GatewayRun]:
+    """A gateway with a connected bridge."""
+    (folder / "rules.toml").write_text(RULES)
     more = f'[mqtt]\nurl = "{broker.url}"\nrules_file = "{folder / "rules.toml"}"\n'
-    gateway = GatewayRun(folder / "gateway", kafka, more=more)
-    try:
+    with gateway_run(folder / "gateway", kafka, more=more) as gateway:
+        wait_for_bridge(gateway)
         yield gateway
-    finally:
-        gateway.kill()
 
 
-def is_bridged(gateway: GatewayRun) -> bool:
-    return gateway.metric("arborcast_mqtt_connected") == 1
+def wait_for_bridge(gateway: GatewayRun) -> None:
+    gateway.wait_for(lambda: gateway.metric("arborcast_mqtt_connected") == 1, "the bridge is connected")
 
 
 @pytest.fixture
@@ -63,8 +61,6 @@ def test_messages_go_from_the_broker_through_the_engine_to_the_broker(
     job: RunningJob, tmp_path: Path, kafka_settings: KafkaSettings, mosquitto: Mosquitto
 ) -> None:
     with bridged(tmp_path, kafka_settings, mosquitto) as gateway, mosquitto.subscriber("out/#", "kept") as subscriber:
-        gateway.start()
-        gateway.wait_for(lambda: is_bridged(gateway), "the bridge is connected")
         gateway.wait_for(lambda: "[out.plant] sends" in gateway.text(), "the rule is in force")
         sent = [f"<n>{number}</n>" for number in range(100)]
         mosquitto.publish("plant/kiln 1/temp", *sent)
@@ -81,8 +77,9 @@ def test_messages_go_from_the_broker_through_the_engine_to_the_broker(
             url = f"{gateway.base}/publish/plant/c"
             answer = requests.post(url, f"<c>{number}</c>", headers={"Content-Type": "text/xml"}, timeout=60)
             assert answer.status_code == 202, answer.text
-        job_parked = lambda: any(row["state"] == "parked" for row in attempt_rows(job.settings, 102))  # noqa: E731
-        gateway.wait_for(job_parked, "a failed push")
+        gateway.wait_for(
+            lambda: any(row["state"] == "parked" for row in attempt_rows(job.settings, 102)), "a failed push"
+        )
         mosquitto.start()
 
         def later() -> list[str]:
@@ -110,8 +107,6 @@ def test_kills_of_broker_gateway_and_workers_lose_nothing(
         sent.extend(payloads)
 
     with bridged(tmp_path, kafka_settings, mosquitto) as gateway, mosquitto.subscriber("out/#", "kept") as subscriber:
-        gateway.start()
-        gateway.wait_for(lambda: is_bridged(gateway), "the bridge is connected")
         for _ in range(3):
             publish()
             gateway.kill()
@@ -126,7 +121,7 @@ def test_kills_of_broker_gateway_and_workers_lose_nothing(
             mosquitto.save()
             mosquitto.kill()
             mosquitto.start()
-            gateway.wait_for(lambda: is_bridged(gateway), "the bridge is connected")
+            wait_for_bridge(gateway)
             publish()
         wait_until(
             lambda: {each.payload for each in subscriber.received} >= set(sent),

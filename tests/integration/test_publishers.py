@@ -12,6 +12,7 @@ from arborcast.core.settings import KafkaSettings
 from tests.support import soap_messages as soap
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.publisher import Publisher
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -61,7 +62,7 @@ def test_demand_and_required_registration_survive_kill_9(tmp_path: Path, kafka_s
         assert post(other, soap.notify(soap.message("a", "<n>1</n>"))).status_code == 202
         assert publisher.publish("plant/line1", "<n>unwanted</n>") == 0
         subscription = subscribe(gateway, "plant//.")
-        publisher.wait_for(lambda: len(publisher.subscriptions) == 1, "subscribed")
+        wait_until(lambda: len(publisher.subscriptions) == 1, lambda: publisher.operations)
         assert publisher.publish("plant/line1", "<n>1</n>") == 1
 
         # Topics, registrations, subscription, and the registration with its subscription at the publisher.
@@ -70,12 +71,12 @@ def test_demand_and_required_registration_survive_kill_9(tmp_path: Path, kafka_s
         gateway.start()
         assert post(other, soap.notify(soap.message("a", "<n>2</n>"))).status_code == 202
         assert post(subscription, "<wsnt:Unsubscribe/>").status_code == 200
-        publisher.wait_for(lambda: "PauseSubscription" in publisher.operations, "paused")
+        wait_until(lambda: "PauseSubscription" in publisher.operations, lambda: publisher.operations)
         assert publisher.publish("plant/line1", "<n>nobody</n>") == 0
         subscribe(gateway, "plant/line1")
-        publisher.wait_for(lambda: "ResumeSubscription" in publisher.operations, "resumed")
+        wait_until(lambda: "ResumeSubscription" in publisher.operations, lambda: publisher.operations)
         assert publisher.publish("plant/line1", "<n>2</n>") == 1
         assert post(registration, f'<b:DestroyRegistration xmlns:b="{BR}"/>').status_code == 200
-        publisher.wait_for(lambda: publisher.subscriptions == {}, "unsubscribed")
+        wait_until(lambda: publisher.subscriptions == {}, lambda: publisher.operations)
         assert publisher.operations == ["Subscribe", "PauseSubscription", "ResumeSubscription", "Unsubscribe"]
         assert "ResourceUnknownFault" in post(registration, message).text

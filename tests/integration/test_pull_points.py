@@ -22,7 +22,7 @@ from arborcast.engine.settings.loading import load_settings
 from arborcast.ingest.operations.pull_points import PULL
 from arborcast.topic_model.records.pull import StoredMessage, encode
 from tests.support import soap_messages as soap
-from tests.support.gateway_process import GatewayRun, gateway_run
+from tests.support.gateway_process import GatewayRun, address, gateway_run, post
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -41,15 +41,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, settings: KafkaSettings) -
         yield run
 
 
-def post(url: str, body: str) -> etree._Element:
-    answer = requests.post(url, data=soap.envelope(body), timeout=120)
-    assert answer.status_code in (200, 202), answer.text
-    return etree.fromstring(answer.content) if answer.content else etree.Element("accepted")
-
-
 def create(gateway: GatewayRun, attributes: str = "") -> str:
-    answer = post(f"{gateway.base}/wsn/CreatePullPoint", f"<wsnt:CreatePullPoint {attributes}/>")
-    return str(answer.findtext(".//{*}Address"))
+    return address(post(f"{gateway.base}/wsn/CreatePullPoint", f"<wsnt:CreatePullPoint {attributes}/>"))
 
 
 def fill(url: str, *numbers: int) -> None:
@@ -59,18 +52,7 @@ def fill(url: str, *numbers: int) -> None:
 def pull(url: str, maximum: int = 0, wait: str = "PT0S") -> list[int]:
     body = f'<wsnt:GetMessages xmlns:p="{PULL}" p:Wait="{wait}">'
     answer = post(url, f"{body}<wsnt:MaximumNumber>{maximum}</wsnt:MaximumNumber></wsnt:GetMessages>")
-    return [int(element.text or "") for element in answer.iterfind(".//n")]
-
-
-def pull_all(url: str, expected: int, found: list[int]) -> list[int]:
-    """The messages found and further ones, until there are this many different ones."""
-
-    def all_there() -> bool:
-        found.extend(pull(url, wait="PT1S"))
-        return len(set(found)) >= expected
-
-    wait_until(all_there, lambda: f"{len(set(found))} of {expected}")
-    return found
+    return [int(element.text or "") for element in etree.fromstring(answer.content).iterfind(".//n")]
 
 
 @pytest.mark.chaos
@@ -79,17 +61,13 @@ def test_kill_9_keeps_waiting_messages_in_order(gateway: GatewayRun) -> None:
     for start in range(0, 100, 10):
         fill(url, *range(start, start + 10))
     assert pull(url, 25) == list(range(25))
-    gateway.wait_for(lambda: settled(gateway), "settled")
+    gateway.wait_for(lambda: gateway.metric("arborcast_pull_claims") == 0, "settled")
     gateway.kill()
     gateway.start()
     assert create(gateway, 'pullPointQueueName="orders"') == url
     assert pull(url, 25) == list(range(25, 50))
     assert pull(url) == list(range(50, 100))
     assert pull(url) == []
-
-
-def settled(gateway: GatewayRun) -> bool:
-    return gateway.metric("arborcast_pull_claims") == 0
 
 
 @pytest.mark.chaos
@@ -124,7 +102,13 @@ def test_kill_9_in_the_middle_of_fetching_loses_nothing(gateway: GatewayRun, set
     before = len(fetched)
     assert len(set(fetched)) == before, "repeated without a kill"
     gateway.start()
-    assert len(pull_all(url, 2_000, fetched)) <= 2_000 + 4 * 7 * 2, "only messages in flight at the kill are repeated"
+
+    def all_there() -> bool:
+        fetched.extend(pull(url, wait="PT1S"))
+        return len(set(fetched)) >= 2_000
+
+    wait_until(all_there, lambda: f"{len(set(fetched))} of 2000")
+    assert len(fetched) <= 2_000 + 4 * 7 * 2, "only messages in flight at the kill are repeated"
     assert set(fetched) == set(range(10, 2_010))
 
 

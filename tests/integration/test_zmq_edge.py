@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,19 +12,16 @@ import zmq.auth
 
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.access.users_file import User, hash_password, write_users
-from tests.support.gateway_process import ROOT
-from tests.support.zmq_edges import Edges, edges_of, wait_for
+from tests.support.waiting import wait_until
+from tests.support.zmq_edges import Edges, edges_of
 
 pytestmark = [pytest.mark.kafka]
-
-
-PREFIX = "zmq-edge."
 
 
 @pytest.fixture(scope="module")
 def edges(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaSettings) -> Iterator[Edges]:
     """One process for this module; tests compare counts with earlier ones."""
-    with edges_of(tmp_path_factory.mktemp("edges"), dataclasses.replace(kafka, prefix=PREFIX)) as running_edges:
+    with edges_of(tmp_path_factory.mktemp("edges"), dataclasses.replace(kafka, prefix="zmq-edge.")) as running_edges:
         yield running_edges
 
 
@@ -67,7 +62,7 @@ def test_backpressure_on_a_pipeline_loses_nothing(edges: Edges) -> None:
     with edges.socket(zmq.PUSH, "pipeline") as push:
         for number in range(8_000):
             push.send_multipart([b"a/t%d" % (number % 4), b"<n>%d</n>" % number])
-        wait_for(lambda: edges.count("pipeline", "accepted") - piped == 8_000, "all of them are in the log")
+        wait_until(lambda: edges.count("pipeline", "accepted") - piped == 8_000, "all of them are in the log")
     assert accepted(edges) - before == 8_000
 
 
@@ -80,12 +75,12 @@ def test_messages_pushed_while_the_gateway_is_away_wait(edges: Edges) -> None:
             push.send_multipart([b"a/t%d" % (number % 4), b"<n>%d</n>" % number])
             if number % 100 == 0:
                 results.send_multipart([b"task-%d" % number, b"done", b"<x/>"])
-        wait_for(
+        wait_until(
             lambda: edges.request(b"publish", b"a", b"<x/>")[0] == b"error", "the edge reports the missing gateway"
         )
         edges.gateway.start()
-        wait_for(lambda: edges.count("pipeline", "accepted") - piped == 3_000, "all of them are in the log")
-        wait_for(lambda: edges.count("results", "accepted") == 30, "the results, too")
+        wait_until(lambda: edges.count("pipeline", "accepted") - piped == 3_000, "all of them are in the log")
+        wait_until(lambda: edges.count("results", "accepted") == 30, "the results, too")
     assert (edges.count("pipeline", "refused"), edges.count("results", "refused")) == (refused, 0)
     assert accepted(edges) == 3_030
 
@@ -101,8 +96,8 @@ def test_invalid_messages_are_counted_and_logged(edges: Edges) -> None:
         for parts in ([b"a"], [b"", b"<x/>"], [b"\xff", b"<x/>"], [b"a", b"<x/>", b"no"], [b"a", b"<x>"]):
             push.send_multipart(parts)
         push.send_multipart([b"a", b"<x/>"])
-        wait_for(lambda: new("accepted") == 1, "the good one")
-    wait_for(lambda: new("refused") == 1, "the one that the gateway refuses")
+        wait_until(lambda: new("accepted") == 1, "the good one")
+    wait_until(lambda: new("refused") == 1, "the one that the gateway refuses")
     assert [new(each) for each in ("parts", "topic", "properties")] == [1, 2, 1]
     assert "zmq.pipeline" in edges.text()
 
@@ -120,9 +115,9 @@ def test_too_large_messages_stop_no_other(edges: Edges, size: int) -> None:
         large.send_multipart([b"a", b"x" * size])
         for number in range(100):
             other.send_multipart([b"a", b"<n>%d</n>" % number])
-        wait_for(lambda: edges.count("pipeline", "accepted") - piped == 100, "those of others")
+        wait_until(lambda: edges.count("pipeline", "accepted") - piped == 100, "those of others")
         large.send_multipart([b"a", b"<x/>"])
-        wait_for(lambda: edges.count("pipeline", "accepted") - piped == 101, "the next one of the same client")
+        wait_until(lambda: edges.count("pipeline", "accepted") - piped == 101, "the next one of the same client")
         word, why = edges.request(b"publish", b"a", b"x" * 5_000_000)
         assert word == b"error"
         assert b"framed.max_frame_bytes" in why
@@ -138,16 +133,16 @@ def test_a_message_of_endless_parts_is_refused(edges: Edges) -> None:
     with edges.socket(zmq.PUSH, "pipeline") as push:
         push.send_multipart([b"a", *[b"<x/>"] * 100_000])
         push.send_multipart([b"a", b"<x/>"])
-        wait_for(lambda: edges.count("pipeline", "accepted") - piped == 1, "the next one")
+        wait_until(lambda: edges.count("pipeline", "accepted") - piped == 1, "the next one")
     assert edges.count("pipeline", "parts") - parts == 1
 
 
 def test_edges_reconnect_to_a_restarted_gateway(edges: Edges) -> None:
     assert edges.request(b"publish", b"a", b"<x/>")[0] == b"ok"
     edges.gateway.kill()
-    wait_for(lambda: edges.request(b"publish", b"a", b"<x/>")[0] == b"error", "an error answer")
+    wait_until(lambda: edges.request(b"publish", b"a", b"<x/>")[0] == b"error", "an error answer")
     edges.gateway.start()
-    wait_for(lambda: edges.request(b"publish", b"a", b"<x/>")[0] == b"ok", "an ok answer")
+    wait_until(lambda: edges.request(b"publish", b"a", b"<x/>")[0] == b"ok", "an ok answer")
     assert edges.stop() == 0
 
 
@@ -176,30 +171,9 @@ def test_with_curve_only_known_keys_connect_with_their_rights(tmp_path: Path, ka
                 req.send_multipart([b"publish", topic, b"<x/>"])
                 return req.recv_multipart()
 
-        wait_for(lambda: request((public, secret), b"a", 120_000)[0] == b"ok", "anna may")
+        wait_until(lambda: request((public, secret), b"a", 120_000)[0] == b"ok", "anna may")
         word, why = request((public, secret), b"b", 120_000)
         assert (word, b"may not publish" in why) == (b"error", True)
         with pytest.raises(zmq.Again):
             request(zmq.curve_keypair(), b"a", 2_000)
         assert "secret-anna" not in edges.text()
-
-
-def test_beyond_loopback_keys_are_needed_busy_ports_are_named(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
-    for setting, text in (
-        ('asked = "tcp://0.0.0.0:5558"', "curve_key_file"),
-        ('asked = "tcp://127.0.0.1:x"', "zmq.asked"),
-    ):
-        config = tmp_path / "arborcast.toml"
-        config.write_text(
-            f'home = "home"\n[framed]\nport = 1\n[zmq]\nsubscribe = ""\npublish = ""\npipeline = ""\n{setting}\n'
-        )
-        done = subprocess.run(
-            [sys.executable, "-m", "arborcast.engine.gateway.zmq_edge", "--config", str(config)],
-            capture_output=True,
-            text=True,
-            timeout=240,
-            cwd=ROOT,
-            check=False,
-        )
-        assert done.returncode == 2
-        assert text in done.stderr

@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 
 import requests
 from lxml import etree
@@ -22,6 +21,7 @@ from tests.support.http_server import Answer, AnsweringServer
 
 SOAP12 = "http://www.w3.org/2003/05/soap-envelope"
 REALM = "camera"
+GRANTED_S = 120.0
 
 _MEDIA_TYPE = {"Content-Type": "application/soap+xml"}
 
@@ -52,18 +52,14 @@ def envelope(body: str) -> bytes:
 
 
 def event(
-    topic: str = "tns1:VideoSource/MotionAlarm",
-    source: str = "1",
-    value: str = "true",
-    operation: str = "Changed",
-    name: str = "Source",
+    topic: str = "tns1:VideoSource/MotionAlarm", source: str = "1", value: str = "true", operation: str = "Changed"
 ) -> str:
     """A wsnt:NotificationMessage."""
     operation_attribute = f' PropertyOperation="{operation}"' if operation else ""
     return (
         '<wsnt:NotificationMessage><wsnt:Topic Dialect="http://www.onvif.org/ver10/tev/topicExpression/ConcreteSet">'
         f'{topic}</wsnt:Topic><wsnt:Message><tt:Message UtcTime="2026-01-01T00:00:00Z"{operation_attribute}><tt:Source>'
-        f'<tt:SimpleItem Name="{name}" Value="{source}"/></tt:Source><tt:Data><tt:SimpleItem Name="State" '
+        f'<tt:SimpleItem Name="Source" Value="{source}"/></tt:Source><tt:Data><tt:SimpleItem Name="State" '
         f'Value="{value}"/></tt:Data></tt:Message></wsnt:Message></wsnt:NotificationMessage>'
     )
 
@@ -84,15 +80,14 @@ class Camera:
     clock: timedelta = timedelta()
     pulls: bool = True
     most: int = 10
-    grants_s: float = 120.0
     address: str = ""
     """A wrong address of the camera in its answers."""
     parameters: str = ""
     """Reference parameters that requests must return."""
     spoils: int = 0
     """This many pulls get broken XML."""
-    delay_s: float = 0.0
-    states: dict[tuple[str, str], str] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+    """The values of the property by source."""
     subscriptions: dict[str, Subscribed] = field(default_factory=dict)
     operations: list[str] = field(default_factory=list)
     headers: list[str] = field(default_factory=list)
@@ -106,9 +101,7 @@ class Camera:
         self.port = self._server.port
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             self._down = True
             self._changed.notify_all()
@@ -118,13 +111,11 @@ class Camera:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/onvif/device_service"
 
-    def emit(
-        self, topic: str = "tns1:VideoSource/MotionAlarm", source: str = "1", value: str = "true", name: str = "Source"
-    ) -> None:
+    def emit(self, source: str = "1", value: str = "true") -> None:
         """Send an event of a property to all subscriptions."""
         with self._changed:
-            self.states[topic, source] = value
-        self.sends(event(topic, source, value, name=name))
+            self.states[source] = value
+        self.sends(event(source=source, value=value))
 
     def sends(self, message: str) -> None:
         """Send a message to all subscriptions."""
@@ -166,8 +157,6 @@ class Camera:
             self.operations.append(operation)
             if "/subscriptions/" in path:
                 self.headers.append(etree.tostring(root[0], encoding="unicode"))
-        if self.delay_s:
-            time.sleep(self.delay_s)
         try:
             if operation != "GetSystemDateAndTime":
                 self._authenticate(root)
@@ -238,7 +227,7 @@ class Camera:
             if held is None:
                 raise _Refused("unknown subscription", "wsnt:ResourceUnknownFault")
             if operation == "Renew":
-                held.until = time.monotonic() + self.grants_s
+                held.until = time.monotonic() + GRANTED_S
                 return f"<wsnt:RenewResponse>{self._times(now)}</wsnt:RenewResponse>"
             if operation == "SetSynchronizationPoint":
                 held.waiting += self._initial()
@@ -261,7 +250,7 @@ class Camera:
         self._made += 1
         path = f"/onvif/subscriptions/{self._made}"
         consumer = "" if operation != "Subscribe" else request.findtext(".//{*}Address") or ""
-        self.subscriptions[path] = Subscribed(time.monotonic() + self.grants_s, consumer)
+        self.subscriptions[path] = Subscribed(time.monotonic() + GRANTED_S, consumer)
         if not consumer:
             self.subscriptions[path].waiting += self._initial()
         parameters = (
@@ -274,10 +263,10 @@ class Camera:
         )
 
     def _initial(self) -> list[str]:
-        return [event(topic, source, value, "Initialized") for (topic, source), value in self.states.items()]
+        return [event(source=source, value=value, operation="Initialized") for source, value in self.states.items()]
 
     def _times(self, now: datetime) -> str:
-        ends = now + timedelta(seconds=self.grants_s)
+        ends = now + timedelta(seconds=GRANTED_S)
         return (
             f"<wsnt:CurrentTime>{now:%Y-%m-%dT%H:%M:%SZ}</wsnt:CurrentTime>"
             f"<wsnt:TerminationTime>{ends:%Y-%m-%dT%H:%M:%SZ}</wsnt:TerminationTime>"

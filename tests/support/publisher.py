@@ -5,17 +5,14 @@ It uses no product code: messages are read with a plain XML parser and written b
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 
 import requests
 from lxml import etree
 
 from tests.support import soap_messages as soap
 from tests.support.http_server import Answer, AnsweringServer
-from tests.support.waiting import TIMEOUT_S, wait_until
 
 
 @dataclass(frozen=True)
@@ -38,8 +35,7 @@ class Held:
 
 @dataclass
 class Publisher:
-    """A context manager. `refuses` are operations answered with a fault, `away` answers everything with 503, `manager`
-    is the address of its subscriptions in answers."""
+    """A context manager. `refuses` are operations answered with a fault, `away` answers everything with 503."""
 
     lasts_s: float = 600
     ends: str = ""
@@ -49,13 +45,12 @@ class Publisher:
     requests: list[Received] = field(default_factory=list)
     subscriptions: dict[str, Held] = field(default_factory=dict)
     reference_parameters: str = ""
-    manager: str = ""
 
     def __enter__(self) -> Publisher:
         self._server = AnsweringServer(self._answer)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.stop()
 
     @property
@@ -80,12 +75,6 @@ class Publisher:
             headers = {"Content-Type": soap.MEDIA_TYPES["1.1"]}
             requests.post(one.consumer, data=message, headers=headers, timeout=60).raise_for_status()
         return len(held)
-
-    def wait_for(self, condition: Callable[[], bool], what: str, timeout: float = TIMEOUT_S) -> None:
-        """Poll until the condition holds."""
-        wait_until(
-            lambda: condition(), lambda: f"not {what} after {timeout} s; requests: {self.operations}", timeout_s=timeout
-        )
 
     def _answer(self, path: str, body: bytes, _: object) -> Answer:
         root = etree.fromstring(body)
@@ -113,7 +102,7 @@ class Publisher:
                     operation.findtext("{*}ConsumerReference/{*}Address") or "",
                     operation.findtext("{*}Filter/{*}TopicExpression") or "",
                 )
-                address = self.manager or self.url.replace("/producer", path)
+                address = self.url.replace("/producer", path)
                 return 200, soap.envelope(
                     f"<wsnt:SubscribeResponse><wsnt:SubscriptionReference><wsa:Address>{address}</wsa:Address>"
                     f"{self.reference_parameters}</wsnt:SubscriptionReference>{current}{ends}</wsnt:SubscribeResponse>"

@@ -37,7 +37,7 @@ def wait_until(
     return value
 
 
-async def wait_until_async(condition: Callable[[], T], what: object = "") -> T:
+async def wait_until_async(condition: Callable[[], T | Literal[False] | None], what: object = "") -> T:
     """The same beside other tasks of the event loop."""
     deadline = time.monotonic() + TIMEOUT_S
     while not (value := condition()):

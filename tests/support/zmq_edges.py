@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from arborcast.engine.monitoring.samples import Scrape
 from tests.support.gateway_process import GatewayRun
 from tests.support.held_port import HeldPort
 from tests.support.process import LoggedProcess
-from tests.support.waiting import wait_until
 
 NAMES = ("subscribe", "publish", "pipeline", "asked", "tasks", "results")
 
@@ -86,7 +85,3 @@ def edges_of(folder: Path, kafka: KafkaSettings, more: str = "", zmq_more: str =
     finally:
         edges.close()
         edges.gateway.kill()
-
-
-def wait_for(true: Callable[[], bool], what: str) -> None:
-    wait_until(true, what)

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from arborcast.client.framed import Connection, ConnectionFactory
 from arborcast.client.values import FaultReceived
+from arborcast.core.telemetry import log_format
+from arborcast.engine.gateway import zmq_edge
 from arborcast.ingest.settings import ZmqSettings
 from arborcast.ingest.zeromq.edge import _Publication, _Retries
 from arborcast.ingest.zeromq.messages import Form, MessageError, expression_of, read_publication, written_topic
@@ -154,7 +156,7 @@ def test_a_prefix_ends_with_its_last_connection() -> None:
     assert list(prefixes.sweep()) == [b"q"]
     peers.closed.add(A)
     assert list(prefixes.sweep()) == [b"p"]
-    assert len(prefixes) == 0
+    assert not prefixes._peers
 
 
 def test_prefixes_are_bounded() -> None:
@@ -167,7 +169,7 @@ def test_prefixes_are_bounded() -> None:
     assert all(prefixes.begin(b"more %d" % number, (number, 1)) for number in range(half))
     with pytest.raises(MessageError, match="no further one"):
         prefixes.begin(b"one more", B)
-    assert len(prefixes) == MOST_PREFIXES
+    assert len(prefixes._peers) == MOST_PREFIXES
     assert not prefixes.begin(b"0", B), "an existing prefix is not counted again"
     long = Prefixes(Peers().is_alive)
     assert all(long.begin(b"%01024d" % number, (number, 1)) for number in range(256))
@@ -187,6 +189,21 @@ def test_idle_connections_are_checked(connects: bool) -> None:
         address = cast(bytes, sockets.sub.getsockopt(zmq.LAST_ENDPOINT)).decode().rpartition(":")[2].rstrip("\0")
         with closing(sockets), peer.accept()[0] if connects else socket.create_connection(("127.0.0.1", int(address))):
             wait_until(lambda: timer_of(int(address), at=2 if connects else 1) == KEEPALIVE)
+
+
+@pytest.mark.parametrize(
+    ("address", "text"), [("tcp://0.0.0.0:5558", "curve_key_file"), ("tcp://127.0.0.1:x", "zmq.asked")]
+)
+def test_wrong_addresses_end_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str, text: str
+) -> None:
+    monkeypatch.setattr(log_format, "configure", lambda *_: None)
+    config = tmp_path / "arborcast.toml"
+    config.write_text(
+        f'home = "home"\n[framed]\nport = 1\n[zmq]\nsubscribe = ""\npublish = ""\npipeline = ""\nasked = "{address}"\n'
+    )
+    assert zmq_edge.main(["--config", str(config)]) == 2
+    assert text in capsys.readouterr().err
 
 
 KEEPALIVE = "02"

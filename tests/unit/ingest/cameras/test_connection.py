@@ -18,7 +18,7 @@ NONE = Credentials()
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-def exchange(
+async def exchange(
     *answers: bytes, posts: int = 1, total_s: float = 60.0, closes: bool = False, credentials: Credentials = NONE
 ) -> tuple[list[HttpAnswer], int]:
     """The results of posts to a server with these answers, one per request, and the number of connections."""
@@ -40,25 +40,23 @@ def exchange(
         if left or closes or not answers[-1].endswith(b"..."):
             writer.close()
 
-    async def main() -> list[HttpAnswer]:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/onvif"
-        connection = CameraConnection(THIS_MACHINE, credentials)
-        try:
-            return [await connection.post(url, {"Content-Type": "text/xml"}, b"<x></x>", total_s) for _ in range(posts)]
-        finally:
-            connection.close()
-            server.close()
-            for writer in writers:
-                writer.transport.abort()
-            await asyncio.sleep(0)
-
-    return asyncio.run(main()), connections
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/onvif"
+    connection = CameraConnection(THIS_MACHINE, credentials)
+    try:
+        posted = [await connection.post(url, {"Content-Type": "text/xml"}, b"<x></x>", total_s) for _ in range(posts)]
+    finally:
+        connection.close()
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)
+    return posted, connections
 
 
 @pytest.mark.parametrize("closes", [False, True])
-def test_a_connection_is_kept_until_the_camera_closes_it(closes: bool) -> None:
-    answers, connections = exchange(OK, OK, OK, posts=3, closes=closes)
+async def test_a_connection_is_kept_until_the_camera_closes_it(closes: bool) -> None:
+    answers, connections = await exchange(OK, OK, OK, posts=3, closes=closes)
     assert [each.body for each in answers] == [b"ok"] * 3
     assert connections == (3 if closes else 1)
 
@@ -72,8 +70,8 @@ def test_a_connection_is_kept_until_the_camera_closes_it(closes: bool) -> None:
         (b"HTTP/1.1 301 Moved\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", b""),
     ],
 )
-def test_answers_of_cameras(answer: bytes, body: bytes) -> None:
-    (found,), _ = exchange(answer)
+async def test_answers_of_cameras(answer: bytes, body: bytes) -> None:
+    (found,), _ = await exchange(answer)
     assert found.body == body
     assert str(found.status).encode() in answer
 
@@ -86,25 +84,25 @@ def test_answers_of_cameras(answer: bytes, body: bytes) -> None:
         b"HTTP/1.1 200 OK\r\n\r\n" + b"y" * (MAX_ANSWER + 1),
     ],
 )
-def test_invalid_answers(answer: bytes) -> None:
+async def test_invalid_answers(answer: bytes) -> None:
     with pytest.raises(NoAnswer, match="no answer from http"):
-        exchange(answer)
+        await exchange(answer)
 
 
-def test_digest_is_preferred_to_other_challenges() -> None:
+async def test_digest_is_preferred_to_other_challenges() -> None:
     digest = b'WWW-Authenticate: Digest realm="r", nonce="n", qop="auth", algorithm=md5\r\n'
     basic = b'WWW-Authenticate: Basic realm="r"\r\n'
     for headers in (digest + basic, basic + digest):
         refusal = b"HTTP/1.1 401 Unauthorized\r\n" + headers + b"Content-Length: 0\r\n\r\n"
-        (found,), _ = exchange(refusal, OK, credentials=Credentials("user", "password"))
+        (found,), _ = await exchange(refusal, OK, credentials=Credentials("user", "password"))
         assert found.status == 200
-    (found,), _ = exchange(refusal, refusal, credentials=Credentials("user", "wrong"))
+    (found,), _ = await exchange(refusal, refusal, credentials=Credentials("user", "wrong"))
     assert found.status == 401, "one attempt per challenge"
 
 
-def test_a_slow_answer_times_out() -> None:
+async def test_a_slow_answer_times_out() -> None:
     with pytest.raises(NoAnswer):
-        exchange(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n...", total_s=0.2)
+        await exchange(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n...", total_s=0.2)
 
 
 async def test_the_outbound_policy_checks_each_address_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:

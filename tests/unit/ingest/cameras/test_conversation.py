@@ -62,14 +62,12 @@ class VirtualCamera:
     service: str = SERVICE
     denies: bool = False
     pulls: bool = True
-    pushes: bool = True
     renews: bool = True
     reads_durations: bool = True
     ignores_wait: bool = False
     broken: int = 0
     only_at: str = ""
     events: int = 0
-    made: int = 0
     lost: set[int] = field(default_factory=set)
     """Events that no client could receive: without a subscription, or dropped by the camera."""
     queues: dict[str, Queue] = field(default_factory=dict)
@@ -125,7 +123,7 @@ class VirtualCamera:
             return done, Services(self.service), []
         if request.operation in (CameraOperation.CREATE, CameraOperation.SUBSCRIBE):
             push = request.operation is CameraOperation.SUBSCRIBE
-            if not (self.pushes if push else self.pulls):
+            if not push and not self.pulls:
                 return done, Fault("not implemented", unsupported=True), []
             if len(self.live(now)) >= self.most:
                 return done, Fault("no more subscriptions"), []
@@ -212,8 +210,7 @@ def with_(**changes: object) -> Callable[[VirtualCamera], None]:
     return change
 
 
-def forgets(camera: VirtualCamera) -> None:
-    camera.forget()
+forgets = VirtualCamera.forget
 
 
 FAULTS: dict[str, tuple[dict[str, Any], Sequence[tuple[float, Callable[[VirtualCamera], None]]]]] = {

@@ -16,7 +16,6 @@ import subprocess
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 import pytest
@@ -112,9 +111,7 @@ class GsoapCamera:
         assert self._read() == "ready\n"
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
 
@@ -168,14 +165,11 @@ class Running:
         return record
 
     async def connected(self, state: str = "connected") -> CameraState:
-        def reached() -> bool:
+        def reached() -> CameraState | None:
             found = self.cameras.state("gate")
-            return found is not None and found.state == state
+            return found if found is not None and found.state == state else None
 
-        await wait_until_async(reached, lambda: f"{state}, not {self.cameras.state('gate')}")
-        found = self.cameras.state("gate")
-        assert found is not None
-        return found
+        return await wait_until_async(reached, lambda: f"{state}, not {self.cameras.state('gate')}")
 
     def payloads(self, topic: TopicPath = MOTION) -> list[bytes]:
         return [each.payload for each in self.parts.notifications.accepted if each.topic == topic]
@@ -184,11 +178,6 @@ class Running:
         await wait_until_async(lambda: len(self.payloads(topic)) >= count, lambda: self.parts.notifications.accepted)
         return self.payloads(topic)
 
-    async def stop(self) -> None:
-        self.task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self.task
-
 
 @contextlib.asynccontextmanager
 async def running(parts: GatewayParts | None = None, cameras: Cameras | None = None) -> AsyncIterator[Running]:
@@ -196,7 +185,9 @@ async def running(parts: GatewayParts | None = None, cameras: Cameras | None = N
     try:
         yield found
     finally:
-        await found.stop()
+        found.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await found.task
 
 
 @contextlib.asynccontextmanager

@@ -163,26 +163,6 @@ async def test_received_messages_are_settled_and_the_stream_ends() -> None:
         await visit.ended()
 
 
-async def test_unacknowledged_messages_are_not_settled() -> None:
-    parts = GatewayParts(SHORT_CLAIMS)
-    async with Stream(parts) as visit:
-        made = visit.made
-    await put(parts, made, "n1")
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    lost = asyncio.get_running_loop().create_future()
-    stuck = stream._Stream(parts.gateway, Reservation(parts.app.inflight), made, "text/event-stream", send, lost)
-    stuck.unacknowledged = lambda: 10_000_000
-    await stuck.run()  # ends without a disconnect
-    stuck.close()
-    await parts.pulls.close()
-    assert b"n1" in b"".join(each.get("body", b"") for each in sent)
-    assert waiting(parts, made) == ["n1"]
-
-
 async def test_an_idle_stream_of_a_dead_client_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """TCP itself would need a quarter of an hour."""
     monkeypatch.setattr(stream, "_HEARTBEAT_S", 0.01)
@@ -258,6 +238,7 @@ async def test_streams_that_are_not_read_leave_memory_to_publishers() -> None:
             await put(parts, visit.made, "n1", payload=large)
         await asyncio.sleep(0.05)
         assert 0 < parts.app.inflight.taken <= budget / 2
+        assert sum(bool(waiting(parts, visit.made)) for visit in visits) >= 10, "without memory they are not claimed"
         answer = await parts.request("POST", "/publish/a/b", large, {"content-type": "text/xml"})
         assert answer.status == 202, answer.body
         for visit in visits:
@@ -267,44 +248,25 @@ async def test_streams_that_are_not_read_leave_memory_to_publishers() -> None:
     assert parts.app.inflight.taken == 0
 
 
-async def test_without_memory_messages_wait_in_the_pull_point(parts: GatewayParts) -> None:
-    async with Stream(parts) as visit:
-        other = Reservation(parts.app.inflight)
-        parts.app.inflight.count(other, 1 << 40)
-        await put(parts, visit.made, "n1")
-        await asyncio.sleep(0.05)
-        assert (visit.names, waiting(parts, visit.made)) == ([], ["n1"])
-        other.release()
-        await visit.gets("n1")
-
-
 async def test_idle_streams_have_comments_and_a_renewed_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renewal keeps a pause, and not a subscription that another gateway ends."""
     monkeypatch.setattr(stream, "_HEARTBEAT_S", 0.01)
     parts = GatewayParts(GatewaySettings(stream_lease_s=10))
+    async with Stream(GatewayParts(), accept="application/x-ndjson") as lines:
+        await lines.until(lambda: lines.body.count("\n") >= 3)
+        assert lines.body.strip() == ""
     async with Stream(parts) as visit:
         made = visit.made
         parts.later(seconds=4)
         await visit.until(lambda: visit.body.count("\n:\n\n") >= 3)
         assert visit.made == made
+        await parts.control.commit([SubscriptionRecord(msgspec.structs.replace(made, paused=True))])
         parts.later(seconds=2)
-        await visit.until(lambda: visit.made != made)
+        await visit.until(lambda: visit.made.terminates_ms != made.terminates_ms)
+        assert visit.made.paused
         assert (visit.made.terminates_ms or 0) == (made.terminates_ms or 0) + 6_000
         await put(parts, made, "n1")
         await visit.gets("n1")
-    async with Stream(parts, accept="application/x-ndjson") as lines:
-        await lines.until(lambda: lines.body.count("\n") >= 3)
-        assert lines.body.strip() == ""
-
-
-async def test_a_renewed_lease_keeps_a_pause_and_ends_with_the_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "_HEARTBEAT_S", 0.01)
-    parts = GatewayParts(GatewaySettings(stream_lease_s=10))
-    async with Stream(parts) as visit:
-        made = visit.made
-        await parts.control.commit([SubscriptionRecord(msgspec.structs.replace(made, paused=True))])
-        parts.later(seconds=6)
-        await visit.until(lambda: visit.made.terminates_ms != made.terminates_ms)
-        assert visit.made.paused
         changed_elsewhere_first(monkeypatch, parts, lambda one: ending(one.id, "unsubscribed", 1))
         parts.later(seconds=6)
         await visit.ended()

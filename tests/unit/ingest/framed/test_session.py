@@ -56,10 +56,6 @@ def client(edge: FramedEdge, user: str = "", password: str = "") -> ConnectionFa
     return ConnectionFactory(edge.url, user, password, timeout_s=120)
 
 
-def wait_for(true: Callable[[], object]) -> None:
-    wait_until(true, every_s=0.005)
-
-
 def stored(topic: str, payload: str, name: str, producer: str = "") -> StoredMessage:
     element = soap.message(topic, payload).replace("<wsnt:Message>", f"{producer}<wsnt:Message>")
     declared = f'<wsnt:NotificationMessage xmlns:wsnt="{soap.WSNT}">'
@@ -202,7 +198,7 @@ def test_a_close_during_publications_logs_no_error(dial: Connects, caplog: pytes
             raw = dial(edge)
             raw.send(b"".join(publication(number, element(500_000)) for number in range(6)))
             raw.close()
-        wait_for(lambda: edge.server.connections == 0)
+        wait_until(lambda: edge.server.connections == 0)
         edge.on_loop(edge.server.stop)
     gc.collect()
     assert not [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
@@ -229,9 +225,9 @@ def test_a_publication_that_ends_each_connection_is_dropped(tmp_path: Path, monk
                 push.connect(settings.pipeline)
                 for payload in payloads:
                     push.send_multipart([b"a", payload])
-                wait_for(lambda: edge.counts["pipeline", "refused"] == 1)
+                wait_until(lambda: edge.counts["pipeline", "refused"] == 1)
                 push.send_multipart([b"a", b"<next/>"])
-                wait_for(lambda: edge.counts["pipeline", "accepted"] == 20)
+                wait_until(lambda: edge.counts["pipeline", "accepted"] == 20)
         finally:
             edge.stop()
             thread.join(120)
@@ -249,14 +245,14 @@ def test_messages_are_deleted_when_acknowledged(edge: FramedEdge, connection: Co
     assert subscription.id == subscription.pull_point == consumer.subscription
     assert (subscription.policy.priority, subscription.types) == (3, ("{urn:m}x",))
     deliver(edge, consumer.subscription, stored("a/b", "<x>1</x>", "n1"), stored("a/b", "<x>2</x>", "n2"))
-    wait_for(lambda: len(got) == 2)
+    wait_until(lambda: len(got) == 2)
     assert got == [Message(b"<x>1</x>", "a/b", "n1"), Message(b"<x>2</x>", "a/b", "n2")]
-    wait_for(lambda: nothing_waits(edge))
+    wait_until(lambda: nothing_waits(edge))
     # Text and properties are unchanged.
     connection.session().producer("a").send(Outgoing("4 < 5", {"unit": "bar", "empty": ""}, is_text=True))
     (sent,) = edge.parts.notifications.accepted
     deliver(edge, consumer.subscription, stored("a", sent.payload.decode(), sent.id, sent.producer.decode()))
-    wait_for(lambda: len(got) == 3)
+    wait_until(lambda: len(got) == 3)
     assert got[2] == Message(b"4 < 5", "a", sent.id, {"unit": "bar", "empty": ""}, is_text=True)
     consumer.unsubscribe()
     assert list(edge.parts.table.subscriptions()) == []
@@ -272,8 +268,8 @@ def test_a_message_with_a_failed_handler_is_redelivered_alone(edge: FramedEdge, 
 
     consumer = connection.session().consumer("a", handle)
     deliver(edge, consumer.subscription, *(stored("a", "<x/>", f"n{number}") for number in (1, 2, 3)))
-    wait_for(lambda: ("n2", 2) in got)
-    wait_for(lambda: nothing_waits(edge))
+    wait_until(lambda: ("n2", 2) in got)
+    wait_until(lambda: nothing_waits(edge))
     assert sorted(got) == [("n1", 1), ("n2", 1), ("n2", 2), ("n3", 1)]
 
 
@@ -282,7 +278,7 @@ def test_only_durable_subscriptions_outlive_their_connection(edge: FramedEdge) -
         connection.session().consumer("a", print)
         durable = connection.session().consumer("a", print, name="archive").subscription
         assert len(list(edge.parts.table.subscriptions())) == 2
-    wait_for(lambda: [each.id for each in edge.parts.table.subscriptions()] == [durable])
+    wait_until(lambda: [each.id for each in edge.parts.table.subscriptions()] == [durable])
     with client(edge).connection() as connection:
         assert connection.session().consumer("b//.", print, name="archive").subscription == durable
         assert [each.text for each in only_subscription(edge.parts).topics] == ["b//."]
@@ -322,11 +318,11 @@ def test_unreadable_messages_are_settled(
         ),
         *(StoredMessage(b"<nothing/>", "n4"), stored("a//", "<x/>", "n5"), stored("a", "<x/>", "n6")),
     )
-    wait_for(lambda: got == ["n1", "n3", "n6"])
-    wait_for(lambda: nothing_waits(edge))
+    wait_until(lambda: got == ["n1", "n3", "n6"])
+    wait_until(lambda: nothing_waits(edge))
     assert (edge.server.counts.unreadable, caplog.text.count("cannot be read")) == (3, 3)
     deliver(edge, consumer.subscription, stored("a", deep, "n7"))
-    wait_for(lambda: edge.server.counts.unreadable == 4 and nothing_waits(edge))
+    wait_until(lambda: edge.server.counts.unreadable == 4 and nothing_waits(edge))
     assert not connection.lost.is_set()
 
 
@@ -342,7 +338,7 @@ def test_a_claim_is_returned_at_once_if_sending_fails(
     monkeypatch.setattr("arborcast.ingest.framed.subscriptions.message_of", fail)
     deliver(edge, name, stored("a", "<x/>", "n1"))
     assert raw.ends()
-    wait_for(lambda: edge.parts.pull_log.store.waiting(name) == 1 and not edge.parts.pull_log.store.claims)
+    wait_until(lambda: edge.parts.pull_log.store.waiting(name) == 1 and not edge.parts.pull_log.store.claims)
 
 
 # Connections.
@@ -374,7 +370,7 @@ def test_frames_before_connected_are_bounded(edge: FramedEdge, dial: Connects) -
 def test_idle_connections_are_closed(edge: FramedEdge, dial: Connects) -> None:
     silent, half, idle, good = dial(edge, connect=False), dial(edge), dial(edge), dial(edge)
     half.send(publication(1)[:20])
-    wait_for(lambda: edge.server.connections == 4)
+    wait_until(lambda: edge.server.connections == 4)
     time.sleep(0.2)  # the half frame is read
     sweep(edge, 21)
     assert "CONNECT" in silent.error().text
@@ -396,15 +392,19 @@ def test_the_time_out_of_a_frame_begins_with_the_frame(edge: FramedEdge, dial: C
 
     edge.on_loop(pause)
     raw.send(publication(1)[:20])
-    wait_for(lambda: edge.on_loop(lambda: pending(edge)))
+    wait_until(lambda: pending(edge)[0])
     sweep(edge, 1)
     raw.send(publication(1)[20:])
     assert raw.read().kind == FrameKind.RECEIPT
 
 
-async def pending(edge: FramedEdge) -> int:
-    """The bytes of incomplete frames."""
-    return sum(each._decoder.pending for each in edge.server._connections)
+def pending(edge: FramedEdge) -> tuple[int, int]:
+    """The bytes of incomplete frames, and of the budget."""
+
+    async def look() -> tuple[int, int]:
+        return sum(each._decoder.pending for each in edge.server._connections), edge.inflight.taken
+
+    return edge.on_loop(look)
 
 
 def test_a_closed_connection_with_unsent_bytes_is_aborted(edge: FramedEdge, dial: Connects) -> None:
@@ -426,7 +426,7 @@ def test_a_closed_connection_with_unsent_bytes_is_aborted(edge: FramedEdge, dial
     assert edge.server.counts.refused["Idle"] == 1, "refused once"
     assert edge.server.connections == 1
     sweep(edge, 1 + LimitSettings().send_timeout_s)
-    wait_for(lambda: not edge.server.connections)
+    wait_until(lambda: not edge.server.connections)
 
 
 def test_only_connections_with_a_due_deadline_are_checked(
@@ -443,7 +443,7 @@ def test_only_connections_with_a_due_deadline_are_checked(
     sweep(edge, 21)
     monkeypatch.setattr(server.FramedConnection, "deadlines", count)
     connections[0].send(publication(1)[:20])
-    wait_for(lambda: edge.on_loop(lambda: pending(edge)))
+    wait_until(lambda: pending(edge)[0])
     sweep(edge, 10)
     assert not checked
     sweep(edge, 22)
@@ -479,7 +479,7 @@ def test_the_number_of_connections(dial: Connects, monkeypatch: pytest.MonkeyPat
         refused = dial(edge, connect=False).error()
         assert (refused.code, refused.retry_after) == ("TooManyConnections", 1.0)
         unknown[0].close()
-        wait_for(lambda: edge.server.connections == 7)
+        wait_until(lambda: edge.server.connections == 7)
         assert dial(edge)
 
 
@@ -491,7 +491,7 @@ def test_a_stop_stores_started_publications(dial: Connects) -> None:
             raw = dial(edge)
             raw.subscribe("a")
             raw.close()
-        wait_for(lambda: edge.server.connections == 0 and not list(parts.table.subscriptions()))
+        wait_until(lambda: edge.server.connections == 0 and not list(parts.table.subscriptions()))
         assert threading.active_count() == before
         raw = dial(edge)
         raw.send(publication(1))
@@ -604,12 +604,6 @@ def test_incomplete_frames_are_in_the_budget_of_all_requests(dial: Connects) -> 
         for each in opened:
             each.socket.setblocking(False)
 
-        def pending() -> tuple[int, int]:
-            async def look() -> tuple[int, int]:
-                return sum(each._decoder.pending for each in edge.server._connections), edge.inflight.taken
-
-            return edge.on_loop(look)
-
         def most_are_refused() -> bool:
             for each in [each for each in opened if rest[each]]:
                 try:
@@ -618,15 +612,15 @@ def test_incomplete_frames_are_in_the_budget_of_all_requests(dial: Connects) -> 
                     pass
                 except OSError:
                     rest[each] = memoryview(b"")
-            there, counted = pending()
+            there, counted = pending(edge)
             assert there <= counted <= limit
             return edge.server.connections <= 4  # memory for three frames
 
-        wait_for(most_are_refused)
+        wait_until(most_are_refused)
         for each in opened:
             each.close()
-        wait_for(lambda: edge.server.connections == 0)
-        assert pending() == (0, 0)
+        wait_until(lambda: edge.server.connections == 0)
+        assert pending(edge) == (0, 0)
 
 
 def test_the_budget_is_released_within_one_turn_of_the_loop(edge: FramedEdge, dial: Connects) -> None:
@@ -662,9 +656,9 @@ def test_waiting_publications_are_in_the_budget(
     raw = dial(edge)
     for number in range(10):
         raw.send(publication(number, element(50_000)))
-    wait_for(lambda: edge.inflight.taken >= 500_000 and loops)
+    wait_until(lambda: edge.inflight.taken >= 500_000 and loops)
     loops[0].call_soon_threadsafe(stuck.set)
-    wait_for(lambda: edge.inflight.taken < 50_000)  # the connection keeps a buffer until the next sweep
+    wait_until(lambda: edge.inflight.taken < 50_000)  # the connection keeps a buffer until the next sweep
 
 
 def test_concurrent_requests_of_a_connection_are_bounded(
@@ -684,7 +678,7 @@ def test_concurrent_requests_of_a_connection_are_bounded(
     monkeypatch.setattr(limits, "CONNECTION_SUBSCRIPTIONS", 20)
     raw = dial(edge)
     raw.send(b"".join(frames.encode(FrameKind.SUBSCRIBE, n, frames.SubscribeBody("a")) for n in range(2, 42)))
-    wait_for(lambda: now == 16 and edge.server.counts.received["SUBSCRIBE"] == 40)
+    wait_until(lambda: now == 16 and edge.server.counts.received["SUBSCRIBE"] == 40)
 
     async def finish() -> None:
         assert [bool(each._held) for each in edge.server._connections] == [True]

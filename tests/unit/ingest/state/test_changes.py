@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -42,14 +44,15 @@ async def test_keyed_locks() -> None:
     await asyncio.gather(work("k", "first"), work("k", "second"), work("other", "third"))
     assert order.index("first ends") < order.index("second begins")
     assert order.index("third begins") < order.index("first ends")
-    assert len(locks) == 0
+    assert not locks._locks
     # A holder and a waiter are cancelled.
     tasks = [asyncio.create_task(work("k", name)) for name in ("holder", "waiter")]
     await asyncio.sleep(0)
     assert "k" in locks
-    for task in reversed(tasks):
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    while tasks:
+        tasks.pop().cancel()
+        await asyncio.sleep(0)
+    gc.collect()
     assert "k" not in locks
 
 
@@ -162,8 +165,8 @@ class Worker:
         return self.end
 
 
-async def turns(number: int = 10) -> None:
-    for _ in range(number):
+async def turns() -> None:
+    for _ in range(10):
         await asyncio.sleep(0)
 
 
@@ -187,30 +190,27 @@ async def test_acknowledged_changes_of_others_are_applied_first(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("sole", [True, False])
-def test_requests_continue_in_order(monkeypatch: pytest.MonkeyPatch, sole: bool) -> None:
-    async def scenario() -> list[int]:
-        worker = Worker(monkeypatch, sole=sole)
-        worker.end = 1
-        worker.sibling.moved(1)
-        order: list[int] = []
+async def test_requests_continue_in_order(monkeypatch: pytest.MonkeyPatch, sole: bool) -> None:
+    worker = Worker(monkeypatch, sole=sole)
+    worker.end = 1
+    worker.sibling.moved(1)
+    order: list[int] = []
 
-        async def request(number: int) -> None:
-            await worker.changes.keep_up()
-            order.append(number)
+    async def request(number: int) -> None:
+        await worker.changes.keep_up()
+        order.append(number)
 
-        first = [asyncio.create_task(request(number)) for number in range(3)]
-        await turns()
-        first[1].cancel()
-        # In the same turn of the loop the view advances and another request arrives.
-        asyncio.get_running_loop().call_soon(worker.apply)
-        later = []
-        for number in range(3, 12):
-            later.append(asyncio.create_task(request(number)))
-            await asyncio.sleep(0)
-        await asyncio.gather(*first, *later, return_exceptions=True)
-        return order
-
-    assert asyncio.run(scenario()) == [0, 2, *range(3, 12)]
+    first = [asyncio.create_task(request(number)) for number in range(3)]
+    await turns()
+    first[1].cancel()
+    # In the same turn of the loop the view advances and another request arrives.
+    asyncio.get_running_loop().call_soon(worker.apply)
+    later = []
+    for number in range(3, 12):
+        later.append(asyncio.create_task(request(number)))
+        await asyncio.sleep(0)
+    await asyncio.gather(*first, *later, return_exceptions=True)
+    assert order == [0, 2, *range(3, 12)]
 
 
 async def test_a_notification_has_the_position_of_acknowledged_changes(
@@ -253,46 +253,41 @@ class SlowLog(LogWriter):
         return Appending(lambda: last if self.released.wait(60) else -1)
 
 
-async def changes_of_all_threads(log: SlowLog, state: LoggedState[bytes]) -> list[asyncio.Future[int]]:
+@asynccontextmanager
+async def slow_log(timeout_s: float) -> AsyncIterator[tuple[SlowLog, LoggedState[bytes], list[asyncio.Future[int]]]]:
+    """A log, and the changes that its threads have begun."""
+    kafka = KafkaSettings(request_timeout_s=timeout_s)
+    log = SlowLog(kafka)
+    state: LoggedState[bytes] = LoggedState(kafka, log, lambda key: (key, None))
     begun: list[asyncio.Future[int]] = []
-    for _ in range(log_view._WRITERS):
-        begun.append(asyncio.ensure_future(state.commit([b"begun"])))
-        assert await asyncio.to_thread(log.begun.acquire, timeout=60)
-    return begun
+    try:
+        for _ in range(log_view._WRITERS):
+            begun.append(asyncio.ensure_future(state.commit([b"begun"])))
+            assert await asyncio.to_thread(log.begun.acquire, timeout=60)
+        yield log, state, begun
+    finally:
+        log.released.set()
+        state.close()
 
 
 async def test_a_change_that_waits_for_others_is_left_out_in_time() -> None:
     """Kafka may accept connections for an hour and take nothing: later, changes of clients long gone would be made."""
-    kafka = KafkaSettings(request_timeout_s=0.1)
-    log = SlowLog(kafka)
-    state: LoggedState[bytes] = LoggedState(kafka, log, lambda key: (key, None))
-    try:
-        begun = await changes_of_all_threads(log, state)
+    async with slow_log(0.1) as (log, state, begun):
         with pytest.raises(InfrastructureError, match="in time"):
             await state.commit([b"waits"])
-    finally:
-        log.released.set()
-        state.close()
     await asyncio.gather(*begun, return_exceptions=True)
     await asyncio.to_thread(state._writers.shutdown)
     assert log.appended == [b"begun"] * log_view._WRITERS
 
 
 async def test_changes_during_an_append_are_appended_together_with_an_outcome_each() -> None:
-    kafka = KafkaSettings(request_timeout_s=60)
-    log = SlowLog(kafka)
-    state: LoggedState[bytes] = LoggedState(kafka, log, lambda key: (key, None))
-    try:
-        begun = await changes_of_all_threads(log, state)
+    async with slow_log(60) as (log, state, begun):
         keys = [[b"a"], [b"refused"], [b"b", b"c"], [b"d"]]
         together = [asyncio.ensure_future(state.commit(each)) for each in keys]
         await asyncio.sleep(0)
         log.released.set()
         await asyncio.gather(*begun)
         first, refused, second, third = await asyncio.gather(*together, return_exceptions=True)
-    finally:
-        log.released.set()
-        state.close()
     n = log_view._WRITERS
     assert log.appended[n:] == [b"a", b"b", b"c", b"d"]
     assert (first, second, third) == (n, n + 1, n + 3)

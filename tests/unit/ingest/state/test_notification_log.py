@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 import pytest
@@ -19,66 +17,38 @@ from arborcast.ingest.settings import GatewaySettings
 from arborcast.ingest.state import notification_log
 from arborcast.ingest.state.notification_log import NotificationLog
 from arborcast.topic_model.records.notifications import Notification, decode, encode
+from tests.support.fake_producer import FakeProducer, Sent
 from tests.support.make import notification
 from tests.support.waiting import wait_until_async
 
 KAFKA = KafkaSettings(request_timeout_s=1)
 
 
-@dataclass
-class Sent:
-    """A record of the producer, which is settled by `acknowledge` or `fail`."""
-
-    topic: str
-    key: bytes
-    value: bytes
-    partition: int
-
-    def add_callback(self, call: Callable[[object], object]) -> None:
-        self._callback = call
-
-    def add_errback(self, call: Callable[[BaseException], object]) -> None:
-        self.fail = call
-
-    def acknowledge(self) -> None:
-        self._callback(self)
-
-
-class ScriptedProducer:
-    def __init__(self) -> None:
-        self.sent: list[Sent] = []
-        self.aborted = False
-
-    def send(self, topic: str, value: bytes, key: bytes, *, partition: int) -> Sent:
-        self.sent.append(Sent(topic, key, value, partition))
-        return self.sent[-1]
-
-    def partitions_for(self, topic: str) -> set[int]:
-        return {0, 1, 2}
+class LoopProducer(FakeProducer):
+    left = 0
+    """Records without an outcome at a stop."""
 
     def attach(self) -> None:
         assert asyncio.get_running_loop()
 
-    async def drained(self, timeout: float) -> None: ...
-
-    def abort(self) -> None:
-        self.aborted = True
+    async def drained(self, timeout: float) -> None:
+        self.left = len(self.open)
 
 
 class Brokers:
     """Creates producers; `away` lets connecting fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.producers: list[ScriptedProducer] = []
+        self.producers: list[LoopProducer] = []
         self.away = False
         monkeypatch.setattr(notification_log, "make_loop_producer", self._connect)
         monkeypatch.setattr(notification_log, "_RECONNECT_S", 0.01)
         monkeypatch.setattr(notification_log, "_SWEEP_S", 0.01)
 
-    def _connect(self, _settings: KafkaSettings) -> ScriptedProducer:
+    def _connect(self, _settings: KafkaSettings) -> LoopProducer:
         if self.away:
             raise InfrastructureError("away")
-        self.producers.append(ScriptedProducer())
+        self.producers.append(LoopProducer(partitions=3))
         return self.producers[-1]
 
 
@@ -106,12 +76,6 @@ async def connected(limit: int = 10_000_000, kafka: KafkaSettings = KAFKA) -> No
     return log
 
 
-def acknowledge(producer: ScriptedProducer) -> None:
-    for sent in producer.sent:
-        sent.acknowledge()
-    producer.sent.clear()
-
-
 async def test_a_request_ends_after_all_its_acknowledgements(brokers: Brokers) -> None:
     log = await connected()
     counted: list[int] = []
@@ -121,21 +85,21 @@ async def test_a_request_ends_after_all_its_acknowledgements(brokers: Brokers) -
     settled = asyncio.create_task(log.settled())
     cancelled.cancel()
     (producer,) = brokers.producers
-    _, first, second = producer.sent
+    _, first, second = producer.open
     assert [decode(sent.value).id for sent in (first, second)] == ["n1", "n2"]
     assert (first.topic, first.key, second.key) == ("arborcast.notifications", b"a", b"b/c")
     assert (first.partition, second.partition) == (partition_of_key(b"a", 3), partition_of_key(b"b/c", 3))
-    assert log.unacknowledged_bytes == sum(len(sent.value) for sent in producer.sent)
-    second.acknowledge()
+    assert log.unacknowledged_bytes == sum(len(sent.value) for sent in producer.open)
+    second.acknowledge(None)
     await asyncio.sleep(0.02)
     assert not future.done()
     assert not settled.done()
-    producer.sent.remove(second)
-    acknowledge(producer)
+    producer.open.remove(second)
+    producer.take()
     await asyncio.gather(future, settled)
     assert log.unacknowledged_bytes == 0
     again = log.append([msgspec.structs.replace(one(1), only="s1")])
-    acknowledge(producer)
+    producer.take()
     await again
     assert counted == [2, 0], "a current message is not counted"
     unanswered = log.append([one(3)])
@@ -149,15 +113,15 @@ async def test_a_refused_record_fails_only_its_request(brokers: Brokers) -> None
     producer = brokers.producers[0]
     original = producer.send
 
-    def refusing(topic: str, value: bytes, key: bytes, *, partition: int) -> Sent:
+    def refusing(topic: str, *, value: bytes, key: bytes, partition: int) -> Sent:
         if decode(value).id == "n3":
             raise MessageSizeTooLargeError("too large")
-        return original(topic, value, key, partition=partition)
+        return original(topic, value=value, key=key, partition=partition)
 
     producer.send = refusing  # type: ignore[method-assign]
     first, bad, good = (log.append([one(number) for number in numbers]) for numbers in ([1], [2, 3, 4], [5]))
-    await wait_until_async(lambda: len(producer.sent) == 3)
-    acknowledge(producer)
+    await wait_until_async(lambda: len(producer.open) == 3)
+    producer.take()
     await asyncio.gather(first, good)
     with pytest.raises(InfrastructureError, match="too large") as caught:
         await bad
@@ -180,12 +144,12 @@ async def test_requests_above_the_limit_are_refused_at_once(brokers: Brokers, mo
         with pytest.raises(InfrastructureError, match="Kafka is slow"):
             log.append(notifications, retained)
         assert sum(encoded) < 1_500_000, "encoding stops at the limit"
-    assert (log.unacknowledged_bytes, brokers.producers[0].sent) == (0, [])
+    assert (log.unacknowledged_bytes, brokers.producers[0].open) == (0, [])
     waiting = log.append([one(1, size=900_000)])
     with pytest.raises(InfrastructureError, match="Kafka is slow") as caught:
         log.append([one(2, size=200_000)])
     assert caught.value.retry_after is not None
-    acknowledge(brokers.producers[0])
+    brokers.producers[0].take()
     await waiting
     log.append([one(3, size=200_000)])
     await log.stop()
@@ -197,8 +161,9 @@ async def test_reconnect_after_a_missing_acknowledgement(brokers: Brokers, lost:
     log = await connected(kafka=dataclasses.replace(KAFKA, request_timeout_s=timeout_s))
     futures = [log.append([one(1)]), log.append([one(2)])]
     brokers.away = True
+    first, second = brokers.producers[0].open
     if lost == "by an error":
-        brokers.producers[0].sent[0].fail(KafkaTimeoutError("expired"))
+        first.fail(KafkaTimeoutError("expired"))
     for future in futures:
         with pytest.raises(
             InfrastructureError, match="within 0.05 s" if lost == "by time-out" else "cannot be stored|within"
@@ -212,11 +177,11 @@ async def test_reconnect_after_a_missing_acknowledgement(brokers: Brokers, lost:
     brokers.away = False
     await wait_until_async(lambda: log.connected)
     # Late results of the old producer are ignored.
-    brokers.producers[0].sent[0].acknowledge()
-    brokers.producers[0].sent[1].fail(OSError("aborted"))
+    first.acknowledge(None)
+    second.fail(OSError("aborted"))
     await asyncio.sleep(0.01)
     again = log.append([one(4)])
-    acknowledge(brokers.producers[1])
+    brokers.producers[1].take()
     await again
     assert log.unacknowledged_bytes == 0
     await log.stop()
@@ -226,19 +191,19 @@ async def test_unused_connections_are_closed(brokers: Brokers, monkeypatch: pyte
     """A connection without the topic's metadata, and one that is made during a stop."""
     requested, released = threading.Event(), threading.Event()
 
-    def unavailable(_producer: ScriptedProducer, topic: str) -> set[int]:
+    def unavailable(_producer: LoopProducer, topic: str) -> set[int]:
         raise InfrastructureError("no metadata")
 
-    def slow(_producer: ScriptedProducer, topic: str) -> set[int]:
+    def slow(_producer: LoopProducer, topic: str) -> set[int]:
         requested.set()
         assert released.wait(60)
         return {0, 1, 2}
 
-    monkeypatch.setattr(ScriptedProducer, "partitions_for", unavailable)
+    monkeypatch.setattr(LoopProducer, "partitions_for", unavailable)
     log = NotificationLog(KAFKA, GatewaySettings())
     log.start()
     await wait_until_async(lambda: len(brokers.producers) > 2)
-    monkeypatch.setattr(ScriptedProducer, "partitions_for", slow)
+    monkeypatch.setattr(LoopProducer, "partitions_for", slow)
     await wait_until_async(requested.is_set)
     await log.stop()
     released.set()
@@ -250,14 +215,14 @@ async def test_a_large_request_is_interleaved_with_others(brokers: Brokers) -> N
     log = await connected()
     (producer,) = brokers.producers
     large, small = log.append(several(3 * AT_A_TIME)), log.append([one(topic="small")])
-    assert len(producer.sent) == AT_A_TIME
+    assert len(producer.open) == AT_A_TIME
     turns = 0
-    while len(producer.sent) < 3 * AT_A_TIME + 1:
+    while len(producer.open) < 3 * AT_A_TIME + 1:
         await asyncio.sleep(0)
         turns += 1
     assert turns >= 2
-    assert [decode(sent.value).id for sent in producer.sent[:-1]] == [f"n{n}" for n in range(3 * AT_A_TIME)]
-    acknowledge(producer)
+    assert [decode(sent.value).id for sent in producer.open[:-1]] == [f"n{n}" for n in range(3 * AT_A_TIME)]
+    producer.take()
     await asyncio.gather(large, small)
     # The rest of a failed request is not sent with the next producer.
     large = log.append(several(2 * AT_A_TIME))
@@ -266,10 +231,10 @@ async def test_a_large_request_is_interleaved_with_others(brokers: Brokers) -> N
         await large
     await wait_until_async(lambda: log.connected)
     await asyncio.sleep(0)
-    assert (len(producer.sent), brokers.producers[1].sent) == (AT_A_TIME, [])
+    assert (producer.aborted, producer.open, brokers.producers[1].open) == (True, [], [])
     # A stop sends all of it.
     large = log.append(several(2 * AT_A_TIME + 1))
     await log.stop()
-    assert len(brokers.producers[1].sent) == 2 * AT_A_TIME + 1
+    assert brokers.producers[1].left == 2 * AT_A_TIME + 1
     with pytest.raises(InfrastructureError, match="stops"):
         await large

@@ -472,7 +472,7 @@ def test_memory_after_many_rounds() -> None:
     asyncio.run(rounds(5_000))
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert len(parts.pull_points) == len(parts.pull_points.endpoints) == len(parts.gateway.locks) == 0
+    assert len(parts.pull_points) == len(parts.pull_points.endpoints) == len(parts.gateway.locks._locks) == 0
     assert not list(parts.table.subscriptions())
     assert not any(vars(parts.pull_points.endpoints).values())
     assert grown < 50_000, "ten bytes per round"

@@ -21,8 +21,7 @@ import zmq
 from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.policy import read_policy
 from arborcast.ingest.access.settings import AccessSettings
-from arborcast.ingest.access.users import FileUsers, Guesses, Users
-from arborcast.ingest.access.users_file import User, hash_password, write_users
+from arborcast.ingest.access.users_file import User
 from arborcast.ingest.addresses import FACTORIES
 from arborcast.ingest.http.app import _OPERATIONS
 from arborcast.ingest.operations.legacy import messages
@@ -35,7 +34,7 @@ from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.framed import FramedClient, framed_edge, zmq_edge
 from tests.support.gateway_parts import GatewayParts
-from tests.support.guarded_gateway import basic
+from tests.support.guarded_gateway import basic, quick_hash, users_in
 
 pytestmark = pytest.mark.slow
 
@@ -99,9 +98,8 @@ def policy() -> str:
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
     """The gate of all worlds: the hash function is slow."""
-    file = tmp_path_factory.mktemp("access") / "users"
-    write_users({name: User(name, hash_password(SECRET, log_n=4)) for name in (*RIGHTS, "root")}, file)
-    users = Users(FileUsers(file), remember_s=3_600, guesses=Guesses(1_000, 1_000))
+    made = [User(name, quick_hash(SECRET)) for name in (*RIGHTS, "root")]
+    users = users_in(tmp_path_factory.mktemp("access"), *made, remember_s=3_600)
     rights = read_policy(policy(), "policy")
     return Gate(None, Authenticator(AccessSettings(methods="basic"), users), lambda: rights)
 

@@ -39,16 +39,9 @@ def rule_of(answer: HttpAnswer) -> str:
     ("address", "rule"),
     [
         ("http://127.0.0.1:9/x", "loopback"),
-        ("http://localhost/x", "loopback"),
-        ("http://10.0.0.1/x", "private"),
-        ("http://[fd00::1]/x", "private"),
-        ("http://169.254.169.254/latest/meta-data/", "metadata"),
         ("http://[::ffff:169.254.169.254]/", "metadata"),
-        ("http://[64:ff9b::a9fe:a9fe]/", "translated"),
         ("http://0x7f.1/", "spelling"),
-        ("http://2130706433/", "spelling"),
         ("http://user:secret@public.example/", "userinfo"),
-        ("gopher://public.example/", "scheme"),
     ],
 )
 @pytest.mark.parametrize("version", ["1.1", "1.2"])

@@ -37,9 +37,7 @@ from tests.support.guarded_gateway import (
     token,
     users_in,
 )
-from tests.support.soap_messages import envelope, message, notify, subscribe, topic, topic_expression
-
-BR = "http://docs.oasis-open.org/wsn/br-2"
+from tests.support.soap_messages import envelope, message, notify, register, subscribe, topic, topic_expression
 
 
 @pytest.fixture
@@ -236,7 +234,6 @@ def test_owners_of_subscriptions_and_pull_points(parts: GatewayParts) -> None:
     assert parts.post(body, authorization=ANNA).status == 200
 
 
-REGISTER = f"<b:RegisterPublisher xmlns:b='{BR}'>{topic('t:a').replace('wsnt:Topic', 'b:Topic')}</b:RegisterPublisher>"
 TRIGGER = (
     f"<p:CreateTrigger xmlns:p='urn:arborcast:policy' Name='t%d'><wsnt:Filter>{topic_expression('t:a/on')}"
     f"</wsnt:Filter><p:Publish>{topic('t:a/to')}</p:Publish></p:CreateTrigger>"
@@ -247,7 +244,7 @@ TRIGGER = (
     ("limit", "body", "path"),
     [
         ("pull_points", "<wsnt:CreatePullPoint/>", "/wsn/CreatePullPoint"),
-        ("registrations", REGISTER, "/wsn/NotificationBroker"),
+        ("registrations", register("t:a"), "/wsn/NotificationBroker"),
         ("triggers", TRIGGER, "/wsn/NotificationBroker"),
     ],
 )

@@ -1,4 +1,5 @@
-"""TLS of the gateway: the context that it listens with, certificates that are replaced while it runs, and accepting."""
+"""Accepting connections, and TLS: the context that the gateway listens with, certificates that are replaced while it
+runs."""
 
 from __future__ import annotations
 
@@ -130,27 +131,29 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _EXHAUSTED_S = 1.0
 
 
-class TlsAcceptor:
-    """Accepts connections from a listening socket and passes them to a protocol after the TLS handshake. On the event
-    loop.
+class Acceptor:
+    """Accepts connections from a listening socket and passes them to a protocol, with TLS after the handshake. On the
+    event loop.
 
-    Closes like a server of asyncio. The event loop's own servers begin a handshake with every client and report it only
-    at its end. Here connections are counted before the first byte is read, so stalled handshakes do not exclude other
-    clients. With too many in total the oldest is closed: an honest handshake is short, so an attack needs new ones all
-    the time, at a high rate, from many addresses.
+    Closes like a server of asyncio. The event loop's own servers accept one connection per iteration: while large
+    bodies arrive on many connections an iteration takes tens of milliseconds, and a new client would wait for an
+    iteration per client before it. And they begin a handshake with every client and report it only at its end. Here
+    handshakes are counted before the first byte is read, so stalled ones do not exclude other clients. With too many in
+    total the oldest is closed: an honest handshake is short, so an attack needs new ones all the time, at a high rate,
+    from many addresses.
     """
 
     def __init__(
         self,
         listener: socket.socket,
-        tls: ServerTls,
+        tls: ServerTls | None,
         make_protocol: Callable[[], asyncio.BaseProtocol],
         key: Callable[[str], str | None] = client_key,
     ) -> None:
         self._listener = listener
         self._tls = tls
         self._make_protocol = make_protocol
-        self._peers = PeerConnections(tls.settings.handshakes_per_client, key)
+        self._peers = PeerConnections(0 if tls is None else tls.settings.handshakes_per_client, key)
         self._hosts: dict[asyncio.Task[None], str] = {}  # of counted handshakes, oldest first
         self._loop = asyncio.get_running_loop()
         self._under_way: set[asyncio.Task[None]] = set()
@@ -159,7 +162,7 @@ class TlsAcceptor:
         self._listen()
 
     def close(self) -> None:
-        """Stop accepting, and cut off unfinished handshakes."""
+        """Stop accepting, and cut off unfinished handshakes and new connections."""
         self._loop.remove_reader(self._listener)
         if self._pause is not None:
             self._pause.cancel()
@@ -167,7 +170,7 @@ class TlsAcceptor:
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Return when all handshakes that were cut off are over."""
+        """Return when all that were cut off are closed."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     def _listen(self) -> None:
@@ -191,6 +194,9 @@ class TlsAcceptor:
             self._admit(connection, address[0])
 
     def _admit(self, connection: socket.socket, host: str) -> None:
+        if self._tls is None:
+            self._begin(connection)
+            return
         handshakes = self._tls.handshakes
         handshakes.begun += 1
         if self._peers.opened(host):
@@ -198,35 +204,39 @@ class TlsAcceptor:
             handshakes.refused += 1
             connection.close()
             return
-        connection.setblocking(False)
-        self._unstarted.add(connection)
-        task = self._loop.create_task(self._shake_hands(connection))
-        self._under_way.add(task)
-        task.add_done_callback(partial(self._over, connection))
-        self._hosts[task] = host
+        self._hosts[self._begin(connection)] = host
         if len(self._hosts) > self._tls.settings.handshakes:
             oldest = next(iter(self._hosts))
             self._leave(oldest)
             handshakes.refused += 1
             oldest.cancel()
 
+    def _begin(self, connection: socket.socket) -> asyncio.Task[None]:
+        connection.setblocking(False)
+        self._unstarted.add(connection)
+        task = self._loop.create_task(self._connect(connection))
+        self._under_way.add(task)
+        task.add_done_callback(partial(self._over, connection))
+        return task
+
     def _leave(self, task: asyncio.Task[None]) -> None:
         host = self._hosts.pop(task, None)  # None where it was closed for another
         if host is not None:
             self._peers.closed(host)
 
-    async def _shake_hands(self, connection: socket.socket) -> None:
+    async def _connect(self, connection: socket.socket) -> None:
         self._unstarted.discard(connection)  # the event loop closes it from here on
+        tls = self._tls
         try:
             await self._loop.connect_accepted_socket(
                 self._make_protocol,
                 connection,
-                ssl=self._tls.context,
-                ssl_handshake_timeout=self._tls.settings.handshake_timeout_s,
+                ssl=None if tls is None else tls.context,
+                ssl_handshake_timeout=None if tls is None else tls.settings.handshake_timeout_s,
             )
         except OSError as error:
             # A TLS error, a lost connection, or a timeout: caused by the client, and counted.
-            logger.debug("a TLS handshake failed: %s", error)
+            logger.debug("a connection or its TLS handshake failed: %s", error)
 
     def _over(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         if connection in self._unstarted:  # cancelled before its first step

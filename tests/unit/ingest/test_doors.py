@@ -174,8 +174,7 @@ class OldAddress(Soap11):
 
 class Registered(Soap11):
     def open(self, stack: ExitStack) -> None:
-        body = '<b:RegisterPublisher xmlns:b="http://docs.oasis-open.org/wsn/br-2"/>'
-        answer = self.setup.post(soap.envelope(body), "/wsn/NotificationBroker")
+        answer = self.setup.post(soap.envelope(soap.register()), "/wsn/NotificationBroker")
         assert answer.status == 200, answer.body
         address = answer.root.findtext(".//{*}PublisherRegistrationReference/{*}Address") or ""
         self.path = address.removeprefix("http://127.0.0.1:8080")

@@ -19,7 +19,7 @@ from arborcast.core.errors import ConfigError
 from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.settings import AccessSettings, TlsSettings
 from arborcast.ingest.access.users_file import User
-from arborcast.ingest.http.tls import ServerTls, TlsAcceptor, certificate_names
+from arborcast.ingest.http.tls import Acceptor, ServerTls, certificate_names
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.gateway_parts import GatewayParts
 from tests.support.guarded_gateway import users_in
@@ -201,7 +201,7 @@ async def test_cancelled_handshakes_close_their_connections(certificates: Certif
     with listener, contextlib.ExitStack() as clients:
         for _ in range(3):
             clients.enter_context(socket.create_connection(listener.getsockname()))
-        acceptor = TlsAcceptor(listener, tls, asyncio.Protocol, lambda _: None)  # as behind a proxy
+        acceptor = Acceptor(listener, tls, asyncio.Protocol, lambda _: None)  # as behind a proxy
         while tls.handshakes.begun < 3:  # within one turn of the event loop
             acceptor._accept()
         assert tls.handshakes.refused == 1, "limited in total only"

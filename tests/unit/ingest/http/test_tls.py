@@ -9,7 +9,7 @@ import shutil
 import socket
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 
 from arborcast.core.errors import ConfigError
 from arborcast.ingest.access.gate import Authenticator, Gate
+from arborcast.ingest.access.rates import client_key
 from arborcast.ingest.access.settings import AccessSettings, TlsSettings
 from arborcast.ingest.access.users_file import User
 from arborcast.ingest.http.tls import Acceptor, ServerTls, certificate_names
@@ -194,19 +195,24 @@ def test_ended_handshakes_are_not_counted(tls: ServerTls, certificates: Certific
         wait_until(lambda: tls.handshakes.begun == 33)
 
 
-async def test_cancelled_handshakes_close_their_connections(certificates: Certificates) -> None:
+@pytest.mark.parametrize(("key", "refused"), [(client_key, 2), (lambda _: None, 1)], ids=["client", "proxy"])
+async def test_cancelled_handshakes_close_their_connections(
+    certificates: Certificates, key: Callable[[str], str | None], refused: int
+) -> None:
     tls = server_tls(certificates, handshakes=2, handshakes_per_client=1)
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     with listener, contextlib.ExitStack() as clients:
         for _ in range(3):
             clients.enter_context(socket.create_connection(listener.getsockname()))
-        acceptor = Acceptor(listener, tls, asyncio.Protocol, lambda _: None)  # as behind a proxy
+        acceptor = Acceptor(listener, tls, asyncio.Protocol, key)
         while tls.handshakes.begun < 3:  # within one turn of the event loop
             acceptor._accept()
-        assert tls.handshakes.refused == 1, "limited in total only"
+        assert tls.handshakes.refused == refused, "those of a proxy are limited in total only"
+        assert len(acceptor._hosts) == 3 - refused
         acceptor.close()
         await acceptor.wait_closed()  # an open socket would be a ResourceWarning
+        assert len(acceptor._peers) == 0
 
 
 def test_a_stalled_handshake_times_out(certificates: Certificates) -> None:

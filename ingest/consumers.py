@@ -131,18 +131,11 @@ class OwnershipProof:
         self._under_way += 1
         self._of[owner] += 1
         word = secrets.token_urlsafe(32)
+        method, headers = "POST", {CHALLENGE_HEADER: word, "Content-Type": "text/plain"}
+        if hook_of:
+            method, headers = "OPTIONS", web_hooks.request_headers(hook_of)
         challenge = asyncio.wrap_future(
-            self._client.call(
-                "OPTIONS" if hook_of else "POST",
-                url,
-                web_hooks.request_headers(hook_of)
-                if hook_of
-                else {CHALLENGE_HEADER: word, "Content-Type": "text/plain"},
-                b"",
-                lambda answer: answer,
-                total_s=_TOTAL_S,
-                max_answer=1_024,
-            )
+            self._client.call(method, url, headers, b"", lambda answer: answer, total_s=_TOTAL_S, max_answer=1_024)
         )
         challenge.add_done_callback(partial(self._done, owner))
         try:
@@ -158,19 +151,17 @@ class OwnershipProof:
                 "ownership",
             ) from error
         if hook_of:
-            if not web_hooks.agrees(answer, hook_of):
-                raise ConsumerRefused(
-                    f"the consumer at {url[:200]!r} did not agree as a web hook: OPTIONS with the header "
-                    f"{web_hooks.ORIGIN} must be answered with 200 and that header's value, or *, in "
-                    f"WebHook-Allowed-Origin; it answered {answer.status}",
-                    "ownership",
-                )
-            return
-        if answer.status != 200 or not hmac.compare_digest(answer.body.strip(), word.encode()):
+            agrees = web_hooks.agrees(answer, hook_of)
+            wanted = f"agree as a web hook: OPTIONS with the header {web_hooks.ORIGIN}"
+            place = ", or *, in WebHook-Allowed-Origin"
+        else:
+            agrees = answer.status == 200 and hmac.compare_digest(answer.body.strip(), word.encode())
+            wanted = f"confirm the ownership challenge: a POST with the header {CHALLENGE_HEADER}"
+            place = " as the whole body"
+        if not agrees:
             raise ConsumerRefused(
-                f"the consumer at {url[:200]!r} did not confirm the ownership challenge: a POST with the header "
-                f"{CHALLENGE_HEADER} must be answered with 200 and that header's value as the whole body; it answered "
-                f"{answer.status}",
+                f"the consumer at {url[:200]!r} did not {wanted} must be answered with 200 and that header's "
+                f"value{place}; it answered {answer.status}",
                 "ownership",
             )
 

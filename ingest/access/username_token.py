@@ -229,10 +229,7 @@ class NonceMemory:
                 self._spans.pop(number).remove()
 
     def __len__(self) -> int:
-        known = 0
-        for span in self._spans.values():
-            known += len(span.known)
-        return known
+        return sum(len(span.known) for span in self._spans.values())
 
 
 class _Span:

@@ -18,19 +18,11 @@ from urllib.parse import unquote
 import msgspec
 
 from arborcast.core.errors import TopicError
-from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.properties import producer_with
-from arborcast.ingest.elements.publication import checked_key
 from arborcast.ingest.http.asgi import Headers, header
-from arborcast.ingest.operations.gateway import Gateway, Stored
+from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.http_publish import Publish, media_type
-from arborcast.ingest.operations.publishing import (
-    PublishingClient,
-    PublishRequest,
-    notification_of,
-    publish,
-    read_payload,
-)
+from arborcast.ingest.operations.publishing import notification_of, read_payload
 from arborcast.topic_model.cloud_events import BATCH, EVENT, HEADER, NAME, PROPERTY, VERSION
 from arborcast.topic_model.legacy_content import TYPE
 from arborcast.topic_model.message_types import read_type
@@ -128,13 +120,8 @@ class PublishEvents(Publish):
             return read_payload(self._loose(as_utf8(body, content_type, "the data").decode()), what="the body")
         raise WrongMedia(f"data is accepted as XML, JSON or text, not as {media[:100] or 'data without a media type'}")
 
-    async def _publish(self, gateway: Gateway, request: Request, target: Target) -> Stored:
-        key = checked_key(self._headers.get(b"idempotency-key", b"").decode("latin-1"))
-        notifications = [self._notification(gateway, each, key, request.traceparent) for each in self._events]
-        publisher, publication = PublishingClient(request.caller, request.client, target), self._publication()
-        return await publish(
-            gateway, PublishRequest(notifications, publisher, {each.id: publication for each in notifications})
-        )
+    def _notifications(self, gateway: Gateway, request: Request, key: str) -> list[Notification]:
+        return [self._notification(gateway, each, key, request.traceparent) for each in self._events]
 
     def _notification(self, gateway: Gateway, event: _Event, key: str, traceparent: str) -> Notification:
         attributes = event.attributes

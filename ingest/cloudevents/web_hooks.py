@@ -5,7 +5,6 @@ A target agrees in its answer: callbacks and rates are not requested (docs/cloud
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from arborcast.core.http_client import HttpAnswer
@@ -30,7 +29,7 @@ def agreement(headers: Headers, per_minute: int) -> Headers | None:
     ]
 
 
-def request_headers(base: str) -> Mapping[str, str]:
+def request_headers(base: str) -> dict[str, str]:
     """The headers of the request to a target, of the engine at the address `base`."""
     return {ORIGIN: urlsplit(base).hostname or "localhost"}
 

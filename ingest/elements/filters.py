@@ -10,7 +10,7 @@ from lxml import etree
 from arborcast.core.errors import ContentExpressionError, ProducerExpressionError
 from arborcast.ingest.elements import dsub
 from arborcast.ingest.elements.protection import CREDENTIALS, SIGNING, RequestedProtection, read_protection
-from arborcast.ingest.elements.publication import duration_ms, priority_of
+from arborcast.ingest.elements.publication import duration_ms, is_number, priority_of
 from arborcast.topic_model.expressions import compile_normal
 from arborcast.topic_model.expressions.conditions import check_content, check_producer
 from arborcast.topic_model.expressions.item_filter import ITEM_FILTER, to_xpath
@@ -36,12 +36,8 @@ DELIVERY = f"{{{ARBORCAST_POLICY}}}Delivery"
 
 QUEUE = f"{{{ARBORCAST_POLICY}}}Queue"
 
-_ORDERS = ("acceptance", "strict")
-
 # The wrapper of a part has 400, with a topic of ordinary length.
-_LEAST_FRAGMENT = 500
-
-_RELIABILITIES = get_args(Reliability)
+_LEAST_FRAGMENT, _MOST_FRAGMENT = 500, 999_999_999
 
 _ATTRIBUTES = (
     "Reliability",
@@ -55,8 +51,6 @@ _ATTRIBUTES = (
     "IntervalPer",
     "FragmentBytes",
 )
-
-_PER = get_args(Per)
 
 # Results of matching arrive up to a quarter of a second later.
 _SHORTEST_DEADLINE_MS = 500
@@ -80,14 +74,10 @@ def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
     unknown = sorted(set(map(str, element.attrib)) - set(_ATTRIBUTES))
     if unknown:
         raise InvalidRequest(f"p:Delivery has {', '.join(_ATTRIBUTES)}, no {unknown[0]:.100}")
-    reliability = element.get("Reliability", "adaptive")
-    if reliability not in _RELIABILITIES:
-        raise InvalidRequest(f"p:Delivery: Reliability is {_either(_RELIABILITIES)}, not {reliability:.100}")
-    order = element.get("Order", "acceptance")
-    if order not in _ORDERS:
-        raise InvalidRequest(f"p:Delivery: Order is acceptance or strict, not {order:.100}")
+    reliability = _word(element, "Reliability", get_args(Reliability), "adaptive")
+    order = _word(element, "Order", ("acceptance", "strict"), "acceptance")
     lifespan, deadline, interval = (element.get(name) for name in ("Lifespan", "Deadline", "MinimumInterval"))
-    attempts = _attempts(element.get("MaximumAttempts"))
+    attempts = _number(element, "MaximumAttempts", 1, limits.ATTEMPTS)
     if reliability != "adaptive" and attempts is not None:
         why = "tried until they are delivered" if reliability == "strict" else "pushed once"
         raise UnsupportedPolicy(
@@ -119,19 +109,31 @@ def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
         deadline_per=_per(element, "DeadlinePer", "subscription", "Deadline"),
         interval_ms=interval_ms,
         interval_per=_per(element, "IntervalPer", "topic", "MinimumInterval"),
-        fragment_bytes=_fragment_bytes(element.get("FragmentBytes")),
+        fragment_bytes=_number(element, "FragmentBytes", _LEAST_FRAGMENT, _MOST_FRAGMENT) or 0,
     )
 
 
 def _per(element: etree._Element, name: str, otherwise: Per, needed: str) -> Per:
-    per = element.get(name)
-    if per is None:
-        return otherwise
-    if per not in _PER:
-        raise InvalidRequest(f"p:Delivery: {name} is {_either(_PER)}, not {per:.100}")
-    if needed not in element.attrib:
+    per = _word(element, name, get_args(Per), otherwise)
+    if name in element.attrib and needed not in element.attrib:
         raise InvalidRequest(f"p:Delivery: {name} needs a {needed}")
     return cast(Per, per)
+
+
+def _word(element: etree._Element, name: str, words: tuple[str, ...], otherwise: str) -> str:
+    word = element.get(name, otherwise)
+    if word not in words:
+        raise InvalidRequest(f"p:Delivery: {name} is {_either(words)}, not {word:.100}")
+    return word
+
+
+def _number(element: etree._Element, name: str, least: int, most: int) -> int | None:
+    text = element.get(name)
+    if text is None:
+        return None
+    if not is_number(text, least, most):
+        raise InvalidRequest(f"p:Delivery: {name} is a number from {least} to {most}, not {text:.100}")
+    return int(text)
 
 
 def write_delivery_policy(policy: DeliveryPolicy) -> str:
@@ -168,14 +170,6 @@ def read_old_delivery(policy: etree._Element | None) -> DeliveryPolicy:
     return only
 
 
-def _fragment_bytes(text: str | None) -> int:
-    if text is None:
-        return 0
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) >= _LEAST_FRAGMENT):
-        raise InvalidRequest(f"p:Delivery: FragmentBytes is a number from {_LEAST_FRAGMENT} on, not {text:.100}")
-    return int(text)
-
-
 def _either(words: tuple[str, ...]) -> str:
     return f"{', '.join(words[:-1])} or {words[-1]}"
 
@@ -185,14 +179,6 @@ def _seconds(ms: int | None) -> str:
         return ""
     parts = f"{ms // 1000}.{ms % 1000:03}".rstrip("0").removesuffix(".")
     return f"PT{parts}S"
-
-
-def _attempts(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= limits.ATTEMPTS):
-        raise InvalidRequest(f"p:Delivery: MaximumAttempts is a number from 1 to {limits.ATTEMPTS}, not {text:.100}")
-    return int(text)
 
 
 _TOPICS = wsnt("TopicExpression")
@@ -358,7 +344,7 @@ def _capacity(element: etree._Element | None, names: list[str]) -> int:
                 (QUEUE, other),
             )
     text = element.get("Capacity", "1").strip()
-    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= limits.CAPACITY):
+    if not is_number(text, 1, limits.CAPACITY):
         raise UnsupportedPolicy(f"p:Queue: Capacity is a number from 1 to {limits.CAPACITY}, not {text:.100}", (QUEUE,))
     return int(text)
 

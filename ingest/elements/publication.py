@@ -45,7 +45,7 @@ _AROUND = (
     "{http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-utility-1.0.xsd}",
 )
 
-# Notifications have more digits for no number.
+# No number here has more digits.
 _DIGITS = 9
 
 _priority = re.compile("[+-]?[0-9]{1,3}")
@@ -130,6 +130,11 @@ def priority_of(text: str, where: str) -> int:
     return number
 
 
+def is_number(text: str, least: int, most: int) -> bool:
+    """Whether it is a number from `least` to `most`, which has few digits."""
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS and least <= int(text) <= most
+
+
 def duration_ms(
     text: str, where: str, least_ms: int = 1, most: tuple[int, str] = (limits.LIFESPAN_MS, "a year")
 ) -> int:
@@ -194,13 +199,12 @@ def _numbers(text: str | None, messages: int) -> Iterator[int]:
     if not words:
         raise InvalidRequest("p:Publication: Messages names no message; without it all are meant")
     for word in words:
-        number = int(word) if word.isascii() and word.isdecimal() and len(word) <= _DIGITS else 0
-        if not 1 <= number <= messages:
+        if not is_number(word, 1, messages):
             raise InvalidRequest(
                 f"p:Publication: Messages has numbers from 1 to {messages}, as many as there are messages, "
                 f"not {word:.100}"
             )
-        yield number
+        yield int(word)
 
 
 def _time_ms(text: str, where: str) -> int:

@@ -21,7 +21,7 @@ from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.framed.session import Edge, FramedSession
 from arborcast.ingest.framed.subscriptions import Counts
 from arborcast.ingest.http.inflight import RETRY_AFTER_S, Reservation
-from arborcast.ingest.http.tls import ServerTls, TlsAcceptor
+from arborcast.ingest.http.tls import Acceptor, ServerTls
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.settings import FramedSettings
 from arborcast.wire import frames, limits
@@ -245,7 +245,7 @@ class FramedServer:
         self._connections: set[FramedConnection] = set()
         self._checks: TimerQueue[FramedConnection] = TimerQueue()
         self._closing: set[asyncio.Task[None]] = set()
-        self._listening: asyncio.Server | TlsAcceptor | None = None
+        self._listening: asyncio.Server | Acceptor | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
@@ -272,7 +272,7 @@ class FramedServer:
         """Accept from now on."""
         loop = asyncio.get_running_loop()
         if self._tls is not None:
-            self._listening = TlsAcceptor(listener, self._tls, lambda: FramedConnection(self))
+            self._listening = Acceptor(listener, self._tls, lambda: FramedConnection(self))
         else:
             self._listening = await loop.create_server(lambda: FramedConnection(self), sock=listener, backlog=_BACKLOG)
         self._sweeper = loop.create_task(self._sweep_forever())

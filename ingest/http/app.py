@@ -238,10 +238,7 @@ class GatewayApp:
         try:
             await self.streams.answer(scope, receive, send, reservation)
         except (PeerError, InfrastructureError) as error:
-            answer = http_publish.refused(error)
-            self._requests.add("Events", str(answer.status))
-            self._refused.add(type(error).__name__)
-            await _send_fault(send, answer)
+            await self._fail(send, "Events", http_publish.refused(error), error)
         else:
             self._requests.add("Events", "200")
 
@@ -264,15 +261,9 @@ class GatewayApp:
                 self._gateway.check_started()
             await take(path, body)
         except (PeerError, InfrastructureError) as error:
-            answer = push_results.refused(error)
-            self._requests.add(posted.name, str(answer.status))
-            self._refused.add(type(error).__name__)
-            await _send_fault(send, answer, close=isinstance(error, (TooLarge, Compressed)))
+            await self._fail(send, posted.name, push_results.refused(error), error)
         except Exception:
-            logger.exception("%s failed", posted.name)
-            self._requests.add(posted.name, "500")
-            self._refused.add("Defect")
-            await _send_fault(send, http_publish.DEFECT)
+            await self._fail(send, posted.name, http_publish.DEFECT)
         else:
             self._requests.add(posted.name, str(posted.answer["status"]))
             await send(posted.answer)
@@ -319,14 +310,10 @@ class GatewayApp:
         except (PeerError, InfrastructureError) as error:
             content_type = header(headers, b"content-type")
             answer = self._refusal(error, request, content_type) if publishing is None else http_publish.refused(error)
-            self._requests.add(operation, str(answer.status))
-            self._refused.add(type(error).__name__)
-            await _send_fault(send, answer, close=isinstance(error, (TooLarge, Compressed)))
+            await self._fail(send, operation, answer, error)
         except Exception:
-            logger.exception("%s failed", operation)
-            self._requests.add(operation, "500")
-            self._refused.add("Defect")
-            await _send_fault(send, faults.of_defect(*_manner(request)) if publishing is None else http_publish.DEFECT)
+            answer = faults.of_defect(*_manner(request)) if publishing is None else http_publish.DEFECT
+            await self._fail(send, operation, answer)
         else:
             if isinstance(reply, Reply):
                 self._requests.add(operation, "200")
@@ -335,6 +322,20 @@ class GatewayApp:
                 self._requests.add(operation, "202")
                 await send(_ACCEPTED if reply is None else _stored(reply))
                 await send(_NO_BODY)
+
+    async def _fail(self, send: Send, operation: str, answer: Answer, error: Exception | None = None) -> None:
+        """Count an error, and send it. Without `error` it is a defect, which is logged."""
+        if error is None:
+            logger.exception("%s failed", operation)
+        self._requests.add(operation, str(answer.status))
+        self._refused.add("Defect" if error is None else type(error).__name__)
+        extra = list(answer.headers)
+        if answer.retry_after_s is not None:
+            extra.append((b"retry-after", str(answer.retry_after_s).encode()))
+        if isinstance(error, (TooLarge, Compressed)):
+            # The rest of the body is not read, so the connection cannot be reused.
+            extra.append((b"connection", b"close"))
+        await send_answer(send, answer.status, answer.body, answer.content_type, extra)
 
     async def _parse(
         self, body: bytes, content_type: bytes, reservation: Reservation, publishing: http_publish.Publish | None
@@ -494,13 +495,3 @@ async def _send_reply(send: Send, request: Request, reply: Reply) -> None:
     finally:
         if reply.finish is not None:
             reply.finish(left)
-
-
-async def _send_fault(send: Send, answer: Answer, *, close: bool = False) -> None:
-    extra = list(answer.headers)
-    if answer.retry_after_s is not None:
-        extra.append((b"retry-after", str(answer.retry_after_s).encode()))
-    if close:
-        # The rest of the body is not read, so the connection cannot be reused.
-        extra.append((b"connection", b"close"))
-    await send_answer(send, answer.status, answer.body, answer.content_type, extra)

@@ -32,28 +32,21 @@ async def read_body(headers: Headers, receive: Receive, limit: int, *, keep: boo
     declared = header(headers, b"content-length")
     if declared.isdigit() and int(declared) > limit:
         raise TooLarge(f"the request has {int(declared)} bytes, more than {limit}")
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        return None
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body", False):
-        # Nearly every request arrives in one piece.
-        if len(body) > limit:
-            raise TooLarge(f"the request has {len(body)} bytes, more than {limit}")
-        return body
     # Not as a list: for a body that arrives byte by byte that would be many times as large.
-    whole = bytearray(body)
-    size = len(body)
-    while message.get("more_body", False):
+    whole, size, more = bytearray(), 0, True
+    while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
-        piece = message.get("body", b"")
+        piece: bytes = message.get("body", b"")
         size += len(piece)
-        if keep:
-            whole += piece
         if size > limit:
             raise TooLarge(f"the request has more than {limit} bytes")
+        more = message.get("more_body", False)
+        if not (more or whole):
+            return piece  # nearly every request arrives in one piece
+        if keep:
+            whole += piece
     return bytes(whole)
 
 

@@ -27,7 +27,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from arborcast.ingest.access.gate import CERTIFICATE
 from arborcast.ingest.access.rates import PeerConnections
-from arborcast.ingest.http.asgi import UNACKNOWLEDGED
+from arborcast.ingest.http.asgi import UNACKNOWLEDGED, header
 from arborcast.ingest.http.inflight import RESERVATION, SMALL, Inflight, Reservation
 from arborcast.ingest.http.tls import Handshakes
 from arborcast.ingest.settings import GatewaySettings
@@ -428,10 +428,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _announced(self) -> int | None:
         """The length of the body by its head, if the head has one."""
-        for name, value in self.cycle.scope["headers"]:
-            if name == b"content-length":
-                return int(value) if value.isdigit() else None
-        return None
+        value = header(_ours(self.cycle.scope)["headers"], b"content-length")
+        return int(value) if value.isdigit() else None
 
     def _head_without_upgrade(self) -> bytes:
         lines = [self.parser.get_method() + b" " + self.url + b" HTTP/" + self.parser.get_http_version().encode()]

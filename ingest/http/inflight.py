@@ -91,6 +91,8 @@ _FELL = 4 * 1024 * 1024
 
 RETRY_AFTER_S = 1.0
 
+_NO_MEMORY = "the requests under way use all the memory for requests"
+
 
 class Body(Protocol):
     """The connection that reads a body from the network."""
@@ -232,7 +234,7 @@ class Inflight:
     def no_memory(self) -> InfrastructureError:
         """The error for a request that is refused."""
         self.refused += 1
-        return _no_memory()
+        return InfrastructureError(_NO_MEMORY, RETRY_AFTER_S)
 
     def _make_free(self, size: int, limit: float) -> bool:
         """Whether this many more bytes are within a limit; if necessary, bodies without progress are refused."""
@@ -247,12 +249,12 @@ class Inflight:
         reservation.step, reservation.since = reservation.came, now
         self._arriving[reservation] = None
 
-    def _refuse(self, reservation: Reservation, reason: str = "") -> None:
+    def _refuse(self, reservation: Reservation, reason: str = _NO_MEMORY) -> None:
         self.refused += 1
         body = reservation.body
         self.release(reservation)
         if body is not None:
-            body.let_go(reason or str(_no_memory()))
+            body.let_go(reason)
 
     def _assign_in(self, delay_s: float) -> None:
         if self._timer is not None:
@@ -290,7 +292,3 @@ class Inflight:
                 break
         if (self._waiting or self._readers) and self._timer is None:
             self._assign_in(_INTERVAL_S)
-
-
-def _no_memory() -> InfrastructureError:
-    return InfrastructureError("the requests under way use all the memory for requests", RETRY_AFTER_S)

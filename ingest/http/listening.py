@@ -15,8 +15,8 @@ import uvicorn
 from arborcast.core.errors import ConfigError
 from arborcast.core.security.ip_addresses import EVERYWHERE
 
-BACKLOG = 1_024
-"""Connections that wait to be accepted; beyond it the kernel makes clients try again after a second."""
+# Connections that wait to be accepted; beyond it the kernel makes clients try again after a second.
+_BACKLOG = 1_024
 
 
 def raise_open_files() -> None:
@@ -46,7 +46,7 @@ def listen_on(
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
         if not datagrams:
-            listener.listen(BACKLOG)
+            listener.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or error

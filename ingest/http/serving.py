@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import functools
 import socket
@@ -19,8 +18,8 @@ from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.http.asgi import Receive, Scope, Send
 from arborcast.ingest.http.http_protocol import GatewayProtocol
 from arborcast.ingest.http.inflight import RESERVATION, Inflight
-from arborcast.ingest.http.listening import BACKLOG, UvicornServer, listen_on, server_config
-from arborcast.ingest.http.tls import Handshakes, ServerTls, TlsAcceptor
+from arborcast.ingest.http.listening import UvicornServer, listen_on, server_config
+from arborcast.ingest.http.tls import Acceptor, ServerTls
 from arborcast.ingest.settings import GatewaySettings
 
 if TYPE_CHECKING:
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from arborcast.ingest.http.app import GatewayApp
 
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-# Connections accepted in addition to the one that the event loop accepts per iteration: some milliseconds.
-_ACCEPTED_AT_ONCE = 64
 
 
 class GatewayServer(UvicornServer):
@@ -40,53 +36,23 @@ class GatewayServer(UvicornServer):
         super().__init__(config)
         self._tls = tls
         self._trusted = trusted
-        self._connecting: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen on these sockets. uvicorn's own `startup` would accept one connection in each turn of the loop, and
         have no limit for TLS handshakes that stall."""
-        loop = asyncio.get_running_loop()
-        self.servers = []
-        for listener in sockets or ():
-            if self._tls is None:
-                accepted = functools.partial(self._accepted, listener)
-                self.servers.append(await loop.create_server(accepted, sock=listener, backlog=BACKLOG))
-            else:
-                make = functools.partial(self._protocol, self._tls.handshakes)
-                acceptor = TlsAcceptor(listener, self._tls, make, self._trusted.connection_key)
-                self.servers.append(acceptor)  # type: ignore[arg-type]  # closed like a server, by uvicorn
+        acceptors = [
+            Acceptor(listener, self._tls, self._protocol, self._trusted.connection_key) for listener in sockets or ()
+        ]
+        self.servers = acceptors  # type: ignore[assignment]  # closed like servers, by uvicorn
         self.started = True
 
-    def _protocol(self, handshakes: Handshakes | None = None) -> asyncio.Protocol:
+    def _protocol(self) -> asyncio.Protocol:
         """The protocol for a connection; with TLS the handshake begins, and `connection_made` is called after it."""
+        handshakes = None if self._tls is None else self._tls.handshakes
         protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn does
             config=self.config, server_state=self.server_state, app_state={}, handshakes=handshakes
         )
         return protocol
-
-    def _accepted(self, listener: socket.socket) -> asyncio.Protocol:
-        """The protocol for a connection that the event loop has accepted. Waiting connections are accepted, too.
-
-        libuv accepts one per iteration. While large bodies arrive on many connections an iteration takes tens of
-        milliseconds, and a new client would wait for an iteration per client before it.
-        """
-        loop = asyncio.get_running_loop()
-        for _ in range(_ACCEPTED_AT_ONCE):
-            try:
-                connection, _address = listener.accept()
-            except OSError:
-                break  # mostly: no more wait. When there are no descriptors left, the event loop will find it too.
-            connection.setblocking(False)
-            task = loop.create_task(self._connect(connection))
-            self._connecting.add(task)
-            task.add_done_callback(self._connecting.discard)
-        return self._protocol()
-
-    async def _connect(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # it is closed already
-            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
-            if self.should_exit:
-                transport.close()  # the stop has closed the earlier ones
 
     def stop(self) -> None:
         """Stop accepting, answer current requests, end; a second call ends at once."""
@@ -168,7 +134,6 @@ def _server(
     config = server_config(
         app,
         http=protocol,
-        backlog=BACKLOG,
         timeout_keep_alive=settings.keep_alive_s,
         # uvicorn's annotation is int; it is passed to asyncio.wait_for.
         timeout_graceful_shutdown=settings.stop_timeout_s,

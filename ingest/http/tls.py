@@ -1,4 +1,5 @@
-"""TLS of the gateway: the context that it listens with, certificates that are replaced while it runs, and accepting."""
+"""Accepting connections, and TLS: the context that the gateway listens with, certificates that are replaced while it
+runs."""
 
 from __future__ import annotations
 
@@ -7,8 +8,7 @@ import errno
 import logging
 import socket
 import ssl
-from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.files import Stamp, stamp_of
-from arborcast.ingest.access.rates import client_key
+from arborcast.ingest.access.rates import PeerConnections, client_key
 from arborcast.ingest.access.settings import TlsSettings
 
 logger = logging.getLogger(__name__)
@@ -131,69 +131,30 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _EXHAUSTED_S = 1.0
 
 
-class HandshakeLimiter:
-    """The bound of parallel handshakes. Pure; the caller names each.
+class Acceptor:
+    """Accepts connections from a listening socket and passes them to a protocol, with TLS after the handshake. On the
+    event loop.
 
-    With too many in total, the oldest is closed: an honest handshake is short, so an attack needs new handshakes all
-    the time, at a high rate, from many addresses. `key` maps an address to the unit of the bound, or to None for
-    unbounded ones.
-    """
-
-    def __init__(self, maximum: int, of_one_client: int, key: Callable[[str], str | None] = client_key) -> None:
-        self._maximum = maximum
-        self._of_one_client = of_one_client
-        self._key = key
-        self._clients: dict[Hashable, str | None] = {}  # oldest first
-        self._of: Counter[str] = Counter()
-
-    def full_for(self, host: str) -> bool:
-        """Whether an address has reached its limit."""
-        client = self._key(host)
-        return client is not None and self._of[client] >= self._of_one_client
-
-    def enter(self, name: Hashable, host: str) -> Hashable | None:
-        """Begin a handshake. Returns the one that is closed for it, usually None."""
-        client = self._clients[name] = self._key(host)
-        if client is not None:
-            self._of[client] += 1
-        if len(self._clients) <= self._maximum:
-            return None
-        oldest = next(iter(self._clients))
-        self.leave(oldest)
-        return oldest
-
-    def leave(self, name: Hashable) -> None:
-        """End a handshake, in any way. Does nothing for a closed one."""
-        client = self._clients.pop(name, None)
-        if client is not None:
-            self._of[client] -= 1
-            if not self._of[client]:
-                del self._of[client]
-
-    def __len__(self) -> int:
-        return len(self._clients)
-
-
-class TlsAcceptor:
-    """Accepts connections from a listening socket and passes them to a protocol after the TLS handshake. On the event
-    loop.
-
-    Closes like a server of asyncio. The event loop's own servers begin a handshake with every client and report it only
-    at its end. Here connections are counted before the first byte is read, so stalled handshakes do not exclude other
-    clients.
+    Closes like a server of asyncio. The event loop's own servers accept one connection per iteration: while large
+    bodies arrive on many connections an iteration takes tens of milliseconds, and a new client would wait for an
+    iteration per client before it. And they begin a handshake with every client and report it only at its end. Here
+    handshakes are counted before the first byte is read, so stalled ones do not exclude other clients. With too many in
+    total the oldest is closed: an honest handshake is short, so an attack needs new ones all the time, at a high rate,
+    from many addresses.
     """
 
     def __init__(
         self,
         listener: socket.socket,
-        tls: ServerTls,
+        tls: ServerTls | None,
         make_protocol: Callable[[], asyncio.BaseProtocol],
         key: Callable[[str], str | None] = client_key,
     ) -> None:
         self._listener = listener
         self._tls = tls
         self._make_protocol = make_protocol
-        self._limiter = HandshakeLimiter(tls.settings.handshakes, tls.settings.handshakes_per_client, key)
+        self._peers = PeerConnections(0 if tls is None else tls.settings.handshakes_per_client, key)
+        self._hosts: dict[asyncio.Task[None], str] = {}  # of counted handshakes, oldest first
         self._loop = asyncio.get_running_loop()
         self._under_way: set[asyncio.Task[None]] = set()
         self._unstarted: set[socket.socket] = set()
@@ -201,7 +162,7 @@ class TlsAcceptor:
         self._listen()
 
     def close(self) -> None:
-        """Stop accepting, and cut off unfinished handshakes."""
+        """Stop accepting, and cut off unfinished handshakes and new connections."""
         self._loop.remove_reader(self._listener)
         if self._pause is not None:
             self._pause.cancel()
@@ -209,7 +170,7 @@ class TlsAcceptor:
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Return when all handshakes that were cut off are over."""
+        """Return when all that were cut off are closed."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     def _listen(self) -> None:
@@ -233,40 +194,55 @@ class TlsAcceptor:
             self._admit(connection, address[0])
 
     def _admit(self, connection: socket.socket, host: str) -> None:
+        if self._tls is None:
+            self._begin(connection)
+            return
         handshakes = self._tls.handshakes
         handshakes.begun += 1
-        if self._limiter.full_for(host):
+        if self._peers.opened(host):
+            self._peers.closed(host)
             handshakes.refused += 1
             connection.close()
             return
+        self._hosts[self._begin(connection)] = host
+        if len(self._hosts) > self._tls.settings.handshakes:
+            oldest = next(iter(self._hosts))
+            self._leave(oldest)
+            handshakes.refused += 1
+            oldest.cancel()
+
+    def _begin(self, connection: socket.socket) -> asyncio.Task[None]:
         connection.setblocking(False)
         self._unstarted.add(connection)
-        task = self._loop.create_task(self._shake_hands(connection))
+        task = self._loop.create_task(self._connect(connection))
         self._under_way.add(task)
         task.add_done_callback(partial(self._over, connection))
-        crowded_out = self._limiter.enter(task, host)
-        if isinstance(crowded_out, asyncio.Task):
-            handshakes.refused += 1
-            crowded_out.cancel()
+        return task
 
-    async def _shake_hands(self, connection: socket.socket) -> None:
+    def _leave(self, task: asyncio.Task[None]) -> None:
+        host = self._hosts.pop(task, None)  # None where it was closed for another
+        if host is not None:
+            self._peers.closed(host)
+
+    async def _connect(self, connection: socket.socket) -> None:
         self._unstarted.discard(connection)  # the event loop closes it from here on
+        tls = self._tls
         try:
             await self._loop.connect_accepted_socket(
                 self._make_protocol,
                 connection,
-                ssl=self._tls.context,
-                ssl_handshake_timeout=self._tls.settings.handshake_timeout_s,
+                ssl=None if tls is None else tls.context,
+                ssl_handshake_timeout=None if tls is None else tls.settings.handshake_timeout_s,
             )
         except OSError as error:
             # A TLS error, a lost connection, or a timeout: caused by the client, and counted.
-            logger.debug("a TLS handshake failed: %s", error)
+            logger.debug("a connection or its TLS handshake failed: %s", error)
 
     def _over(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         if connection in self._unstarted:  # cancelled before its first step
             self._unstarted.discard(connection)
             connection.close()
         self._under_way.discard(task)
-        self._limiter.leave(task)
+        self._leave(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a connection could not be taken", exc_info=error)

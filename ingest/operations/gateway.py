@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from arborcast.core.errors import InfrastructureError
+from arborcast.core.errors import InfrastructureError, UnknownResource
 from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute
 from arborcast.core.single_flight import SharedRounds, SingleFlight, shared
 from arborcast.core.telemetry.tracing import Tracing
@@ -25,7 +25,7 @@ from arborcast.ingest.http.asgi import Receive, Scope, Send
 from arborcast.ingest.http.inflight import FreedMemory, Inflight
 from arborcast.ingest.operations.admission import Admitted, TopicAdmission
 from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
-from arborcast.ingest.soap.wsdl import ServiceDescriptions
+from arborcast.ingest.soap.wsdl import RESOURCES, ServiceDescriptions
 from arborcast.ingest.state.changes import CommitsChanges, KeyedLocks
 from arborcast.ingest.state.fragment_log import HoldsParts
 from arborcast.ingest.state.pull_queues import PullQueues
@@ -163,6 +163,18 @@ class Gateway:
             if target is not None and target.kind is kind:
                 return target.id
         return ""
+
+    async def resource_of(self, request: Request, target: Target, kind: Kind) -> str:
+        """The id of the resource of this kind that a request was sent to, or that it names, in a current view. Raises
+        UnknownResource."""
+        if target.kind is kind:
+            return target.id
+        identifier = self.named_in(request, kind)
+        if not identifier:
+            name = kind.name.lower().replace("_", " ")
+            raise UnknownResource(f"no {name} is named: send this to the address in {RESOURCES[kind]}")
+        await self.changes.catch_up()  # the caller has resolved the address in a current view
+        return identifier
 
     def is_queue(self, path: TopicPath) -> bool:
         """Whether the messages of a topic are requests, each for one of its servers."""

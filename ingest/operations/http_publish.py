@@ -33,6 +33,7 @@ from arborcast.ingest.operations.publishing import (
     publish,
     read_payload,
 )
+from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath, parse_path
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import (
@@ -114,11 +115,15 @@ class Publish:
         return payload
 
     async def _publish(self, gateway: Gateway, request: Request, target: Target) -> Stored:
-        topic, publication = self._path(self._topic), self._publication()
         key = checked_key(self._headers.get(b"idempotency-key", b"").decode("latin-1"))
-        notification = notification_of(gateway, topic, request, message_id=key)
+        notifications, publication = self._notifications(gateway, request, key), self._publication()
         publisher = PublishingClient(request.caller, request.client, target)
-        return await publish(gateway, PublishRequest([notification], publisher, {notification.id: publication}))
+        return await publish(
+            gateway, PublishRequest(notifications, publisher, {each.id: publication for each in notifications})
+        )
+
+    def _notifications(self, gateway: Gateway, request: Request, key: str) -> list[Notification]:
+        return [notification_of(gateway, self._path(self._topic), request, message_id=key)]
 
     def _path(self, topic: str) -> TopicPath:
         try:

@@ -165,7 +165,7 @@ async def _read_notify(
     message_id = request.addressing.message_id if request.addressing is not None else ""
     notifications: list[Notification] = []
 
-    def add(topic: PublishedTopic, payload: bytes, producer: bytes, kind: str) -> None:
+    def add(topic: PublishedTopic, payload: bytes, producer: bytes, kind: str, subject: bytes = b"") -> None:
         notifications.append(
             Notification(
                 id=gateway.ids.next(),
@@ -176,6 +176,7 @@ async def _read_notify(
                 message_id=message_id,
                 traceparent=request.traceparent,
                 prefixes=topic.prefixes,
+                subject=subject,
                 type=stored_type(kind),
             )
         )
@@ -191,7 +192,8 @@ async def _read_notify(
             messages += 1
             topic, payload, producer, kind = _read_message(message, node, source, messages, topics, old=old)
             if topic is None and message.find(f"{_CONTENT}/{dsub.SUBMITTED}") is not None:
-                notifications += await _submitted(gateway, request, payload, producer)
+                for each in await _submitted(request, payload):
+                    add(PublishedTopic(each.topic, ""), each.payload, producer, dsub.SUBMITTED, each.subject)
                 continue
             if topic is None and gateway.default_topic is not None:
                 topic = PublishedTopic(gateway.default_topic, "")
@@ -207,26 +209,11 @@ async def _read_notify(
     return notifications, messages
 
 
-async def _submitted(gateway: Gateway, request: Request, payload: bytes, producer: bytes) -> list[Notification]:
+async def _submitted(request: Request, payload: bytes) -> list[dsub.EntryNotification]:
     """Notifications of a hospital's registry, which publishes without a topic; a Notify has one such message."""
     if sum(1 for _ in request.operation.iterchildren(_MESSAGE)) != 1:
         raise InvalidRequest("a lcm:SubmitObjectsRequest without a wsnt:Topic must be the only message of its Notify")
-    message_id = request.addressing.message_id if request.addressing is not None else ""
-    found = await publishing.in_thread_if_large(len(payload), dsub.published, payload)
-    return [
-        Notification(
-            gateway.ids.next(),
-            each.topic,
-            each.payload,
-            UNACCEPTED,
-            producer=producer,
-            message_id=message_id,
-            traceparent=request.traceparent,
-            subject=each.subject,
-            type=dsub.SUBMITTED,
-        )
-        for each in found
-    ]
+    return await publishing.in_thread_if_large(len(payload), dsub.published, payload)
 
 
 def _read_message(

@@ -42,12 +42,14 @@ async def register_publisher(gateway: Gateway, request: Request, _target: Target
     owner, limit, there = owner_of(request.caller), gateway.settings.registrations, len(gateway.registrations)
     held, fault = gateway.registrations.of_owner(owner), "PublisherRegistrationRejectedFault"
     check_room(gateway, owner, held, there, limit, "registrations", fault)
-    registration = _read(gateway, request, now)
-    if registration.demand and registration.publisher is not None:
-        try:
+    try:
+        registration = _read(gateway, request, now)
+        if registration.demand and registration.publisher is not None:
             await check_callable(gateway, registration.publisher.address, registration.owner)
-        except ConsumerRefused as error:
-            raise _not_called(error) from error
+    except ConsumerRefused as error:
+        rejected = ConsumerRefused(str(error).replace("ConsumerReference", "PublisherReference", 1), error.rule)
+        rejected.fault = fault
+        raise rejected from error
     singles = (parse_normal(topic.normal).single_topic() for topic in registration.topics)
     await gateway.admit({path: "" for path in singles if path is not None})
     await gateway.changes.commit([RegistrationRecord(registration)])
@@ -61,12 +63,7 @@ async def register_publisher(gateway: Gateway, request: Request, _target: Target
 
 async def destroy_registration(gateway: Gateway, request: Request, target: Target) -> Reply:
     """End a registration. Our subscriptions at its publisher are ended soon after."""
-    identifier = target.id if target.kind is Kind.REGISTRATION else gateway.named_in(request, Kind.REGISTRATION)
-    if not identifier:
-        raise UnknownResource(
-            "no registration is named: send this to the address in the PublisherRegistrationReference that "
-            "RegisterPublisher returned"
-        )
+    identifier = await gateway.resource_of(request, target, Kind.REGISTRATION)
     async with gateway.locks.hold(identifier):
         find_registration(gateway, request, identifier)
         await gateway.changes.commit(ending(identifier, "destroyed", times.to_ms(gateway.now())))
@@ -144,10 +141,7 @@ def _check_demand(gateway: Gateway, publisher: EndpointReference | None, topics:
         raise _rejected("Demand needs a wsn-br:PublisherReference: the address for Subscribe")
     if not topics:
         raise _rejected("Demand needs at least one wsn-br:Topic: the topics for Subscribe")
-    try:
-        check_consumer(publisher, gateway.own, gateway.outbound)
-    except ConsumerRefused as error:
-        raise _not_called(error) from error
+    check_consumer(publisher, gateway.own, gateway.outbound)
 
 
 def _read_termination(element: etree._Element | None, now: datetime) -> int | None:
@@ -162,12 +156,6 @@ def _read_termination(element: etree._Element | None, now: datetime) -> int | No
             initial=True,
         )
     return requested_termination(element, now, initial=True)
-
-
-def _not_called(error: ConsumerRefused) -> ConsumerRefused:
-    rejected = ConsumerRefused(str(error).replace("ConsumerReference", "PublisherReference", 1), error.rule)
-    rejected.fault = "PublisherRegistrationRejectedFault"
-    return rejected
 
 
 def _rejected(reason: str) -> OperationRefused:

@@ -18,7 +18,7 @@ from lxml import etree
 
 from arborcast.core.errors import ArborcastError, InfrastructureError, PeerError, UnknownResource
 from arborcast.core.xml import xml_parser
-from arborcast.ingest.access.grants import ClientRequest, check_publish, check_reserved, may_manage, owner_of
+from arborcast.ingest.access.grants import ClientRequest, check_fill, check_publish, check_reserved, owner_of
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.publication import NO_ATTRIBUTES, Publication
 from arborcast.ingest.http.inflight import SMALL, Reservation
@@ -36,7 +36,7 @@ from arborcast.topic_model.tree.tree import TopicTree
 from arborcast.wire import times, xml_reading
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
-from arborcast.wire.errors import ConsumerRefused, InvalidRequest, NotRegistered
+from arborcast.wire.errors import ConsumerRefused, Forbidden, InvalidRequest, NotRegistered
 from arborcast.wire.xml_reading import memory_to_read
 
 P = ParamSpec("P")
@@ -326,12 +326,11 @@ async def _with_reply_to(
         raise InvalidRequest("a Notify with a wsa:ReplyTo holds one message, for one answer")
     try:
         reply_to, point = endpoint_of(gateway, reply_to)
-        if point is not None and not may_manage(publisher.caller, point.owner):
-            # As for a missing one.
-            raise ConsumerRefused(f"the ConsumerReference names a pull point that does not exist: {point.id!r}")
         if point is None:
             await check_callable(gateway, reply_to.address, owner_of(publisher.caller), once=True)
-    except ConsumerRefused as error:
+        else:
+            check_fill(publisher.caller, point)
+    except (ConsumerRefused, Forbidden) as error:
         raise InvalidRequest(str(error).replace("ConsumerReference", "wsa:ReplyTo")) from error
     return [msgspec.structs.replace(notifications[0], reply_to=reply_to, reply_point="" if point is None else point.id)]
 

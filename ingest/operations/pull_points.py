@@ -108,7 +108,7 @@ async def _kept(gateway: Gateway, pull_point_id: str, until_ms: int = 0) -> Pull
 
 async def get_messages(gateway: Gateway, request: Request, target: Target) -> Reply:
     """Remove and return the oldest messages; an option waits for the first."""
-    identifier = await _named(gateway, request, target)
+    identifier = await gateway.resource_of(request, target, Kind.PULL_POINT)
     point = _existing(gateway, request, identifier)
     if point.until_ms:
         await _kept(gateway, identifier)
@@ -123,7 +123,7 @@ async def get_messages(gateway: Gateway, request: Request, target: Target) -> Re
 
 async def destroy_pull_point(gateway: Gateway, request: Request, target: Target) -> Reply:
     """End the pull point with its subscriptions and waiting messages."""
-    identifier = await _named(gateway, request, target)
+    identifier = await gateway.resource_of(request, target, Kind.PULL_POINT)
     async with gateway.locks.hold(("pull point", identifier)):
         point = _existing(gateway, request, identifier)
         await end_pull_point(gateway, point.id)
@@ -228,17 +228,6 @@ async def _create(gateway: Gateway, name: str, owner: str, until_ms: int) -> Pul
         await end_pull_point(gateway, identifier)
         return first
     return created
-
-
-async def _named(gateway: Gateway, request: Request, target: Target) -> str:
-    """The id of the request's pull point. Raises UnknownResource without one."""
-    if target.id:
-        return target.id
-    identifier = gateway.named_in(request, Kind.PULL_POINT)
-    if not identifier:
-        raise UnknownResource("no pull point is named: send this to the address that CreatePullPoint returned")
-    await gateway.changes.catch_up()  # the caller has resolved the address in a current view
-    return identifier
 
 
 def _existing(gateway: Gateway, request: Request, identifier: str) -> PullPointRecord:

@@ -92,17 +92,17 @@ _ANYWHERE = frozenset({Kind.SUBSCRIPTION, Kind.BROKER})
 
 _PREFIXES = f' xmlns:wsnt="{WSNT}" xmlns:wsn-br="{WSN_BR}" xmlns:wsa="{WSA}" xmlns:wsrf-rl="{WSRF_RL}"'
 
-_Read = Callable[[], Awaitable[str]]
+_Property = str | Callable[[], Awaitable[str]]
+"""A sequence of elements, or a function that writes one."""
 
 
 @dataclass(frozen=True)
 class _Resource:
-    """A resource: the root element of its document, and a reader of each property, which returns a sequence of
-    elements."""
+    """A resource: the root element of its document, its properties, and those that the document does not have."""
 
     document: str
-    properties: Mapping[str, _Read]
-    beside: Mapping[str, _Read]
+    properties: Mapping[str, _Property]
+    beside: Mapping[str, _Property]
 
 
 async def get_resource_property(gateway: Gateway, request: Request, target: Target) -> Reply:
@@ -124,7 +124,7 @@ async def get_multiple_resource_properties(gateway: Gateway, request: Request, t
 async def get_resource_property_document(gateway: Gateway, request: Request, target: Target) -> Reply:
     """The whole document."""
     resource = await _resource(gateway, request, target)
-    content = "".join([await read() for read in resource.properties.values()])
+    content = "".join([await _written(each) for each in resource.properties.values()])
     return _reply("GetResourcePropertyDocument", f"<{resource.document}>{content}</{resource.document}>")
 
 
@@ -152,7 +152,11 @@ async def _values(gateway: Gateway, request: Request, target: Target, names: lis
     for name in names:
         if name not in known:
             raise _unknown(name)
-    return "".join([await known[name]() for name in names])
+    return "".join([await _written(known[name]) for name in names])
+
+
+async def _written(value: _Property) -> str:
+    return value if isinstance(value, str) else await value()
 
 
 async def _resource(gateway: Gateway, request: Request, target: Target) -> _Resource:
@@ -164,33 +168,19 @@ async def _resource(gateway: Gateway, request: Request, target: Target) -> _Reso
     return _of_broker(gateway, request.caller)
 
 
-def _constant(text: str) -> _Read:
-    async def read() -> str:
-        return text
-
-    return read
-
-
 def _of_broker(gateway: Gateway, caller: Caller | None) -> _Resource:
-    async def expressions() -> str:
-        return await gateway.topic_sets.text("expressions", gateway.table.topics, caller)
-
-    async def topics() -> str:
-        return await gateway.topic_sets.text("set", gateway.table.topics, caller)
-
+    sets, tree = gateway.topic_sets, gateway.table.topics
     dialects = "".join(f"<wsnt:TopicExpressionDialect>{uri}</wsnt:TopicExpressionDialect>" for uri in DIALECTS)
     fixed = "true" if gateway.topics.fixed else "false"
     required = "true" if gateway.settings.requires_registration else "false"
     return _Resource(
         "wsn-br:NotificationBrokerRP",
         {
-            wsnt("TopicExpression"): expressions,
-            wsnt("FixedTopicSet"): _constant(f"<wsnt:FixedTopicSet>{fixed}</wsnt:FixedTopicSet>"),
-            wsnt("TopicExpressionDialect"): _constant(dialects),
-            f"{{{WSTOP}}}TopicSet": topics,
-            wsn_br("RequiresRegistration"): _constant(
-                f"<wsn-br:RequiresRegistration>{required}</wsn-br:RequiresRegistration>"
-            ),
+            wsnt("TopicExpression"): lambda: sets.text("expressions", tree, caller),
+            wsnt("FixedTopicSet"): f"<wsnt:FixedTopicSet>{fixed}</wsnt:FixedTopicSet>",
+            wsnt("TopicExpressionDialect"): dialects,
+            f"{{{WSTOP}}}TopicSet": lambda: sets.text("set", tree, caller),
+            wsn_br("RequiresRegistration"): f"<wsn-br:RequiresRegistration>{required}</wsn-br:RequiresRegistration>",
         },
         {},
     )
@@ -205,15 +195,15 @@ def _of_subscription(gateway: Gateway, subscription: Subscription) -> _Resource:
     return _Resource(
         "wsnt:SubscriptionManagerRP",
         {
-            wsnt("ConsumerReference"): _constant(f"<wsnt:ConsumerReference>{consumer}</wsnt:ConsumerReference>"),
-            wsnt("Filter"): _constant(_filter(subscription)),
-            wsnt("SubscriptionPolicy"): _constant(f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"),
-            wsnt("CreationTime"): _constant(f"<wsnt:CreationTime>{created}</wsnt:CreationTime>"),
+            wsnt("ConsumerReference"): f"<wsnt:ConsumerReference>{consumer}</wsnt:ConsumerReference>",
+            wsnt("Filter"): _filter(subscription),
+            wsnt("SubscriptionPolicy"): f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>",
+            wsnt("CreationTime"): f"<wsnt:CreationTime>{created}</wsnt:CreationTime>",
         },
         {
             **_times(gateway, subscription.terminates_ms),
-            f"{{{ARBORCAST_POLICY}}}State": _constant(_state(gateway, subscription)),
-            MESSAGE_TYPE: _constant(_types(subscription)),
+            f"{{{ARBORCAST_POLICY}}}State": _state(gateway, subscription),
+            MESSAGE_TYPE: _types(subscription),
         },
     )
 
@@ -240,24 +230,22 @@ def _of_registration(gateway: Gateway, registration: Registration) -> _Resource:
     return _Resource(
         "wsn-br:PublisherRegistrationRP",
         {
-            wsn_br("PublisherReference"): _constant(
-                ""
-                if publisher is None
-                else f"<wsn-br:PublisherReference>{reference_content(publisher)}</wsn-br:PublisherReference>"
-            ),
-            wsn_br("Topic"): _constant("".join(topics)),
-            wsn_br("Demand"): _constant(f"<wsn-br:Demand>{demand}</wsn-br:Demand>"),
-            wsn_br("CreationTime"): _constant(f"<wsn-br:CreationTime>{created}</wsn-br:CreationTime>"),
+            wsn_br("PublisherReference"): ""
+            if publisher is None
+            else f"<wsn-br:PublisherReference>{reference_content(publisher)}</wsn-br:PublisherReference>",
+            wsn_br("Topic"): "".join(topics),
+            wsn_br("Demand"): f"<wsn-br:Demand>{demand}</wsn-br:Demand>",
+            wsn_br("CreationTime"): f"<wsn-br:CreationTime>{created}</wsn-br:CreationTime>",
         },
         _times(gateway, registration.terminates_ms),
     )
 
 
-def _times(gateway: Gateway, terminates_ms: int | None) -> Mapping[str, _Read]:
+def _times(gateway: Gateway, terminates_ms: int | None) -> Mapping[str, str]:
     now = times.written(gateway.now())
     return {
-        wsrf_rl("CurrentTime"): _constant(f"<wsrf-rl:CurrentTime>{now}</wsrf-rl:CurrentTime>"),
-        wsrf_rl("TerminationTime"): _constant(time_element("wsrf-rl:TerminationTime", terminates_ms)),
+        wsrf_rl("CurrentTime"): f"<wsrf-rl:CurrentTime>{now}</wsrf-rl:CurrentTime>",
+        wsrf_rl("TerminationTime"): time_element("wsrf-rl:TerminationTime", terminates_ms),
     }
 
 

@@ -100,7 +100,7 @@ async def create_subscription(gateway: Gateway, request: SubscriptionRequest) ->
     check_filters(gateway, filters)
     if policy.queue:
         check_server(filters, gateway.table.topics)
-    subscription = subscription_of(gateway, request, request.outbound)
+    subscription = subscription_of(gateway, request)
     if policy.current_message:
         await check_few(gateway, subscription, request.client)
     if subscription.pushed and request.outbound is None:
@@ -155,13 +155,9 @@ def check_supported(gateway: Gateway, expression: TopicFilter) -> None:
         raise TopicNotSupported(f"the expression {expression.text!r} selects no topic of the fixed topic set")
 
 
-def subscription_of(
-    gateway: Gateway, request: SubscriptionRequest, outbound: AddressPolicy | None = None
-) -> Subscription:
-    """The requested subscription with the present time; `outbound` replaces the gateway's policy.
-
-    Raises ConsumerRefused, Forbidden, OperationRefused, UnsupportedPolicy.
-    """
+def subscription_of(gateway: Gateway, request: SubscriptionRequest) -> Subscription:
+    """The requested subscription with the present time. Raises ConsumerRefused, Forbidden, OperationRefused,
+    UnsupportedPolicy."""
     policy, identifier = request.policy, request.id or resource_id()
     address = gateway.own.resource(Kind.SUBSCRIPTION, identifier)
     form, delivery = policy.form, policy.delivery
@@ -181,7 +177,7 @@ def subscription_of(
     if request.consumer is None:
         consumer, pull_point = EndpointReference(address), identifier
     else:
-        consumer, point = endpoint_of(gateway, request.consumer, outbound)
+        consumer, point = endpoint_of(gateway, request.consumer, request.outbound)
         pull_point = ""
         if point is not None:
             check_fill(request.caller, point)

@@ -102,13 +102,7 @@ async def _end_of_endpoint(gateway: Gateway, request: Request, endpoint: str) ->
 @asynccontextmanager
 async def locked_subscription(gateway: Gateway, request: Request, target: Target) -> AsyncIterator[Subscription]:
     """A context with the locked subscription of a request. Raises UnknownResource."""
-    identifier = target.id or gateway.named_in(request, Kind.SUBSCRIPTION)
-    if not identifier:
-        raise UnknownResource(
-            "no subscription is named: send this to the address in the SubscriptionReference that Subscribe returned"
-        )
-    if not target.id:
-        await gateway.changes.catch_up()  # the caller has resolved the address in a current view
+    identifier = await gateway.resource_of(request, target, Kind.SUBSCRIPTION)
     async with gateway.locks.hold(identifier):
         yield managed_subscription(gateway, identifier, request.caller)
 

@@ -76,11 +76,12 @@ _PROPERTIES = tuple(
     )
 )
 
-_RESOURCES = {
+RESOURCES = {
     Kind.SUBSCRIPTION: "the SubscriptionReference that Subscribe returns",
     Kind.PULL_POINT: "the PullPoint that CreatePullPoint returns",
     Kind.REGISTRATION: "the PublisherRegistrationReference that RegisterPublisher returns",
 }
+"""Where clients find the address of a resource."""
 
 # Most clients use the first port of a service by default.
 _BROKER = ("NotificationBroker", ((ACTION_BRW, "NotificationBroker"), (ACTION_BW, "CreatePullPoint"), *_PROPERTIES))
@@ -102,7 +103,7 @@ _SERVICES: dict[Kind, tuple[str, tuple[tuple[str, str], ...]]] = {
 
 
 # The contents of the broker's WSDL: one import makes a whole client; the service of the broker is the first.
-_WHOLE = (Kind.BROKER, Kind.REGISTRATION_FACTORY, *_RESOURCES)
+_WHOLE = (Kind.BROKER, Kind.REGISTRATION_FACTORY, *RESOURCES)
 
 # There also the port types with less in them, for clients that were made from the published documents.
 _ALSO = {
@@ -165,7 +166,7 @@ class ServiceDescriptions:
         named: set[str] = set()
         described = ""
         for kind, (service, port_types) in services.items():
-            where = _RESOURCES.get(kind) if whole else None
+            where = RESOURCES.get(kind) if whole else None
             note = f"<wsdl:documentation>Set the address in {where}.</wsdl:documentation>" if where else ""
             ports = _ports(service, [name for _, name in port_types], address, named)
             described += f'<wsdl:service name="{service}">{note}{ports}</wsdl:service>\n'

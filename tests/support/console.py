@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from arborcast.topic_model.records.control import ControlRecord
 from arborcast.topic_model.records.operations import OperationBegun, OperationEnded
 from arborcast.topic_model.subscriptions import Subscription
 from tests.support.gateway_parts import ControlList
+from tests.support.served_app import running
 
 EVIL = "<img src=x onerror=alert(1)><script>alert(1)</script>\u202e"
 """Text of an attacker: see `Browser.shows_hostile`."""
@@ -177,11 +177,5 @@ def served(app: Any) -> Iterator[str]:
     listener = listen(ConsoleSettings(port=0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(120)
-        assert not thread.is_alive(), "the console did not stop"
+    with running(server, listener) as port:
+        yield f"http://127.0.0.1:{port}"

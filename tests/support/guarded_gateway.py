@@ -46,19 +46,27 @@ class Clock(make.Clock):
     now: float = NOW
 
 
-def guarded(folder: Path, clock: Callable[[], float], policy: str = POLICY) -> GatewayParts:
-    """A gateway with three users, one of them an operator; its files are in the folder."""
-    users = [
-        User("anna", hash_password("pa", log_n=4), clear="pa"),
-        User("bert", hash_password("pb", log_n=4)),
-        User("olga", hash_password("po", log_n=4), frozenset({"operators"})),
-    ]
+quick_hash = partial(hash_password, log_n=4)
+
+
+def users_in(folder: Path, *users: User, remember_s: float = 60, guesses: Guesses | None = None) -> Users:
+    """These users, in a file in the folder."""
     write_users({user.name: user for user in users}, folder / "users.toml")
     # The hash for unknown users is cheap, too.
-    with patch("arborcast.ingest.access.users.hash_password", partial(hash_password, log_n=4)):
+    with patch("arborcast.ingest.access.users.hash_password", quick_hash):
         source = FileUsers(folder / "users.toml")
-    asked = Users(source, remember_s=60, guesses=Guesses(50, 1_000))
-    authenticator = Authenticator(AccessSettings(methods="basic, token"), asked, clock)
+    return Users(source, remember_s=remember_s, guesses=guesses or Guesses(50, 1_000))
+
+
+def guarded(folder: Path, clock: Callable[[], float], policy: str = POLICY) -> GatewayParts:
+    """A gateway with three users, one of them an operator; its files are in the folder."""
+    users = users_in(
+        folder,
+        User("anna", quick_hash("pa"), clear="pa"),
+        User("bert", quick_hash("pb")),
+        User("olga", quick_hash("po"), frozenset({"operators"})),
+    )
+    authenticator = Authenticator(AccessSettings(methods="basic, token"), users, clock)
     rights = read_policy(policy, "policy")
     made = GatewayParts()
     made.gateway.gate = Gate(None, authenticator, lambda: rights)

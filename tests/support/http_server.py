@@ -11,7 +11,8 @@ Answer = tuple[int, bytes, Mapping[str, str]]
 
 
 class AnsweringServer(ThreadingHTTPServer):
-    """Each POST is answered by the function of its path, body and headers (in lower case), until `stop`."""
+    """Each request is answered by the function of its path, body and headers (in lower case; the method is `:method`),
+    until `stop`."""
 
     daemon_threads = True
     request_queue_size = 1_000
@@ -21,15 +22,16 @@ class AnsweringServer(ThreadingHTTPServer):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                status, content, headers = answer(
-                    self.path, body, {name.lower(): value for name, value in self.headers.items()}
-                )
+                body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+                received = {name.lower(): value for name, value in self.headers.items()}
+                status, content, headers = answer(self.path, body, {**received, ":method": self.command})
                 self.send_response(status)
                 for name, value in {**headers, "Content-Length": str(len(content))}.items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(content)
+
+            do_OPTIONS = do_POST
 
             def log_message(self, format: str, *args: object) -> None:
                 pass

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any, cast
 
+import uvicorn
+
 from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.http.serving import listen, make_server
 from arborcast.ingest.http.tls import ServerTls
@@ -25,6 +27,19 @@ NOTIFY = START + LENGTH + b"\r\n" + BODY
 
 
 @contextlib.contextmanager
+def running(server: uvicorn.Server, listener: socket.socket) -> Iterator[int]:
+    """The port of a server that runs in a thread until the block ends."""
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(120)
+        assert not thread.is_alive(), "the server did not stop"
+
+
+@contextlib.contextmanager
 def served(
     parts: GatewayParts, *, access: LimitSettings | None = None, tls: ServerTls | None = None, **limits: float
 ) -> Iterator[int]:
@@ -34,15 +49,8 @@ def served(
     """
     settings = dataclasses.replace(GatewaySettings(port=0, request_timeout_s=600), **cast(dict[str, Any], limits))
     listener = listen(settings)
-    server = make_server(parts.app, settings, access, tls)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
-    thread.start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        server.stop()
-        thread.join(120)
-        assert not thread.is_alive(), "the server did not stop"
+    with running(make_server(parts.app, settings, access, tls), listener) as port:
+        yield port
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ NAMESPACES = {
     "1.2": "http://www.w3.org/2003/05/soap-envelope",
 }
 WSNT = "http://docs.oasis-open.org/wsn/b-2"
+WSN_BR = "http://docs.oasis-open.org/wsn/br-2"
 WSA = "http://www.w3.org/2005/08/addressing"
 DIALECT = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/"
 XPATH_1 = "http://www.w3.org/TR/1999/REC-xpath-19991116"
@@ -81,11 +82,12 @@ def renew(termination: str) -> str:
     return f"<wsnt:Renew><wsnt:TerminationTime>{termination}</wsnt:TerminationTime></wsnt:Renew>"
 
 
-def register(publisher: str, demand: str = "true") -> str:
-    """A RegisterPublisher for the topic t:a; the prefix t is urn:t."""
+def register(*topics: str, publisher: str = "", demand: str = "", ends: str = "", dialect: str = "Full") -> str:
+    """A RegisterPublisher; the prefix t is urn:t."""
+    reference = f"<b:PublisherReference><wsa:Address>{publisher}</wsa:Address></b:PublisherReference>"
+    named = "".join(f'<b:Topic xmlns:t="urn:t" Dialect="{DIALECT}{dialect}">{topic}</b:Topic>' for topic in topics)
     return (
-        '<b:RegisterPublisher xmlns:b="http://docs.oasis-open.org/wsn/br-2"><b:PublisherReference>'
-        f"<wsa:Address>{publisher}</wsa:Address></b:PublisherReference>"
-        f'<b:Topic xmlns:t="urn:t" Dialect="{DIALECT}Full">t:a</b:Topic>'
-        f"<b:Demand>{demand}</b:Demand></b:RegisterPublisher>"
+        f'<b:RegisterPublisher xmlns:b="{WSN_BR}">{reference if publisher else ""}{named}'
+        f"{f'<b:Demand>{demand}</b:Demand>' if demand else ''}"
+        f"{f'<b:InitialTerminationTime>{ends}</b:InitialTerminationTime>' if ends else ''}</b:RegisterPublisher>"
     )

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from arborcast.core.errors import PeerError
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
@@ -156,7 +157,7 @@ _ANYWHERE = AddressPolicy(OutboundSettings(allow="0.0.0.0/0, ::/0"))
 async def _unsubscribe(gateway: Gateway, action: Unsubscribe, caller: Caller | None) -> str:
     await gateway.changes.catch_up()
     try:
-        like = subscription_of(gateway, _request(action, caller), _ANYWHERE)
+        like = subscription_of(gateway, replace(_request(action, caller), outbound=_ANYWHERE))
     except PeerError as error:
         logger.info("an Unsubscribe in the older envelope names no subscription: %s", error)
         return REFUSED

@@ -174,8 +174,7 @@ class OldAddress(Soap11):
 
 class Registered(Soap11):
     def open(self, stack: ExitStack) -> None:
-        body = '<b:RegisterPublisher xmlns:b="http://docs.oasis-open.org/wsn/br-2"/>'
-        answer = self.setup.post(soap.envelope(body), "/wsn/NotificationBroker")
+        answer = self.setup.post(soap.envelope(soap.register()), "/wsn/NotificationBroker")
         assert answer.status == 200, answer.body
         address = answer.root.findtext(".//{*}PublisherRegistrationReference/{*}Address") or ""
         self.path = address.removeprefix("http://127.0.0.1:8080")
@@ -705,17 +704,3 @@ def test_a_reference_is_bounded(tmp_path: Path) -> None:
         )
         reason = setup.soap(body)
         assert reason == "" if accepted else "ConsumerReference has 16384 bytes at most" in reason
-
-
-def test_pull_points_have_no_queues_and_no_signatures(tmp_path: Path) -> None:
-    """The same refusals as for a Subscribe to a pull point."""
-    setup = Setup(tmp_path)
-    for policy, words in (("<p:Queue/>", "with p:Queue"), ("<p:Signing/>", "pull point")):
-        reason = setup.soap(
-            '<tev:CreatePullPointSubscription xmlns:tev="http://www.onvif.org/ver10/events/wsdl">'
-            f'<tev:SubscriptionPolicy xmlns:p="urn:arborcast:policy">{policy}</tev:SubscriptionPolicy>'
-            "</tev:CreatePullPointSubscription>",
-            "/onvif/event_service",
-        )
-        assert words in reason
-    assert setup.parts.control.records == []

@@ -21,7 +21,7 @@ from arborcast.client.received import read_reply
 from arborcast.wire import fragments, xml_reading
 from arborcast.wire.envelope import parse
 from arborcast.wire.errors import MalformedMessage
-from arborcast.wire.limits import HEADER_BLOCKS, PAYLOAD_DECLARATIONS, PAYLOAD_LEVELS
+from arborcast.wire.limits import PAYLOAD_DECLARATIONS, PAYLOAD_LEVELS
 from tests.support import legacy_messages
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
@@ -202,13 +202,6 @@ def test_the_cost_of_refused_bodies(name: str, ordinary: int) -> None:
     assert parts.notifications.accepted == []
     assert parts.control.records == []
     assert steps <= 3 * ordinary
-
-
-@pytest.mark.parametrize("number", [1_000, 10_000, 400_000])
-def test_headers_are_counted_before_they_are_read(number: int) -> None:
-    body = soap.envelope(soap.notify(), header="<b/>" * number)
-    with pytest.raises(MalformedMessage, match=f"{number} blocks, {HEADER_BLOCKS} are allowed"):
-        parse(body)
 
 
 def test_text_like_tags_is_not_counted() -> None:

@@ -98,8 +98,7 @@ def test_valid_messages_in_the_same_encodings(encoding: str) -> None:
 
 
 def test_compressed_bodies_are_refused_unread(parts: GatewayParts) -> None:
-    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
-    packed = b"".join(packer.compress(b" " * 1_000_000) for _ in range(50)) + packer.flush()
+    packed = zlib.compress(b" " * 1_000_000)
     for coding in ("gzip", "deflate", "x-gzip", "br", "zstd", "compress", "identity, gzip", "GZIP"):
         answer = parts.post(packed, content_encoding=coding)
         assert (answer.status, b"uncompressed" in answer.body) == (415, True), coding

@@ -128,12 +128,3 @@ def test_the_answer_to_a_huge_body_arrives(parts: GatewayParts) -> None:
     assert sent > 1_000_000  # read and dropped: a reset would lose the answer
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in answer.lower()
-
-
-def test_a_refused_head_does_not_overtake_answers(parts: GatewayParts) -> None:
-    with served(parts, max_headers=16) as port, connected(port) as one:
-        one.sendall(NOTIFY + START + b"X: y\r\n" * 20 + LENGTH + b"\r\n" + BODY)
-        answer = everything(one)
-    assert answer.startswith(b"HTTP/1.1 202 ")
-    assert b"connection: close" in answer
-    assert answer.count(b"HTTP/1.1") == len(parts.notifications.accepted) == 1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 import requests
@@ -18,53 +17,39 @@ from arborcast.wire.errors import ConsumerRefused
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
+from tests.support.http_server import Answer, AnsweringServer
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver
 
-Behaviour = Callable[[BaseHTTPRequestHandler, str, bytes], tuple[int, bytes]]
+Behaviour = Callable[[Mapping[str, str], str, bytes], tuple[int, bytes]]
+"""The status and body of an answer to a challenge, from its headers, its word and its body."""
 
 
-class Consumer(ThreadingHTTPServer):
+class Consumer(AnsweringServer):
     """An endpoint with this answer to challenges, and with this status and allowed origin as a web hook."""
 
     def __init__(self, behave: Behaviour, hook: tuple[int, str] = (405, "")) -> None:
+        self.behave, self.hook = behave, hook
         self.words: list[str] = []
         self.bodies: list[bytes] = []
         self.origins: list[str] = []
-        consumer = self
+        super().__init__(self.respond)
+        self.url = f"http://127.0.0.1:{self.port}/"
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-                consumer.words.append(self.headers.get("Arborcast-Challenge", ""))
-                consumer.bodies.append(body)
-                status, answer = behave(self, consumer.words[-1], body)
-                self.answer(status, answer)
-
-            def do_OPTIONS(self) -> None:
-                consumer.origins.append(self.headers["WebHook-Request-Origin"])
-                self.answer(hook[0], b"")
-
-            def answer(self, status: int, content: bytes) -> None:
-                self.send_response(status)
-                self.send_header("WebHook-Allowed-Origin", hook[1])
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server_port}/"
-        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+    def respond(self, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        if headers[":method"] == "OPTIONS":
+            self.origins.append(headers["webhook-request-origin"])
+            return self.hook[0], b"", {"WebHook-Allowed-Origin": self.hook[1]}
+        self.words.append(headers.get("arborcast-challenge", ""))
+        self.bodies.append(body)
+        return *self.behave(headers, self.words[-1], body), {}
 
 
-def agree(handler: BaseHTTPRequestHandler, word: str, body: bytes) -> tuple[int, bytes]:
+def agree(headers: Mapping[str, str], word: str, body: bytes) -> tuple[int, bytes]:
     return 200, word.encode()
 
 
-def take(handler: BaseHTTPRequestHandler, word: str, body: bytes) -> tuple[int, bytes]:
+def take(headers: Mapping[str, str], word: str, body: bytes) -> tuple[int, bytes]:
     """Like a consumer that does not implement the challenge."""
     return 202, b""
 
@@ -79,8 +64,7 @@ def consumer() -> Iterator[Callable[..., Consumer]]:
 
     yield start
     for server in servers:
-        server.shutdown()
-        server.server_close()
+        server.stop()
 
 
 @pytest.fixture
@@ -126,13 +110,13 @@ def test_a_consumer_is_challenged_once(parts: GatewayParts, consumer: Callable[.
     "behave",
     [
         take,
-        lambda handler, word, body: (200, b""),
-        lambda handler, word, body: (200, body),
-        lambda handler, word, body: (200, str(handler.headers).encode()),  # an echo of the headers
-        lambda handler, word, body: (200, word[:-1].encode()),
-        lambda handler, word, body: (200, word.encode() + b"x" * 5_000),
-        lambda handler, word, body: (201, word.encode()),
-        lambda handler, word, body: (500, word.encode()),
+        lambda headers, word, body: (200, b""),
+        lambda headers, word, body: (200, body),
+        lambda headers, word, body: (200, str(headers).encode()),  # an echo of the headers
+        lambda headers, word, body: (200, word[:-1].encode()),
+        lambda headers, word, body: (200, word.encode() + b"x" * 5_000),
+        lambda headers, word, body: (201, word.encode()),
+        lambda headers, word, body: (500, word.encode()),
     ],
 )
 def test_without_agreement_there_is_no_subscription(
@@ -167,9 +151,9 @@ async def test_parallel_proofs_are_limited(
 ) -> None:
     release = threading.Event()
 
-    def slow(handler: BaseHTTPRequestHandler, word: str, body: bytes) -> tuple[int, bytes]:
+    def slow(headers: Mapping[str, str], word: str, body: bytes) -> tuple[int, bytes]:
         release.wait(120)
-        return agree(handler, word, body)
+        return agree(headers, word, body)
 
     url, proof = consumer(slow).url, OwnershipProof(THIS_MACHINE)
     proofs = [asyncio.ensure_future(proof.prove(url, owner)) for owner in owners]
@@ -233,7 +217,7 @@ def test_the_name_of_a_reply_to_is_looked_up_once_a_minute(parts: GatewayParts) 
 
 def test_a_publisher_on_demand_agrees(parts: GatewayParts, consumer: Callable[..., Consumer]) -> None:
     def register(url: str, demand: str) -> HttpAnswer:
-        return parts.post(soap.envelope(soap.register(url, demand)))
+        return parts.post(soap.envelope(soap.register("t:a", publisher=url, demand=demand)))
 
     silent = consumer(take).url
     assert register(silent, "true").fault == "PublisherRegistrationRejectedFault"

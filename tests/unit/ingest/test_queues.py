@@ -52,7 +52,7 @@ def test_a_server_may_change_its_capacity(parts: GatewayParts) -> None:
     assert '<p:Queue xmlns:p="urn:arborcast:policy" Capacity="7"/>' in properties
 
 
-@pytest.mark.parametrize("capacity", ["0", "1001", "-1", "", "1.5", "ten", "٣", "000001"])
+@pytest.mark.parametrize("capacity", ["0", "1001", "-1", "", "1.5", "ten", "٣", "0000000001"])
 def test_wrong_capacities(parts: GatewayParts, capacity: str) -> None:
     refused(parts, serving(f'Capacity="{capacity}"'), "from 1 to 1000")
 

@@ -19,8 +19,6 @@ from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, only_subscription, path_of
 
-BR = "http://docs.oasis-open.org/wsn/br-2"
-
 PROPERTY = (
     '<r:GetResourceProperty xmlns:r="http://docs.oasis-open.org/wsrf/rp-2" xmlns:p="urn:arborcast:policy">{}'
     "</r:GetResourceProperty>"
@@ -369,7 +367,7 @@ def test_default_namespaces_do_not_apply_to_topics(parts: GatewayParts, default:
 
 
 @pytest.mark.parametrize(
-    "body", [soap.subscribe(filters="{}"), f'<b:RegisterPublisher xmlns:b="{BR}">{{}}</b:RegisterPublisher>']
+    "body", [soap.subscribe(filters="{}"), f'<b:RegisterPublisher xmlns:b="{soap.WSN_BR}">{{}}</b:RegisterPublisher>']
 )
 def test_expressions_are_counted_with_their_namespaces(body: str) -> None:
     """Each process keeps them: a request of 60 kB would have become 4 MB in each."""

@@ -21,8 +21,7 @@ import zmq
 from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.policy import read_policy
 from arborcast.ingest.access.settings import AccessSettings
-from arborcast.ingest.access.users import FileUsers, Guesses, Users
-from arborcast.ingest.access.users_file import User, hash_password, write_users
+from arborcast.ingest.access.users_file import User
 from arborcast.ingest.addresses import FACTORIES
 from arborcast.ingest.http.app import _OPERATIONS
 from arborcast.ingest.operations.legacy import messages
@@ -35,7 +34,7 @@ from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.framed import FramedClient, framed_edge, zmq_edge
 from tests.support.gateway_parts import GatewayParts
-from tests.support.guarded_gateway import basic
+from tests.support.guarded_gateway import basic, quick_hash, users_in
 
 pytestmark = pytest.mark.slow
 
@@ -99,9 +98,8 @@ def policy() -> str:
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
     """The gate of all worlds: the hash function is slow."""
-    file = tmp_path_factory.mktemp("access") / "users"
-    write_users({name: User(name, hash_password(SECRET, log_n=4)) for name in (*RIGHTS, "root")}, file)
-    users = Users(FileUsers(file), remember_s=3_600, guesses=Guesses(1_000, 1_000))
+    made = [User(name, quick_hash(SECRET)) for name in (*RIGHTS, "root")]
+    users = users_in(tmp_path_factory.mktemp("access"), *made, remember_s=3_600)
     rights = read_policy(policy(), "policy")
     return Gate(None, Authenticator(AccessSettings(methods="basic"), users), lambda: rights)
 
@@ -424,29 +422,22 @@ def test_rights_to_subscribe_by_zeromq(
         assert bool(setup.parts.control.records) is may
 
 
-def for_topic(body: str) -> Callable[[str], Send]:
-    """The same request for another topic than {urn:t}a/b."""
-    return lambda topic: lambda setup, user, _: setup.post(body.replace("t:a/b", f"t:{topic}"), user)
-
-
-FOR_A_TOPIC = {
-    body: for_topic(body)
-    for body in (
+@pytest.mark.parametrize(
+    "body",
+    [
         soap.subscribe(filters=soap.topic_expression("t:a/b"), more=QUEUE),
         element("wsnt:GetCurrentMessage", soap.topic("t:a/b")),
         TRIGGER,
         TRIGGER.replace(soap.topic("t:a/to"), soap.topic("t:a/b")),
         REGISTER,
-    )
-}
-
-
-@pytest.mark.parametrize("send", FOR_A_TOPIC.values(), ids=range(len(FOR_A_TOPIC)))
-def test_rights_are_checked_before_the_existence_of_a_topic(gate: Gate, send: Callable[[str], Send]) -> None:
+    ],
+    ids=name_of,
+)
+def test_rights_are_checked_before_the_existence_of_a_topic(gate: Gate, body: str) -> None:
     """With a fixed topic set a client without rights could otherwise find out which topics exist."""
     answers = []
     for topic in ("a/b", "a/c"):
-        why = send(topic)(Setup(gate, TopicSettings(fixed=True)), "nothing", BROKER)
+        why = Setup(gate, TopicSettings(fixed=True)).post(body.replace("t:a/b", f"t:{topic}"), "nothing")
         assert "may not" in why
         answers.append(why.replace(topic, ""))
     assert answers[0] == answers[1]
@@ -456,30 +447,23 @@ EVENT_TOPIC = (
     f'<wsnt:Topic xmlns:e="urn:arborcast" Dialect="{soap.DIALECT}Concrete">e:system/breaker/closed</wsnt:Topic>'
 )
 EVENT_MESSAGE = f"<wsnt:NotificationMessage>{EVENT_TOPIC}<wsnt:Message><x/></wsnt:Message></wsnt:NotificationMessage>"
-FORGED: dict[str, Send] = {
-    "Notify among others": lambda setup, user, path: setup.post(
-        soap.notify(soap.message("t:a/b"), EVENT_MESSAGE), user
-    ),
-    "a trigger": lambda setup, user, path: setup.post(TRIGGER.replace(soap.topic("t:a/to"), EVENT_TOPIC), user),
-    "a registration": lambda setup, user, path: setup.post(
-        element("br:RegisterPublisher", EVENT_TOPIC.replace("wsnt:Topic", "br:Topic")), user
-    ),
-    "a registration for all": lambda setup, user, path: setup.post(
-        element(
-            "br:RegisterPublisher",
-            EVENT_TOPIC.replace("wsnt:Topic", "br:Topic").replace("Concrete", "Full").replace("closed", "/."),
-        ),
-        user,
+OFFERED = EVENT_TOPIC.replace("wsnt:Topic", "br:Topic")
+FORGED = {
+    "Notify among others": soap.notify(soap.message("t:a/b"), EVENT_MESSAGE),
+    "a trigger": TRIGGER.replace(soap.topic("t:a/to"), EVENT_TOPIC),
+    "a registration": element("br:RegisterPublisher", OFFERED),
+    "a registration for all": element(
+        "br:RegisterPublisher", OFFERED.replace("Concrete", "Full").replace("closed", "/.")
     ),
 }
 
 
 @pytest.mark.parametrize("guarded", [True, False])
-@pytest.mark.parametrize("door", FORGED)
-def test_no_client_publishes_operator_events(gate: Gate, door: str, guarded: bool) -> None:
+@pytest.mark.parametrize("body", FORGED.values(), ids=FORGED)
+def test_no_client_publishes_operator_events(gate: Gate, body: str, guarded: bool) -> None:
     """For any policy, and without one; for each protocol see test_doors.py."""
     setup = Setup(gate if guarded else None)
-    why = FORGED[door](setup, "root", BROKER)
+    why = setup.post(body, "root")
     assert "only the engine publishes" in why, why
     assert setup.parts.notifications.accepted == []
     assert setup.parts.parts.records == []

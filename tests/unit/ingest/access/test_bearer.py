@@ -17,10 +17,10 @@ from arborcast.core.errors import ConfigError
 from arborcast.ingest.access.bearer import Bearer, WrongToken, read_keys
 from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.settings import AccessSettings
-from arborcast.ingest.access.users import FileUsers, Guesses, Users
-from arborcast.ingest.access.users_file import write_users
+from arborcast.ingest.access.users import Guesses
 from arborcast.topic_model.grants import Identity
 from tests.support.gateway_parts import GatewayParts
+from tests.support.guarded_gateway import users_in
 from tests.support.soap_messages import envelope, notify
 
 RSA = rsa.generate_private_key(65537, 2048)
@@ -162,8 +162,7 @@ def test_settings_without_algorithm_issuer_or_audience(jwks: Path, key: str) -> 
 
 
 def test_valid_tokens_amid_wrong_ones_of_the_same_address(jwks: Path) -> None:
-    write_users({}, jwks.parent / "users.toml")
-    users = Users(FileUsers(jwks.parent / "users.toml"), remember_s=60, guesses=Guesses(3, 300))
+    users = users_in(jwks.parent, guesses=Guesses(3, 300))
     access = settings(jwks, cache_s=0)
     parts = GatewayParts()
     parts.gateway.gate = Gate(None, Authenticator(access, users, bearer=Bearer(access)))

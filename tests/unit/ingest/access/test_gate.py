@@ -6,7 +6,6 @@ import asyncio
 import base64
 import dataclasses
 import logging
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,28 @@ from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.policy import read_policy
 from arborcast.ingest.access.settings import AccessSettings, TlsSettings
 from arborcast.ingest.access.username_token import UsernameToken
-from arborcast.ingest.access.users import FileUsers, Guesses, Users
-from arborcast.ingest.access.users_file import User, hash_password, write_users
+from arborcast.ingest.access.users import Guesses, Users
+from arborcast.ingest.access.users_file import User
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.errors import NotAuthenticated
 from tests.support import guarded_gateway
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
-from tests.support.guarded_gateway import ANNA, BERT, OLGA, Clock, at, basic, digest, guarded, nothing_happened, token
-from tests.support.soap_messages import envelope, message, notify, subscribe, topic, topic_expression
-
-BR = "http://docs.oasis-open.org/wsn/br-2"
+from tests.support.guarded_gateway import (
+    ANNA,
+    BERT,
+    OLGA,
+    Clock,
+    at,
+    basic,
+    digest,
+    guarded,
+    nothing_happened,
+    quick_hash,
+    token,
+    users_in,
+)
+from tests.support.soap_messages import envelope, message, notify, register, subscribe, topic, topic_expression
 
 
 @pytest.fixture
@@ -184,9 +194,10 @@ def test_refused_username_tokens(parts: GatewayParts, header: str, fault: str) -
     assert nothing_happened(parts)
 
 
-def test_guesses_are_limited_to_fifty(parts: GatewayParts) -> None:
-    assert [sent(parts, token("anna", str(guess))).status for guess in range(55)] == [500] * 50 + [429] * 5
-    assert nothing_happened(parts)
+def test_guesses_of_digests_are_limited(tmp_path: Path, clock: Clock) -> None:
+    users, parts = users_in(tmp_path, guesses=Guesses(3, 300, clock)), GatewayParts()
+    parts.gateway.gate = Gate(None, Authenticator(AccessSettings(methods="token"), users, clock))
+    assert [sent(parts, digest("anna", str(guess))).status for guess in range(5)] == [500] * 3 + [429] * 2
 
 
 def test_a_wrong_digest_costs_no_lookup(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +234,6 @@ def test_owners_of_subscriptions_and_pull_points(parts: GatewayParts) -> None:
     assert parts.post(body, authorization=ANNA).status == 200
 
 
-REGISTER = f"<b:RegisterPublisher xmlns:b='{BR}'>{topic('t:a').replace('wsnt:Topic', 'b:Topic')}</b:RegisterPublisher>"
 TRIGGER = (
     f"<p:CreateTrigger xmlns:p='urn:arborcast:policy' Name='t%d'><wsnt:Filter>{topic_expression('t:a/on')}"
     f"</wsnt:Filter><p:Publish>{topic('t:a/to')}</p:Publish></p:CreateTrigger>"
@@ -234,7 +244,7 @@ TRIGGER = (
     ("limit", "body", "path"),
     [
         ("pull_points", "<wsnt:CreatePullPoint/>", "/wsn/CreatePullPoint"),
-        ("registrations", REGISTER, "/wsn/NotificationBroker"),
+        ("registrations", register("t:a"), "/wsn/NotificationBroker"),
         ("triggers", TRIGGER, "/wsn/NotificationBroker"),
     ],
 )
@@ -301,14 +311,8 @@ def test_publishers_of_a_topic(parts: GatewayParts, publishers: tuple[str, ...],
 SECRET = "correct-horse-battery"  # noqa: S105  # searched everywhere
 
 
-def test_no_answer_and_no_log_shows_a_password(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quick_hash = partial(hash_password, log_n=4)
-    monkeypatch.setattr("arborcast.ingest.access.users.hash_password", quick_hash)
-    write_users({"anna": User("anna", quick_hash(SECRET), clear=SECRET)}, tmp_path / "users.toml")
-    users = Users(FileUsers(tmp_path / "users.toml"), remember_s=60, guesses=Guesses(100, 1_000))
-    parts = GatewayParts()
+def test_no_answer_and_no_log_shows_a_password(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    users, parts = users_in(tmp_path, User("anna", quick_hash(SECRET), clear=SECRET)), GatewayParts()
     parts.gateway.gate = Gate(None, Authenticator(AccessSettings(methods="basic, token"), users))
     right, wrong = basic("anna", SECRET), basic("bert", SECRET)
     requests = [

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from arborcast.ingest.access.gate import Gate
-from arborcast.ingest.access.rates import Buckets, PeerConnections, Rates, client_key
+from arborcast.ingest.access.rates import Buckets, Rates, client_key
 from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.settings import TopicSettings
 from arborcast.topic_model.namespaces import ARBORCAST_POLICY
@@ -79,25 +79,6 @@ def test_the_number_of_buckets_is_bounded() -> None:
 )
 def test_the_key_of_a_client(host: str, key: str) -> None:
     assert client_key(host) == key
-
-
-def test_connections_are_counted_by_address() -> None:
-    peers = PeerConnections(2)
-    assert [peers.opened("192.0.2.1") for _ in range(3)] == [False, False, True]
-    assert peers.opened("192.0.2.2") is False
-    for host in ("192.0.2.1",) * 3 + ("192.0.2.2",):
-        peers.closed(host)
-    assert len(peers) == 0
-
-
-def test_requests_above_the_rate_are_refused(parts: GatewayParts) -> None:
-    parts.gateway.gate = Gate(limited(Clock(), requests_per_s=1.0, request_burst=1))
-    assert parts.post(envelope(notify())).status == 202
-    answer = parts.post(envelope(notify()))
-    assert (answer.status, answer.headers[b"retry-after"]) == (429, b"1")
-    assert "1 requests per second" in answer.reason
-    assert len(parts.notifications.accepted) == 1
-    assert parts.get("/health/live").status == 200
 
 
 def test_the_deliveries_that_a_publisher_causes_are_limited() -> None:

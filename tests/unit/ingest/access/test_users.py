@@ -7,7 +7,6 @@ import stat
 import struct
 import threading
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from arborcast.ingest.access.users import FileUsers, Guesses, Users, UserSource
 from arborcast.ingest.access.users_file import (
     MAX_PASSWORD,
     User,
-    hash_password,
     made,
     password_matches,
     read_users,
@@ -29,11 +27,10 @@ from arborcast.ingest.access.users_file import (
 )
 from arborcast.topic_model.grants import Identity
 from arborcast.wire.errors import IdentitiesAway, TooManyRequests
+from tests.support.guarded_gateway import quick_hash
 from tests.support.make import Clock
 from tests.support.scripted_server import ScriptedServer
 from tests.support.waiting import wait_until
-
-quick_hash = partial(hash_password, log_n=4)
 
 
 def test_password_hashes() -> None:

@@ -125,7 +125,13 @@ def test_pipelined_requests_are_bounded(held: Callable[[bytes], bytes], app: Not
 
 
 @pytest.mark.parametrize(
-    ("bad", "before"), [(GET % 3 + b"no HTTP\r\n\r\n" + GET % 5, 3), (CHUNKED + b"zz", 2)], ids=["request", "body"]
+    ("bad", "before"),
+    [
+        (GET % 3 + b"no HTTP\r\n\r\n" + GET % 5, 3),
+        (b"GET / HTTP/1.1\r\nHost: h\r\n" + b"X: y\r\n" * 20 + b"\r\n" + GET % 5, 2),
+        (CHUNKED + b"zz", 2),
+    ],
+    ids=["request", "head", "body"],
 )
 def test_requests_before_a_bad_one_are_answered(
     held: Callable[[bytes], bytes], app: Noting, bad: bytes, before: int

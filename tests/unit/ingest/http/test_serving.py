@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -16,7 +15,7 @@ from arborcast.ingest.http.asgi import Receive, Scope, Send, read_body, send_ans
 from arborcast.ingest.http.serving import GatewayServer, listen, make_server, make_small_server
 from arborcast.ingest.settings import GatewaySettings
 from tests.support.gateway_parts import GatewayParts
-from tests.support.served_app import BODY, LENGTH, NOTIFY, START, connected, exchange, served
+from tests.support.served_app import BODY, LENGTH, NOTIFY, START, connected, exchange, running, served
 
 pytestmark = pytest.mark.slow
 
@@ -85,14 +84,8 @@ def serving_small(settings: GatewaySettings) -> Iterator[tuple[int, GatewayServe
     """The server of the console and the administrator."""
     listener = listen(settings)
     server = make_small_server(small_app, settings)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
-    thread.start()
-    try:
-        yield listener.getsockname()[1], server
-    finally:
-        server.stop()
-        thread.join(120)
-        assert not thread.is_alive()
+    with running(server, listener) as port:
+        yield port, server
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", sized(100_000) + b"x" * 70_000], ids=["nothing", "head", "body"])

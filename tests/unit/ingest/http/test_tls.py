@@ -9,7 +9,7 @@ import shutil
 import socket
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ import pytest
 
 from arborcast.core.errors import ConfigError
 from arborcast.ingest.access.gate import Authenticator, Gate
+from arborcast.ingest.access.rates import client_key
 from arborcast.ingest.access.settings import AccessSettings, TlsSettings
-from arborcast.ingest.access.users import FileUsers, Guesses, Users
-from arborcast.ingest.access.users_file import User, write_users
-from arborcast.ingest.http.tls import HandshakeLimiter, ServerTls, TlsAcceptor, certificate_names
+from arborcast.ingest.access.users_file import User
+from arborcast.ingest.http.tls import Acceptor, ServerTls, certificate_names
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.gateway_parts import GatewayParts
+from tests.support.guarded_gateway import users_in
 from tests.support.served_app import NOTIFY, connected, served
 from tests.support.waiting import wait_until
 
@@ -89,9 +90,7 @@ def test_no_plain_http_and_no_older_versions(certificates: Certificates) -> None
 def test_client_certificates(
     certificates: Certificates, tmp_path: Path, settings: dict[str, Any], accepted: set[str]
 ) -> None:
-    write_users({"client": User("client", groups=frozenset({"g"}))}, tmp_path / "users.toml")
-    users = Users(FileUsers(tmp_path / "users.toml"), remember_s=60, guesses=Guesses(50, 1_000))
-    parts = GatewayParts()
+    users, parts = users_in(tmp_path, User("client")), GatewayParts()
     parts.gateway.gate = Gate(None, Authenticator(AccessSettings(methods="certificate", **settings), users))
     # A certificate of another authority ends the connection; an unknown user is refused.
     with served(parts, tls=server_tls(certificates, client_ca_file=certificates.authority)) as port:
@@ -196,18 +195,24 @@ def test_ended_handshakes_are_not_counted(tls: ServerTls, certificates: Certific
         wait_until(lambda: tls.handshakes.begun == 33)
 
 
-async def test_cancelled_handshakes_close_their_connections(certificates: Certificates) -> None:
-    tls = server_tls(certificates, handshakes=1)
+@pytest.mark.parametrize(("key", "refused"), [(client_key, 2), (lambda _: None, 1)], ids=["client", "proxy"])
+async def test_cancelled_handshakes_close_their_connections(
+    certificates: Certificates, key: Callable[[str], str | None], refused: int
+) -> None:
+    tls = server_tls(certificates, handshakes=2, handshakes_per_client=1)
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     with listener, contextlib.ExitStack() as clients:
         for _ in range(3):
             clients.enter_context(socket.create_connection(listener.getsockname()))
-        acceptor = TlsAcceptor(listener, tls, asyncio.Protocol)
+        acceptor = Acceptor(listener, tls, asyncio.Protocol, key)
         while tls.handshakes.begun < 3:  # within one turn of the event loop
             acceptor._accept()
+        assert tls.handshakes.refused == refused, "those of a proxy are limited in total only"
+        assert len(acceptor._hosts) == 3 - refused
         acceptor.close()
         await acceptor.wait_closed()  # an open socket would be a ResourceWarning
+        assert len(acceptor._peers) == 0
 
 
 def test_a_stalled_handshake_times_out(certificates: Certificates) -> None:
@@ -240,17 +245,3 @@ def test_accepting_continues_after_emfile(
     monkeypatch.setattr("arborcast.ingest.http.tls._EXHAUSTED_S", 0.05)
     with served(GatewayParts(), tls=tls) as port:
         assert is_served(port, certificates)
-
-
-def test_handshakes_are_limited_per_ipv6_network() -> None:
-    room = HandshakeLimiter(3, 2)
-    assert [room.enter(name, f"{host}.1.1.1") for name, host in (("a", 1), ("b", 1), ("c", 2))] == [None] * 3
-    assert (room.full_for("1.1.1.1"), room.full_for("2.1.1.1")) == (True, False)
-    assert room.enter("d", "3.3.3.3") == "a"
-    assert not room.full_for("1.1.1.1")
-    for name in "abcd":  # "a" is already removed
-        room.leave(name)
-    assert len(room) == len(room._of) == 0
-    room.enter("a", "2001:db8::1")
-    room.enter("b", "2001:db8::2")
-    assert (room.full_for("2001:db8::3"), room.full_for("2001:db8:0:1::1")) == (True, False)

@@ -15,18 +15,7 @@ from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer, only_subscription
 
-BR = "http://docs.oasis-open.org/wsn/br-2"
 REQUIRED = GatewaySettings(requires_registration=True)
-
-
-def register(*topics: str, publisher: str = "", demand: str = "", ends: str = "", dialect: str = "Full") -> str:
-    reference = f"<b:PublisherReference><wsa:Address>{publisher}</wsa:Address></b:PublisherReference>"
-    named = "".join(f'<b:Topic xmlns:t="urn:t" Dialect="{soap.DIALECT}{dialect}">{topic}</b:Topic>' for topic in topics)
-    return (
-        f'<b:RegisterPublisher xmlns:b="{BR}">{reference if publisher else ""}{named}'
-        f"{f'<b:Demand>{demand}</b:Demand>' if demand else ''}"
-        f"{f'<b:InitialTerminationTime>{ends}</b:InitialTerminationTime>' if ends else ''}</b:RegisterPublisher>"
-    )
 
 
 def message(topic: str, **references: str) -> str:
@@ -39,7 +28,7 @@ def message(topic: str, **references: str) -> str:
 
 def address(answer: HttpAnswer, name: str) -> str:
     assert answer.status == 200, answer.body
-    found = answer.root.findtext(f".//{{{BR}}}{name}/{{*}}Address")
+    found = answer.root.findtext(f".//{{{soap.WSN_BR}}}{name}/{{*}}Address")
     assert found is not None
     return found
 
@@ -49,7 +38,7 @@ def path_of(answer: HttpAnswer) -> str:
 
 
 def destroy(inside: str = "") -> bytes:
-    return soap.envelope(f'<b:DestroyRegistration xmlns:b="{BR}">{inside}</b:DestroyRegistration>')
+    return soap.envelope(f'<b:DestroyRegistration xmlns:b="{soap.WSN_BR}">{inside}</b:DestroyRegistration>')
 
 
 def only(parts: GatewayParts) -> Registration:
@@ -59,7 +48,7 @@ def only(parts: GatewayParts) -> Registration:
 
 def registered(parts: GatewayParts, *topics: str, **more: str) -> str:
     """The path of a new registration."""
-    return path_of(parts.post(soap.envelope(register(*topics, **more))))
+    return path_of(parts.post(soap.envelope(soap.register(*topics, **more))))
 
 
 def notify(parts: GatewayParts, *messages: str, path: str = "/wsn/NotificationBroker") -> HttpAnswer:
@@ -69,7 +58,7 @@ def notify(parts: GatewayParts, *messages: str, path: str = "/wsn/NotificationBr
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 @pytest.mark.parametrize("path", ["/wsn/NotificationBroker", "/wsn/registrations", "/wsn/registrations/"])
 def test_a_registration_is_recorded_and_answered(parts: GatewayParts, version: str, path: str) -> None:
-    body = register("t:a/b", "t:c//.", publisher="http://p:1/x", ends="2026-01-01T01:00:00Z")
+    body = soap.register("t:a/b", "t:c//.", publisher="http://p:1/x", ends="2026-01-01T01:00:00Z")
     answer = parts.post(soap.envelope(body, version), path)
     assert answer.root.tag == f"{{{soap.NAMESPACES[version]}}}Envelope"
     assert address(answer, "ConsumerReference") == "http://127.0.0.1:8080/wsn/NotificationBroker"
@@ -92,18 +81,18 @@ TIME = "UnacceptableInitialTerminationTimeFault"
 @pytest.mark.parametrize(
     ("body", "fault", "words"),
     [
-        (register("t:a", demand="true"), REJECTED, "PublisherReference"),
-        (register(publisher="http://p/", demand="1"), REJECTED, "Topic"),
-        (register("t:a", publisher="file:///x", demand="true"), REJECTED, "http"),
-        (register("t:a", publisher="http://127.0.0.1:8080/wsn/x", demand="true"), REJECTED, "leads back"),
-        (register("t:a", publisher="http://u:p@p/", demand="true"), REJECTED, "password"),
-        (register(*(f"t:a{n}" for n in range(501))), REJECTED, "500"),
-        (register("t:a//"), EXPRESSION, ""),
-        (register("u:a"), EXPRESSION, "u"),
-        (register("t:a", dialect="Other"), EXPRESSION, "Other"),
-        (register(ends="PT1H"), TIME, "duration"),
-        (register(ends="2025-01-01T00:00:00Z"), TIME, "future"),
-        (register(ends="soon"), TIME, "soon"),
+        (soap.register("t:a", demand="true"), REJECTED, "PublisherReference"),
+        (soap.register(publisher="http://p/", demand="1"), REJECTED, "Topic"),
+        (soap.register("t:a", publisher="file:///x", demand="true"), REJECTED, "http"),
+        (soap.register("t:a", publisher="http://127.0.0.1:8080/wsn/x", demand="true"), REJECTED, "leads back"),
+        (soap.register("t:a", publisher="http://u:p@p/", demand="true"), REJECTED, "password"),
+        (soap.register(*(f"t:a{n}" for n in range(501))), REJECTED, "500"),
+        (soap.register("t:a//"), EXPRESSION, ""),
+        (soap.register("u:a"), EXPRESSION, "u"),
+        (soap.register("t:a", dialect="Other"), EXPRESSION, "Other"),
+        (soap.register(ends="PT1H"), TIME, "duration"),
+        (soap.register(ends="2025-01-01T00:00:00Z"), TIME, "future"),
+        (soap.register(ends="soon"), TIME, "soon"),
     ],
 )
 def test_refused_registrations(parts: GatewayParts, body: str, fault: str, words: str) -> None:
@@ -115,11 +104,11 @@ def test_refused_registrations(parts: GatewayParts, body: str, fault: str, words
 
 def test_limits_of_registrations() -> None:
     fixed = GatewayParts(topics=TopicSettings(fixed=True))
-    assert fixed.post(soap.envelope(register("t:a"))).fault == "TopicNotSupportedFault"
+    assert fixed.post(soap.envelope(soap.register("t:a"))).fault == "TopicNotSupportedFault"
     assert fixed.control.records == []
     parts = GatewayParts(GatewaySettings(registrations=1))
     path = registered(parts)
-    assert parts.post(soap.envelope(register())).fault == REJECTED
+    assert parts.post(soap.envelope(soap.register())).fault == REJECTED
     assert len(parts.registrations) == 1
     parts.post(destroy(), path)
     assert registered(parts) != path
@@ -130,7 +119,7 @@ def test_the_end_of_a_registration(parts: GatewayParts) -> None:
     identifier = only(parts).id
     assert parts.post(destroy()).fault == "ResourceUnknownFault", "at the broker an address is required"
     answer = parts.post(destroy(), path)
-    assert answer.root.find(f".//{{{BR}}}DestroyRegistrationResponse") is not None
+    assert answer.root.find(f".//{{{soap.WSN_BR}}}DestroyRegistrationResponse") is not None
     assert parts.control.records[1:] == [
         RegistrationEnded(identifier, "destroyed", 1_767_225_600_000),
         Tombstone(f"pub:{identifier}"),
@@ -155,6 +144,19 @@ def test_the_end_of_a_registration(parts: GatewayParts) -> None:
     assert ended.reason == "expired"
 
 
+def test_the_log_is_read_before_a_reference_to_a_registration(
+    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, record = registered(parts), RegistrationRecord(only(parts))
+    parts.registrations.apply(Tombstone(f"pub:{record.registration.id}"))  # as if of another gateway, and not read yet
+
+    async def read() -> None:
+        parts.registrations.apply(record)
+
+    monkeypatch.setattr(parts.control, "catch_up", read)
+    assert parts.post(destroy(f"<wsa:Address>http://proxy{path}</wsa:Address>")).status == 200
+
+
 @pytest.mark.parametrize("reference", ["ProducerReference", "SubscriptionReference"])
 def test_a_registered_publisher_is_recognized_by_its_reference(reference: str) -> None:
     parts = GatewayParts(REQUIRED)
@@ -169,7 +171,7 @@ def test_a_registered_publisher_is_recognized_by_its_reference(reference: str) -
 
 def test_a_registered_publisher_is_recognized_by_its_address() -> None:
     parts = GatewayParts(REQUIRED)
-    answer = parts.post(soap.envelope(register("t:a", ends="2026-01-01T00:01:00Z")))
+    answer = parts.post(soap.envelope(soap.register("t:a", ends="2026-01-01T00:01:00Z")))
     assert address(answer, "ConsumerReference") == address(answer, "PublisherRegistrationReference")
     path = path_of(answer)
     assert notify(parts, soap.message("t:a"), path=path).status == 202

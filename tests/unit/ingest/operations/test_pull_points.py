@@ -133,21 +133,3 @@ def test_a_pull_point_as_a_consumer(parts: GatewayParts) -> None:
     parts.control.error = None
     asyncio.run(end_orphans(parts.gateway))
     assert list(parts.table.subscriptions()) == []
-
-
-def test_pull_points_in_wsa_to_at_the_broker(parts: GatewayParts) -> None:
-    path = create(parts)
-    fill(parts, path, "1")
-    header = soap.addressing("urn:any", to=f"http://127.0.0.1:8080{path}")
-
-    def post(operation: str, header: str) -> HttpAnswer:
-        return parts.post(soap.envelope(f"<wsnt:{operation}/>", header=header))
-
-    for operation in ("GetMessages", "DestroyPullPoint"):
-        answer = post(operation, "")
-        validate(answer.body)
-        assert (answer.fault, "no pull point is named" in answer.reason) == ("ResourceUnknownFault", True)
-    assert payloads(post("GetMessages", header)) == ["1"]
-    assert post("DestroyPullPoint", header).status == 200
-    unknown = post("GetMessages", header)
-    assert (unknown.fault, "there is no pull point" in unknown.reason) == ("ResourceUnknownFault", True)

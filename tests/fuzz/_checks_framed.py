@@ -140,7 +140,7 @@ def _check_prefixes(parts: list[bytes]) -> None:
             try:
                 prefixes.begin(prefix, peer)
             except MessageError:
-                assert len(prefix) > LONGEST_PREFIX or len(prefixes) >= MOST_PREFIXES // 2
+                assert len(prefix) > LONGEST_PREFIX or number >= MOST_PREFIXES // 2
         elif prefixes.end(prefix, peer) and prefix == held:
             raise AssertionError("ended by another peer")
         if number % 8 == 7:

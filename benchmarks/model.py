@@ -1,8 +1,8 @@
-"""Micro-benchmarks, in one process: matching, subscribing, snapshots, expressions, the control log, a worker's steps.
+"""Micro-benchmarks, in one process: matching, subscribing, snapshots, expressions, a worker's steps.
 
     python -m benchmarks.model [CASE ...]
 
-Cases: match, apply, snapshot, expressions, replay (through a real broker), steps. Without cases: all.
+Cases: match, apply, snapshot, expressions, steps. Without cases: all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import tempfile
 import time
 from bisect import bisect
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +34,6 @@ from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.matching.filters import Conditions, Subject
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model import expressions
-from arborcast.topic_model.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.patterns.patterns import Pattern, parse_normal
 from arborcast.topic_model.records import notifications
@@ -62,7 +60,6 @@ from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
 from benchmarks.report import Report, cpu_s, resident, run, seconds
 from benchmarks.rig import ReceiverProcess
-from tests.support.broker import new_broker, settings_for
 from tests.support.outbound import THIS_MACHINE
 
 _PLANT = "urn:example:plant"
@@ -131,10 +128,6 @@ def _match_all(match: Callable[[TopicPath], object], paths: Sequence[TopicPath])
         match(path)
 
 
-def _scan(patterns: Sequence[Pattern], path: TopicPath) -> int:
-    return sum(each.matches(path) for each in patterns)
-
-
 def _zipf(choices: Sequence[TopicPath], count: int, generator: random.Random) -> list[TopicPath]:
     """Draws in which the n-th of the choices is n times as rare as the first."""
     cumulative = list(itertools.accumulate(1 / rank for rank in range(1, len(choices) + 1)))
@@ -144,8 +137,8 @@ def _zipf(choices: Sequence[TopicPath], count: int, generator: random.Random) ->
 def _match(report: Report) -> None:
     sizes = (1_000, 20_000) if report.quick else (1_000, 100_000, 1_000_000)
     draws = 20_000 if report.quick else 300_000
-    columns = ("topics and subscriptions", "depth", "hot 1,000", "zipf", "uniform", "bare dict, uniform", "scan")
-    note = "bare dict: one dictionary of finished answers; scan: each pattern is compared, as for no index at all"
+    columns = ("topics and subscriptions", "depth", "hot 1,000", "zipf", "uniform", "bare dict, uniform")
+    note = "bare dict: one dictionary of finished answers"
     with report.table("match, nanoseconds", *columns, note=note) as table:
         for size, depth in [*((size, 4) for size in sizes), (sizes[1], 12)]:
             generator, topics = random.Random(size), [topic(number, depth) for number in range(size)]
@@ -154,10 +147,6 @@ def _match(report: Report) -> None:
             answers: dict[str, object] = {path: routing.match(path) for path in topics}
             gc.collect()
             uniform = generator.choices(topics, k=draws)
-            scanned = None
-            if size <= 1_000:
-                patterns = [parse_normal(path) for path in topics]
-                scanned = _nanoseconds(partial(_scan, patterns), topics[:100])
             table.add(
                 size,
                 depth,
@@ -165,7 +154,6 @@ def _match(report: Report) -> None:
                 _nanoseconds(routing.match, _zipf(topics, draws, generator)),
                 _nanoseconds(routing.match, uniform),
                 _nanoseconds(answers.__getitem__, uniform),
-                scanned,
             )
 
 
@@ -279,31 +267,6 @@ def _expressions(report: Report) -> None:
             table.add(text, found, (time.perf_counter() - start) / count * 1e6)
 
 
-def _replay(report: Report) -> None:
-    count = 20_000 if report.quick else 1_000_000
-    with tempfile.TemporaryDirectory() as folder:
-        broker = new_broker(Path(folder))
-        broker.start()
-        try:
-            kafka, table = settings_for(broker), RoutingTable()
-            with closing(ControlLog(kafka)) as log:
-                log.ensure_created()
-                start = time.perf_counter()
-                for first in range(0, count, 5_000):
-                    log.append([mixed(number) for number in range(first, min(count, first + 5_000))])
-                written, before = time.perf_counter() - start, resident()
-            with closing(ControlFollower(kafka, lambda record, _offset: table.apply(record))) as follower:
-                read = seconds(lambda: follower.read_to_end(600))
-                nothing_new = seconds(lambda: follower.read_to_end(600), 20)
-        finally:
-            broker.kill()
-    with report.table(f"{count:,} control records through Kafka", "what", "figure") as rows:
-        rows.add("replay, records/s", count / read)
-        rows.add("resident memory grown by, MiB", (resident() - before) / 2**20)
-        rows.add("read to end with nothing new, ms", nothing_new * 1e3)
-        rows.add("appended, records/s (5,000 in one call)", count / written)
-
-
 def _steps(report: Report) -> None:
     """What a worker does for one notification and one subscriber."""
     count, place = 2_000 if report.quick else 50_000, TopicPath("{urn:t}bench/p1")
@@ -375,7 +338,6 @@ CASES = {
     "apply": _apply,
     "snapshot": _snapshot,
     "expressions": _expressions,
-    "replay": _replay,
     "steps": _steps,
 }
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import sqlite3
-import tempfile
 import time
 from contextlib import closing
 from dataclasses import dataclass
@@ -44,7 +43,7 @@ from arborcast.dispatch.tables import (
 )
 from arborcast.dispatch.tables.spec import TableSpec, open_table, table_exists
 from benchmarks.report import Report, run, wait_for
-from benchmarks.storms.victim import Victim
+from benchmarks.storms.victim import Victim, kept
 
 TOPIC = "rounds/all"
 
@@ -184,10 +183,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def measure(report: Report) -> bool:
     chosen = report.options
-    with tempfile.TemporaryDirectory(prefix="rounds-", ignore_cleanup_errors=True) as temporary:
-        folder = chosen.home or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        looks = Rounds(folder.absolute(), chosen.wave).run(chosen.minutes, chosen.rounds)
+    with kept(chosen.home, "rounds-") as folder:
+        looks = Rounds(folder, chosen.wave).run(chosen.minutes, chosen.rounds)
     first, _, last = looks
     with report.table("after rounds", "figure", *(f"{look.rounds:,}" for look in looks)) as table:
         for name in last.figures:

@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -30,8 +28,6 @@ from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import AttemptsLog
 from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
-from arborcast.engine.processes.processes import free_port
-from arborcast.engine.settings.loading import toml
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records.control import SubscriptionRecord, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
@@ -40,6 +36,7 @@ from benchmarks.report import Report, Table, cpu_s, run
 from benchmarks.rig import started_broker
 from tests.support.broker import settings_for
 from tests.support.chromium import provision
+from tests.support.console_process import running_console
 from tests.support.make import subscription
 from tests.support.table_rows import attempt
 
@@ -104,8 +101,9 @@ def _lists(report: Report, kafka: KafkaSettings, home: Path) -> None:
             rows.add(attempt(name, to, "parked", topic=message.topic, accepted_ms=decided_ms, started_ms=decided_ms))
         parking.settle(120.0)
         rows.settle(120.0)
+    home.mkdir()
     with (
-        _console(kafka, home) as (url, process, _),
+        running_console(home, kafka) as (url, process),
         report.table(
             f"Lists, {_PENDING:,} pending deliveries", "page", "first ms", "p50 ms", "p95 ms", "CPU ms"
         ) as table,
@@ -141,7 +139,14 @@ def _measure(report: Report, kafka: KafkaSettings, topics: int, home: Path) -> N
         paths = _paths(topics)
         while some := [TopicRecord(path) for path in islice(paths, _CHUNK)]:
             log.append(some)
-    with _console(kafka, home) as (url, process, ready_s), _browser() as browser:
+    home.mkdir()
+    began = time.monotonic()
+    with running_console(home, kafka, timeout_s=_PATIENCE_S) as (url, process):
+        _pages(report, url, process, topics, time.monotonic() - began)
+
+
+def _pages(report: Report, url: str, process: psutil.Process, topics: int, ready_s: float) -> None:
+    with _browser() as browser:
         context = browser.new_context()
         context.set_default_timeout(_PATIENCE_S * 1_000)
         page = context.new_page()
@@ -234,37 +239,6 @@ def _idle(process: psutil.Process, quick: bool) -> float:
     begun, before = time.monotonic(), cpu_s(process)
     time.sleep(3 if quick else 15)
     return round((cpu_s(process) - before) / (time.monotonic() - begun) * 100, 2)
-
-
-@contextmanager
-def _console(kafka: KafkaSettings, home: Path) -> Iterator[tuple[str, psutil.Process, float]]:
-    """Its address, its process, and the seconds that it took to read the log."""
-    home.mkdir()
-    port = free_port()
-    file = home / "arborcast.toml"
-    file.write_text(
-        f'home = {toml(str(home))}\n[stack]\nbroker = "external"\n[console]\nport = {port}\n[kafka]\n'
-        f"bootstrap_servers = {toml(kafka.bootstrap_servers)}\nprefix = {toml(kafka.prefix)}\n"
-    )
-    begun = time.monotonic()
-    process = subprocess.Popen([sys.executable, "-m", "arborcast.console", "--config", str(file)], env=dict(os.environ))
-    try:
-        url = f"http://127.0.0.1:{port}"
-        while not _ready(f"{url}/topics"):
-            assert process.poll() is None, "the console has ended"
-            assert time.monotonic() < begun + _PATIENCE_S, "the console does not become ready"
-            time.sleep(0.1)
-        yield url, psutil.Process(process.pid), time.monotonic() - begun
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def _ready(url: str) -> bool:
-    try:
-        return bool(requests.get(url, timeout=120).status_code == 200)
-    except requests.ConnectionError:
-        return False
 
 
 @contextmanager

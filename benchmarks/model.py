@@ -1,8 +1,9 @@
-"""Micro-benchmarks, in one process: matching, subscribing, snapshots, expressions, a worker's steps.
+"""Micro-benchmarks, in one process: matching, subscribing, snapshots, expressions, a worker's steps, the directory.
 
     python -m benchmarks.model [CASE ...]
 
-Cases: match, apply, snapshot, expressions, steps. Without cases: all.
+Cases: match, apply, snapshot, expressions, steps, directory (reads and edits of a topic tree: slapd on loopback, and an
+LDIF file). Without cases: all.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import gc
 import itertools
 import pickle
 import random
+import statistics
 import tempfile
 import time
+import warnings
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,6 +27,11 @@ import psutil
 
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.settings import SecretSettings
+from arborcast.directory.entries.changes import Put
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores.file import FileDirectory
+from arborcast.directory.stores.ldap import LdapDirectory
+from arborcast.directory.sync.sync import DirectorySync
 from arborcast.dispatch.delivery.credentials import Vault
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushRequest, Transport
@@ -58,8 +66,10 @@ from arborcast.topic_model.subscriptions import (
 )
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
-from benchmarks.report import Report, cpu_s, resident, run, seconds
+from benchmarks.report import Report, cpu_s, resident, run, seconds, wait_for
 from benchmarks.rig import ReceiverProcess
+from tests.support import slapd
+from tests.support.directory import Log
 from tests.support.outbound import THIS_MACHINE
 
 _PLANT = "urn:example:plant"
@@ -319,6 +329,62 @@ def _steps(report: Report) -> None:
             transport.close()
 
 
+def _directory(report: Report) -> None:
+    """A tree with branches of ten; each topic has a code."""
+    # The same filter as in the tests: ldap3 reads two names that pyasn1 has renamed.
+    warnings.filterwarnings("ignore", "(tagMap|typeMap) is deprecated", DeprecationWarning)
+    count, edits = (500, 10) if report.quick else (10_000, 100)
+    paths, level = list[str](), [""]
+    while len(paths) < count:
+        level = [f"{above}/t{n}" if above else f"t{n}" for above in level for n in range(10)]
+        paths += level
+    records = [TopicRecord(TopicPath(path), code=f"c{number}") for number, path in enumerate(paths[:count])]
+    title, columns = f"{count:,} topics in a directory", ("what", "OpenLDAP", "LDIF file")
+    with report.table(title, *columns) as table, tempfile.TemporaryDirectory(prefix="slapd-") as folder:
+        server = slapd.create(slapd.provision(lambda line: None), Path(folder) / "s")
+        server.start()
+        try:
+            server.seed()
+            ldap, path = LdapDirectory(server.settings()), Path(folder) / "topics.ldif"
+            file = partial(FileDirectory, path, DirectorySettings(poll_interval_s=0.05))
+            puts, one = [Put(each) for each in records], [Put(TopicRecord(TopicPath("one"), code="one"))]
+            ways: tuple[LdapDirectory | FileDirectory, ...] = ldap, file()
+            table.add("write all, s", *(seconds(partial(each.write, puts, each.load())) for each in ways))
+            table.add("load, best of 3, s", seconds(ldap.load, 3), seconds(lambda: file().load(), 3))
+            added = [seconds(partial(each.write, one, each.load())) * 1e3 for each in ways]
+            table.add("write one more topic, ms", *added)
+            table.add("size of the file, MB", None, path.stat().st_size / 1e6)
+            found = _edits(server, ldap, TopicPath("t0/t1"), edits)
+            table.add(f"from an edit to the control log, median of {edits}, ms", statistics.median(found), None)
+            table.add("from an edit to the control log, slowest, ms", max(found), None)
+        finally:
+            server.kill()
+
+
+def _edits(server: slapd.Slapd, directory: LdapDirectory, path: TopicPath, count: int) -> list[float]:
+    """Milliseconds until a manual edit of this topic is in the control log."""
+    log, found = Log(), []
+    log.sync = DirectorySync(directory, log.append)
+    log.sync.start()
+    dn = ",".join(f"topicName={step}" for step in reversed(path.split("/"))) + f",{slapd.BASE_DN}"
+    try:
+        wait_for(lambda: path in log.topics(), "all topics are synchronized")
+        with server.admin() as person:
+            for number in range(-1, count):
+                code, started = f"edited{number}", time.monotonic()
+                person.modify(dn, {"topicCode": [("MODIFY_REPLACE", [code])]})
+                wait_for(partial(_has_code, log, code), "the edit is known", every_s=0.002)
+                if number >= 0:  # the first one waits for the stream
+                    found.append((time.monotonic() - started) * 1e3)
+    finally:
+        log.sync.close()
+    return found
+
+
+def _has_code(log: Log, code: str) -> bool:
+    return bool(log.tree.paths_with_code(code))
+
+
 def _push(transport: Transport, request: PushRequest, count: int) -> None:
     begun = 0
     while begun < count or transport.in_flight:
@@ -339,6 +405,7 @@ CASES = {
     "snapshot": _snapshot,
     "expressions": _expressions,
     "steps": _steps,
+    "directory": _directory,
 }
 
 

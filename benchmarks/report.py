@@ -155,7 +155,7 @@ def on_disk(folder: Path) -> tuple[float, int]:
 
 
 def seconds(action: Callable[[], object], repeat: int = 1) -> float:
-    """The best time of `times` runs: a disturbance only makes a run slower."""
+    """The best time of `repeat` runs: a disturbance only makes a run slower."""
     times = []
     for _ in range(repeat):
         start = time.perf_counter()

@@ -218,7 +218,12 @@ class Rig:
         return self.append_encoded(self.kafka.topic("notifications"), encode, label, count, rate)
 
     def append_encoded(
-        self, log: str, encode: Callable[[int, str], tuple[bytes, bytes]], label: str, count: int, rate: float | None
+        self,
+        log: str,
+        encode: Callable[[int, str], tuple[bytes, bytes]],
+        label: str,
+        count: int,
+        rate: float | None = None,
     ) -> dict[str, float]:
         """Append `encode(number, mark)` to a log of Kafka, as `paced`."""
         with closing(make_producer(self.kafka, linger_ms=0 if rate else 5)) as producer:

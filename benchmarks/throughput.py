@@ -105,9 +105,6 @@ def _standard(report: Report, running: Rig) -> None:
         case = "8 publishers, 50 subscribers"
         found[case] = running.publish(many, Traffic(0, 8, seconds, topic="wide/p"))
         table.add(case, *found[case].cells())
-    with report.table("steady rates, one subscriber", "case", *OUTCOME, note="open loop") as table:
-        for rate in (50, 500, 1_000):
-            table.add(f"{rate:,}/s", *running.publish(one, Traffic(0, 8, seconds, rate)).cells())
     _cpu(report, found)
 
 
@@ -236,21 +233,19 @@ def _held(report: Report, running: Rig) -> None:
     chosen, seconds = report.options, 2.0 if report.quick else 60.0
     paths = running.subscribe([f"held{number}" for number in range(chosen.subscribers)], "{urn:t}held//.")
     traffic = Traffic(0, chosen.publishers, seconds, chosen.rate, size=chosen.size, topic="held/p")
-    since_ms, delivered, used = int(time.time() * 1000), 0, dict.fromkeys(_PARTS, 0.0)
+    since_ms, whole = int(time.time() * 1000), Outcome(cpu=dict.fromkeys(_PARTS, 0.0))
     columns = ("minute", *OUTCOME, "p99.9 ms", *(f"{part} MiB" for part in _PARTS[:-1]), "Kafka's disk MiB", "files")
     with report.table(f"{chosen.subscribers} subscribers, minute by minute", *columns) as table:
         for minute in range(1, 3 if report.quick else chosen.minutes + 1):
             outcome = running.publish(paths, traffic)
-            delivered += outcome.delivered
-            used = {part: spent + outcome.cpu.get(part, 0.0) for part, spent in used.items()}
+            whole.delivered += outcome.delivered
+            whole.cpu = {part: spent + outcome.cpu.get(part, 0.0) for part, spent in whole.cpu.items()}
             memory = [pss_mib(running.processes().get(part, ())) for part in _PARTS[:-1]]
             (disk, _), (_, files) = on_disk(running.home / "kafka"), on_disk(running.home / "job")
             row = (percentile(outcome.delays, 0.999), *memory, disk, files)
             table.add(minute, *outcome.cells(), *row)
             print(" ".join(str(cell) for cell in table.rows[-1]), flush=True)
-    with report.table("CPU seconds for a million deliveries", *_PARTS, "all") as table:
-        figures = [used[part] / max(delivered, 1) * 1e6 for part in _PARTS]
-        table.add(*figures, sum(figures))
+    _cpu(report, {"all minutes": whole})
     found = audit(running.kafka, since_ms, patience_s=60)
     print(f"audit: {found.notifications:,} notifications, {found.unbalanced} do not balance")
 

@@ -1,11 +1,11 @@
 """Programs that measure the engine, or kill its parts under load: run by hand.
 
-    throughput, latency, burst      from publishers, or from the log, to subscribers
+    throughput, latency             from publishers, or from the log, to subscribers
     gateway                         what one gateway process accepts: edges, authentication, pull points, clients
     cameras                         conversations with cameras
-    redelivery, recovery            backlogs of dead endpoints; kills of each part
+    redelivery, recovery            backlogs of dead endpoints, bad receivers; kills of each part
     tables, console, engine         recording and audit; pages in a browser; starts and idling
-    federation, directory, model    links between engines; topic directories; micro-benchmarks
+    federation, model               links between engines; micro-benchmarks
     peers/                          side by side with Apache CXF, Apache Camel, and bare floors of our own
     storms/                         hours of kills, outages and load, and the judge of what they lost
 

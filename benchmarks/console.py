@@ -14,9 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -29,18 +26,19 @@ import requests
 
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog
+from arborcast.dispatch.logs.attempts import AttemptsLog
 from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
-from arborcast.engine.processes.processes import free_port
-from arborcast.engine.settings.loading import toml
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records.control import SubscriptionRecord, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter
 from arborcast.topic_model.topics import TopicPath
 from benchmarks.report import Report, Table, cpu_s, run
-from tests.support.broker import new_broker, settings_for
+from benchmarks.rig import started_broker
+from tests.support.broker import settings_for
 from tests.support.chromium import provision
+from tests.support.console_process import running_console
+from tests.support.make import subscription
+from tests.support.table_rows import attempt
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -79,17 +77,12 @@ class Visit(NamedTuple):
 
 
 def measure(report: Report) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        broker = new_broker(Path(folder) / "kafka")
-        broker.start()
-        try:
-            _lists(report, settings_for(broker), Path(folder) / "lists")
-            if report.options.lists:
-                return
-            for topics in (20_000,) if report.quick else (100_000, 1_000_000):
-                _measure(report, settings_for(broker), topics, Path(folder) / str(topics))
-        finally:
-            broker.kill()
+    with started_broker() as (broker, folder):
+        _lists(report, settings_for(broker), folder / "lists")
+        if report.options.lists:
+            return
+        for topics in (20_000,) if report.quick else (100_000, 1_000_000):
+            _measure(report, settings_for(broker), topics, folder / str(topics))
 
 
 def _lists(report: Report, kafka: KafkaSettings, home: Path) -> None:
@@ -97,7 +90,7 @@ def _lists(report: Report, kafka: KafkaSettings, home: Path) -> None:
     now_ms = int(time.time() * 1_000)
     with closing(ControlLog(kafka)) as log:
         log.ensure_created()
-        log.append([SubscriptionRecord(_subscription(number)) for number in range(_ENDPOINTS)])
+        log.append([SubscriptionRecord(subscription(f"s{number}", "a//.")) for number in range(_ENDPOINTS)])
     with closing(ParkingLog(kafka)) as parking, closing(AttemptsLog(kafka)) as rows:
         rows.connect()
         for number in range(_PENDING):
@@ -105,11 +98,12 @@ def _lists(report: Report, kafka: KafkaSettings, home: Path) -> None:
             message = Notification(name, TopicPath(f"a/t{number % 50}"), b"<x/>" * 250, decided_ms)
             to, tries = f"s{number % _ENDPOINTS}", Tries(1, 1, now_ms + 3_600_000, decided_ms)
             parking.park(Delivery(to, Place(1, 0, number)), message, tries)
-            rows.add(_row(name, to, message.topic, decided_ms))
+            rows.add(attempt(name, to, "parked", topic=message.topic, accepted_ms=decided_ms, started_ms=decided_ms))
         parking.settle(120.0)
         rows.settle(120.0)
+    home.mkdir()
     with (
-        _console(kafka, home) as (url, process, _),
+        running_console(home, kafka) as (url, process),
         report.table(
             f"Lists, {_PENDING:,} pending deliveries", "page", "first ms", "p50 ms", "p95 ms", "CPU ms"
         ) as table,
@@ -124,28 +118,6 @@ def _lists(report: Report, kafka: KafkaSettings, home: Path) -> None:
                 time.sleep(1.1)  # pages are cached for a second
             cpu_ms = (cpu_s(process) - before) / len(taken) * 1_000
             table.add(path, taken[0], statistics.median(taken[1:]), sorted(taken[1:])[37], cpu_ms)
-
-
-def _subscription(number: int) -> Subscription:
-    consumer = EndpointReference(f"http://127.0.0.1:9/{number}")
-    return Subscription(f"s{number}", consumer, topics=(TopicFilter("", "a//.", "a//."),))
-
-
-def _row(notification: str, to: str, topic: TopicPath, at_ms: int) -> Attempt:
-    return Attempt(
-        notification=notification,
-        subscription=to,
-        topic=topic,
-        endpoint="http://127.0.0.1:9/",
-        number=1,
-        push=notification,
-        state="parked",
-        accepted_ms=at_ms,
-        started_ms=at_ms,
-        duration_ms=2.0,
-        error="connect",
-        detail="connection refused",
-    )
 
 
 def _paths(topics: int) -> Iterator[TopicPath]:
@@ -167,7 +139,14 @@ def _measure(report: Report, kafka: KafkaSettings, topics: int, home: Path) -> N
         paths = _paths(topics)
         while some := [TopicRecord(path) for path in islice(paths, _CHUNK)]:
             log.append(some)
-    with _console(kafka, home) as (url, process, ready_s), _browser() as browser:
+    home.mkdir()
+    began = time.monotonic()
+    with running_console(home, kafka, timeout_s=_PATIENCE_S) as (url, process):
+        _pages(report, url, process, topics, time.monotonic() - began)
+
+
+def _pages(report: Report, url: str, process: psutil.Process, topics: int, ready_s: float) -> None:
+    with _browser() as browser:
         context = browser.new_context()
         context.set_default_timeout(_PATIENCE_S * 1_000)
         page = context.new_page()
@@ -260,37 +239,6 @@ def _idle(process: psutil.Process, quick: bool) -> float:
     begun, before = time.monotonic(), cpu_s(process)
     time.sleep(3 if quick else 15)
     return round((cpu_s(process) - before) / (time.monotonic() - begun) * 100, 2)
-
-
-@contextmanager
-def _console(kafka: KafkaSettings, home: Path) -> Iterator[tuple[str, psutil.Process, float]]:
-    """Its address, its process, and the seconds that it took to read the log."""
-    home.mkdir()
-    port = free_port()
-    file = home / "arborcast.toml"
-    file.write_text(
-        f'home = {toml(str(home))}\n[stack]\nbroker = "external"\n[console]\nport = {port}\n[kafka]\n'
-        f"bootstrap_servers = {toml(kafka.bootstrap_servers)}\nprefix = {toml(kafka.prefix)}\n"
-    )
-    begun = time.monotonic()
-    process = subprocess.Popen([sys.executable, "-m", "arborcast.console", "--config", str(file)], env=dict(os.environ))
-    try:
-        url = f"http://127.0.0.1:{port}"
-        while not _ready(f"{url}/topics"):
-            assert process.poll() is None, "the console has ended"
-            assert time.monotonic() < begun + _PATIENCE_S, "the console does not become ready"
-            time.sleep(0.1)
-        yield url, psutil.Process(process.pid), time.monotonic() - begun
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def _ready(url: str) -> bool:
-    try:
-        return bool(requests.get(url, timeout=120).status_code == 200)
-    except requests.ConnectionError:
-        return False
 
 
 @contextmanager

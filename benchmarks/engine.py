@@ -1,10 +1,9 @@
-"""The embedded engine as a whole: its starts, what it uses when idle, lone notifications.
+"""The embedded engine as a whole: its starts, and what it uses when idle.
 
-    python -m benchmarks.engine [CASE ...] [--small] [SETTING=VALUE ...]
+    python -m benchmarks.engine [CASE ...] [--small]
 
 Cases: start (up, the first delivery, down), stages (of the job's start, with and without the archive of JVM classes),
-idle (CPU and PSS of each part, and of the broker alone), lone (one notification at a time, through the gateway), load
-(starts before and after five minutes at 200/s, with idle partitions).
+idle (CPU and PSS of each part), load (starts before and after five minutes at 200/s, with idle partitions).
 `--small` is the small profile of docs/operations.md. Every start but the first is warm.
 """
 
@@ -20,10 +19,9 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from arborcast.client import Client
 from benchmarks.load import Traffic, send
-from benchmarks.report import Report, cpu_s, percentile, run, wait_for
-from benchmarks.rig import rig, settings_of
+from benchmarks.report import Report, cpu_s, run, wait_for
+from benchmarks.rig import rig
 from tests.support.command import Engine
 from tests.support.dispatch_process import DispatchProcess
 from tests.support.receiver import Receiver
@@ -35,7 +33,6 @@ SMALL_PROFILE = {
     "ARBORCAST_STACK_KAFKA_HEAP_MB": "128",
 }
 
-RATE = 5  # a second: each notification finds an idle engine
 LOAD = 200
 
 # The job prints these, with the time, at the end of a stage.
@@ -43,11 +40,9 @@ _STAGES = {"Spark session": "pushes may go to", "warm-up": "warmed up in", "quer
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "cases", nargs="*", metavar="CASE", help="start, stages, idle, lone, load; without: start and idle"
-    )
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="start, stages, idle, load; without: start and idle")
     parser.add_argument("--starts", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of idling, or of lone notifications")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of idling")
     parser.add_argument("--settle", type=float, default=30.0, help="seconds before, while the JIT finishes")
     parser.add_argument("--small", action="store_true")
 
@@ -58,8 +53,8 @@ def measure(report: Report) -> None:
         chosen.starts, chosen.seconds, chosen.settle = 1, 5.0, 1.0
     if chosen.small:
         os.environ.update(SMALL_PROFILE)
-    cases = [each for each in chosen.cases if "=" not in each] or ["start", "idle"]
-    if {"start", "idle", "lone", "load"} & set(cases):
+    cases = chosen.cases or ["start", "idle"]
+    if {"start", "idle", "load"} & set(cases):
         with tempfile.TemporaryDirectory() as folder, Receiver() as receiver:
             engine = Engine(Path(folder) / "home")
             try:
@@ -67,14 +62,10 @@ def measure(report: Report) -> None:
                 engine.up()
                 if "idle" in cases:
                     _idle(report, engine)
-                if "lone" in cases:
-                    _lone(report, engine, receiver)
                 if "load" in cases:
                     _load(report, engine, receiver)
             finally:
                 engine.down()
-    if "idle" in cases:
-        _job_and_broker(report)
     if "stages" in cases:
         _stages(report)
 
@@ -129,23 +120,6 @@ def _usage(engine: Engine) -> dict[str, tuple[float, float]]:
     return {name: (part["memory_bytes"], part["cpu_seconds"]) for name, part in parts.items()}
 
 
-def _lone(report: Report, engine: Engine, receiver: Receiver) -> None:
-    """Open loop: a late one does not delay the next."""
-    count, before, due = int(report.options.seconds * RATE), len(_arrivals(receiver)), []
-    with Client(engine.gateway) as client:
-        client.notify("bench/a", "<warm/>")
-        wait_for(lambda: len(_arrivals(receiver)) > before, "the first notification")
-        start = time.time() + 0.5
-        for number in range(count):
-            due.append(start + number / RATE)
-            time.sleep(max(0.0, due[-1] - time.time()))
-            client.notify("bench/a", f"<n>{number}</n>")
-    wait_for(lambda: len(_arrivals(receiver)) > before + count, "all notifications")
-    delays = [(at - was) * 1e3 for at, was in zip(_arrivals(receiver)[before + 1 :], due, strict=True)]
-    with report.table(f"{RATE}/s through the gateway", "sent", "p50 ms", "p99 ms", "longest ms") as table:
-        table.add(count, percentile(delays, 0.5), percentile(delays, 0.99), max(delays))
-
-
 def _arrivals(receiver: Receiver) -> list[float]:
     """A time for each notification: on a busy machine some share a request."""
     return [
@@ -153,31 +127,6 @@ def _arrivals(receiver: Receiver) -> list[float]:
         for request in receiver.requests
         for _ in request.headers.get("arborcast-notification-id", "").split(",")
     ]
-
-
-def _job_and_broker(report: Report) -> None:
-    """Job and broker without the rest; then the broker alone: no engine on it can cost less."""
-    settings = settings_of([each for each in report.options.cases if "=" in each])
-    with rig(settings) as running:
-        running.warm(running.subscribe(["one"]), 5)
-        time.sleep(report.options.settle)
-        processes = running.processes()
-        before, began = {one: cpu_s(one) for each in processes.values() for one in each}, time.monotonic()
-        time.sleep(report.options.seconds)
-        elapsed = time.monotonic() - began
-        with report.table("idle, job and broker", "part", "processes", "PSS MiB", "CPU % of a core") as table:
-            for name, each in processes.items():
-                alive = [one for one in each if one.is_running()]  # idle Python workers of Spark end by themselves
-                memory = sum(one.memory_full_info().pss for one in alive) / 2**20
-                used = sum(cpu_s(one) - before[one] for one in alive)
-                table.add(name, len(alive), memory, used / elapsed * 100)
-            assert running.job is not None
-            running.job.kill()
-            time.sleep(report.options.settle / 2)  # until the broker has given up the job's sessions
-            used, began = cpu_s(*processes["kafka"]), time.monotonic()
-            time.sleep(report.options.seconds)
-            spent = (cpu_s(*processes["kafka"]) - used) / (time.monotonic() - began) * 100
-            table.add("kafka, alone", 1, None, spent)
 
 
 def _stages(report: Report) -> None:

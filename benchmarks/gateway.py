@@ -1,11 +1,10 @@
 """How much one gateway process takes in, over a real broker with acks=all, without a dispatch job.
 
-    python -m benchmarks.gateway [CASE ...] [--edge soap|old|framed|zmq|binary|structured] [--auth WAY]
+    python -m benchmarks.gateway [CASE ...]
 
 Cases: notify (connections, messages in a request, rates), edges (side by side), auth (side by side), new-topics,
-overload, subscribe, memory, pull (pull points), streams (of events), client (the Python client). Without cases: one
-row for `--edge` and `--auth`. Variants that are compared take turns, so that other work on the machine falls on all of
-them alike.
+overload, subscribe, pull (pull points), streams (of events), client (the Python client). Without cases: notify.
+Variants that are compared take turns, so that other work on the machine falls on all of them alike.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import jwt
@@ -40,15 +38,15 @@ from arborcast.ingest.operations.pull_points import PULL
 from arborcast.topic_model.records.pull import StoredMessage, encode
 from benchmarks.load import Sent, Traffic, send, sending
 from benchmarks.report import Report, cpu_s, percentile, run
+from benchmarks.rig import started_broker
 from tests.support import soap_messages as soap
-from tests.support.broker import new_broker, settings_for
+from tests.support.broker import settings_for
 from tests.support.certificates import make_certificates
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.held_port import HeldPort
 from tests.support.zmq_edges import edges_of
 
 EDGES = ("soap", "old", "framed", "zmq", "binary", "structured")
-WAYS = ("none", "basic", "bearer", "digest", "tls", "certificate")
 
 _PASSWORD = "a password of some length"  # noqa: S105  # of users that exist here only
 _ISSUER, _AUDIENCE = "https://id.example", "arborcast"
@@ -97,7 +95,7 @@ class Bench:
             return replace(found, traffic=replace(found.traffic, port=port_of_asked), processes=processes)
         return self.variant(name, self.gateway(name), edge=name, **traffic)
 
-    def auth(self, ways: tuple[str, ...]) -> list[Variant]:
+    def auth(self) -> list[Variant]:
         """The ways to authenticate, all sending the same notification."""
         certificates = make_certificates(self.folder)
         users = {"press": made("press", _PASSWORD, frozenset(), keep_clear=True)}
@@ -112,28 +110,21 @@ class Bench:
             f'token_nonces = 10000000\njwks_file = "{self.folder / "jwks.json"}"\njwt_issuer = "{_ISSUER}"\n'
             f'jwt_audience = "{_AUDIENCE}"\n'
         )
-        plain: dict[str, Any] = {}
+        plain, secured = self.gateway(), self.gateway("tls", tls=certificates)
         # A certificate of a client is known under TLS only.
-        asking: dict[str, Any] = {"more": access.replace(", certificate", "")}
+        asking = self.gateway("asking", more=access.replace(", certificate", ""))
+        asking_tls = self.gateway("asking-tls", tls=certificates, more=access)
         tls = {"ca": certificates.authority}
         shown = tls | {"certificate": certificates.certificate("client"), "key": certificates.key("client")}
         basic = "Basic " + base64.b64encode(f"press:{_PASSWORD}".encode()).decode()
-        every: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-            "none": ("plain", plain, {}),
-            "basic": ("asking", asking, {"authorization": basic}),
-            "bearer": ("asking", asking, {"authorization": "Bearer " + jwt.encode(claims, key, "ES256")}),
-            "digest": ("asking", asking, {"digest": f"press:{_PASSWORD}"}),
-            "tls": ("tls", {"tls": certificates}, tls),
-            "certificate": ("asking-tls", {"tls": certificates, "more": access}, shown),
-        }
-        gateways: dict[str, GatewayRun] = {}
-        found = []
-        for way in ways:
-            name, how, traffic = every[way]
-            if name not in gateways:
-                gateways[name] = self.gateway(name, **how)
-            found.append(self.variant(way, gateways[name], **traffic))
-        return found
+        return [
+            self.variant("none", plain),
+            self.variant("basic", asking, authorization=basic),
+            self.variant("bearer", asking, authorization="Bearer " + jwt.encode(claims, key, "ES256")),
+            self.variant("digest", asking, digest=f"press:{_PASSWORD}"),
+            self.variant("tls", secured, **tls),
+            self.variant("certificate", asking_tls, **shown),
+        ]
 
     def compare(self, report: Report, title: str, variants: list[Variant]) -> None:
         """Rounds of all variants in turns; medians, and ratios to the first."""
@@ -167,33 +158,13 @@ class Bench:
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
-    parser.add_argument("--edge", choices=EDGES, default="soap")
-    parser.add_argument("--auth", choices=WAYS, default="none")
-    parser.add_argument("--connections", type=int, default=64)
 
 
 def measure(report: Report) -> None:
-    chosen = report.options
-    for case in chosen.cases or [""]:
-        with _bench(report) as bench:
-            if case:
-                CASES[case](report, bench)
-            elif chosen.auth != "none":
-                bench.compare(report, f"auth {chosen.auth}", bench.auth((chosen.auth,)))
-            else:
-                variant = bench.edge(chosen.edge, connections=chosen.connections)
-                bench.compare(report, f"edge {chosen.edge}", [variant])
-
-
-@contextmanager
-def _bench(report: Report) -> Iterator[Bench]:
     seconds, rounds = (1.0, 1) if report.quick else (5.0, 4)
-    with TemporaryDirectory(prefix="arborcast-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
-        folder = Path(name)
-        broker = new_broker(folder / "kafka")
-        stack.callback(broker.kill)
-        broker.start()
-        yield Bench(settings_for(broker), folder, seconds, rounds, stack)
+    for case in report.options.cases or ["notify"]:
+        with started_broker() as (broker, folder), ExitStack() as stack:
+            CASES[case](report, Bench(settings_for(broker), folder, seconds, rounds, stack))
 
 
 def _notify(report: Report, bench: Bench) -> None:
@@ -218,7 +189,7 @@ def _edges(report: Report, bench: Bench) -> None:
 
 
 def _auth(report: Report, bench: Bench) -> None:
-    bench.compare(report, "Notify from 64 connections", bench.auth(WAYS))
+    bench.compare(report, "Notify from 64 connections", bench.auth())
 
 
 def _new_topics(report: Report, bench: Bench) -> None:
@@ -271,16 +242,6 @@ def _subscribe(report: Report, bench: Bench) -> None:
         table.add(16, count // 16 * 16 / (time.monotonic() - started))
 
 
-def _memory(report: Report, bench: Bench) -> None:
-    """Resident memory while many requests pass, and of idle connections of the framed edge."""
-    variant = bench.variant("", bench.gateway())
-    with report.table("memory of one worker", "requests", "RSS MiB") as table:
-        sent = 0
-        for _ in range(3 if report.quick else 20):
-            table.add(sent, variant.processes[0].memory_info().rss / 2**20)
-            sent += send(variant.traffic).accepted
-
-
 class _Point:
     """A pull point of a running gateway."""
 
@@ -291,10 +252,7 @@ class _Point:
         self._writer = writer
 
     def store(self, count: int) -> None:
-        """Append messages as the dispatch job does."""
-        record = encode(self._url.rpartition("/")[2], StoredMessage(_element(500)))
-        for start in range(0, count, 1_000):
-            self._writer.append_encoded([record] * min(1_000, count - start))
+        _store(self._writer, [self._url.rpartition("/")[2]] * count)
 
     def pull(self, session: requests.Session, maximum: int, wait: str = "PT0S") -> int:
         """The number of messages in one answer to GetMessages."""
@@ -320,10 +278,14 @@ class _Point:
         return time.perf_counter() - started
 
 
-def _element(size: int) -> bytes:
-    """A message of a pull point with so many bytes of payload."""
-    message = soap.message(payload=f"<n>{'x' * size}</n>")
-    return message.replace("<wsnt:NotificationMessage", f'<wsnt:NotificationMessage xmlns:wsnt="{soap.WSNT}"').encode()
+def _store(writer: LogWriter, names: Sequence[str], size: int = 500) -> float:
+    """Append a message for each of these pull points, as the dispatch job does. The time at which it began."""
+    began, message = time.perf_counter(), soap.message(payload=f"<n>{'x' * size}</n>")
+    opened = message.replace("<wsnt:NotificationMessage", f'<wsnt:NotificationMessage xmlns:wsnt="{soap.WSNT}"')
+    stored = StoredMessage(opened.encode(), "n")
+    for first in range(0, len(names), 1_000):
+        writer.append_encoded([encode(name, stored) for name in names[first : first + 1_000]])
+    return began
 
 
 def _pull(report: Report, bench: Bench) -> None:
@@ -341,9 +303,8 @@ def _pull(report: Report, bench: Bench) -> None:
             point.store(1)
             thread.join()
             waits.append((time.perf_counter() - started) * 1e3)
-    with report.table(
-        "a client that waits", "times", "p50 ms", "p99 ms", note="from the append to the answer"
-    ) as table:
+    note = "from the append to the answer"
+    with report.table("a client that waits", "times", "p50 ms", "p99 ms", note=note) as table:
         table.add(len(waits), percentile(waits, 0.5), percentile(waits, 0.99))
     with report.table("fetching", "clients", "messages in an answer", "messages/s") as table:
         for clients, maximum in ((1, 256), (4, 256), (1, 1), (8, 1)):
@@ -378,12 +339,6 @@ def _streams(report: Report, bench: Bench) -> None:
         some = [await asyncio.gather(*map(opened, range(first, first + 50))) for first in range(0, number, 50)]
         return [each for group in some for each in group]
 
-    def append(names: Sequence[str], size: int = 500) -> float:
-        began, record = time.perf_counter(), StoredMessage(_element(size), "n")
-        for first in range(0, len(names), 1_000):
-            writer.append_encoded([encode(name, record) for name in names[first : first + 1_000]])
-        return began
-
     async def arrived(since: float, reader: asyncio.StreamReader) -> float:
         await reader.readuntil(b'"specversion"')
         return (time.perf_counter() - since) * 1e3
@@ -396,20 +351,20 @@ def _streams(report: Report, bench: Bench) -> None:
         used = cpu_s(process)
         await asyncio.sleep(30)
         idle = (cpu_s(process) - used) / 30 * 100
-        waits = [await arrived(append([name]), reader) for name, reader, _ in found[:: count // 200]]
+        waits = [await arrived(_store(writer, [name]), reader) for name, reader, _ in found[:: count // 200]]
         started = time.perf_counter()
         every = [asyncio.ensure_future(arrived(started, reader)) for _, reader, _ in found]
-        await asyncio.to_thread(append, [name for name, *_ in found])
+        await asyncio.to_thread(_store, writer, [name for name, *_ in found])
         all_ms = await asyncio.gather(*every)
         name, reader, _ = found[0]
-        started = append([name] * 1_000)
+        started = _store(writer, [name] * 1_000)
         for _ in range(1_000):
             last_ms = await arrived(started, reader)
         times = *(percentile(each, share) for each in (waits, all_ms) for share in (0.5, 0.99)), 1e6 / last_ms
         # Of clients that read nothing more, each with 400 kB behind.
         before = process.memory_info().rss
         quiet = await open_all(silent)
-        append([name for name, *_ in quiet] * 4, 100_000)
+        _store(writer, [name for name, *_ in quiet] * 4, 100_000)
         await asyncio.sleep(10)
         table.add(count, opening, kib, idle, *times, (process.memory_info().rss - before) / 2**20)
         for _, _, sender in found + quiet:
@@ -455,7 +410,6 @@ CASES: Mapping[str, Callable[[Report, Bench], None]] = {
     "new-topics": _new_topics,
     "overload": _overload,
     "subscribe": _subscribe,
-    "memory": _memory,
     "pull": _pull,
     "streams": _streams,
     "client": _client,

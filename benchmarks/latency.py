@@ -2,15 +2,13 @@
 
     python -m benchmarks.latency [CASE ...]
 
-Cases: rates (several rates in both modes), priority (urgent messages behind a backlog), shifts (changes of mode), chain
-(three triggers in a row), queue (a work queue with three servers), doors (events and MQTT beside SOAP, through the
-gateway). Without cases: rates.
+Cases: rates (several rates in both modes), priority (urgent messages behind a backlog), shifts (changes of mode), queue
+(a work queue with three servers), doors (events and MQTT beside SOAP, through the gateway). Without cases: rates.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
 import math
 import re
 import statistics
@@ -20,7 +18,6 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -35,19 +32,13 @@ from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.dispatch.realtime.mode_policy import Mode
 from arborcast.topic_model.mqtt_names import address_of
-from arborcast.topic_model.records.control import (
-    ControlRecord,
-    SubscriptionRecord,
-    TopicPolicy,
-    TopicRecord,
-    TriggerRecord,
-)
-from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, Trigger
+from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
+from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 from benchmarks.load import Traffic, send
 from benchmarks.report import Cell, Report, Table, percentile, run, wait_for
-from benchmarks.rig import TOPICS, Arrival, Outcome, Rig, check, payload, rig, subscription
-from tests.support.dispatch_job import job_settings
+from benchmarks.rig import TOPICS, Arrival, Outcome, Rig, check, payload, rig
+from tests.support.dispatch_job import job_settings, subscription
 from tests.support.dispatch_job import running as running_in_process
 from tests.support.mosquitto import provision, running_mosquitto
 from tests.support.spark import new_session
@@ -86,7 +77,7 @@ def _rates(report: Report) -> None:
                 for rate in (5.0, 500.0) if report.quick else (5.0, 50.0, 500.0, 1_000.0):
                     running.receiver.clear()
                     seconds = 3.0 if report.quick else max(15.0, _LEAST_SENT / rate)
-                    sent = running.append_at(rate, seconds, f"r{rate:g}")
+                    sent = running.append(f"r{rate:g}", round(rate * seconds), rate=rate)
                     outcome = running.delivered(sent, paths)
                     table.add(mode, f"{rate:,.0f}/s", *_checked(outcome), max(outcome.delays))
 
@@ -115,7 +106,7 @@ def _priority(report: Report) -> None:
                         running.control([SubscriptionRecord(slow)])
                     else:
                         ordinary = running.append(label, waiting)
-                    urgent = running.append_at(10.0, 0.75 * waiting / _PACE, f"u{label}", priority=_URGENT)
+                    urgent = running.append(f"u{label}", round(7.5 * waiting / _PACE), rate=10.0, priority=_URGENT)
                     arrived = running.receiver.arrivals(len(ordinary) + len(urgent), 30)
                     for priority, sent in ((0, ordinary), (_URGENT, urgent)):
                         outcome = check(sent, arrived, [f"/{_SLOW}"], TOPICS)
@@ -152,13 +143,14 @@ def _shifts(report: Report) -> None:
             running.warm(paths, _RATE, 10)
             # One change at least lies in each span of this length.
             span = _BATCH_S + 1.0
-            sent = running.append_at(_RATE, times * span, "batches")
+            sent = running.append("batches", round(_RATE * times * span), rate=_RATE)
             begins = [min(sent.values()) + number * span for number in range(times)]
             _longest(running, table, "from a real-time batch of Spark to the next", sent, begins, (0, span))
             running.receiver.clear()
             began: dict[Mode, list[float]] = {"batch": [], "realtime": []}
             with ThreadPoolExecutor(1) as beside:
-                load = beside.submit(running.append_at, _RATE, (2 * times + 1) * _APART_S, "shifts")
+                count = round(_RATE * (2 * times + 1) * _APART_S)
+                load = beside.submit(running.append, "shifts", count, rate=_RATE)
                 for _ in range(times):
                     for mode, moments in began.items():
                         time.sleep(_APART_S)
@@ -194,59 +186,20 @@ def _longest(
     table.add(change, len(begins), *_checked(outcome), statistics.median(longest), max(longest))
 
 
-_STEPS = ("bench//.", "chain/one", "chain/two", "chain/three")
-
-
-def _chain(report: Report) -> None:
-    rate, seconds = 20.0, 5.0 if report.quick else 30.0
-    columns = ("mode", "way", *_CHECKED)
-    note = "each step is one more way through the log: about four times the median of a plain delivery"
-    with report.table(f"plain, and through three triggers in a row, {rate:g}/s", *columns, note=note) as table:
-        for mode in _MODES:
-            with rig({"dispatch.gear": mode}) as running:
-                running.subscribe(["plain"])
-                running.subscribe(["chain"], _STEPS[-1])
-                records: list[ControlRecord] = [TopicRecord(TopicPath(each)) for each in _STEPS[1:]]
-                for number, (on, to) in enumerate(pairwise(_STEPS)):
-                    trigger = Trigger(f"step{number}", TopicPath(to))
-                    made = Subscription(
-                        trigger.name,
-                        EndpointReference(trigger.endpoint),
-                        topics=(TopicFilter("", on, on),),
-                        trigger=trigger,
-                    )
-                    records.append(TriggerRecord(made))
-                running.control(records)
-                running.warm(["/plain", "/chain"], rate)
-                sent = running.append_at(rate, seconds, "n")
-                arrived = running.receiver.arrivals(2 * len(sent))
-                for way in ("plain", "chain"):
-                    table.add(mode, way, *_checked(check(sent, arrived, [f"/{way}"], TOPICS)))
-
-
 _SERVERS, _TAKES_S = 3, 0.01
 
 
 def _queue(report: Report) -> None:
     burst, alone = (600, 50) if report.quick else (6_000, 300)
-    columns = ("mode", "requests/s", "of the floor", "most / least", "twice", "alone p50 ms", "alone p99 ms")
-    note = "floor: three threads with a connection to one server each"
+    columns = ("mode", "requests/s", "of what they can take", "most / least", "twice", "alone p50 ms", "alone p99 ms")
     paths = [f"/slow/{_TAKES_S}{'0' * number}" for number in range(_SERVERS)]  # the receiver reads the same time
     queue = TopicPath("bench/jobs")
-    with report.table(f"a work queue, {_SERVERS} servers of {_TAKES_S * 1e3:g} ms", *columns, note=note) as table:
+    with report.table(f"a work queue, {_SERVERS} servers of {_TAKES_S * 1e3:g} ms", *columns) as table:
         for mode in _MODES:
             with rig({"dispatch.gear": mode}) as running:
-                floor = _floor(running.receiver.url, paths, burst)
-                url = running.receiver.url
-                running.control(
-                    [
-                        TopicRecord(queue, policy=TopicPolicy(queue=True)),
-                        *(
-                            SubscriptionRecord(subscription(f"s{number}", url + path, queue, queue=1))
-                            for number, path in enumerate(paths)
-                        ),
-                    ]
-                )
+                running.control([TopicRecord(queue, policy=TopicPolicy(queue=True))])
+                consumers = {f"s{number}": running.receiver.url + path for number, path in enumerate(paths)}
+                running.add(consumers, queue, queue=1)
                 for label, count in (("warm", 60), ("burst", burst)):
                     running.receiver.clear()
                     sent = running.append(label, count, path=queue, queue=True)
@@ -255,28 +208,11 @@ def _queue(report: Report) -> None:
                 shares = Counter(each.path for each in arrived).values()
                 twice = len(arrived) - len({each.mark for each in arrived})
                 running.receiver.clear()
-                lone = running.append_at(20, alone / 20, "lone", path=queue, queue=True)
+                lone = running.append("lone", alone, rate=20.0, path=queue, queue=True)
                 delays = [1e3 * (each.at - lone[each.mark]) for each in running.receiver.arrivals(len(lone))]
                 rate = (len(arrived) - 1) / took_s
                 p50, p99 = percentile(delays, 0.5), percentile(delays, 0.99)
-                table.add(mode, rate, rate / floor, max(shares) / min(shares), twice, p50, p99)
-
-
-def _floor(url: str, paths: list[str], count: int) -> float:
-    """Requests a second of threads that only post."""
-
-    def post(path: str) -> None:
-        parts = urlsplit(url)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port)
-        for _ in range(count // len(paths)):
-            connection.request("POST", path, payload("floor-0"), {"Content-Type": "application/xml"})
-            connection.getresponse().read()
-        connection.close()
-
-    begun = time.monotonic()
-    with ThreadPoolExecutor(len(paths)) as threads:
-        list(threads.map(post, paths))
-    return count / (time.monotonic() - begun)
+                table.add(mode, rate, rate * _TAKES_S / _SERVERS, max(shares) / min(shares), twice, p50, p99)
 
 
 class _Doors:
@@ -379,7 +315,6 @@ CASES = {
     "rates": _rates,
     "priority": _priority,
     "shifts": _shifts,
-    "chain": _chain,
     "queue": _queue,
     "doors": _doors,
 }

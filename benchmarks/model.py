@@ -1,8 +1,9 @@
-"""Micro-benchmarks, in one process: matching, subscribing, snapshots, expressions, the control log, a worker's steps.
+"""Micro-benchmarks, in one process: matching, subscribing, snapshots, expressions, a worker's steps, the directory.
 
     python -m benchmarks.model [CASE ...]
 
-Cases: match, apply, snapshot, expressions, replay (through a real broker), steps. Without cases: all.
+Cases: match, apply, snapshot, expressions, steps, directory (reads and edits of a topic tree: slapd on loopback, and an
+LDIF file). Without cases: all.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import gc
 import itertools
 import pickle
 import random
+import statistics
 import tempfile
 import time
+import warnings
 from bisect import bisect
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +27,11 @@ import psutil
 
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.settings import SecretSettings
+from arborcast.directory.entries.changes import Put
+from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores.file import FileDirectory
+from arborcast.directory.stores.ldap import LdapDirectory
+from arborcast.directory.sync.sync import DirectorySync
 from arborcast.dispatch.delivery.credentials import Vault
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushRequest, Transport
@@ -35,7 +42,6 @@ from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.matching.filters import Conditions, Subject
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model import expressions
-from arborcast.topic_model.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.patterns.patterns import Pattern, parse_normal
 from arborcast.topic_model.records import notifications
@@ -60,9 +66,10 @@ from arborcast.topic_model.subscriptions import (
 )
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
-from benchmarks.report import Report, cpu_s, resident, run, seconds
+from benchmarks.report import Report, cpu_s, resident, run, seconds, wait_for
 from benchmarks.rig import ReceiverProcess
-from tests.support.broker import new_broker, settings_for
+from tests.support import slapd
+from tests.support.directory import Log
 from tests.support.outbound import THIS_MACHINE
 
 _PLANT = "urn:example:plant"
@@ -131,10 +138,6 @@ def _match_all(match: Callable[[TopicPath], object], paths: Sequence[TopicPath])
         match(path)
 
 
-def _scan(patterns: Sequence[Pattern], path: TopicPath) -> int:
-    return sum(each.matches(path) for each in patterns)
-
-
 def _zipf(choices: Sequence[TopicPath], count: int, generator: random.Random) -> list[TopicPath]:
     """Draws in which the n-th of the choices is n times as rare as the first."""
     cumulative = list(itertools.accumulate(1 / rank for rank in range(1, len(choices) + 1)))
@@ -144,8 +147,8 @@ def _zipf(choices: Sequence[TopicPath], count: int, generator: random.Random) ->
 def _match(report: Report) -> None:
     sizes = (1_000, 20_000) if report.quick else (1_000, 100_000, 1_000_000)
     draws = 20_000 if report.quick else 300_000
-    columns = ("topics and subscriptions", "depth", "hot 1,000", "zipf", "uniform", "bare dict, uniform", "scan")
-    note = "bare dict: one dictionary of finished answers; scan: each pattern is compared, as for no index at all"
+    columns = ("topics and subscriptions", "depth", "hot 1,000", "zipf", "uniform", "bare dict, uniform")
+    note = "bare dict: one dictionary of finished answers"
     with report.table("match, nanoseconds", *columns, note=note) as table:
         for size, depth in [*((size, 4) for size in sizes), (sizes[1], 12)]:
             generator, topics = random.Random(size), [topic(number, depth) for number in range(size)]
@@ -154,10 +157,6 @@ def _match(report: Report) -> None:
             answers: dict[str, object] = {path: routing.match(path) for path in topics}
             gc.collect()
             uniform = generator.choices(topics, k=draws)
-            scanned = None
-            if size <= 1_000:
-                patterns = [parse_normal(path) for path in topics]
-                scanned = _nanoseconds(partial(_scan, patterns), topics[:100])
             table.add(
                 size,
                 depth,
@@ -165,7 +164,6 @@ def _match(report: Report) -> None:
                 _nanoseconds(routing.match, _zipf(topics, draws, generator)),
                 _nanoseconds(routing.match, uniform),
                 _nanoseconds(answers.__getitem__, uniform),
-                scanned,
             )
 
 
@@ -279,31 +277,6 @@ def _expressions(report: Report) -> None:
             table.add(text, found, (time.perf_counter() - start) / count * 1e6)
 
 
-def _replay(report: Report) -> None:
-    count = 20_000 if report.quick else 1_000_000
-    with tempfile.TemporaryDirectory() as folder:
-        broker = new_broker(Path(folder))
-        broker.start()
-        try:
-            kafka, table = settings_for(broker), RoutingTable()
-            with closing(ControlLog(kafka)) as log:
-                log.ensure_created()
-                start = time.perf_counter()
-                for first in range(0, count, 5_000):
-                    log.append([mixed(number) for number in range(first, min(count, first + 5_000))])
-                written, before = time.perf_counter() - start, resident()
-            with closing(ControlFollower(kafka, lambda record, _offset: table.apply(record))) as follower:
-                read = seconds(lambda: follower.read_to_end(600))
-                nothing_new = seconds(lambda: follower.read_to_end(600), 20)
-        finally:
-            broker.kill()
-    with report.table(f"{count:,} control records through Kafka", "what", "figure") as rows:
-        rows.add("replay, records/s", count / read)
-        rows.add("resident memory grown by, MiB", (resident() - before) / 2**20)
-        rows.add("read to end with nothing new, ms", nothing_new * 1e3)
-        rows.add("appended, records/s (5,000 in one call)", count / written)
-
-
 def _steps(report: Report) -> None:
     """What a worker does for one notification and one subscriber."""
     count, place = 2_000 if report.quick else 50_000, TopicPath("{urn:t}bench/p1")
@@ -356,6 +329,62 @@ def _steps(report: Report) -> None:
             transport.close()
 
 
+def _directory(report: Report) -> None:
+    """A tree with branches of ten; each topic has a code."""
+    # The same filter as in the tests: ldap3 reads two names that pyasn1 has renamed.
+    warnings.filterwarnings("ignore", "(tagMap|typeMap) is deprecated", DeprecationWarning)
+    count, edits = (500, 10) if report.quick else (10_000, 100)
+    paths, level = list[str](), [""]
+    while len(paths) < count:
+        level = [f"{above}/t{n}" if above else f"t{n}" for above in level for n in range(10)]
+        paths += level
+    records = [TopicRecord(TopicPath(path), code=f"c{number}") for number, path in enumerate(paths[:count])]
+    title, columns = f"{count:,} topics in a directory", ("what", "OpenLDAP", "LDIF file")
+    with report.table(title, *columns) as table, tempfile.TemporaryDirectory(prefix="slapd-") as folder:
+        server = slapd.create(slapd.provision(lambda line: None), Path(folder) / "s")
+        server.start()
+        try:
+            server.seed()
+            ldap, path = LdapDirectory(server.settings()), Path(folder) / "topics.ldif"
+            file = partial(FileDirectory, path, DirectorySettings(poll_interval_s=0.05))
+            puts, one = [Put(each) for each in records], [Put(TopicRecord(TopicPath("one"), code="one"))]
+            ways: tuple[LdapDirectory | FileDirectory, ...] = ldap, file()
+            table.add("write all, s", *(seconds(partial(each.write, puts, each.load())) for each in ways))
+            table.add("load, best of 3, s", seconds(ldap.load, 3), seconds(lambda: file().load(), 3))
+            added = [seconds(partial(each.write, one, each.load())) * 1e3 for each in ways]
+            table.add("write one more topic, ms", *added)
+            table.add("size of the file, MB", None, path.stat().st_size / 1e6)
+            found = _edits(server, ldap, TopicPath("t0/t1"), edits)
+            table.add(f"from an edit to the control log, median of {edits}, ms", statistics.median(found), None)
+            table.add("from an edit to the control log, slowest, ms", max(found), None)
+        finally:
+            server.kill()
+
+
+def _edits(server: slapd.Slapd, directory: LdapDirectory, path: TopicPath, count: int) -> list[float]:
+    """Milliseconds until a manual edit of this topic is in the control log."""
+    log, found = Log(), []
+    log.sync = DirectorySync(directory, log.append)
+    log.sync.start()
+    dn = ",".join(f"topicName={step}" for step in reversed(path.split("/"))) + f",{slapd.BASE_DN}"
+    try:
+        wait_for(lambda: path in log.topics(), "all topics are synchronized")
+        with server.admin() as person:
+            for number in range(-1, count):
+                code, started = f"edited{number}", time.monotonic()
+                person.modify(dn, {"topicCode": [("MODIFY_REPLACE", [code])]})
+                wait_for(partial(_has_code, log, code), "the edit is known", every_s=0.002)
+                if number >= 0:  # the first one waits for the stream
+                    found.append((time.monotonic() - started) * 1e3)
+    finally:
+        log.sync.close()
+    return found
+
+
+def _has_code(log: Log, code: str) -> bool:
+    return bool(log.tree.paths_with_code(code))
+
+
 def _push(transport: Transport, request: PushRequest, count: int) -> None:
     begun = 0
     while begun < count or transport.in_flight:
@@ -375,8 +404,8 @@ CASES = {
     "apply": _apply,
     "snapshot": _snapshot,
     "expressions": _expressions,
-    "replay": _replay,
     "steps": _steps,
+    "directory": _directory,
 }
 
 

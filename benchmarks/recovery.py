@@ -50,7 +50,7 @@ def _job(report: Report) -> None:
             for number in range(1 if report.quick else 3):
                 running.receiver.clear()
                 with ThreadPoolExecutor(1) as pool:
-                    sending = pool.submit(running.append_at, _RATE, 15, f"job{number}")
+                    sending = pool.submit(running.append, f"job{number}", _RATE * 15, rate=_RATE)
                     running.receiver.arrivals(_RATE * 3)
                     killed = time.time()
                     job.kill()

@@ -1,23 +1,25 @@
-"""Redelivery: draining a backlog after the recovery of an endpoint, and the cost of many parked deliveries.
+"""Bad receivers: a backlog after the recovery of an endpoint, many parked deliveries, and bytes into the internal logs.
 
     python -m benchmarks.redelivery [CASE ...]
 
 Cases: drain, hold (one dead endpoint's parked rows, in this process as in the driver), elsewhere (the same beside a
-healthy subscriber of a real job; target: its p99 within 1.2 times that without parked rows).
+healthy subscriber of a real job; target: its p99 within 1.2 times that without parked rows), ended (memory of the
+driver while large parked messages end), dead (bytes into the logs beside dead endpoints, and pushes of each message to
+a slow one).
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, cast
 
 import psutil
 
@@ -25,55 +27,27 @@ from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
-from arborcast.dispatch.matching.view import SubscriptionListener
+from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import PushSettings, RetrySettings
-from arborcast.engine.processes import processes
-from arborcast.topic_model.records.control import SubscriptionRecord
+from arborcast.engine.processes.processes import free_port
+from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.subscriptions import DeliveryForm, EndpointReference, Subscription
+from arborcast.topic_model.subscriptions import DeliveryForm
 from arborcast.topic_model.topics import TopicPath
 from benchmarks.report import Report, cpu_s, percentile, resident, run, wait_for
-from benchmarks.rig import OUTCOME, ReceiverProcess, rig, subscription
-from tests.support.broker import new_broker, settings_for
-
-PAYLOAD = b"<n>" + b"x" * 500 + b"</n>"
-
-
-class Known:
-    """Subscriptions that never change."""
-
-    def __init__(self) -> None:
-        self.all: dict[str, Subscription] = {}
-
-    def add(self, name: str, url: str, form: DeliveryForm) -> None:
-        self.all[name] = Subscription(name, EndpointReference(url), form=form)
-
-    def catch_up(self, timeout_s: float) -> int:
-        return 0
-
-    def subscription(self, subscription_id: str) -> Subscription | None:
-        return self.all.get(subscription_id)
-
-    def suspended(self, subscription_id: str) -> bool:
-        return False
-
-    def is_pushed_to(self, endpoint: str) -> bool:
-        return True
-
-    def servers(self, queue: TopicPath) -> list[Subscription]:
-        return []
-
-    def listen(self, listener: SubscriptionListener) -> None:
-        pass
+from benchmarks.rig import OUTCOME, ReceiverProcess, Rig, rig, started_broker
+from tests.support.broker import settings_for
+from tests.support.make import known_to_redelivery, subscription
+from tests.support.receiver import refusing_url
 
 
-def park(kafka: KafkaSettings, names: list[str], count: int) -> None:
+def park(kafka: KafkaSettings, names: list[str], count: int, payload: bytes = b"<n>" + b"x" * 500 + b"</n>") -> None:
     """Park `count` deliveries, in turn for each of these subscriptions."""
     now_ms = int(time.time() * 1000)
     with closing(ParkingLog(kafka)) as log:
         for number in range(count):
-            message = Notification(f"n{number}", TopicPath("plant/line"), PAYLOAD, now_ms)
+            message = Notification(f"n{number}", TopicPath("plant/line"), payload, now_ms)
             log.park(Delivery(names[number % len(names)], Place(0, 0, number)), message, Tries())
             if number % 5_000 == 4_999:
                 log.settle(120)
@@ -81,13 +55,13 @@ def park(kafka: KafkaSettings, names: list[str], count: int) -> None:
 
 
 @contextmanager
-def running(kafka: KafkaSettings, known: Known, file: Path) -> Iterator[Redeliverer]:
+def redelivering(kafka: KafkaSettings, known: ControlState, file: Path) -> Iterator[Redeliverer]:
     redeliverer = Redeliverer(
         kafka,
         PushSettings(),
         RetrySettings(first_probe_s=0.2, longest_probe_s=1.0),
         AddressPolicy(OutboundSettings(scope="loopback")),
-        cast(Any, known),
+        known_to_redelivery(known),
         file,
     )
     redeliverer.start(600)
@@ -97,46 +71,49 @@ def running(kafka: KafkaSettings, known: Known, file: Path) -> Iterator[Redelive
         redeliverer.stop(30)
 
 
-def drain(report: Report, kafka: KafkaSettings, home: Path, count: int) -> None:
+def _known(port: int, *names: str, form: DeliveryForm = "raw") -> ControlState:
+    """Subscriptions at one port."""
+    known = ControlState()
+    for name in names:
+        known.apply(SubscriptionRecord(subscription(name, url=f"http://127.0.0.1:{port}/{name}", form=form)))
+    return known
+
+
+def _drain(report: Report, kafka: KafkaSettings, folder: Path) -> None:
     """The time from the recovery of an endpoint until all of its parked messages are delivered."""
-    with report.table(
-        "drained when the endpoint is back", "form", "subscriptions", "parked", "seconds", "per second", "RSS MB"
-    ) as table:
+    count = 2_000 if report.quick else 100_000
+    columns = ("form", "subscriptions", "parked", "seconds", "per second", "RSS MB")
+    with report.table("drained when the endpoint is back", *columns) as table:
         forms: tuple[tuple[DeliveryForm, int], ...] = (("notify", 1), ("raw", 1), ("raw", 50))
-        for index, (form, subscriptions) in enumerate(forms):
-            own = replace(kafka, prefix=f"drain{index}.")
+        for form, subscriptions in forms:
+            own, file = replace(kafka, prefix=f"{form}{subscriptions}."), folder / f"{form}{subscriptions}.db"
             ensure_topics(own)
-            port, known = processes.free_port(), Known()
-            names = [f"s{number}" for number in range(subscriptions)]
-            for name in names:
-                known.add(name, f"http://127.0.0.1:{port}/{name}", form)
+            port, names = free_port(), [f"s{number}" for number in range(subscriptions)]
             park(own, names, count)
-            with running(own, known, home / f"drain{index}.db") as redeliverer:
+            with redelivering(own, _known(port, *names, form=form), file) as redeliverer:
                 wait_for(lambda: redeliverer.statistics().breakers.get("open", 0) > 0, "the breaker is open")
                 with ReceiverProcess("--port", str(port)):
                     taken = wait_for(lambda: redeliverer.statistics().parked == 0, "nothing is parked", 3_600, 0.01)
             table.add(form, subscriptions, count, taken, count / taken, resident() / 1e6)
 
 
-def hold(report: Report, kafka: KafkaSettings, home: Path, count: int, watch_s: float) -> None:
+def _hold(report: Report, kafka: KafkaSettings, folder: Path) -> None:
     """The cost of a dead endpoint's parked rows, and their effect on another endpoint."""
-    own = replace(kafka, prefix="hold.")
+    count, watch_s = _parked(report), 5.0 if report.quick else 20.0
+    own, port, process, file = replace(kafka, prefix="hold."), free_port(), psutil.Process(), folder / "hold.db"
     ensure_topics(own)
-    known = Known()
-    known.add("dead", f"http://127.0.0.1:{processes.free_port()}/", "raw")
-    port = processes.free_port()
-    known.add("well", f"http://127.0.0.1:{port}/", "raw")
-    process, file = psutil.Process(), home / "hold.db"
-    with report.table(
-        "one dead endpoint", "parked", "start s", "restart s", "RSS MB", "CPU %", "another's 100 in s"
-    ) as table:
+    known = _known(port, "well")
+    dead = subscription("dead", url=f"http://127.0.0.1:{free_port()}/", form="raw")
+    known.apply(SubscriptionRecord(dead))
+    columns = ("parked", "start s", "restart s", "RSS MB", "CPU %", "another's 100 in s")
+    with report.table("one dead endpoint", *columns) as table:
         for parked in (0, count):
             park(own, ["dead"], parked)
             before = time.perf_counter()
-            with running(own, known, file):
+            with redelivering(own, known, file):
                 start_s = time.perf_counter() - before
             before = time.perf_counter()
-            with running(own, known, file) as redeliverer, ReceiverProcess("--port", str(port)):
+            with redelivering(own, known, file) as redeliverer, ReceiverProcess("--port", str(port)):
                 restart_s = time.perf_counter() - before
                 time.sleep(3.0)  # the breaker has opened
                 used = cpu_s(process)
@@ -148,9 +125,31 @@ def hold(report: Report, kafka: KafkaSettings, home: Path, count: int, watch_s: 
                 table.add(parked, start_s, restart_s, resident() / 1e6, cpu, time.perf_counter() - before)
 
 
-def elsewhere(report: Report, parked: int) -> None:
+def _ended(report: Report, kafka: KafkaSettings, folder: Path) -> None:
+    count, size = (50, 1 << 20) if report.quick else (500, 4_000_000)
+    own, known, process = replace(kafka, prefix="ended."), _known(9, "s"), psutil.Process()
+    ensure_topics(own)
+    park(own, ["s"], count, b"<n>" + os.urandom(size // 2).hex().encode() + b"</n>")
+    columns = ("messages", "MB each", "known, + MB", "ended, + MB", "seconds")
+    with report.table("parked messages of one subscription that ends: memory of the driver", *columns) as table:
+        before = resident()
+        with redelivering(own, known, folder / "ended.db") as redeliverer:
+            after_start = process.memory_info().rss - before
+            began, most = time.perf_counter(), 0
+            known.apply(SubscriptionEnded("s", "unsubscribed", 1))
+
+            def ended() -> bool:
+                nonlocal most
+                most = max(most, process.memory_info().rss - before)
+                return redeliverer.statistics().parked == 0
+
+            wait_for(ended, "nothing is parked", 600)
+        table.add(count, size / 1e6, after_start / 1e6, most / 1e6, time.perf_counter() - began)
+
+
+def _elsewhere(report: Report) -> None:
     """The order of the cases is reversed in each round."""
-    rounds, seconds, rate = (1, 5.0, 500.0) if report.quick else (2, 30.0, 500.0)
+    parked, (rounds, seconds, rate) = _parked(report), (1, 5.0, 500.0) if report.quick else (2, 30.0, 500.0)
     cases = {"nothing": 0, f"{parked:,}": parked}
     delays: dict[str, list[float]] = {name: [] for name in cases}
     columns = ("round", "parked elsewhere", *OUTCOME, "driver MiB")
@@ -160,8 +159,7 @@ def elsewhere(report: Report, parked: int) -> None:
                 with rig() as running:
                     assert running.job is not None
                     paths = running.subscribe(["well"])
-                    dead = f"http://127.0.0.1:{processes.free_port()}/"
-                    running.control([SubscriptionRecord(subscription("dead", dead, "elsewhere"))])
+                    running.add({"dead": f"http://127.0.0.1:{free_port()}/"}, "elsewhere")
                     running.warm(paths, 200, min(seconds, 10))
                     if cases[name]:
                         park(running.kafka, ["dead"], parked)
@@ -170,7 +168,8 @@ def elsewhere(report: Report, parked: int) -> None:
                     # Until the breaker of the dead endpoint is open.
                     time.sleep(min(seconds, 10))
                     running.receiver.clear()
-                    outcome = running.delivered(running.append_at(rate, seconds, "steady"), paths)
+                    sent = running.append("steady", round(rate * seconds), rate=rate)
+                    outcome = running.delivered(sent, paths)
                     driver = running.processes()["driver"][0].memory_info().rss / 2**20
                 delays[name] += outcome.delays
                 table.add(number + 1, name, *outcome.cells(), driver)
@@ -181,36 +180,69 @@ def elsewhere(report: Report, parked: int) -> None:
 
 
 def _has_folded(file: Path, count: int) -> bool:
-    return _folded(file) >= count
-
-
-def _folded(file: Path) -> int:
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as opened:
-        return int(next(opened.execute("SELECT COUNT(*) FROM waiting"))[0])
+        return int(next(opened.execute("SELECT COUNT(*) FROM waiting"))[0]) >= count
+
+
+_LOGS = ("feed", "progress", "attempts", "parked")
+_SLOW, _SLOW_S = "slow/4", 4.0
+
+
+def _dead(report: Report) -> None:
+    endpoints, seconds = (100, 10) if report.quick else (1_000, 60)
+    columns = ("mode", *(f"{log}, kB/s" for log in _LOGS), "messages to the slow one", "its pushes")
+    title = f"{endpoints:,} dead endpoints and one that takes {_SLOW_S:g} s, a message a second for all"
+    with report.table(title, *columns) as table:
+        for mode in ("realtime", "batch"):
+            settings = {"dispatch.gear": mode, "push.total_timeout_s": 60.0}
+            with rig(settings) as running, refusing_url() as dead:
+                consumers = {f"dead-{number}": f"{dead}{number}" for number in range(endpoints)}
+                running.add(consumers, "bench//.", form="raw")
+                (path,) = running.subscribe([_SLOW], form="raw")
+                # In eight topics, so that each lane of the slow receiver has about one push in flight.
+                running.append("before", seconds // 2, 8, 1.0)
+                before, began = _bytes_of(running), time.monotonic()
+                running.append("counted", seconds, 8, 1.0)
+                taken, after = time.monotonic() - began, _bytes_of(running)
+                added = [(after[log] - before[log]) / taken / 1_000 for log in _LOGS]
+                count = seconds // 2 + seconds
+                arrived = running.receiver.arrivals(count, 4 * _SLOW_S, [path])
+            table.add(mode, *added, count, len(arrived))
+
+
+def _bytes_of(running: Rig) -> Counter[str]:
+    """Bytes in the segments of each log. The measurement is shorter than a segment lasts."""
+    found: Counter[str] = Counter()
+    for file in (running.home / "kafka").rglob("*.log"):
+        for log in _LOGS:
+            if file.parent.name.rpartition("-")[0] == running.kafka.topic(log):
+                found[log] += file.stat().st_size
+    return found
+
+
+def _parked(report: Report) -> int:
+    return 20_000 if report.quick else int(report.options.parked)
+
+
+# Here in one broker, or with a job in a rig.
+_HERE = {"drain": _drain, "hold": _hold, "ended": _ended}
+_WITH_JOB = {"elsewhere": _elsewhere, "dead": _dead}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("cases", nargs="*", metavar="CASE", help="drain, hold, elsewhere; without: all")
+    cases = ", ".join((*_HERE, *_WITH_JOB))
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"{cases}; without: all")
     parser.add_argument("--parked", type=int, default=1_000_000, help="rows of the dead endpoint")
 
 
 def measure(report: Report) -> None:
-    cases = report.options.cases or ["drain", "hold", "elsewhere"]
-    parked = 20_000 if report.quick else report.options.parked
-    if {"drain", "hold"} & set(cases):
-        with TemporaryDirectory() as folder:
-            broker = new_broker(Path(folder) / "kafka")
-            broker.start()
-            try:
-                kafka = replace(settings_for(broker), partitions=4)
-                if "drain" in cases:
-                    drain(report, kafka, Path(folder), 2_000 if report.quick else 100_000)
-                if "hold" in cases:
-                    hold(report, kafka, Path(folder), parked, 5.0 if report.quick else 20.0)
-            finally:
-                broker.kill()
-    if "elsewhere" in cases:
-        elsewhere(report, parked)
+    cases = report.options.cases or [*_HERE, *_WITH_JOB]
+    if not _HERE.keys().isdisjoint(cases):
+        with started_broker() as (broker, folder):
+            for case in filter(_HERE.__contains__, cases):
+                _HERE[case](report, replace(settings_for(broker), partitions=4), folder)
+    for case in filter(_WITH_JOB.__contains__, cases):
+        _WITH_JOB[case](report)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ import json
 import os
 import platform
 import signal
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -136,18 +135,33 @@ def cpu_s(*processes: psutil.Process) -> float:
     return float(sum(sum(each.cpu_times()[:2]) for each in processes))
 
 
+def pss_mib(processes: Iterable[psutil.Process]) -> float:
+    """Memory of these processes, of which some may have ended; shared pages count in parts."""
+    total = 0
+    for process in processes:
+        with suppress(psutil.Error):
+            total += process.memory_full_info().pss
+    return total / 2**20
+
+
+def on_disk(folder: Path) -> tuple[float, int]:
+    """MiB and the number of the files below a folder. Blocks count, since Kafka's index files are sparse."""
+    blocks = count = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # files are deleted meanwhile
+            if path.is_file():
+                blocks, count = blocks + path.stat().st_blocks, count + 1
+    return blocks * 512 / 2**20, count
+
+
 def seconds(action: Callable[[], object], repeat: int = 1) -> float:
-    """The best time of `times` runs: a disturbance only makes a run slower."""
+    """The best time of `repeat` runs: a disturbance only makes a run slower."""
     times = []
     for _ in range(repeat):
         start = time.perf_counter()
         action()
         times.append(time.perf_counter() - start)
     return min(times)
-
-
-def median_ms(times_s: Iterable[float]) -> float:
-    return statistics.median(times_s) * 1e3
 
 
 def percentile(values: Iterable[float], share: float) -> float:

@@ -13,8 +13,8 @@ import tempfile
 import time
 import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,19 @@ import psutil
 
 from arborcast.core.eventlog.client import make_producer
 from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.security.keyring import add_key
 from arborcast.core.settings import KafkaSettings
+from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.subscriptions import DeliveryForm, EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.subscriptions import DeliveryForm
 from arborcast.topic_model.topics import TopicPath
 from benchmarks.load import Sent, Traffic, send
 from benchmarks.report import percentile
 from tests.support.broker import new_broker, settings_for
+from tests.support.dispatch_job import subscription
 from tests.support.dispatch_process import ROOT, DispatchProcess, running_job
 from tests.support.gateway_process import GatewayRun, gateway_run
 
@@ -176,13 +179,12 @@ class Rig:
         self, names: Sequence[str], topic: str = "bench//.", form: DeliveryForm = "notify", **more: Any
     ) -> list[str]:
         """A subscription for each name, pushed to the path of that name; these paths."""
-        self.control(
-            [
-                SubscriptionRecord(subscription(name, f"{self.receiver.url}/{name}", topic, form, **more))
-                for name in names
-            ]
-        )
+        self.add({name: f"{self.receiver.url}/{name}" for name in names}, topic, form=form, **more)
         return [f"/{name}" for name in names]
+
+    def add(self, consumers: Mapping[str, str], topic: str, **more: Any) -> None:
+        """Subscriptions by these names, pushed to these URLs."""
+        self.control([SubscriptionRecord(subscription(name, url, topic, **more)) for name, url in consumers.items()])
 
     def control(self, records: Sequence[ControlRecord]) -> None:
         """Append to the control log."""
@@ -205,34 +207,33 @@ class Rig:
         outcome.cpu = {name: used - before.get(name, 0.0) for name, used in self.cpu().items()}
         return outcome
 
-    def append(self, label: str, count: int, topics: int = TOPICS, **more: Any) -> dict[str, float]:
-        """Append `count` messages to the log as fast as Kafka accepts them. Mark -> when it was appended."""
-        producer, sent = make_producer(self.kafka, linger_ms=5), {}
-        for number in range(count):
-            mark = f"{label}-{number:08d}"
-            sent[mark] = time.time()
-            key, value = _record(mark, number % topics, **more)
-            producer.send(self.kafka.topic("notifications"), key=key, value=value)
-        producer.flush()
-        producer.close(timeout=5)
-        return sent
+    def append(
+        self, label: str, count: int, topics: int = TOPICS, rate: float | None = None, **more: Any
+    ) -> dict[str, float]:
+        """Append messages to the log, on topics in turn, as `paced`. Mark -> when it was due."""
 
-    def append_at(self, rate: float, seconds: float, label: str, **more: Any) -> dict[str, float]:
-        """Open loop: random arrivals at this mean rate. Mark -> the time at which it was due."""
-        generator, producer = random.Random(1), make_producer(self.kafka)
-        due: dict[str, float] = {}
-        at = time.time() + 0.1
-        end = at + seconds
-        while at < end:
-            if (delay := at - time.time()) > 0:
-                time.sleep(delay)
-            mark = f"{label}-{len(due):08d}"
-            key, value = _record(mark, len(due) % TOPICS, **more)
-            producer.send(self.kafka.topic("notifications"), key=key, value=value)
-            due[mark] = at
-            at += generator.expovariate(rate)
-        producer.flush()
-        producer.close(timeout=5)
+        def encode(number: int, mark: str) -> tuple[bytes, bytes]:
+            return _record(mark, number % topics, **more)
+
+        return self.append_encoded(self.kafka.topic("notifications"), encode, label, count, rate)
+
+    def append_encoded(
+        self,
+        log: str,
+        encode: Callable[[int, str], tuple[bytes, bytes]],
+        label: str,
+        count: int,
+        rate: float | None = None,
+    ) -> dict[str, float]:
+        """Append `encode(number, mark)` to a log of Kafka, as `paced`."""
+        with closing(make_producer(self.kafka, linger_ms=0 if rate else 5)) as producer:
+
+            def put(number: int, mark: str) -> None:
+                key, value = encode(number, mark)
+                producer.send(log, key=key, value=value)
+
+            due = paced(put, label, count, rate)
+            producer.flush()
         return due
 
     def delivered(self, sent: Mapping[str, float], paths: Sequence[str], topics: int = TOPICS) -> Outcome:
@@ -241,7 +242,7 @@ class Rig:
 
     def warm(self, paths: Sequence[str], rate: float = 50, seconds: float = 5) -> None:
         """Run code, connections and caches once; nothing of it is counted."""
-        self.delivered(self.append_at(rate, seconds, "warm"), paths)
+        self.delivered(self.append("warm", round(rate * seconds), rate=rate), paths)
         self.receiver.clear()
 
     def processes(self) -> dict[str, list[psutil.Process]]:
@@ -263,6 +264,18 @@ class Rig:
 
 
 @contextmanager
+def started_broker() -> Iterator[tuple[KafkaBroker, Path]]:
+    """A broker of its own, and the temporary folder that it is in."""
+    with tempfile.TemporaryDirectory(prefix="arborcast-bench-", ignore_cleanup_errors=True) as name:
+        broker = new_broker(Path(name) / "kafka")
+        try:
+            broker.start()
+            yield broker, Path(name)
+        finally:
+            broker.kill()
+
+
+@contextmanager
 def rig(
     settings: Settings | None = None,
     *,
@@ -273,36 +286,34 @@ def rig(
     more: str = "",
 ) -> Iterator[Rig]:
     """The parts, started; nothing is left afterwards. `more` are sections of the gateway's settings file."""
-    with ExitStack() as stack:
-        home = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="arborcast-bench-", ignore_cleanup_errors=True))
-        )
-        broker = new_broker(home / "kafka")
-        stack.callback(broker.kill)
-        broker.start()  # before the receiver, which may take a thousand ports
+    with started_broker() as (broker, home), ExitStack() as stack:
         receiver = stack.enter_context(ReceiverProcess("--more-ports", str(more_ports)))
         assert broker.pid is not None
         kafka = KafkaSettings(bootstrap_servers=settings_for(broker).bootstrap_servers, partitions=partitions)
         ensure_topics(kafka)
         made = Rig(home, kafka, broker.pid, receiver)
         if job:
-            chosen = {"tables.interval_s": 5.0, **(settings or {})}
+            keys = home / "secrets.keys"
+            add_key(keys, "k1")
+            chosen = {"tables.interval_s": 5.0, "secrets.key_file": str(keys), **(settings or {})}
             made.job = stack.enter_context(running_job(home / "job", kafka, chosen))
         if gateway:
             made.gateway = stack.enter_context(gateway_run(home / "gateway", kafka, more=more, forked=False))
         yield made
 
 
-def subscription(name: str, url: str, topic: str, form: DeliveryForm = "notify", **more: Any) -> Subscription:
-    """A subscription with one filter."""
-    return Subscription(
-        id=name,
-        consumer=EndpointReference(url),
-        address=f"http://127.0.0.1/wsn/subscriptions/{name}",
-        topics=(TopicFilter("", topic, topic),),
-        form=form,
-        **more,
-    )
+def paced(put: Callable[[int, str], object], label: str, count: int, rate: float | None = None) -> dict[str, float]:
+    """Call `put(number, mark)` as fast as it takes them, or in open loop at random times. Mark -> when it was due."""
+    generator, at = random.Random(1), time.time()
+    due: dict[str, float] = {}
+    for number in range(count):
+        at = time.time() if rate is None else at + generator.expovariate(rate)
+        if (delay := at - time.time()) > 0:
+            time.sleep(delay)
+        mark = f"{label}-{number:08d}"
+        due[mark] = at
+        put(number, mark)
+    return due
 
 
 def payload(mark: str, size: int = 800) -> bytes:

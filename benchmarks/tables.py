@@ -46,10 +46,10 @@ from arborcast.topic_model.records.control import SubscriptionRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
-from benchmarks.report import Report, resident, run
-from benchmarks.rig import OUTCOME, Settings, rig
-from tests.support.broker import new_broker, settings_for
-from tests.support.table_rows import Logged, attempts_tables, logged, write
+from benchmarks.report import Report, resident, run, seconds
+from benchmarks.rig import OUTCOME, Settings, rig, started_broker
+from tests.support.broker import settings_for
+from tests.support.table_rows import Logged, attempt, attempts_tables, logged, write
 
 _T = TypeVar("_T")
 
@@ -66,17 +66,16 @@ def notification_id(number: int) -> str:
     return f"{_START_MS + number:012x}7000b{number % 2**60:015x}"
 
 
-def attempt(number: int) -> Attempt:
+def delivery(number: int) -> Attempt:
     """One delivery of a notification, at its first attempt; one in a hundred waits for another."""
     delivered = number % 100 != 0
-    return Attempt(
-        notification=notification_id(number),
-        subscription=f"s{number % _SUBSCRIPTIONS:022d}",
+    return attempt(
+        notification_id(number),
+        f"s{number % _SUBSCRIPTIONS:022d}",
+        "delivered" if delivered else "parked",
         topic=TopicPath(f"{{urn:t}}building/floor-{number % 50}/temperature"),
         endpoint=f"http://receiver-{number % _ENDPOINTS}.example/inbox",
-        number=1,
         push=f"{number // 3:016x}-{number % 7}",
-        state="delivered" if delivered else "parked",
         accepted_ms=_START_MS + number,
         started_ms=_START_MS + number + 90,
         duration_ms=5.0 + number % 37,
@@ -115,9 +114,9 @@ def recording(report: Report) -> None:
             (("attempts", "deliveries"), attempt_values, record_attempts),
             (("notifications",), notification_values, record_notifications),
         ):
-            taken = [timed(partial(record, *each)) for each in batches(count, make)]
+            taken = [seconds(partial(record, *each)) for each in batches(count, make)]
             specs = [each for each in (ATTEMPTS, DELIVERIES, NOTIFICATIONS) if each.name in names]
-            joined = sum(timed(Upkeep(each, str(home / each.name), unused_hours=0).step) for each in specs)
+            joined = sum(seconds(Upkeep(each, str(home / each.name), unused_hours=0).step) for each in specs)
             size = sum(file.stat().st_size for name in names for file in (home / name).rglob("*.parquet"))
             rate = round(count / sum(taken))
             table.add(
@@ -126,7 +125,7 @@ def recording(report: Report) -> None:
 
 
 def attempt_values(begin: int, count: int) -> list[bytes]:
-    return list(attempts.encode(attempt(number) for number in range(begin, begin + count)))
+    return list(attempts.encode(delivery(number) for number in range(begin, begin + count)))
 
 
 def notification_values(begin: int, count: int) -> list[bytes]:
@@ -141,12 +140,6 @@ def notification_values(begin: int, count: int) -> list[bytes]:
 def batches(count: int, make: Callable[[int, int], list[bytes]]) -> Iterator[tuple[int, int, list[bytes]]]:
     for batch, begin in enumerate(range(0, count, _BATCH)):
         yield begin, batch, make(begin, min(_BATCH, count - begin))
-
-
-def timed(act: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    act()
-    return time.perf_counter() - begin
 
 
 def questions(report: Report) -> None:
@@ -172,11 +165,14 @@ def questions(report: Report) -> None:
         wanted = ds.field("notification") == notification_id(count // 2)
         title = f"Questions over {count:,} attempts"
         with report.table(title, "question", "seconds", note="To be answered within 5 s.") as table:
-            found = tables.attempts.arrow(where=wanted)
-            assert found.num_rows == 1
-            table.add("the attempts of one notification", round(timed(lambda: tables.attempts.arrow(where=wanted)), 2))
-            table.add("audit of one hour", round(timed(lambda: tables.audit(**span, of="tables")), 2))
-            table.add("slowest endpoints", round(timed(lambda: tables.slowest_endpoints(since=middle)), 2))
+            assert tables.attempts.arrow(where=wanted).num_rows == 1
+            asked: dict[str, Callable[[], object]] = {
+                "the attempts of one notification": lambda: tables.attempts.arrow(where=wanted),
+                "audit of one hour": lambda: tables.audit(**span, of="tables"),
+                "slowest endpoints": lambda: tables.slowest_endpoints(since=middle),
+            }
+            for question, ask in asked.items():
+                table.add(question, round(seconds(ask), 2))
 
 
 def shifted(pattern: pa.Table, by: int) -> pa.Table:
@@ -201,18 +197,12 @@ def audits(report: Report) -> None:
     """Each notification is for ten of 10,000 subscriptions; one delivery in a hundred was parked before."""
     count = 50_000 if report.quick else report.options.count
     count -= count % _FAN_OUT
-    with tempfile.TemporaryDirectory() as folder:
-        broker = new_broker(Path(folder))
-        broker.start()
-        try:
-            kafka = settings_for(broker)
-            since_ms = int(time.time() * 1000)
-            _write(kafka, count)
-            shallow, shallow_grown = _with_peak(lambda: audit(kafka, since_ms))
-            deep, deep_grown = _with_peak(lambda: audit(kafka, since_ms, deep=True))
-            order, order_grown = _with_peak(lambda: audit(kafka, since_ms, order=True))
-        finally:
-            broker.kill()
+    with started_broker() as (broker, _):
+        kafka, since_ms = settings_for(broker), int(time.time() * 1000)
+        _write(kafka, count)
+        shallow, shallow_grown = _with_peak(lambda: audit(kafka, since_ms))
+        deep, deep_grown = _with_peak(lambda: audit(kafka, since_ms, deep=True))
+        order, order_grown = _with_peak(lambda: audit(kafka, since_ms, order=True))
     assert shallow.balanced, shallow.problems[:3]
     assert deep.balanced, deep.problems[:3]
     assert shallow.totals.delivered == order.first_attempts == count
@@ -292,20 +282,16 @@ def _audited(count: int) -> Iterator[Notification]:
 
 
 def _row(notification: Notification, subscription: Subscription, batch: int, parked: bool = False) -> Attempt:
-    return Attempt(
-        notification=notification.id,
-        subscription=subscription.id,
+    return attempt(
+        notification.id,
+        subscription.id,
+        "parked" if parked else "delivered",
         topic=notification.topic,
         endpoint=subscription.consumer.address,
-        number=1,
         push=f"0123456789abcdef-{batch}",
-        state="parked" if parked else "delivered",
         accepted_ms=notification.accepted_ms,
         started_ms=notification.accepted_ms + 40,
-        duration_ms=3.25,
-        status=202,
         request_bytes=1_500,
-        reused=True,
         batch=batch,
     )
 
@@ -328,7 +314,7 @@ def cost(report: Report) -> None:
                     running.warm(paths, 200, min(seconds, 10))
                     rate = running.delivered(running.append("backlog", backlog), paths).per_second
                     running.receiver.clear()
-                    outcome = running.delivered(running.append_at(1_000, seconds, "steady"), paths)
+                    outcome = running.delivered(running.append("steady", round(1_000 * seconds), rate=1_000), paths)
                 figures[name].append((rate, outcome.p50_ms or 0.0, outcome.p99_ms or 0.0))
                 table.add(number + 1, name, rate, *outcome.cells())
     with report.table("medians", "figure", *_CASES, "ratio") as table:

@@ -4,7 +4,11 @@
 
 Without cases: one row with the given quantities. Cases: standard (one and many publishers and subscribers, CPU),
 scaling (one quantity at a time), isolation (subscribers that fail, many endpoints), changes (of subscriptions), held
-(minute by minute for `--minutes`, at `--rate` or at full load: delays, memory and disk).
+(minute by minute for `--minutes`, at `--rate` or at full load: delays, memory and disk), backlog (`--count` messages in
+the log, from their append until the last arrival; with `--signed`, rounds without and with signatures take turns).
+
+With many subscribers a small backlog shows the fan-out of one notification: `--count 1 --subscribers 50000`. One
+partition delivers it: compare with `--count 100 --subscribers 500 --topics 1`.
 """
 
 from __future__ import annotations
@@ -16,16 +20,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
+import msgspec
 import psutil
 
+from arborcast.core.security.keyring import KeyFile, Keys
 from arborcast.dispatch.operations.audit import audit
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord, TopicRecord
+from arborcast.topic_model.subscriptions import DeliveryForm, Protection, SigningSecret
 from arborcast.topic_model.topics import TopicPath
 from benchmarks.load import Traffic
-from benchmarks.report import Report, percentile, run
-from benchmarks.rig import OUTCOME, Outcome, Rig, rig, settings_of, subscription
+from benchmarks.report import Report, on_disk, percentile, pss_mib, run
+from benchmarks.rig import OUTCOME, TOPICS, Outcome, Rig, rig, settings_of
+from tests.support.dispatch_job import subscription
 from tests.support.receiver import refusing_url
 
 _PARTS = ("gateway", "kafka", "jvm", "driver", "worker", "receiver")
@@ -36,7 +43,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}, or SETTING=VALUE")
     parser.add_argument("--publishers", type=int, default=16)
     parser.add_argument("--subscribers", type=int, default=1)
-    parser.add_argument("--topics", type=int, default=1, help="topics of each publisher")
+    parser.add_argument("--topics", type=int, help=f"of each publisher (1), or of a backlog ({TOPICS})")
     parser.add_argument("--one-topic", action="store_true", help="all publishers use one topic")
     parser.add_argument("--size", type=int, default=800, help="bytes of a message")
     parser.add_argument("--parts", type=int, default=1, help="parts of each message, at the old edge")
@@ -44,6 +51,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=float, help="messages a second, open loop; else closed loop")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--minutes", type=int, default=60, help="of the case held")
+    parser.add_argument("--count", type=int, default=20_000, help="of the case backlog")
+    parser.add_argument("--rounds", type=int, default=3, help="of the case backlog")
+    parser.add_argument("--signed", action="store_true")
     parser.add_argument("--edge", choices=("soap", "old"), default="soap")
     parser.add_argument("--form", choices=("notify", "raw"), default="notify", help="raw: a request for each message")
     parser.add_argument("--mode", choices=("auto", "realtime", "batch"), default="auto")
@@ -52,17 +62,15 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def measure(report: Report) -> None:
     chosen = report.options
+    cases = [each for each in chosen.cases if "=" not in each]
     settings = {
         "dispatch.gear": chosen.mode,
         "push.transport": chosen.transport,
         **settings_of([each for each in chosen.cases if "=" in each]),
     }
-    cases = [each for each in chosen.cases if "=" not in each]
     ports = (50 if report.quick else 1_000) if "isolation" in cases else 0
     with rig(settings, gateway=True, more_ports=ports) as running:
-        if not cases:
-            _one(report, running)
-        for case in cases:
+        for case in cases or ["one"]:
             CASES[case](report, running)
 
 
@@ -73,7 +81,7 @@ def _one(report: Report, running: Rig) -> None:
     names = [f"s{number}" for number in range(chosen.subscribers)]
     paths = running.subscribe(names, f"{root}bench//.", chosen.form)
     traffic = Traffic(
-        0, chosen.publishers, chosen.seconds, chosen.rate, chosen.edge, chosen.size, topics=chosen.topics,
+        0, chosen.publishers, chosen.seconds, chosen.rate, chosen.edge, chosen.size, topics=chosen.topics or 1,
         one_topic=chosen.one_topic, priority=chosen.priority, parts=chosen.parts, alone=chosen.parts > 1,
     )  # fmt: skip
     running.publish(paths, replace(traffic, seconds=1 if report.quick else 4))
@@ -97,9 +105,6 @@ def _standard(report: Report, running: Rig) -> None:
         case = "8 publishers, 50 subscribers"
         found[case] = running.publish(many, Traffic(0, 8, seconds, topic="wide/p"))
         table.add(case, *found[case].cells())
-    with report.table("steady rates, one subscriber", "case", *OUTCOME, note="open loop") as table:
-        for rate in (50, 500, 1_000):
-            table.add(f"{rate:,}/s", *running.publish(one, Traffic(0, 8, seconds, rate)).cells())
     _cpu(report, found)
 
 
@@ -157,24 +162,18 @@ def _isolation(report: Report, running: Rig) -> None:
             "one hangs, one refuses, one fails half": {"hangs": f"{url}/hang", "dead": dead, "half": f"{url}/half"},
         }
         for kind, others in kinds.items():
-            running.control(
-                [SubscriptionRecord(subscription(name, to, "{urn:t}ten//.", "raw")) for name, to in others.items()]
-            )
+            running.add(others, "{urn:t}ten//.", form="raw")
             for _ in range(1 if kind == "healthy" else 2):
                 table.add(kind, *running.publish(well, traffic).cells())
             running.control([SubscriptionEnded(name, "unsubscribed", 1) for name in others])
     ports = running.receiver.more_ports
-    names = [f"port{number}" for number in range(len(ports))]
-    running.control(
-        [
-            SubscriptionRecord(subscription(name, f"http://127.0.0.1:{port}/{name}", "{urn:t}ports//.", "raw"))
-            for name, port in zip(names, ports, strict=True)
-        ]
-    )
+    consumers = {f"port{port}": f"http://127.0.0.1:{port}/port{port}" for port in ports}
+    running.add(consumers, "{urn:t}ports//.", form="raw")
+    paths = [f"/{name}" for name in consumers]
     columns = ("round", *OUTCOME, "workers' descriptors", "workers' MiB")
     with report.table(f"{len(ports):,} endpoints, 2/s", *columns) as table:
         for number in range(3):
-            outcome = running.publish([f"/{name}" for name in names], Traffic(0, 1, seconds / 2, 2, topic="ports/p"))
+            outcome = running.publish(paths, Traffic(0, 1, seconds / 2, 2, topic="ports/p"))
             descriptors, memory = 0, 0
             for process in running.processes()["worker"]:
                 with suppress(psutil.NoSuchProcess):
@@ -234,42 +233,65 @@ def _held(report: Report, running: Rig) -> None:
     chosen, seconds = report.options, 2.0 if report.quick else 60.0
     paths = running.subscribe([f"held{number}" for number in range(chosen.subscribers)], "{urn:t}held//.")
     traffic = Traffic(0, chosen.publishers, seconds, chosen.rate, size=chosen.size, topic="held/p")
-    since_ms, delivered, used = int(time.time() * 1000), 0, dict.fromkeys(_PARTS, 0.0)
+    since_ms, whole = int(time.time() * 1000), Outcome(cpu=dict.fromkeys(_PARTS, 0.0))
     columns = ("minute", *OUTCOME, "p99.9 ms", *(f"{part} MiB" for part in _PARTS[:-1]), "Kafka's disk MiB", "files")
     with report.table(f"{chosen.subscribers} subscribers, minute by minute", *columns) as table:
         for minute in range(1, 3 if report.quick else chosen.minutes + 1):
             outcome = running.publish(paths, traffic)
-            delivered += outcome.delivered
-            used = {part: spent + outcome.cpu.get(part, 0.0) for part, spent in used.items()}
-            memory = [_memory_mib(running, part) for part in _PARTS[:-1]]
-            disk, files = _used_mib(running.home / "kafka"), sum(1 for _ in (running.home / "job").rglob("*"))
+            whole.delivered += outcome.delivered
+            whole.cpu = {part: spent + outcome.cpu.get(part, 0.0) for part, spent in whole.cpu.items()}
+            memory = [pss_mib(running.processes().get(part, ())) for part in _PARTS[:-1]]
+            (disk, _), (_, files) = on_disk(running.home / "kafka"), on_disk(running.home / "job")
             row = (percentile(outcome.delays, 0.999), *memory, disk, files)
             table.add(minute, *outcome.cells(), *row)
             print(" ".join(str(cell) for cell in table.rows[-1]), flush=True)
-    with report.table("CPU seconds for a million deliveries", *_PARTS, "all") as table:
-        figures = [used[part] / max(delivered, 1) * 1e6 for part in _PARTS]
-        table.add(*figures, sum(figures))
+    _cpu(report, {"all minutes": whole})
     found = audit(running.kafka, since_ms, patience_s=60)
     print(f"audit: {found.notifications:,} notifications, {found.unbalanced} do not balance")
 
 
-def _memory_mib(running: Rig, part: str) -> float:
-    total = 0
-    for process in running.processes().get(part, ()):
-        with suppress(psutil.NoSuchProcess):
-            total += process.memory_full_info().pss
-    return total / 2**20
+def _backlog(report: Report, running: Rig) -> None:
+    chosen = report.options
+    count, topics = min(chosen.count, 2_000) if report.quick else chosen.count, chosen.topics or TOPICS
+    names = [f"s{number}" for number in range(chosen.subscribers)]
+    paths = {"bench": running.subscribe(names, form=chosen.form)}
+    if chosen.signed:
+        paths["signed"] = _subscribe_signed(running, names, chosen.form, KeyFile(running.home / "secrets.keys"))
+    title = f"{count:,} at once for {chosen.subscribers:,} subscribers, form {chosen.form}, mode {chosen.mode}"
+    with report.table(title, "round", "topics", *OUTCOME, "worker CPU us each") as table:
+        for number in range(1 if report.quick else chosen.rounds):
+            for root, receiving in paths.items():
+                running.receiver.clear()
+                before = _workers_cpu(running)
+                sent = running.append(f"{root}{number}", count, topics, root=root)
+                outcome = running.delivered(sent, receiving, topics)
+                used = (_workers_cpu(running) - before) / max(1, outcome.delivered) * 1e6
+                table.add(number + 1, root, *outcome.cells(), used)
 
 
-def _used_mib(folder: Path) -> float:
-    blocks = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # Kafka deletes segments at any time
-            blocks += path.stat().st_blocks
-    return blocks * 512 / 2**20
+def _workers_cpu(running: Rig) -> float:
+    used = running.cpu()
+    return used.get("worker", 0.0) + used.get("daemon", 0.0)  # the daemon has the times of workers that ended
 
 
-CASES = {"standard": _standard, "scaling": _scaling, "isolation": _isolation, "changes": _changes, "held": _held}
+def _subscribe_signed(running: Rig, names: list[str], form: DeliveryForm, keys: Keys) -> list[str]:
+    """Subscriptions with signed pushes to one topic; their paths."""
+    for name in names:
+        plain = subscription(f"signed-{name}", f"{running.receiver.url}/signed-{name}", "signed//.", form=form)
+        secret = SigningSecret(keys.seal(bytes(range(32)), plain.sealing_context()))
+        running.control([SubscriptionRecord(msgspec.structs.replace(plain, protection=Protection((secret,))))])
+    return [f"/signed-{name}" for name in names]
+
+
+CASES = {
+    "one": _one,
+    "standard": _standard,
+    "scaling": _scaling,
+    "isolation": _isolation,
+    "changes": _changes,
+    "held": _held,
+    "backlog": _backlog,
+}
 
 if __name__ == "__main__":
     run(measure, options)

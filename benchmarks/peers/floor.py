@@ -2,10 +2,8 @@
 
     python -m benchmarks.peers.floor [--quick] [--json FILE]
 
-A floor is the same HTTP server without the protocol, the same parse without use of its result, an append of as many
-bytes, and a 202 after Kafka's acknowledgement. There are two. One appends as the gateway does, so the ratio is the cost
-of the protocol. The other appends by plain kafka-python, with a record and a wake-up of the event loop for each
-request.
+The floor is the same HTTP server without the protocol, the same parse without use of its result, the same append of as
+many bytes, and a 202 after Kafka's acknowledgement. So the ratio is the cost of the protocol.
 """
 
 from __future__ import annotations
@@ -16,11 +14,9 @@ import socket
 import statistics
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import kafka
 import psutil
 import uvicorn
 import uvloop
@@ -39,18 +35,15 @@ from benchmarks.rig import rig
 from tests.support.held_port import HeldPort
 
 _SERVE = "--serve"
-_OWN, _PLAIN = "floor, own append", "floor, plain append"
 _CONNECTIONS = (1, 16, 64)
-
-Append = Callable[[bytes], Awaitable[None]]
 
 
 def measure(report: Report) -> None:
     seconds, rounds = (1.0, 1) if report.quick else (4.0, 5)
     with rig(job=False, gateway=True) as running:
         assert running.gateway is not None
-        with _floor(_OWN, running.kafka) as own, _floor(_PLAIN, running.kafka) as plain:
-            systems = {"gateway": (running.gateway.pid, running.gateway.port), _OWN: own, _PLAIN: plain}
+        with _floor(running.kafka) as floor:
+            systems = {"gateway": (running.gateway.pid, running.gateway.port), "floor": floor}
             for connections in _CONNECTIONS:
                 _compare(report, systems, connections, seconds, rounds)
 
@@ -70,20 +63,20 @@ def _compare(
                 cpu[name].append((cpu_s(psutil.Process(pid)) - before) / max(1, sent.accepted) * 1e6)
     with report.table(
         f"Notify from {connections} connections",
-        *("what", "requests/s", "CPU us each", "times the floor", "times the plain one"),
+        *("what", "requests/s", "CPU us each", "times the floor"),
         note=f"medians of {rounds} rounds of {seconds:g} s, taken in turns; CPU time of the process, all its threads",
     ) as table:
         for name in systems:
-            ratios = [statistics.median(a / b for a, b in zip(cpu[name], cpu[f], strict=True)) for f in (_OWN, _PLAIN)]
-            table.add(name, statistics.median(rates[name]), statistics.median(cpu[name]), *ratios)
+            ratio = statistics.median(a / b for a, b in zip(cpu[name], cpu["floor"], strict=True))
+            table.add(name, statistics.median(rates[name]), statistics.median(cpu[name]), ratio)
 
 
 @contextmanager
-def _floor(how: str, settings: KafkaSettings) -> Iterator[tuple[int, int]]:
-    """A floor's process and port. Its topics exist already."""
+def _floor(settings: KafkaSettings) -> Iterator[tuple[int, int]]:
+    """Its process and port. Its topics exist already."""
     port = HeldPort()
-    command = [sys.executable, "-m", "benchmarks.peers.floor", _SERVE, how, settings.bootstrap_servers]
-    command += [settings.prefix, str(port.number)]
+    command = [sys.executable, "-m", "benchmarks.peers.floor", _SERVE, settings.bootstrap_servers, settings.prefix]
+    command.append(str(port.number))
     with subprocess.Popen(command) as process:
         try:
             wait_for(lambda: _answers(port.number), "the floor listens")
@@ -97,21 +90,24 @@ def _answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def serve(how: str, bootstrap_servers: str, prefix: str, port: str) -> None:
+def serve(bootstrap_servers: str, prefix: str, port: str) -> None:
     """The floor's process."""
     settings = KafkaSettings(bootstrap_servers=bootstrap_servers, prefix=prefix)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(how, settings, int(port)))
+        runner.run(_serve(settings, int(port)))
 
 
-async def _serve(how: str, settings: KafkaSettings, port: int) -> None:
-    append = await (_own_append if how == _OWN else _plain_append)(settings)
+async def _serve(settings: KafkaSettings, port: int) -> None:
+    log, topic = NotificationLog(settings, GatewaySettings()), TopicPath("{urn:t}plant/line1/press")
+    log.start()
+    while not log.connected:
+        await asyncio.sleep(0.05)
     parser = make_parser()
 
     async def app(_scope: Scope, receive: Receive, send: Send) -> None:
         body = (await receive())["body"]
         etree.fromstring(body, parser)
-        await append(body)
+        await log.append([Notification("0" * 32, topic, body, 1)])
         await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
@@ -119,36 +115,6 @@ async def _serve(how: str, settings: KafkaSettings, port: int) -> None:
         app, "127.0.0.1", port, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False
     )
     await uvicorn.Server(config).serve()
-
-
-async def _own_append(settings: KafkaSettings) -> Append:
-    log = NotificationLog(settings, GatewaySettings())
-    log.start()
-    while not log.connected:
-        await asyncio.sleep(0.05)
-    topic = TopicPath("{urn:t}plant/line1/press")
-
-    async def append(body: bytes) -> None:
-        await log.append([Notification("0" * 32, topic, body, 1)])
-
-    return append
-
-
-async def _plain_append(settings: KafkaSettings) -> Append:
-    producer = kafka.KafkaProducer(bootstrap_servers=settings.bootstrap_servers, acks="all", enable_idempotence=True)
-    loop, topic = asyncio.get_running_loop(), settings.topic("notifications")
-
-    def settle(future: asyncio.Future[None]) -> None:
-        if not future.done():
-            future.set_result(None)
-
-    async def append(body: bytes) -> None:
-        future: asyncio.Future[None] = loop.create_future()
-        sent: Any = producer.send(topic, body, b"{urn:t}plant/line1/press")
-        sent.add_callback(lambda _: loop.call_soon_threadsafe(settle, future))
-        await future
-
-    return append
 
 
 if __name__ == "__main__":

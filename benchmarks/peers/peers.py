@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from arborcast.core.eventlog.client import make_producer
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.records import notifications
@@ -36,7 +35,7 @@ _URL_CONNECTION = "-Dorg.apache.cxf.transport.http.forceURLConnection=true"
 
 # Topic, paths of the subscribers, traffic.
 Run = Callable[[str, Sequence[str], Traffic], Outcome]
-Encode = Callable[[str, int, str], tuple[bytes, bytes]]
+Encode = Callable[[int, str], tuple[bytes, bytes]]
 
 
 def measure(report: Report) -> None:
@@ -82,15 +81,16 @@ def _ours(soap: Table, light: Table, log: Table, seconds: float) -> None:
             bench.publish(paths, replace(traffic, seconds=1, rate=20))
             soap.add(case, "Arborcast, a topic each", *bench.publish(paths, traffic).cells())
 
-        def encode(topic: str, lane: int, mark: str) -> tuple[bytes, bytes]:
-            path = TopicPath(f"{{urn:t}}{topic}/p{lane}")
+        def encode(topic: str, number: int, mark: str) -> tuple[bytes, bytes]:
+            path = TopicPath(f"{{urn:t}}{topic}/p{number % _LANES}")
             return notifications.encode(Notification(mark, path, payload(mark), int(time.time() * 1000)))
 
         for subscribers in _BACKLOGS:
             name = f"backlog{subscribers}"
             paths = [f"/{name}-{number}" for number in range(subscribers)]
             bench.subscribe([path[1:] for path in paths], f"{{urn:t}}{name}//.", "raw")
-            _from_log(bench, "Arborcast, raw form", log, bench.kafka.topic("notifications"), paths, encode, seconds)
+            own = bench.kafka.topic("notifications")
+            _from_log(bench, "Arborcast, raw form", log, own, paths, partial(encode, name), seconds)
 
 
 def _cases(system: str, one_topic: Run, soap: Table, light: Table, seconds: float) -> None:
@@ -135,15 +135,15 @@ def _routes(kafka: KafkaSettings, urls: Sequence[str], consumers: int, place: Pa
     return CamelRoutes(place, kafka.bootstrap_servers, kafka.topic("notifications"), urls, consumers)
 
 
-def _plain(_topic: str, lane: int, mark: str) -> tuple[bytes, bytes]:
-    return f"p{lane}".encode(), payload(mark)
+def _plain(number: int, mark: str) -> tuple[bytes, bytes]:
+    return f"p{number % _LANES}".encode(), payload(mark)
 
 
 def _warm(bench: Rig, kafka: KafkaSettings, paths: Sequence[str]) -> None:
     """Wait until each route has pushed a message: then its group has its partitions."""
 
     def reached() -> bool:
-        _append(bench, kafka.topic("notifications"), _plain, "warm", "9", _LANES)
+        bench.append_encoded(kafka.topic("notifications"), _plain, "9", _LANES)
         return {each.path for each in bench.receiver.arrivals(1, 1.0)} >= set(paths)
 
     wait_for(reached, "all routes push", 90, 0.5)
@@ -154,35 +154,15 @@ def _from_log(
     bench: Rig, system: str, log: Table, topic: str, paths: Sequence[str], encode: Encode, seconds: float
 ) -> None:
     subscribers = len(paths)
-    name = f"backlog{subscribers}"
     # About as many pushes in each case, whatever its width.
     count = int(2_500 * seconds / (1 if subscribers == 1 else subscribers / 2))
-    cases = [(f"backlog, {subscribers} subscribers", count, 0.0)]
+    cases: list[tuple[str, int, float | None]] = [(f"backlog, {subscribers} subscribers", count, None)]
     if subscribers == 1:
         cases.append(("50/s, 1 subscriber", int(50 * seconds), 50.0))
     for case, number, rate in cases:
         bench.receiver.clear()
-        sent = _append(bench, topic, encode, name, "0", number, rate)
-        log.add(case, system, *bench.delivered(sent, paths, 1).cells())
-
-
-def _append(
-    bench: Rig, topic: str, encode: Encode, name: str, label: str, count: int, rate: float = 0.0
-) -> dict[str, float]:
-    """Append this number of messages, at once or at a rate. Mark -> when it was due."""
-    producer, sent, began = make_producer(bench.kafka, linger_ms=0 if rate else 5), {}, time.time()
-    for number in range(count):
-        lane = number % _LANES
-        due = began + number / rate if rate else time.time()
-        if (delay := due - time.time()) > 0:
-            time.sleep(delay)
-        mark = f"{label}{lane:02d}-{number:08d}"
-        key, value = encode(name, lane, mark)
-        producer.send(topic, key=key, value=value)
-        sent[mark] = due
-    producer.flush()
-    producer.close(timeout=5)
-    return sent
+        sent = bench.append_encoded(topic, encode, "0", number, rate)
+        log.add(case, system, *bench.delivered(sent, paths, _LANES).cells())
 
 
 if __name__ == "__main__":

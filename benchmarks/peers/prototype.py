@@ -14,7 +14,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 import psutil
 import pyspark
 
-from arborcast.core.eventlog.client import Admin, make_producer
+from arborcast.core.eventlog.client import Admin
 from arborcast.engine.install import java
 from benchmarks.report import Report, run
 from benchmarks.rig import Rig, payload, rig
@@ -80,14 +79,7 @@ def _show(report: Report, mode: str, found: dict[str, list[tuple[float, float]]]
 def _append(bench: Rig, what: str, label: str, count: int) -> dict[str, float]:
     if what == "engine":
         return bench.append(label, count, _TOPICS)
-    producer, sent = make_producer(bench.kafka, linger_ms=5), {}
-    for number in range(count):
-        mark = f"{label}-{number:08d}"
-        sent[mark] = time.time()
-        producer.send(_LOG, key=mark.encode(), value=payload(mark), partition=number % bench.kafka.partitions)
-    producer.flush()
-    producer.close(timeout=5)
-    return sent
+    return bench.append_encoded(_LOG, lambda _, mark: (mark.encode(), payload(mark)), label, count)
 
 
 def _cpu(root: psutil.Process) -> float:

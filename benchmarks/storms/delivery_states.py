@@ -6,26 +6,25 @@ import time
 from collections.abc import Mapping
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.eventlog.client import ConsumerRecord
-from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import FINAL, decode
 from arborcast.dispatch.operations.audit import Report, audit
 from arborcast.topic_model.records import notifications
 from benchmarks.storms.judge import Logged
+from tests.support.broker import records_in
 
 
 def states(kafka: KafkaSettings, receivers: Mapping[str, str]) -> Logged:
     """The deliveries in the logs; `receivers` are the receivers' names by subscription id."""
     marks = {}
-    for record in everything(kafka, "notifications"):
+    for record in records_in(kafka, "notifications"):
         notification = notifications.decode(record.value or b"")
         if b'mark="' in notification.payload:
             marks[notification.id] = notification.payload.partition(b'mark="')[2].partition(b'"')[0].decode("ascii")
     found: dict[tuple[str, str], str] = {}
     pushes: dict[tuple[str, str], list[tuple[float, float]]] = {}
     over: set[tuple[str, str]] = set()
-    for record in everything(kafka, "attempts"):
+    for record in records_in(kafka, "attempts"):
         for row in decode(record.value or b""):
             if row.subscription in receivers and row.notification in marks:
                 key = (receivers[row.subscription], marks[row.notification])
@@ -53,9 +52,3 @@ def settle(kafka: KafkaSettings, since_ms: int, seconds: float) -> Report:
         if done or time.monotonic() > deadline:
             return audit(kafka, since_ms, deep=True, order=True)
         time.sleep(1.0)
-
-
-def everything(kafka: KafkaSettings, name: str) -> list[ConsumerRecord]:
-    """All records of a log, in order within each partition."""
-    with LogScan(kafka, name) as log:
-        return list(log.read_all())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import requests
@@ -22,8 +24,8 @@ class Publisher:
     """Publishes on one topic, one message after the other. `poisoned` of a hundred contain the text that some receivers
     refuse; one of ten is reliable."""
 
-    def __init__(self, broker: str, topic: str, per_second: float, poisoned: int = 2) -> None:
-        self._broker = broker
+    def __init__(self, gateway: str, topic: str, per_second: float, poisoned: int = 2) -> None:
+        self._broker = f"{gateway}/wsn/NotificationBroker"
         self._topic = topic
         self._pause_s = 1 / per_second
         self._poisoned = poisoned
@@ -41,6 +43,10 @@ class Publisher:
         self._stop.set()
         self._thread.join(2 * _TIMEOUT_S)
         assert not self._thread.is_alive(), "a request was never answered"
+
+    def accepted_since(self, since: float) -> Iterator[Accepted]:
+        """The accepted messages that were sent since then, the last one first."""
+        return takewhile(lambda each: each.at >= since, reversed(self.accepted))
 
     def _run(self) -> None:
         number = 0
@@ -109,25 +115,33 @@ def _mark(payload: bytes) -> str:
     return payload.partition(b'mark="')[2].partition(b'"')[0].decode("ascii")
 
 
-def first_arrival(
-    file: Path, publisher: Publisher, since: float, seconds: float, receiver: str | None = None
-) -> float | None:
-    """The time of the first arrival (at this receiver) of a message that was sent since then; None without one in this
-    time."""
-    deadline = time.monotonic() + seconds
-    later: list[Arrival] = []
-    with file.open(encoding="utf-8") as lines:
-        while time.monotonic() < deadline:
-            position = lines.tell()
-            while (line := lines.readline()).endswith("\n"):
-                position = lines.tell()
-                arrival = arrival_in(line)
-                if arrival.at >= since and receiver in (None, arrival.receiver):
-                    later.append(arrival)
-            lines.seek(position)  # of a line that is being written
-            marks = {each.mark for each in list(publisher.accepted) if each.at >= since}
+class Arrivals:
+    """New arrivals at one receiver, in the file of all arrivals."""
+
+    def __init__(self, file: Path, publishers: Sequence[Publisher], receiver: str) -> None:
+        self._file = file
+        self._publishers = publishers
+        self._receiver = receiver
+        self._read = 0
+
+    def first(self, since: float, seconds: float, meanwhile: Callable[[], None] = lambda: None) -> float | None:
+        """The time of the first arrival of a message that was sent since then; None without one in this time."""
+        deadline = time.monotonic() + seconds
+        later: list[Arrival] = []
+        while True:
+            meanwhile()
+            later += [each for each in self._new() if each.at >= since and each.receiver == self._receiver]
+            marks = {each.mark for publisher in self._publishers for each in publisher.accepted_since(since)}
             times = [each.at for each in later if not marks.isdisjoint(each.marks)]
             if times:
                 return min(times)
-            time.sleep(0.2)
-    return None
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.05)
+
+    def _new(self) -> Iterator[Arrival]:
+        with self._file.open(encoding="utf-8") as lines:
+            lines.seek(self._read)
+            while (line := lines.readline()).endswith("\n"):
+                self._read = lines.tell()
+                yield arrival_in(line)

@@ -41,12 +41,11 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Parts that were killed at a time, and the time of the next accepted and delivered message; None if the next kill
-    was earlier."""
+    """Parts that were killed at a time, and the time of the next delivered message; None if the next kill was
+    earlier."""
 
     at: float
     parts: tuple[str, ...]
-    accepted_again: float | None = None
     delivered_again: float | None = None
 
 

@@ -11,9 +11,6 @@ two failing receivers should have grown.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,10 +19,10 @@ from pathlib import Path
 from arborcast.client import Client
 from arborcast.dispatch.operations.audit import Report as Audit
 from arborcast.dispatch.operations.audit import audit
-from benchmarks.report import Report, run
+from benchmarks.report import Report, on_disk, run
 from benchmarks.storms.load import Publisher
 from benchmarks.storms.receivers import Receivers
-from benchmarks.storms.victim import Usage, Victim
+from benchmarks.storms.victim import Usage, Victim, kept
 
 HEALTHY = tuple(f"well-{number}" for number in range(1, 19))
 SLOW, DEAD = "slow", "dead"
@@ -59,11 +56,11 @@ class Sample:
                 sum(each.memory_mib for each in parts),
                 sum(each.threads for each in parts),
                 sum(each.descriptors for each in parts),
-                _mib(home / "kafka"),
-                len(_files(home / "tables")),
-                len(_files(home / "checkpoints")),
-                _mib(home / "parked"),
-                _mib(home / "log"),
+                round(on_disk(home / "kafka")[0], 2),
+                on_disk(home / "tables")[1],
+                on_disk(home / "checkpoints")[1],
+                round(on_disk(home / "parked")[0], 2),
+                round(on_disk(home / "log")[0], 2),
             ),
             usage,
         )
@@ -75,9 +72,7 @@ class Soak:
     def __init__(self, folder: Path, rate: float) -> None:
         self._victim = Victim(folder / "home", {})
         self._receivers = Receivers(folder / "arrivals.jsonl", [*HEALTHY, SLOW, DEAD], forget=True)
-        self._publishers = [
-            Publisher(f"{self._victim.gateway}/wsn/NotificationBroker", topic, rate / len(TOPICS)) for topic in TOPICS
-        ]
+        self._publishers = [Publisher(self._victim.gateway, topic, rate / len(TOPICS)) for topic in TOPICS]
 
     def run(self, minutes: float, every_s: float, add: Callable[[Sample], None]) -> tuple[list[Sample], Audit]:
         """The samples, for each of which `add` was called, and the audit at the end."""
@@ -118,21 +113,6 @@ def compare(samples: list[Sample]) -> list[tuple[str, float, float]]:
     return rows + list(zip(FIGURES[2:], first.figures[2:], end.figures[2:], strict=True))
 
 
-def _files(folder: Path) -> list[os.stat_result]:
-    found = []
-    for path in folder.rglob("*"):
-        # Compaction and retention delete files meanwhile.
-        with contextlib.suppress(OSError):
-            if path.is_file():
-                found.append(path.stat())
-    return found
-
-
-def _mib(folder: Path) -> float:
-    # Blocks, since Kafka's index files are sparse.
-    return round(sum(each.st_blocks * 512 for each in _files(folder)) / 2**20, 2)
-
-
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--rate", type=float, default=50.0, help="notifications per second")
@@ -142,15 +122,13 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def measure(report: Report) -> bool:
     chosen = report.options
-    with tempfile.TemporaryDirectory(prefix="soak-") as temporary, report.table("samples", *FIGURES) as table:
+    with kept(chosen.home, "soak-") as folder, report.table("samples", *FIGURES) as table:
 
         def add(sample: Sample) -> None:
             table.add(*sample.figures)
             print(" ".join(f"{figure:12,.1f}" for figure in sample.figures), flush=True)
 
-        folder = chosen.home or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        samples, audit = Soak(folder.absolute(), chosen.rate).run(chosen.minutes, chosen.every, add)
+        samples, audit = Soak(folder, chosen.rate).run(chosen.minutes, chosen.every, add)
     with report.table("growth", "figure", "warm", "end", "change %") as table:
         for name, before, after in compare(samples):
             table.add(name, before, after, (after - before) / before * 100 if before else None)

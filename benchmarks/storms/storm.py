@@ -12,28 +12,24 @@ flight at a kill or answered late. The exit status is 0 if all of it holds.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
-import json
 import random
 import statistics
-import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from arborcast.client import Client, Delivery
 from arborcast.dispatch.operations.audit import Report as Audit
 from benchmarks.report import Report, run
 from benchmarks.storms.delivery_states import settle, states
 from benchmarks.storms.judge import Findings, judge
-from benchmarks.storms.load import POISON, Publisher, Puller
+from benchmarks.storms.load import POISON, Arrivals, Publisher, Puller
 from benchmarks.storms.receivers import Receivers
 from benchmarks.storms.record import Kill, Record, Wanted, arrivals
-from benchmarks.storms.victim import PARTS, Usage, Victim
+from benchmarks.storms.victim import PARTS, Usage, Victim, kept
 
 TOPICS = ("storm/a", "storm/b", "storm/c", "storm/a/deep")
 
@@ -126,13 +122,10 @@ class Storm:
         self._file = folder / "arrivals.jsonl"
         self._victim = Victim(folder / "home", SETTINGS)
         self._receivers = Receivers(self._file, [each.receiver for each in WANTED if not each.pulled])
-        self._publishers = [
-            Publisher(f"{self._victim.gateway}/wsn/NotificationBroker", topic, rate / len(TOPICS)) for topic in TOPICS
-        ]
+        self._publishers = [Publisher(self._victim.gateway, topic, rate / len(TOPICS)) for topic in TOPICS]
+        self._arrivals = Arrivals(self._file, self._publishers, STEADY)
         self._names: dict[str, str] = {}
         self._kills: list[Kill] = []
-        self._arrived: dict[str, float] = {}
-        self._read = 0
         self._next_change = 0.0
         self._quick = quick
         self.problems: list[str] = []
@@ -147,7 +140,7 @@ class Storm:
                 for publisher in self._publishers:
                     publisher.start()
                 puller.start()
-                self._until_delivered(time.time(), 60)
+                self._arrivals.first(time.time(), 60, self._change_behaviour)
                 before = self._victim.usage()
                 deadline = None if minutes is None else began + minutes * 60
                 for parts in plan(kills, self._chance):
@@ -164,12 +157,9 @@ class Storm:
                 logged = states(self._victim.kafka, self._names)
         finally:
             self._victim.end()
-        refused: dict[str, int] = defaultdict(int)
-        for publisher in self._publishers:
-            for what, count in publisher.refused.items():
-                refused[what] += count
+        refused = sum((Counter(publisher.refused) for publisher in self._publishers), Counter[str]())
         findings = judge(record, logged, BATCH_WAIT_S)
-        return Outcome(record, findings, report, before, after, dict(refused), time.monotonic() - began, self.problems)
+        return Outcome(record, findings, report, before, after, refused, time.monotonic() - began, self.problems)
 
     @property
     def _changing(self) -> list[str]:
@@ -211,8 +201,8 @@ class Storm:
         hasty = not self._quick and self._chance.random() < 0.25
         if hasty:
             self._change_for(self._chance.uniform(0.1, 10.0))
-        accepted, delivered = self._until_delivered(at + _ENDED_S, 0.0 if hasty else _RECOVERY_S)
-        self._kills[-1] = dataclasses.replace(self._kills[-1], accepted_again=accepted, delivered_again=delivered)
+        delivered = self._arrivals.first(at + _ENDED_S, 0.0 if hasty else _RECOVERY_S, self._change_behaviour)
+        self._kills[-1] = Kill(at, hit, delivered)
         if delivered is None and not hasty:
             self.problems.append(f"nothing was delivered within {_RECOVERY_S:g} s after the kill of {'+'.join(hit)}")
         after = "not before the next kill" if delivered is None else f"after {delivered - at:5.1f} s"
@@ -221,40 +211,14 @@ class Storm:
     def _change_for(self, seconds: float) -> None:
         """Change the behaviour of receivers for some time."""
         until = time.monotonic() + seconds
-        while (now := time.monotonic()) < until:
-            self._change_behaviour(now)
-            time.sleep(min(0.05, max(0.0, until - now)))
+        while (left := until - time.monotonic()) > 0:
+            self._change_behaviour()
+            time.sleep(min(0.05, left))
 
-    def _change_behaviour(self, now: float) -> None:
-        if now >= self._next_change:
+    def _change_behaviour(self) -> None:
+        if (now := time.monotonic()) >= self._next_change:
             self._next_change = now + self._chance.uniform(0.3, 2.0)
             self._receivers.behave(self._chance.choice(self._changing), self._chance.choice(BEHAVIOURS))
-
-    def _until_delivered(self, since: float, seconds: float) -> tuple[float | None, float | None]:
-        """The times at which the first message sent since then was accepted, and arrived at the steady receiver."""
-        deadline = time.monotonic() + seconds
-        while True:
-            self._change_behaviour(time.monotonic())
-            self._follow()
-            sent = [each for publisher in self._publishers for each in _sent_since(publisher, since)]
-            accepted = min((each.done for each in sent), default=None)
-            arrived = [self._arrived[each.mark] for each in sent if each.mark in self._arrived]
-            if arrived:
-                return accepted, min(arrived)
-            if time.monotonic() > deadline:
-                return accepted, None
-            time.sleep(0.02)
-
-    def _follow(self) -> None:
-        """Read new arrivals."""
-        with self._file.open(encoding="utf-8") as lines:
-            lines.seek(self._read)
-            while (line := lines.readline()).endswith("\n"):
-                self._read = lines.tell()
-                document = json.loads(line)
-                if document["receiver"] == STEADY:
-                    for mark in document["marks"]:
-                        self._arrived.setdefault(mark, document["at"])
 
     def _collect(self, puller: Puller) -> Record:
         record = Record(list(WANTED), kills=self._kills)
@@ -271,15 +235,6 @@ class Storm:
         puller.stop()
         record.arrivals += itertools.chain(arrivals(self._file), arrivals(pulled) if pulled.exists() else ())
         return record
-
-
-def _sent_since(publisher: Publisher, since: float) -> list[Any]:
-    found = []
-    for each in reversed(publisher.accepted):
-        if each.at < since:
-            break
-        found.append(each)
-    return found
 
 
 def show(report: Report, outcome: Outcome) -> None:
@@ -333,10 +288,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def measure(report: Report) -> bool:
     chosen = report.options
     print(f"seed {chosen.seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="storm-") as temporary:
-        folder = chosen.home or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        outcome = Storm(folder.absolute(), chosen.seed, chosen.rate).run(chosen.kills, chosen.minutes)
+    with kept(chosen.home, "storm-") as folder:
+        outcome = Storm(folder, chosen.seed, chosen.rate).run(chosen.kills, chosen.minutes)
     show(report, outcome)
     print("\nall held" if outcome.well else "\nNOT ALL HELD")
     return outcome.well

@@ -1,14 +1,13 @@
 """Rounds of subscribe, failed push and unsubscribe with new addresses each time, and their traces in an engine.
 
-    python -m benchmarks.storms.unsubscribe_rounds --minutes 3 [--rounds N] [--wave 200] [--home DIR] [--json FILE]
+    python -m benchmarks.storms.unsubscribe_rounds --minutes 3 [--wave 200] [--home DIR] [--json FILE]
 
 In waves of `--wave` subscriptions, each with its own address without a listener: one notification is published, every
-push fails and waits, they unsubscribe, and the wave ends when no delivery waits. Ends after `--minutes`, or `--rounds`
-in all. Sampled after the first waves, after half of the rest and at the end: memory of each part (PSS, MiB), rows of
-the tables, live keys of the compacted logs, and the number of endpoints that the driver keeps for its next start.
-Histories (the tables of events, and ended subscriptions) grow by design until their age limit. Memory grows until
-bounded caches are full, and with the commits of the tables until their files are joined (every ten minutes): a leak
-would show in both halves alike.
+push fails and waits, they unsubscribe, and the wave ends when no delivery waits. Sampled after the first waves, after
+half of `--minutes` and at the end: memory of each part (PSS, MiB), rows of the tables, live keys of the compacted logs,
+and the number of endpoints that the driver keeps for its next start. Histories (the tables of events, and ended
+subscriptions) grow by design until their age limit. Memory grows until bounded caches are full, and with the commits of
+the tables until their files are joined (every ten minutes): a leak would show in both halves alike.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import sqlite3
-import tempfile
 import time
 from contextlib import closing
 from dataclasses import dataclass
@@ -44,7 +42,7 @@ from arborcast.dispatch.tables import (
 )
 from arborcast.dispatch.tables.spec import TableSpec, open_table, table_exists
 from benchmarks.report import Report, run, wait_for
-from benchmarks.storms.victim import Victim
+from benchmarks.storms.victim import Victim, kept
 
 TOPIC = "rounds/all"
 
@@ -74,7 +72,7 @@ class Rounds:
         self._hosts = itertools.count(1)
         self.rounds = 0
 
-    def run(self, minutes: float, rounds: int | None) -> tuple[Look, Look, Look]:
+    def run(self, minutes: float) -> list[Look]:
         """The samples after the first waves, after half of the rest, and at the end."""
         try:
             self._victim.up()
@@ -82,18 +80,15 @@ class Rounds:
                 for _ in range(_WARM_WAVES):
                     self._one_wave(many, one)
                 looks = [self._look()]
-                for part in (0.5, 1.0):
-                    self._waves(many, one, minutes / 2, None if rounds is None else rounds * part)
+                for _ in range(2):
+                    until = time.monotonic() + minutes * 30
+                    while time.monotonic() < until:
+                        self._one_wave(many, one)
+                        print(f"{self.rounds:>8} rounds", flush=True)
                     looks.append(self._look())
-                return looks[0], looks[1], looks[2]
+                return looks
         finally:
             self._victim.end()
-
-    def _waves(self, many: FuturesClient, one: Client, minutes: float, rounds: float | None) -> None:
-        until = time.monotonic() + minutes * 60
-        while time.monotonic() < until if rounds is None else self.rounds < rounds:
-            self._one_wave(many, one)
-            print(f"{self.rounds:>8} rounds", flush=True)
 
     def _one_wave(self, many: FuturesClient, one: Client) -> None:
         made = [many.subscribe(TOPIC, to=self._address()) for _ in range(self._wave)]
@@ -177,17 +172,14 @@ def _degraded(home: Path) -> float:
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=3.0)
-    parser.add_argument("--rounds", type=int, help="instead of minutes: in all, with the first waves")
     parser.add_argument("--wave", type=int, default=200, help="subscriptions at a time")
     parser.add_argument("--home", type=Path, help="keep everything in this new folder, to look at it afterwards")
 
 
 def measure(report: Report) -> bool:
     chosen = report.options
-    with tempfile.TemporaryDirectory(prefix="rounds-", ignore_cleanup_errors=True) as temporary:
-        folder = chosen.home or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        looks = Rounds(folder.absolute(), chosen.wave).run(chosen.minutes, chosen.rounds)
+    with kept(chosen.home, "rounds-") as folder:
+        looks = Rounds(folder, chosen.wave).run(chosen.minutes)
     first, _, last = looks
     with report.table("after rounds", "figure", *(f"{look.rounds:,}" for look in looks)) as table:
         for name in last.figures:

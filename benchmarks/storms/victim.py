@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,6 +129,15 @@ class Victim:
         with contextlib.suppress(OSError):
             return self.home.log(part).read_text(encoding="utf-8", errors="replace")[-characters:]
         return ""
+
+
+@contextlib.contextmanager
+def kept(home: Path | None, prefix: str) -> Iterator[Path]:
+    """The folder of a run: this one, which is kept, or a temporary one."""
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as temporary:
+        folder = (home or Path(temporary)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:

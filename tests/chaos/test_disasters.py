@@ -17,11 +17,9 @@ from deltalake import DeltaTable
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations.audit import audit
 from arborcast.engine.embedded.kafka_broker import KafkaBroker
-from arborcast.topic_model.records import notifications
 from benchmarks.storms import outage
-from benchmarks.storms.delivery_states import everything
 from benchmarks.storms.disk import Filling, small_disk
-from tests.support.broker import new_broker, settings_for
+from tests.support.broker import new_broker, notifications_in, settings_for
 from tests.support.dispatch_job import Logs, logs, subscription
 from tests.support.dispatch_process import DispatchProcess, running_job
 from tests.support.gateway_process import gateway_run
@@ -86,7 +84,7 @@ def assert_told_and_kept(publishing: Publishing, kafka: KafkaSettings) -> None:
         assert answer.status_code == 503, answer.text
         assert int(answer.headers["Retry-After"]) > 0
         assert "Fault" in answer.text
-    kept = [notifications.decode(record.value or b"").payload for record in everything(kafka, "notifications")]
+    kept = [each.payload for each in notifications_in(kafka)]
     numbers = [b">" + payload.partition(b">")[2].partition(b"<")[0] + b"<" for payload in kept]
     missing = set(publishing.accepted) - set(numbers)
     assert not missing, f"{len(missing)} of {len(publishing.accepted)} accepted ones are not in the log"

@@ -29,7 +29,7 @@ pytestmark = [
 )
 def test_an_engine_survives_faults_of_the_network(places: tuple[str, ...], faults: tuple[str, ...]) -> None:
     chosen = ["--places", *places, "--faults", *faults, "--seconds", "5"]
-    program = [sys.executable, "-m", "benchmarks.storms.network", *chosen]
+    program = [sys.executable, "-m", "benchmarks.storms.outage", "network", *chosen]
     done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, timeout=1_700, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("next delivery after") == len(places) * len(faults)

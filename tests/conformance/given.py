@@ -68,13 +68,13 @@ def _pull_point(known: Variables) -> str:
     return _address(known, "<wsnt:CreatePullPoint/>", "wsnt:PullPoint")
 
 
-def _waiting_message(known: Variables) -> str:
-    """A message in the pull point; returns its text."""
+def _notified(url: str, topic: str, name: str) -> str:
+    """Send a message on this topic; returns its text."""
     text = str(next(_numbers))
     answer = send(
-        known["pull_point"],
-        f'<wsnt:Notify><wsnt:NotificationMessage><wsnt:Topic Dialect="{known["concrete"]}">t:a</wsnt:Topic>'
-        f"<wsnt:Message><x:waiting>{text}</x:waiting></wsnt:Message></wsnt:NotificationMessage></wsnt:Notify>",
+        url,
+        f'<wsnt:Notify><wsnt:NotificationMessage><wsnt:Topic Dialect="{CONSTANTS["concrete"]}">{topic}</wsnt:Topic>'
+        f"<wsnt:Message><x:{name}>{text}</x:{name}></wsnt:Message></wsnt:NotificationMessage></wsnt:Notify>",
     )
     assert answer.status_code == 202, answer.text
     return text
@@ -98,18 +98,6 @@ def _ended(known: Variables) -> str:
     return known["subscription"]
 
 
-def _current_message(known: Variables) -> str:
-    """A current message of t:kept; returns its text."""
-    text = str(next(_numbers))
-    answer = send(
-        known["broker"],
-        f'<wsnt:Notify><wsnt:NotificationMessage><wsnt:Topic Dialect="{known["concrete"]}">t:kept</wsnt:Topic>'
-        f"<wsnt:Message><x:current>{text}</x:current></wsnt:Message></wsnt:NotificationMessage></wsnt:Notify>",
-    )
-    assert answer.status_code == 202, answer.text
-    return text
-
-
 def _registration(known: Variables) -> str:
     return _address(
         known,
@@ -124,8 +112,8 @@ def _registration(known: Variables) -> str:
 GIVEN: dict[str, Callable[[Variables], str]] = {
     "subscription": _subscription,
     "ended": _ended,
-    "current_message": _current_message,
+    "current_message": lambda known: _notified(known["broker"], "t:kept", "current"),
     "registration": _registration,
     "pull_point": _pull_point,
-    "waiting_message": _waiting_message,
+    "waiting_message": lambda known: _notified(known["pull_point"], "t:a", "waiting"),
 }

@@ -31,14 +31,17 @@ def gateway(kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 class GatewaySession(requests.Session):
-    """Refuses requests to other servers: the WSDL must not refer to any."""
+    """Refuses requests to other servers: the WSDL must not refer to any. `descriptions` are the requested WSDLs."""
 
     def __init__(self, base: str) -> None:
         super().__init__()
         self._base = base
+        self.descriptions: list[str] = []
 
     def request(self, method: str | bytes, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
         assert str(url).startswith(self._base), f"zeep was sent to {url!s}"
+        if str(url).endswith("?wsdl"):
+            self.descriptions.append(str(url))
         return super().request(method, url, *args, **kwargs)
 
 
@@ -128,21 +131,8 @@ def test_the_old_envelope(gateway: GatewayRun) -> None:
     assert old.service.WsnProcess(legacy.unsubscribe("zeep:old", url)) == "faild"
 
 
-class CountingSession(GatewaySession):
-    """Counts the requests for a WSDL."""
-
-    def __init__(self, base: str) -> None:
-        super().__init__(base)
-        self.descriptions: list[str] = []
-
-    def request(self, method: str | bytes, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
-        if str(url).endswith("?wsdl"):
-            self.descriptions.append(str(url))
-        return super().request(method, url, *args, **kwargs)
-
-
 def test_one_import_suffices_for_a_whole_client(gateway: GatewayRun, soap: str) -> None:
-    session = CountingSession(gateway.base)
+    session = GatewaySession(gateway.base)
     whole = zeep.Client(f"{gateway.broker}?wsdl", transport=zeep.Transport(session=session))
 
     def at(reference: Any, port_type: str) -> Any:

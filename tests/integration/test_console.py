@@ -5,13 +5,11 @@ from __future__ import annotations
 import csv
 import socket
 import ssl
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
 from arborcast.admin.control_log import read_tree
@@ -25,10 +23,9 @@ from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records.control import SubscriptionRecord, TopicPolicy, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
-from tests.support.certificates import Certificates, make_certificates
+from tests.support.certificates import make_certificates
 from tests.support.console import submitted
-from tests.support.held_port import HeldPort
-from tests.support.process import LoggedProcess
+from tests.support.console_process import running_console, trust
 from tests.support.routing import make_subscription
 from tests.support.waiting import wait_until
 
@@ -37,49 +34,6 @@ pytestmark = pytest.mark.kafka
 PATIENCE_S = 120.0
 
 PASSWORD = "what only she knows"  # noqa: S105
-
-
-@contextmanager
-def console(
-    home: Path, kafka: KafkaSettings, *lines: str, host: str = "127.0.0.1", tls: Certificates | None = None
-) -> Iterator[tuple[str, psutil.Process]]:
-    """The address of a console that runs until the block ends, and its process."""
-    port = HeldPort()
-    file = home / "arborcast.toml"
-    file.write_text(
-        "\n".join(
-            [
-                f"home = {toml(str(home))}",
-                '[stack]\nbroker = "external"',
-                "[kafka]",
-                f"bootstrap_servers = {toml(kafka.bootstrap_servers)}",
-                f"prefix = {toml(kafka.prefix)}",
-                f"[console]\nport = {port.number}\nhost = {toml(host)}",
-                *lines,
-            ]
-        )
-    )
-    run = LoggedProcess([sys.executable, "-m", "arborcast.console", "--config", str(file)], home / "console.log")
-    port.for_life_of(run)
-    url = f"http{'s' * bool(tls)}://127.0.0.1:{port.number}"
-    try:
-        run.start()
-        run.wait_for(lambda: _answers(f"{url}/topics", tls), "the console shows topics")
-        yield url, psutil.Process(run.pid)
-        assert run.stop() == 0, run.text()
-    finally:
-        run.kill()
-
-
-def _answers(url: str, tls: Certificates | None) -> bool:
-    try:
-        return httpx.get(url, verify=_trust(tls), follow_redirects=True).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
-def _trust(tls: Certificates | None) -> ssl.SSLContext | bool:
-    return ssl.create_default_context(cafile=tls.authority) if tls else True
 
 
 @pytest.fixture
@@ -93,7 +47,10 @@ def test_topics_are_defined_and_deliveries_are_shown(
     tmp_path: Path, kafka_settings: KafkaSettings, log: ControlLog
 ) -> None:
     log.append([TopicRecord(TopicPath("a/b"), code="1")])
-    with console(tmp_path, kafka_settings) as (url, process), httpx.Client(base_url=url, timeout=PATIENCE_S) as browser:
+    with (
+        running_console(tmp_path, kafka_settings) as (url, process),
+        httpx.Client(base_url=url, timeout=PATIENCE_S) as browser,
+    ):
         page = browser.get("/topics?at=a&do=add").raise_for_status()
         page = submitted(browser, page, "/topics/put", name="c", priority="7")
         page = submitted(browser, browser.get("/topics/review"), "/topics/save")
@@ -148,7 +105,10 @@ def test_a_long_list_is_a_file_and_takes_no_memory(
             letter = DeadLetter("s1", "http://here.example/", message, "dead", number // 2, 6, "connect", "=1" * 1_700)
             dead.write_dead_letter(Delivery("s1", Place(0, 0, number)), letter)
         dead.settle(PATIENCE_S)
-    with console(tmp_path, kafka_settings) as (url, process), httpx.Client(base_url=url, timeout=PATIENCE_S) as browser:
+    with (
+        running_console(tmp_path, kafka_settings) as (url, process),
+        httpx.Client(base_url=url, timeout=PATIENCE_S) as browser,
+    ):
         # With the view of the log, which is loaded once.
         assert "Showing 100 of 5,000" in browser.get("/deliveries/dead").text
         before = resident(process)
@@ -161,7 +121,7 @@ def test_a_long_list_is_a_file_and_takes_no_memory(
         assert resident(process) - before < size / 2
         page = submitted(browser, browser.get("/deliveries/dead?reason=connect"), "/views", name="refused")
         assert page.url.query == b"reason=connect"
-    with console(tmp_path, kafka_settings) as (url, _):
+    with running_console(tmp_path, kafka_settings) as (url, _):
         assert "refused" in httpx.get(f"{url}/deliveries/dead", timeout=PATIENCE_S).text, (
             "after a restart, in another browser"
         )
@@ -182,8 +142,8 @@ def test_users_from_the_network_sign_in_over_tls(
         'minimum = "1.3"',
     )
     with (
-        console(tmp_path, kafka_settings, *lines, host="0.0.0.0", tls=tls) as (url, _),  # noqa: S104  # requests use loopback
-        httpx.Client(base_url=url, verify=_trust(tls), timeout=PATIENCE_S) as browser,
+        running_console(tmp_path, kafka_settings, *lines, host="0.0.0.0", tls=tls) as (url, _),  # noqa: S104  # requests use loopback
+        httpx.Client(base_url=url, verify=trust(tls), timeout=PATIENCE_S) as browser,
     ):
         older = ssl.create_default_context(cafile=tls.authority)
         older.maximum_version = ssl.TLSVersion.TLSv1_2

@@ -81,13 +81,13 @@ def test_a_repetition_needs_a_reason() -> None:
     record = well()
     record.arrivals.append(Arrival("one", 130, ("m2",), 1, "", 130))
     assert len(found(record).unexplained) == 1
-    record.kills = [Kill(103.0, ("jvm",), 120.0, 129.0)]
+    record.kills = [Kill(103.0, ("jvm",), 129.0)]
     findings = found(record)
     assert findings.faults == {}
     assert findings.duplicates == {"in flight at a kill": 1}
     assert findings.by_kill.total() == 1
     # Answered two seconds before the kill: its row was written.
-    record.kills = [Kill(record.arrivals[2].at + 2.0, ("jvm",), 120.0, 129.0)]
+    record.kills = [Kill(record.arrivals[2].at + 2.0, ("jvm",), 129.0)]
     assert len(found(record).unexplained) == 1
     (named,) = judge(record, Logged(logged(record), {("one", "m2"): [(129.9, 130.1)]}), BUDGET_S).unexplained
     assert named.endswith("rows [(129.9, 130.1)], kills jvm +2.0 s")

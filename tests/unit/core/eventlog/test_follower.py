@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,16 +14,27 @@ from arborcast.core.eventlog.follower import LogFollower
 from arborcast.core.eventlog.lease import LeaseLog, LeaseTimes
 from arborcast.core.settings import KafkaSettings
 
-RECORDS = [(b"k", b"a"), (None, b"no key"), (b"k", b"damaged"), (b"\xff", b"b"), (b"k", b"c"), (b"k", b"newer")]
+Records = Sequence[tuple[bytes | None, bytes | None]]
+Following = Callable[..., tuple[LogFollower[str], list[str]]]
+
+FAILURES = {"damaged": InfrastructureError, "newer": RecordVersionError, "not now": ValueError}
+
+RECORDS: Records = [
+    *((b"k", b"a"), (None, b"no key"), (b"k", b"damaged"), (b"\xff", b"b"), (b"k", b"c"), (b"k", b"newer")),
+]
 
 
 class Log:
     """A consumer at the beginning of the records."""
 
-    placed, topic = True, "arborcast.pullpoints"
+    placed, name, topic = True, "pullpoints", "arborcast.pullpoints"
+    records = RECORDS
 
     def __init__(self, *_: object, **__: object) -> None:
         self.at = 0
+
+    def ends(self, _timeout_s: float) -> dict[int, int]:
+        return {0: len(self.records)}
 
     def close(self) -> None: ...
 
@@ -31,32 +42,31 @@ class Log:
         self.at = positions[0]
 
     def poll(self, _timeout_s: float) -> dict[int, list[Any]]:
-        records = [SimpleNamespace(key=key, value=value, offset=n) for n, (key, value) in enumerate(RECORDS)]
+        records = [SimpleNamespace(key=key, value=value, offset=n) for n, (key, value) in enumerate(self.records)]
         found, self.at = records[self.at :], len(records)
         return {0: found}
 
 
 def decode(key: bytes, value: bytes | None) -> str:
     text = (value or b"").decode()
-    if text in ("damaged", "newer"):
-        raise (RecordVersionError if text == "newer" else InfrastructureError)(text)
+    if text in FAILURES:
+        raise FAILURES[text](text)
     return key.decode() + text
 
 
 @pytest.fixture
-def following(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[LogFollower[str], list[str]]]:
+def following(monkeypatch: pytest.MonkeyPatch) -> Following:
     monkeypatch.setattr(follower, "LogConsumer", Log)
 
-    def make(**how: bool) -> tuple[LogFollower[str], list[str]]:
+    def make(records: Records = RECORDS, **how: bool) -> tuple[LogFollower[str], list[str]]:
+        monkeypatch.setattr(Log, "records", records)
         applied: list[str] = []
         return LogFollower(KafkaSettings(), "pullpoints", decode, lambda each, _: applied.append(each), **how), applied
 
     return make
 
 
-def test_damaged_records_are_skipped_and_a_newer_one_is_not(
-    following: Callable[..., tuple[LogFollower[str], list[str]]],
-) -> None:
+def test_damaged_records_are_skipped_and_a_newer_one_is_not(following: Following) -> None:
     log, applied = following(skips_damaged=True)
     for _ in range(2):
         with pytest.raises(RecordVersionError):
@@ -64,24 +74,38 @@ def test_damaged_records_are_skipped_and_a_newer_one_is_not(
     assert (applied, log.position) == (["ka", "kc"], 5)
 
 
-def test_another_log_is_not_followed_behind_a_damaged_record(
-    following: Callable[..., tuple[LogFollower[str], list[str]]],
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ((None, b"no key"), "offset 1 of .*pullpoints has no key"),
+        ((b"\xff", None), "offset 1 of .*pullpoints is not UTF-8"),
+        ((b"k", b"damaged"), "damaged .offset 1 of .*pullpoints"),
+        ((b"k", b"not now"), "not now"),
+    ],
+)
+def test_another_log_is_not_followed_behind_a_failure(
+    following: Following, record: tuple[bytes | None, bytes | None], said: str
 ) -> None:
-    log, applied = following()
+    log, applied = following([(b"k", b"a"), record, (b"k", b"b")])
     for _ in range(2):
-        with pytest.raises(InfrastructureError, match="has no key"):
-            log.poll(0.0)
-    assert (applied, log.position) == (["ka"], 1)
+        with pytest.raises((InfrastructureError, ValueError), match=said):
+            log.read_to_end(120)
+        assert (applied, log.position) == (["ka"], 1)
+
+
+def test_a_recreated_log_is_an_error(following: Following, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, _ = following([(b"k", b"a")] * 2)
+    log.read_to_end(120)
+    monkeypatch.setattr(Log, "records", [(b"k", b"a")])
+    with pytest.raises(InfrastructureError, match=r"truncated or created again.*restart") as caught:
+        log.read_to_end(120)
+    assert caught.value.retry_after is None
 
 
 def test_candidates_for_a_lease_skip_damaged_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise one such record would end every lease for the hour of its retention."""
 
-    class LeaseRecords(Log):
-        def ends(self, _timeout_s: float) -> dict[int, int]:
-            return {0: 5}
-
-    monkeypatch.setattr(follower, "LogConsumer", LeaseRecords)
+    monkeypatch.setattr(follower, "LogConsumer", Log)
     applied: list[str] = []
     times = LeaseTimes(5.0, 4.0, 1.0, 1.5)
     log = LeaseLog(KafkaSettings(), "lease", times, lambda _: (b"", b""), decode, lambda each, _: applied.append(each))

@@ -60,15 +60,13 @@ class LogView(Generic[Record]):
         fold: Callable[[Record, int], None],
         on_failure: Callable[[Exception], None],
         *,
-        observe: Callable[[Record], None] = lambda _: None,
         replayed: Callable[[], None] = lambda: None,
         moved: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`observe` is called with every record, in order, in the reading thread; `replayed` when the records from
-        before the start are applied; `moved` with each new position of the view, before any answer from it."""
+        """`replayed` is called when the records from before the start are applied; `moved` with each new position of
+        the view, before any answer from it."""
         self._fold = fold
         self._on_failure = on_failure
-        self._observe = observe
         self._replayed = replayed
         self._on_moved = moved
         self._gathered: list[tuple[Record, int]] = []
@@ -170,7 +168,6 @@ class LogView(Generic[Record]):
         self._on_moved(position)
 
     def _take(self, record: Record, offset: int) -> None:
-        self._observe(record)
         if self._replaying:
             self._fold(record, offset)
         else:
@@ -321,7 +318,8 @@ class LoggedState(Generic[Record]):
 
 
 class ControlLogView(LogView[ControlRecord]):
-    """Keeps `control` up to date with the control log."""
+    """Keeps `control` up to date with the control log. `observe` is called with every record, in order, in the reading
+    thread."""
 
     def __init__(
         self,
@@ -331,11 +329,11 @@ class ControlLogView(LogView[ControlRecord]):
         observe: Callable[[ControlRecord], None] = lambda _: None,
         moved: Callable[[int], None] = lambda _: None,
     ) -> None:
-        super().__init__(
-            partial(ControlFollower, kafka, wait_ms=WAIT_MS),
-            control.apply,
-            on_failure,
-            observe=observe,
-            replayed=control.table.forget_changes,
-            moved=moved,
-        )
+        def follower(take: Callable[[ControlRecord, int], None]) -> ControlFollower:
+            def observed(record: ControlRecord, offset: int) -> None:
+                observe(record)
+                take(record, offset)
+
+            return ControlFollower(kafka, observed, wait_ms=WAIT_MS)
+
+        super().__init__(follower, control.apply, on_failure, replayed=control.table.forget_changes, moved=moved)

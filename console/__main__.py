@@ -25,8 +25,6 @@ from arborcast.core.telemetry import log_format
 from arborcast.engine.settings.loading import level_of, load_settings
 from arborcast.engine.terminal import print_error
 
-logger = logging.getLogger("arborcast.console")
-
 
 class WithoutPandas(MetaPathFinder):
     """Refuses pandas, which no page needs: Arrow would import it with its first data set, for 20 MiB of memory."""

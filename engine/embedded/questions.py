@@ -8,7 +8,6 @@ a healthy part.
 from __future__ import annotations
 
 import http.client
-import logging
 import queue
 import socket
 import ssl
@@ -27,7 +26,6 @@ from arborcast.engine.embedded import kafka_broker
 
 Question = Callable[[float], str]
 
-logger = logging.getLogger(__name__)
 
 # Interval of checks of the heartbeat's file, which is written every other second.
 _POLL_S = 0.25

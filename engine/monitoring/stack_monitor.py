@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import threading
 import time
@@ -141,8 +140,6 @@ def _use(process: psutil.Process, name: str, memory: MemoryReader) -> Use:
             process.num_fds(),
         )
 
-
-logger = logging.getLogger(__name__)
 
 # Maximum age of a reading that is reused for a request.
 _FRESH_S = 1.0

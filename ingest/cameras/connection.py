@@ -28,7 +28,6 @@ _MAX_HEAD = 64 * 1024
 _READ = 64 * 1024
 
 _CONNECT_S = 5.0
-_CLOSE_S = 1.0
 
 
 class CameraConnection:

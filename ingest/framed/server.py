@@ -245,7 +245,7 @@ class FramedServer:
         self._connections: set[FramedConnection] = set()
         self._checks: TimerQueue[FramedConnection] = TimerQueue()
         self._closing: set[asyncio.Task[None]] = set()
-        self._listening: asyncio.Server | Acceptor | None = None
+        self._listening: Acceptor | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
@@ -271,10 +271,8 @@ class FramedServer:
     async def start(self, listener: socket.socket) -> None:
         """Accept from now on."""
         loop = asyncio.get_running_loop()
-        if self._tls is not None:
-            self._listening = Acceptor(listener, self._tls, lambda: FramedConnection(self))
-        else:
-            self._listening = await loop.create_server(lambda: FramedConnection(self), sock=listener, backlog=_BACKLOG)
+        listener.listen(_BACKLOG)
+        self._listening = Acceptor(listener, self._tls, lambda: FramedConnection(self))
         self._sweeper = loop.create_task(self._sweep_forever())
 
     async def stop(self) -> None:

@@ -162,8 +162,10 @@ class Acceptor:
         self._listen()
 
     def close(self) -> None:
-        """Stop accepting, and cut off unfinished handshakes and new connections."""
-        self._loop.remove_reader(self._listener)
+        """Stop listening, and cut off unfinished handshakes and new connections."""
+        if self._listener.fileno() != -1:  # not closed yet
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
         if self._pause is not None:
             self._pause.cancel()
         for task in self._under_way:

@@ -210,9 +210,12 @@ async def test_cancelled_handshakes_close_their_connections(
             acceptor._accept()
         assert tls.handshakes.refused == refused, "those of a proxy are limited in total only"
         assert len(acceptor._hosts) == 3 - refused
+        address = listener.getsockname()
         acceptor.close()
         await acceptor.wait_closed()  # an open socket would be a ResourceWarning
         assert len(acceptor._peers) == 0
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
 
 
 def test_a_stalled_handshake_times_out(certificates: Certificates) -> None:

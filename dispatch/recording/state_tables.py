@@ -182,8 +182,11 @@ class FoldedTables(TableFollower):
         super().__init__(kafka, log, [table for _, table in self._folds])
 
     def _opened(self) -> LogCursor:
-        read_ms = [table.progress(_read_at(fold)) for fold, table in self._folds if fold.mirrors != "false"]
-        self._is_old = any(ms is not None and is_due(ms + _VALID_MS, ms, time_ms()) for ms in read_ms)
+        # A commit of one table proves that the log was read for all of them: a topic tree may not change for weeks.
+        read_ms = max(
+            (table.progress(_read_at(fold)) or 0 for fold, table in self._folds if fold.mirrors != "false"), default=0
+        )
+        self._is_old = read_ms > 0 and is_due(read_ms + _VALID_MS, read_ms, time_ms())
         return self._behind([table.positions(fold.writer) for fold, table in self._folds])
 
     def _write(self, log: LogCursor) -> bool:

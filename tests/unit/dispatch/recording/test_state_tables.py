@@ -294,6 +294,24 @@ def test_topics_and_subscriptions_behind_compacted_nulls_are_built_again(
     ]
 
 
+def test_a_table_that_did_not_change_is_not_built_again_after_a_restart(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_ms = 1_700_000_000_000
+    monkeypatch.setattr(state_tables, "time_ms", lambda: at_ms)
+    log.control(topic("a"), subscription("s1"))
+    tables = control_tables(tmp_path)
+    tables.step()
+    monkeypatch.setattr(state_tables, "time_ms", lambda: at_ms + 13 * 3_600_000)
+    log.control(subscription("s2"))
+    tables.step()
+
+    log.control(subscription("s3"))
+    read_all(control_tables(tmp_path))
+    assert DeltaTable(str(tmp_path / "topics")).version() == 1, "created, and one commit"
+    assert read(tmp_path / "subscriptions", "subscription") == [("s1",), ("s2",), ("s3",)]
+
+
 def test_incomplete_messages_are_rows_and_events_once(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

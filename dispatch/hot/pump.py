@@ -335,3 +335,5 @@ class PumpRun:
     def defer(self, subscription: Subscription, deferral: Deferral) -> None:
         """Park or cancel the messages of a lane, after the outcome of its push in flight."""
         self.outcomes.write_unpushed(subscription, self.lanes.defer(subscription.id, deferral), deferral)
+        if not self.lanes.is_busy(subscription.id):
+            self._pace.pop(subscription.id, None)

@@ -56,8 +56,10 @@ class Ran:
         pump = Pump(
             *(self.transport, Envelope, max_in_flight, RETRY.batch_wait_s, now), lambda: seconds_each * len(self.sent)
         )
-        pump.run(PumpRun(lanes, settlement, show=self.shown.append))
+        run = PumpRun(lanes, settlement, show=self.shown.append)
+        pump.run(run)
         assert lanes.empty
+        assert not run._pace
         assert not self.transport.pending
         self.outcomes, self.report, self.rows = settlement, settlement.report, self.journal.rows
 
@@ -239,7 +241,7 @@ def test_the_lanes_with_known_failures_are_bounded(monkeypatch: pytest.MonkeyPat
 def test_messages_of_a_slow_receiver_are_parked_at_the_budget() -> None:
     quick = [(f"q{number}", to(f"quick{number}")) for number in range(3)]
     ran = Ran(
-        filled(*quick, *((f"n{number}", to("slow")) for number in range(100))),
+        filled(*quick, *((f"n{number}", to(name)) for number in range(100) for name in ("slow", "other"))),
         lambda _: PushResult(202, duration_s=0.5),
         max_in_flight=1,
         seconds_each=0.5,

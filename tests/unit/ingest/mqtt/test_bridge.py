@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +19,13 @@ from arborcast.engine.settings.loading import load_settings
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.rates import Rates
 from arborcast.ingest.access.settings import LimitSettings
+from arborcast.ingest.mqtt import incoming
 from arborcast.ingest.mqtt.bridge import MqttBridge
 from arborcast.ingest.mqtt.incoming import Incoming, MqttMessage
 from arborcast.ingest.mqtt.outgoing import end_others, keep
 from arborcast.ingest.mqtt.rules import Rules, read_rules
+from arborcast.ingest.operations.gateway import Gateway
+from arborcast.ingest.operations.publishing import Checked
 from arborcast.ingest.operations.subscription_manager import managed_subscription
 from arborcast.topic_model.legacy_content import unwrap
 from arborcast.topic_model.records.notifications import Notification
@@ -234,6 +238,25 @@ async def test_messages_above_the_rate_wait(parts: GatewayParts, tmp_path: Path)
         await made.take(many[settled:])
     assert raised.value.retry_after is not None
     assert counts == {"accepted": settled, "repeated": 0}
+
+
+async def test_no_message_overtakes_another_whose_check_fails(
+    parts: GatewayParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = incoming.check_message
+
+    async def checked(gateway: Gateway, publisher: Any, topic: TopicPath, payload: bytes, *more: Any) -> Checked:
+        if payload == b"<n>1</n>":
+            raise AWAY
+        return await check(gateway, publisher, topic, payload, *more)
+
+    monkeypatch.setattr(incoming, "check_message", checked)
+    made = Incoming(parts.gateway, rules_of(tmp_path, IN), LOCAL, Counter())
+    many = [MqttMessage("plant/a", each.encode()) for each in numbered(0, 3)]
+    assert await made.take(many) == 1
+    with pytest.raises(InfrastructureError, match="Kafka is unavailable"):
+        await made.take(many[1:])
+    assert [each.payload.decode() for each in parts.notifications.accepted] == numbered(0, 1)
 
 
 async def test_a_partly_stored_batch_is_partly_settled(

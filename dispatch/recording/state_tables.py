@@ -149,6 +149,9 @@ _BYTES_PER_STEP = 16 * 1024 * 1024
 # Nulls that a table has not read after this time may be compacted away.
 _VALID_MS = CONTROL_HISTORY_MS // 2
 
+# Interval of commits without rows that prove that the log was read.
+_PROVED_MS = _VALID_MS // 4
+
 
 class TableFold(ABC):
     """The changes of a table by a record of the log. `writer` is the name of its positions in the table, unique for
@@ -173,20 +176,19 @@ def apply(fold: TableFold, record: ConsumerRecord, changes: RowChanges, log: str
 
 
 class FoldedTables(TableFollower):
-    """The tables that follow one log. Without changes nothing is committed."""
+    """The tables that follow one log. Without changes they have a commit every three hours."""
 
     def __init__(self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, TableFold]]) -> None:
         """`folds` with the locations of their tables; several for one table are applied in this order."""
         self._folds = [(fold, DeltaTableWriter(fold.spec, location)) for location, fold in folds]
         self._is_old = False
+        self._read_ms = 0  # of the newest commit that proves that the log was read; 0 without any
         super().__init__(kafka, log, [table for _, table in self._folds])
 
     def _opened(self) -> LogCursor:
         # A commit of one table proves that the log was read for all of them: a topic tree may not change for weeks.
-        read_ms = max(
-            (table.progress(_read_at(fold)) or 0 for fold, table in self._folds if fold.mirrors != "false"), default=0
-        )
-        self._is_old = read_ms > 0 and is_due(read_ms + _VALID_MS, read_ms, time_ms())
+        self._read_ms = max((table.progress(_read_at(fold)) or 0 for fold, table in self._mirrors()), default=0)
+        self._is_old = self._proof_ends(_VALID_MS)
         return self._behind([table.positions(fold.writer) for fold, table in self._folds])
 
     def _write(self, log: LogCursor) -> bool:
@@ -204,6 +206,15 @@ class FoldedTables(TableFollower):
             elif records and not table.positions(fold.writer):
                 # To distinguish "nothing yet" from "crashed before the first commit".
                 table.extend(fold.spec.arrow([]), progress)
+            else:
+                continue
+            if fold.mirrors != "false":
+                self._read_ms = progress[_read_at(fold)]
+        if not records and self._proof_ends(_PROVED_MS) and log.has_reached(log.ends()):
+            fold, table = self._mirrors()[0]
+            progress = _progress(fold, log.positions)
+            table.extend(fold.spec.arrow([]), progress)
+            self._read_ms = progress[_read_at(fold)]
         size = sum(len(record.value or b"") for record in records)
         return len(records) >= _RECORDS_PER_STEP or size >= _BYTES_PER_STEP
 
@@ -211,6 +222,13 @@ class FoldedTables(TableFollower):
         for fold, table in self._folds:
             beginning = dict.fromkeys(table.positions(fold.writer), 0)
             table.replace_where(fold.spec.arrow([]), fold.mirrors, _progress(fold, beginning))
+
+    def _mirrors(self) -> list[tuple[TableFold, DeltaTableWriter]]:
+        return [(fold, table) for fold, table in self._folds if fold.mirrors != "false"]
+
+    def _proof_ends(self, valid_ms: int) -> bool:
+        """Whether the newest commit is older than this; not without any."""
+        return self._read_ms > 0 and is_due(self._read_ms + valid_ms, self._read_ms, time_ms())
 
 
 def _read_at(fold: TableFold) -> str:

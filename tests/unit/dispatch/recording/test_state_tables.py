@@ -260,16 +260,31 @@ def test_a_table_behind_compacted_nulls_is_built_again(
     log.waits(0)
     tables_of((tmp_path, RetriesFold())).step()
 
-    monkeypatch.setattr(state_tables, "time_ms", lambda: at_ms + hours * hour_ms)
-    tables_of((tmp_path, RetriesFold())).step()
-    assert read(tmp_path, "offset") == [(0,)], "nothing was written since"
-
     # The delivery and its null are compacted away.
+    monkeypatch.setattr(state_tables, "time_ms", lambda: at_ms + hours * hour_ms)
     log.records["parked"][0] = Listed(b"junk", b"junk", 0, 1_000)
     log.waits(2)
     read_all(tables_of((tmp_path, RetriesFold())))
     read_all(tables_of((tmp_path, RetriesFold())))
     assert sorted(offset for (offset,) in read(tmp_path, "offset")) == kept
+
+
+def test_the_tables_of_a_log_without_records_prove_that_it_was_read(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_ms, hour_ms = 1_700_000_000_000, 3_600_000
+    log.control(topic("a"), subscription("s1"))
+    tables = control_tables(tmp_path)
+    for hours in range(13):
+        monkeypatch.setattr(state_tables, "time_ms", lambda at_ms=at_ms + hours * hour_ms: at_ms)
+        tables.step()
+    versions = [DeltaTable(str(tmp_path / name)).version() for name in ("topics", "subscriptions")]
+    assert versions == [1 + 4, 2], "one of each fold; the first table has one every three hours"
+
+    log.control(subscription("s2"))
+    read_all(control_tables(tmp_path))
+    assert DeltaTable(str(tmp_path / "topics")).version() == 1 + 4
+    assert read(tmp_path / "subscriptions", "subscription") == [("s1",), ("s2",)]
 
 
 def test_topics_and_subscriptions_behind_compacted_nulls_are_built_again(

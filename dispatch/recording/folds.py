@@ -264,14 +264,12 @@ class IncompleteFold(TableFold):
 
     def __init__(self, publish: EventListener = lambda _: None) -> None:
         self._publish = publish
-        self._published_offset = -1
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         match read := fragments.decode(b"", record.value):
             case GivenUp():
                 changes.put(_message(read), _given_up(read))
-                if record.offset > self._published_offset:  # a step that failed is done again
-                    self._published_offset = record.offset
+                if self.is_first(record):
                     self._publish(_given_up_event(read))
             case Assembled():
                 changes.drop(_message(read))
@@ -287,12 +285,10 @@ class OperationsFold(TableFold):
 
     def __init__(self, count: Callable[[str], None] = lambda _door: None) -> None:
         self._count = count
-        self._counted = -1
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         read = operations.decode(record.value)
-        if isinstance(read, OperationBegun) and not read.first and record.offset > self._counted:
-            self._counted = record.offset  # a step that failed is done again
+        if isinstance(read, OperationBegun) and not read.first and self.is_first(record):
             self._count(read.door)
         if not isinstance(read, OperationBegun):
             for number in range(max(1, read.changes)):

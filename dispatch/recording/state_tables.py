@@ -164,10 +164,21 @@ class TableFold(ABC):
     guard = ""
     kept: Sequence[str] = ()
     mirrors = "true"
+    _latest = -1
 
     @abstractmethod
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         """Collect the change. Raises InfrastructureError or UnicodeDecodeError for a damaged record."""
+
+    def is_first(self, record: ConsumerRecord) -> bool:
+        """Whether this is the first call with the record: after a failure, records are applied again."""
+        is_first = record.offset > self._latest
+        self._latest = max(self._latest, record.offset)
+        return is_first
+
+    def restart(self) -> None:
+        """The log was created again."""
+        self._latest = -1
 
 
 def apply(fold: TableFold, record: ConsumerRecord, changes: RowChanges, log: str) -> None:
@@ -220,6 +231,7 @@ class FoldedTables(TableFollower):
 
     def _restart(self) -> None:
         for fold, table in self._folds:
+            fold.restart()
             beginning = dict.fromkeys(table.positions(fold.writer), 0)
             table.replace_where(fold.spec.arrow([]), fold.mirrors, _progress(fold, beginning))
 

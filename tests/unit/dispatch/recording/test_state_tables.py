@@ -369,8 +369,10 @@ def test_changes_by_operators_are_rows_and_outlive_their_log(tmp_path: Path, log
         for result in results:
             log.add(*operations.encode(operations.ended(operation, result)))
 
-    def restart() -> None:
-        read_all(tables_of((tmp_path, OperationsFold(doors.append))))
+    def restart() -> FoldedTables:
+        tables = tables_of((tmp_path, OperationsFold(doors.append)))
+        read_all(tables)
+        return tables
 
     by = operations.Operator("console", "anna")
     changes = [operations.change(f"t{number}", number, number + 1) for number in range(40)]
@@ -378,7 +380,7 @@ def test_changes_by_operators_are_rows_and_outlive_their_log(tmp_path: Path, log
     add(operations.begun(by, "restore", ()), "9 records")
     restart()
     add(operations.begun(by, "topics add", changes[:1]))  # no result: its process ended
-    restart()
+    running = restart()
     expected = [
         ("topics save", f"t{number}", str(number), str(number + 1), 0 if number else 7, "done") for number in range(40)
     ]
@@ -386,6 +388,6 @@ def test_changes_by_operators_are_rows_and_outlive_their_log(tmp_path: Path, log
     assert read(tmp_path, "what", "subject", "before", "after", "more", "result") == sorted([*expected, *others])
     log.records.clear()
     add(operations.begun(by, "topics remove", changes[:1]), "done")
-    restart()
+    read_all(running)
     assert len(read(tmp_path, "what")) == 43
     assert doors == ["console"] * 4

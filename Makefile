@@ -51,7 +51,7 @@ test-all: setup lint ## Everything: also disasters, clusters, images, long storm
 	$(PYTEST) --hypothesis-profile=long $(ARGS)
 	$(BIN)/python -m tests.fuzz.run all --inputs $(or $(INPUTS),100000)
 	$(BIN)/python -m benchmarks.storms.storm --kills $(or $(KILLS),30)
-	$(BIN)/python -m benchmarks.storms.soak --minutes $(or $(MINUTES),15)
+	$(BIN)/python -m benchmarks.storms.soak --rate 50 --failing --minutes $(or $(MINUTES),15)
 
 test-cluster: setup ## On loopback: a Spark cluster, three Kafka brokers, several gateways; what is lost, what stalls
 	$(BIN)/python -m pytest tests/cluster $(ARGS)

@@ -135,15 +135,6 @@ def cpu_s(*processes: psutil.Process) -> float:
     return float(sum(sum(each.cpu_times()[:2]) for each in processes))
 
 
-def pss_mib(processes: Iterable[psutil.Process]) -> float:
-    """Memory of these processes, of which some may have ended; shared pages count in parts."""
-    total = 0
-    for process in processes:
-        with suppress(psutil.Error):
-            total += process.memory_full_info().pss
-    return total / 2**20
-
-
 def on_disk(folder: Path) -> tuple[float, int]:
     """MiB and the number of the files below a folder. Blocks count, since Kafka's index files are sparse."""
     blocks = count = 0

@@ -3,9 +3,9 @@
     python -m benchmarks.throughput [CASE ...] [--subscribers N] [--publishers N] ... [SETTING=VALUE ...]
 
 Without cases: one row with the given quantities. Cases: standard (one and many publishers and subscribers, CPU),
-scaling (one quantity at a time), isolation (subscribers that fail, many endpoints), changes (of subscriptions), held
-(minute by minute for `--minutes`, at `--rate` or at full load: delays, memory and disk), backlog (`--count` messages in
-the log, from their append until the last arrival; with `--signed`, rounds without and with signatures take turns).
+scaling (one quantity at a time), isolation (subscribers that fail, many endpoints), changes (of subscriptions), backlog
+(`--count` messages in the log, from their append until the last arrival; with `--signed`, rounds without and with
+signatures take turns). For hours: `benchmarks.storms.soak`.
 
 With many subscribers a small backlog shows the fan-out of one notification: `--count 1 --subscribers 50000`. One
 partition delivers it: compare with `--count 100 --subscribers 500 --topics 1`.
@@ -25,12 +25,11 @@ import msgspec
 import psutil
 
 from arborcast.core.security.keyring import KeyFile, Keys
-from arborcast.dispatch.operations.audit import audit
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord, TopicRecord
 from arborcast.topic_model.subscriptions import DeliveryForm, Protection, SigningSecret
 from arborcast.topic_model.topics import TopicPath
 from benchmarks.load import Traffic
-from benchmarks.report import Report, on_disk, percentile, pss_mib, run
+from benchmarks.report import Report, run
 from benchmarks.rig import OUTCOME, TOPICS, Outcome, Rig, rig, settings_of
 from tests.support.dispatch_job import subscription
 from tests.support.receiver import refusing_url
@@ -50,7 +49,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--priority", type=int, default=0)
     parser.add_argument("--rate", type=float, help="messages a second, open loop; else closed loop")
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--minutes", type=int, default=60, help="of the case held")
     parser.add_argument("--count", type=int, default=20_000, help="of the case backlog")
     parser.add_argument("--rounds", type=int, default=3, help="of the case backlog")
     parser.add_argument("--signed", action="store_true")
@@ -228,28 +226,6 @@ def _changing(running: Rig, per_second: int) -> Iterator[None]:
         thread.join()
 
 
-def _held(report: Report, running: Rig) -> None:
-    """A minute ends when all of its messages have arrived. The first one also warms up the JVM."""
-    chosen, seconds = report.options, 2.0 if report.quick else 60.0
-    paths = running.subscribe([f"held{number}" for number in range(chosen.subscribers)], "{urn:t}held//.")
-    traffic = Traffic(0, chosen.publishers, seconds, chosen.rate, size=chosen.size, topic="held/p")
-    since_ms, whole = int(time.time() * 1000), Outcome(cpu=dict.fromkeys(_PARTS, 0.0))
-    columns = ("minute", *OUTCOME, "p99.9 ms", *(f"{part} MiB" for part in _PARTS[:-1]), "Kafka's disk MiB", "files")
-    with report.table(f"{chosen.subscribers} subscribers, minute by minute", *columns) as table:
-        for minute in range(1, 3 if report.quick else chosen.minutes + 1):
-            outcome = running.publish(paths, traffic)
-            whole.delivered += outcome.delivered
-            whole.cpu = {part: spent + outcome.cpu.get(part, 0.0) for part, spent in whole.cpu.items()}
-            memory = [pss_mib(running.processes().get(part, ())) for part in _PARTS[:-1]]
-            (disk, _), (_, files) = on_disk(running.home / "kafka"), on_disk(running.home / "job")
-            row = (percentile(outcome.delays, 0.999), *memory, disk, files)
-            table.add(minute, *outcome.cells(), *row)
-            print(" ".join(str(cell) for cell in table.rows[-1]), flush=True)
-    _cpu(report, {"all minutes": whole})
-    found = audit(running.kafka, since_ms, patience_s=60)
-    print(f"audit: {found.notifications:,} notifications, {found.unbalanced} do not balance")
-
-
 def _backlog(report: Report, running: Rig) -> None:
     chosen = report.options
     count, topics = min(chosen.count, 2_000) if report.quick else chosen.count, chosen.topics or TOPICS
@@ -289,7 +265,6 @@ CASES = {
     "scaling": _scaling,
     "isolation": _isolation,
     "changes": _changes,
-    "held": _held,
     "backlog": _backlog,
 }
 

@@ -49,10 +49,10 @@ def arrival(name: str, request: Received) -> Arrival:
 
 
 class Receivers:
-    """The process of receivers, a context manager. With `forget` nothing is recorded."""
+    """The process of receivers, a context manager."""
 
-    def __init__(self, file: Path, names: list[str], *, forget: bool = False) -> None:
-        self._command = [sys.executable, "-m", "benchmarks.storms.receivers", "-" if forget else str(file), *names]
+    def __init__(self, file: Path, names: list[str]) -> None:
+        self._command = [sys.executable, "-m", "benchmarks.storms.receivers", str(file), *names]
         self._process: subprocess.Popen[str] | None = None
         self._ports: dict[str, int] = {}
         file.touch()
@@ -89,8 +89,7 @@ def _main() -> None:
     file, names = Path(sys.argv[1]), sys.argv[2:]
 
     def note(name: str, request: Received) -> None:
-        if str(file) != "-":
-            append(file, arrival(name, request))
+        append(file, arrival(name, request))
 
     with ExitStack() as stack:
         receivers = {name: Receiver(on_received=partial(note, name)) for name in names}

@@ -1,140 +1,106 @@
-"""A soak: steady load on an engine with its default settings, and the growth of its resources.
+"""A soak of a whole engine with its default settings, minute by minute: delays, memory, threads, files and disk.
 
-    python -m benchmarks.storms.soak --minutes 60 [--rate 50] [--home DIR] [--json FILE]
+    python -m benchmarks.storms.soak --minutes 60 [--rate 50] [--subscribers 20] [--publishers 8] [--failing]
+        [--home DIR] [--json FILE]
 
-Twenty subscriptions: eighteen to working receivers, one to an address without a listener, one to a receiver that takes
-three seconds for each answer. Each minute memory (PSS, MiB), threads and open files of every part and the use of the
-disk are sampled. At the end the last sample is compared with that after five minutes: only the parked messages of the
-two failing receivers should have grown.
+Without --rate publishers send when they have their answer: full load. A minute ends when all of its messages have
+arrived. With --failing there are two more subscriptions, to an address without a listener and to a receiver that takes
+three seconds for each answer; only their parked messages should grow. The exit status is 0 if nothing was lost,
+repeated or reordered, and the audit balances.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from arborcast.client import Client
-from arborcast.dispatch.operations.audit import Report as Audit
-from arborcast.dispatch.operations.audit import audit
-from benchmarks.report import Report, on_disk, run
-from benchmarks.storms.load import Publisher
-from benchmarks.storms.receivers import Receivers
-from benchmarks.storms.victim import Usage, Victim, kept
+import psutil
 
-HEALTHY = tuple(f"well-{number}" for number in range(1, 19))
-SLOW, DEAD = "slow", "dead"
-TOPICS = ("soak/a", "soak/b", "soak/c", "soak/d")
+from arborcast.client import Client
+from arborcast.dispatch.operations.audit import audit
+from benchmarks.load import Traffic, send
+from benchmarks.report import Report, on_disk, percentile, run
+from benchmarks.rig import OUTCOME, ReceiverProcess, check
+from benchmarks.storms.victim import Victim, kept
+from tests.support.receiver import refusing_url
+
+_TOPIC = "{urn:t}soak//."
+_FOLDERS = ("kafka", "tables", "parked", "log")
 
 # Before this time the JVM is warming up.
-_WARM_MINUTES = 5.0
-
-
-FIGURES = (
-    *("minute", "accepted", "MiB", "threads", "open files"),
-    *("kafka MiB", "table files", "checkpoint files", "parked MiB", "log MiB"),
-)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A sample; `figures` are those of FIGURES."""
-
-    figures: tuple[float, ...]
-    usage: dict[str, Usage]
-
-    @classmethod
-    def of(cls, victim: Victim, minutes: float, accepted: int) -> Sample:
-        usage, home = victim.usage(), victim.home.path
-        parts = usage.values()
-        return cls(
-            (
-                round(minutes, 1),
-                accepted,
-                sum(each.memory_mib for each in parts),
-                sum(each.threads for each in parts),
-                sum(each.descriptors for each in parts),
-                round(on_disk(home / "kafka")[0], 2),
-                on_disk(home / "tables")[1],
-                on_disk(home / "checkpoints")[1],
-                round(on_disk(home / "parked")[0], 2),
-                round(on_disk(home / "log")[0], 2),
-            ),
-            usage,
-        )
-
-
-class Soak:
-    """A soak of one engine."""
-
-    def __init__(self, folder: Path, rate: float) -> None:
-        self._victim = Victim(folder / "home", {})
-        self._receivers = Receivers(folder / "arrivals.jsonl", [*HEALTHY, SLOW, DEAD], forget=True)
-        self._publishers = [Publisher(self._victim.gateway, topic, rate / len(TOPICS)) for topic in TOPICS]
-
-    def run(self, minutes: float, every_s: float, add: Callable[[Sample], None]) -> tuple[list[Sample], Audit]:
-        """The samples, for each of which `add` was called, and the audit at the end."""
-        since_ms = int(time.time() * 1000)
-        samples: list[Sample] = []
-        try:
-            with self._receivers:
-                self._victim.up()
-                self._receivers.behave(SLOW, "slow/3")
-                self._receivers.behave(DEAD, "refuse")
-                with Client(self._victim.gateway) as client:
-                    for number, name in enumerate((*HEALTHY, SLOW, DEAD)):
-                        # One in five subscribes to all topics.
-                        topic = "soak//." if number % 5 == 0 else TOPICS[number % len(TOPICS)]
-                        client.subscribe(topic, to=self._receivers.url(name))
-                for publisher in self._publishers:
-                    publisher.start()
-                began = time.monotonic()
-                while (elapsed := time.monotonic() - began) < minutes * 60:
-                    time.sleep(min(every_s, max(0.0, minutes * 60 - elapsed)))
-                    accepted = sum(len(publisher.accepted) for publisher in self._publishers)
-                    samples.append(Sample.of(self._victim, (time.monotonic() - began) / 60, accepted))
-                    add(samples[-1])
-                for publisher in self._publishers:
-                    publisher.stop()
-                report = audit(self._victim.kafka, since_ms, patience_s=30)
-        finally:
-            self._victim.end()
-        return samples, report
-
-
-def compare(samples: list[Sample]) -> list[tuple[str, float, float]]:
-    """The figures after the warm-up, and at the end."""
-    first, end = next((each for each in samples if each.figures[0] >= _WARM_MINUTES), samples[0]), samples[-1]
-    rows = [
-        (f"memory of {part}, MiB", each.memory_mib, end.usage[part].memory_mib) for part, each in first.usage.items()
-    ]
-    return rows + list(zip(FIGURES[2:], first.figures[2:], end.figures[2:], strict=True))
+_WARM_MINUTES = 5
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--rate", type=float, default=50.0, help="notifications per second")
-    parser.add_argument("--every", type=float, default=60.0, help="seconds between two samples")
+    parser.add_argument("--minutes", type=int, default=60)
+    parser.add_argument("--rate", type=float, help="notifications per second")
+    parser.add_argument("--subscribers", type=int, default=20)
+    parser.add_argument("--publishers", type=int, default=8)
+    parser.add_argument("--failing", action="store_true")
     parser.add_argument("--home", type=Path, help="keep everything in this new folder, to look at it afterwards")
 
 
 def measure(report: Report) -> bool:
-    chosen = report.options
-    with kept(chosen.home, "soak-") as folder, report.table("samples", *FIGURES) as table:
+    with kept(report.options.home, "soak-") as folder, ReceiverProcess() as receiver:
+        victim = Victim(folder / "home", {})
+        try:
+            return _soak(report, victim, receiver)
+        finally:
+            victim.end()
 
-        def add(sample: Sample) -> None:
-            table.add(*sample.figures)
-            print(" ".join(f"{figure:12,.1f}" for figure in sample.figures), flush=True)
 
-        samples, audit = Soak(folder, chosen.rate).run(chosen.minutes, chosen.every, add)
-    with report.table("growth", "figure", "warm", "end", "change %") as table:
-        for name, before, after in compare(samples):
-            table.add(name, before, after, (after - before) / before * 100 if before else None)
-    balance = "balanced" if audit.balanced else f"{audit.unbalanced} DO NOT BALANCE"
-    print(f"audit: {audit.notifications:,} notifications, {balance}")
-    return audit.balanced
+def _soak(report: Report, victim: Victim, receiver: ReceiverProcess) -> bool:
+    chosen, since_ms, wrong = report.options, int(time.time() * 1000), 0
+    seconds, minutes = (2.0, 2) if report.quick else (60.0, chosen.minutes)
+    victim.up()
+    paths = [f"/well-{number}" for number in range(chosen.subscribers)]
+    samples: list[dict[str, float]] = []
+    columns = ("minute", *OUTCOME, "p99.9 ms", "CPU us each", "MiB", "threads", "open files")
+    with ExitStack() as stack:
+        urls = [receiver.url + path for path in paths]
+        if chosen.failing:
+            urls += [f"{receiver.url}/slow/3", stack.enter_context(refusing_url())]
+        with Client(victim.gateway) as client:
+            for url in urls:
+                client.subscribe(_TOPIC, to=url)
+        folders = (f"{name} {unit}" for name in _FOLDERS for unit in ("MiB", "files"))
+        table = stack.enter_context(report.table(f"{len(paths)} subscribers", *columns, *folders))
+        for minute in range(1, minutes + 1):
+            receiver.clear()
+            before = _cpu(victim)
+            sent = send(Traffic(victim.gateway_port, chosen.publishers, seconds, chosen.rate, topic="soak/p"))
+            arrived = receiver.arrivals(len(sent.acknowledged) * len(paths), paths=paths)
+            outcome = check(sent.acknowledged, arrived, paths)
+            outcome.refused = sent.refused
+            used, usage = (_cpu(victim) - before) / max(1, outcome.delivered) * 1e6, victim.usage()
+            wrong += outcome.lost + outcome.twice + outcome.disorder
+            disk = [figure for name in _FOLDERS for figure in on_disk(victim.home.path / name)]
+            parts = usage.values()
+            table.add(
+                *(minute, *outcome.cells(), percentile(outcome.delays, 0.999), used),
+                *(sum(each.memory_mib for each in parts), sum(each.threads for each in parts)),
+                *(sum(each.descriptors for each in parts), *disk),
+            )
+            samples.append({part: each.memory_mib for part, each in usage.items()})
+            print(*(f"{cell:.4g}" for cell in table.rows[-1] if isinstance(cell, int | float)), flush=True)
+    with report.table("memory, MiB", "part", "warm", "end", "change %") as table:
+        warm = samples[min(_WARM_MINUTES, len(samples)) - 1]
+        for part, mib in samples[-1].items():
+            table.add(part, warm[part], mib, (mib - warm[part]) / warm[part] * 100 if warm[part] else None)
+    found = audit(victim.kafka, since_ms, patience_s=60)
+    print(f"audit: {found.notifications:,} notifications, {found.unbalanced} do not balance")
+    return found.balanced and not wrong
+
+
+def _cpu(victim: Victim) -> float:
+    """Seconds of CPU of all parts so far, with those of ended children."""
+    used = 0.0
+    for process in (each for part in victim.processes().values() for each in part):
+        with suppress(psutil.NoSuchProcess):
+            used += sum(process.cpu_times()[:4])
+    return used
 
 
 if __name__ == "__main__":

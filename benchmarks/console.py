@@ -5,8 +5,8 @@
 A control log in a real Kafka has 100,000 and then 1,000,000 topics: one node has 100,000 children, the others are a
 tree of six levels. For each page, in Chromium with a warm cache: first byte, first paint, completion, CPU of the
 server; the floor is a page of text from the same server. Then actions on the page Topics, memory, and idle CPU. No
-engine runs: figures that only its job has are missing. Asked: first paint below 300 ms, also with a million topics.
-Lists: 20,000 pending deliveries; the whole page at the first look and at 40 further ones. Asked: 200 ms.
+engine runs: figures that only its job has are missing. Target: first paint below 300 ms, also with a million topics.
+Lists: 20,000 pending deliveries; the whole page at the first request and at 40 further ones. Target: 200 ms.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SCREENS = {
     "floor: a page of text": "/static/{version}/console.css",
     "topics": "/topics",
     "topics, one selected": f"/topics?at={_DEEP}",
-    "topics, the node with 100,000 below": "/topics?at=wide",
+    "topics, a node with 100,000 children": "/topics?at=wide",
     "topics, search": "/topics?q=e5",
     "subscriptions": "/subscriptions",
     "deliveries: waiting": "/deliveries/waiting",
@@ -153,8 +153,8 @@ def _pages(report: Report, url: str, process: psutil.Process, topics: int, ready
         page.goto(f"{url}/topics")
         version = page.evaluate("document.querySelector('link[rel=stylesheet]').href").split("/")[-2]
         visits = 3 if report.quick else 9
-        columns = ("screen", "first byte ms", "first paint ms", "p50", "all there ms", "CPU ms", "paint, of floor")
-        note = "The best of some visits, their median, and until all was there the longest."
+        columns = ("screen", "first byte ms", "first paint ms", "p50", "complete ms", "CPU ms", "paint, of floor")
+        note = "first byte and paint: the fastest visit; p50: the median paint; complete: the slowest visit"
         with report.table(f"Screens, {topics:,} topics", *columns, note=note) as table:
             floor = 0.0
             for name, path in SCREENS.items():
@@ -166,11 +166,11 @@ def _pages(report: Report, url: str, process: psutil.Process, topics: int, ready
                 first_byte, complete = min(each.first_byte for each in seen), max(each.complete for each in seen)
                 median = statistics.median(painted)
                 table.add(name, first_byte, min(painted), median, complete, cpu_ms, min(painted) / floor)
-        with report.table(f"What is done, {topics:,} topics", "what", "figure") as table:
-            _doing(table, page, url, process, report.quick)
+        with report.table(f"Actions, {topics:,} topics", "action", "figure") as table:
+            _actions(table, page, url, process, report.quick)
             table.add("reading the log, seconds", ready_s)
             table.add("memory (PSS), MiB", process.memory_full_info().pss / 2**20)
-            table.add("CPU while nobody looks, % of a core", _idle(process, report.quick))
+            table.add("CPU without a page, % of a core", _idle(process, report.quick))
             # Of ten people: one browser has six connections to a server at most.
             for _ in range(10):
                 browser.new_context().new_page().goto(f"{url}/topics")
@@ -178,8 +178,8 @@ def _pages(report: Report, url: str, process: psutil.Process, topics: int, ready
         context.close()
 
 
-def _doing(table: Table, page: Page, url: str, process: psutil.Process, quick: bool) -> None:
-    """On the screen Topics, from the press of a key to the paint."""
+def _actions(table: Table, page: Page, url: str, process: psutil.Process, quick: bool) -> None:
+    """On the page Topics, from the click to the paint."""
     times = 3 if quick else 7
 
     def timed(name: str, prepare: Callable[[], Any], act: str, shown: str) -> None:
@@ -202,14 +202,14 @@ def _doing(table: Table, page: Page, url: str, process: psutil.Process, quick: b
         page.locator("a[data-more]").wait_for()
 
     timed("200 more of 100,000", unfolded, "a[data-more]", "li[data-path='wide'] ul li:nth-child(202)")
-    for what, text in (("a name that is there", "t009999"), ("nothing", "nowhere-at-all"), ("many", "e5")):
+    for what, text in (("one hit", "t009999"), ("no hit", "nowhere-at-all"), ("many hits", "e5")):
         taken, cpu = [], cpu_s(process)
         for _ in range(times):
             begun = time.perf_counter()
             requests.get(f"{url}/topics", params={"q": text}, timeout=120).raise_for_status()
             taken.append(time.perf_counter() - begun)
-        table.add(f"a search for {what}, ms", statistics.median(taken) * 1_000)
-        table.add(f"a search for {what}, CPU ms", round((cpu_s(process) - cpu) / times * 1_000, 1))
+        table.add(f"a search with {what}, ms", statistics.median(taken) * 1_000)
+        table.add(f"a search with {what}, CPU ms", round((cpu_s(process) - cpu) / times * 1_000, 1))
 
 
 # Clicks, and waits until the result is painted.

@@ -55,7 +55,7 @@ _PATIENCE_S = 180.0
 
 
 @dataclass(frozen=True)
-class Look:
+class Sample:
     """A sample after a number of rounds."""
 
     rounds: int
@@ -72,21 +72,21 @@ class Rounds:
         self._hosts = itertools.count(1)
         self.rounds = 0
 
-    def run(self, minutes: float) -> list[Look]:
+    def run(self, minutes: float) -> list[Sample]:
         """The samples after the first waves, after half of the rest, and at the end."""
         try:
             self._victim.up()
             with FuturesClient(self._victim.gateway, workers=16) as many, Client(self._victim.gateway) as one:
                 for _ in range(_WARM_WAVES):
                     self._one_wave(many, one)
-                looks = [self._look()]
+                samples = [self._sample()]
                 for _ in range(2):
                     until = time.monotonic() + minutes * 30
                     while time.monotonic() < until:
                         self._one_wave(many, one)
                         print(f"{self.rounds:>8} rounds", flush=True)
-                    looks.append(self._look())
-                return looks
+                    samples.append(self._sample())
+                return samples
         finally:
             self._victim.end()
 
@@ -115,7 +115,7 @@ class Rounds:
     def _file(self) -> Path:
         return self._victim.home.path.absolute() / "parked" / "parked.sqlite"
 
-    def _look(self) -> Look:
+    def _sample(self) -> Sample:
         time.sleep(_SETTLE_S)
         used = self._victim.usage().items()
         figures: dict[str, float] = {}
@@ -128,7 +128,7 @@ class Rounds:
         with closing(sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True)) as opened:
             kept = opened.execute("SELECT value FROM fact WHERE name = 'health'").fetchone()
         figures["endpoints kept for the next start"] = len(msgspec.msgpack.decode(kept[0])) if kept else 0
-        return Look(self.rounds, figures)
+        return Sample(self.rounds, figures)
 
 
 def live_keys(kafka: KafkaSettings) -> dict[str, int]:
@@ -179,11 +179,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 def measure(report: Report) -> bool:
     chosen = report.options
     with kept(chosen.home, "rounds-") as folder:
-        looks = Rounds(folder, chosen.wave).run(chosen.minutes)
-    first, _, last = looks
-    with report.table("after rounds", "figure", *(f"{look.rounds:,}" for look in looks)) as table:
+        samples = Rounds(folder, chosen.wave).run(chosen.minutes)
+    first, _, last = samples
+    with report.table("after rounds", "figure", *(f"{sample.rounds:,}" for sample in samples)) as table:
         for name in last.figures:
-            table.add(name, *(look.figures.get(name, 0) for look in looks))
+            table.add(name, *(sample.figures.get(name, 0) for sample in samples))
     left = [
         name
         for name in last.figures

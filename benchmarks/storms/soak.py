@@ -6,12 +6,13 @@
 Without --rate publishers send when they have their answer: full load. A minute ends when all of its messages have
 arrived. With --failing there are two more subscriptions, to an address without a listener and to a receiver that takes
 three seconds for each answer; only their parked messages should grow. The exit status is 0 if nothing was lost,
-repeated or reordered, and the audit balances.
+repeated or reordered, the audit balances, and no part has logged an error.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ from benchmarks.storms.victim import Victim, kept
 from tests.support.receiver import refusing_url
 
 _TOPIC = "{urn:t}soak//."
+_ERROR = re.compile(r"^\S+ error .*", re.MULTILINE)
 _FOLDERS = ("kafka", "tables", "parked", "log")
 
 # Before this time the JVM is warming up.
@@ -91,7 +93,9 @@ def _soak(report: Report, victim: Victim, receiver: ReceiverProcess) -> bool:
             table.add(part, warm[part], mib, (mib - warm[part]) / warm[part] * 100 if warm[part] else None)
     found = audit(victim.kafka, since_ms, patience_s=60)
     print(f"audit: {found.notifications:,} notifications, {found.unbalanced} do not balance")
-    return found.balanced and not wrong
+    errors = [line for file in victim.home.logs.glob("*.log") for line in _ERROR.findall(file.read_text())]
+    print(f"logs: {len(errors)} errors", *errors[:20], sep="\n")
+    return found.balanced and not wrong and not errors
 
 
 def _cpu(victim: Victim) -> float:

@@ -89,7 +89,8 @@ class LoopProducer:
         self._longest = int(configs["max_request_size"])
         self._loop: asyncio.AbstractEventLoop | None = None
         self._soon: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
         self._closed = False
 
     def partitions_for(self, topic: str) -> set[int]:
@@ -191,10 +192,11 @@ class LoopProducer:
             return
         wait_s = min(self._client.next_step_s, _LONGEST_S if scheduled is None else scheduled, _LONGEST_S)
         at = loop.time() + max(wait_s, _SHORTEST_S)
-        if self._timer is None or self._timer.when() > at:
+        if self._timer is None or self._timer_at > at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = loop.call_at(at, self._on_time)
+            # For a time that is due already, uvloop returns a handle without a time.
+            self._timer, self._timer_at = loop.call_at(at, self._on_time), at
 
     def _on_time(self) -> None:
         self._timer = None

@@ -11,9 +11,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import uvloop
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 from kafka.net.connection import KafkaConnection
 
+from arborcast.core.eventlog import loop_producer
 from arborcast.core.eventlog.client import EventLoopProducer, make_loop_producer
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
@@ -82,6 +84,29 @@ async def test_records_are_stored_in_order_and_gather_behind_a_request_without_a
     assert threading.active_count() == threads
     for partition in (0, 1):
         assert values(kafka_settings, partition) == [b"%d" % each for each in range(partition, 2_000, 2)]
+
+
+def test_a_timer_that_is_already_due_is_no_error(
+    kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a suspension of the thread: uvloop then returns a handle without a time."""
+    for name in ("_SHORTEST_S", "_LONGEST_S"):
+        monkeypatch.setattr(loop_producer, name, 0.0)
+    problems: list[dict[str, Any]] = []
+
+    async def send() -> Sending:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+        sending = await attached(kafka_settings)
+        for number in range(100):
+            sending.send(b"%d" % number)
+            await asyncio.sleep(0)
+        await sending.producer.drained(120)
+        sending.producer.abort()
+        return sending
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sending = runner.run(send())
+    assert (len(sending.stored), sending.failed, problems) == (100, [], [])
 
 
 async def test_a_too_large_record_is_refused_and_the_largest_is_stored(kafka_settings: KafkaSettings) -> None:

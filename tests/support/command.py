@@ -116,6 +116,9 @@ class Engine:
 
     def down(self) -> None:
         self.run("down")
+        for log in (self.home / "log").glob("*.log"):
+            text = log.read_text(errors="replace")
+            assert "Traceback" not in text, text
 
     def status(self) -> dict[str, Any]:
         """The output of `status --json`."""

@@ -52,6 +52,7 @@ def running_console(
         run.wait_for(lambda: _answers(f"{url}/topics", tls), "the console shows topics", timeout_s)
         yield url, psutil.Process(run.pid)
         assert run.stop() == 0, run.text()
+        assert "Traceback" not in run.text(), run.text()
     finally:
         run.kill()
 

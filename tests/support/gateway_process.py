@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,6 +76,11 @@ class GatewayRun(LoggedProcess):
 
     def _launched(self, log: IO[bytes]) -> Started:
         return ForkedGateway(self.config, self.log) if self._forked else super()._launched(log)
+
+    def _end(self, number: signal.Signals) -> int:
+        status = super()._end(number)
+        assert "Traceback" not in self.text(), self.text()
+        return status
 
     def health(self, which: str) -> int:
         """Status of /health/live or /health/ready, 0 without an answer."""

@@ -37,12 +37,13 @@ def test_settings_reach_spark() -> None:
     assert "spark.master" not in properties(DispatchSettings()), "spark-submit sets it"
 
 
-LONG = "/" + "d" * 100
+LONGEST = "/" + "d" * 59
+LONG = LONGEST + "d"
 
 
 @pytest.mark.parametrize(
     ("folder", "temporary", "sockets"),
-    [("/data/a folder", "/t", "/data/a folder"), (LONG, "/t", "/t"), (LONG, LONG, None), (None, "/t", None)],
+    [(LONGEST, "/t", LONGEST), (LONG, "/t", "/t"), (LONG, LONG, None), (None, "/t", None)],
 )
 def test_files_of_a_killed_spark_are_in_its_own_folder(
     folder: str | None, temporary: str, sockets: str | None, monkeypatch: pytest.MonkeyPatch

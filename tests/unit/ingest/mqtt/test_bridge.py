@@ -19,13 +19,12 @@ from arborcast.engine.settings.loading import load_settings
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.rates import Rates
 from arborcast.ingest.access.settings import LimitSettings
-from arborcast.ingest.mqtt import incoming
 from arborcast.ingest.mqtt.bridge import MqttBridge
 from arborcast.ingest.mqtt.incoming import Incoming, MqttMessage
 from arborcast.ingest.mqtt.outgoing import end_others, keep
 from arborcast.ingest.mqtt.rules import Rules, read_rules
 from arborcast.ingest.operations.gateway import Gateway
-from arborcast.ingest.operations.publishing import Checked
+from arborcast.ingest.operations.publishing import Checked, check_message
 from arborcast.ingest.operations.subscription_manager import managed_subscription
 from arborcast.topic_model.legacy_content import unwrap
 from arborcast.topic_model.records.notifications import Notification
@@ -243,14 +242,12 @@ async def test_messages_above_the_rate_wait(parts: GatewayParts, tmp_path: Path)
 async def test_no_message_overtakes_another_whose_check_fails(
     parts: GatewayParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = incoming.check_message
-
     async def checked(gateway: Gateway, publisher: Any, topic: TopicPath, payload: bytes, *more: Any) -> Checked:
         if payload == b"<n>1</n>":
             raise AWAY
-        return await check(gateway, publisher, topic, payload, *more)
+        return await check_message(gateway, publisher, topic, payload, *more)
 
-    monkeypatch.setattr(incoming, "check_message", checked)
+    monkeypatch.setattr("arborcast.ingest.mqtt.incoming.check_message", checked)
     made = Incoming(parts.gateway, rules_of(tmp_path, IN), LOCAL, Counter())
     many = [MqttMessage("plant/a", each.encode()) for each in numbered(0, 3)]
     assert await made.take(many) == 1

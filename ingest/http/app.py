@@ -214,6 +214,10 @@ class GatewayApp:
             self._refused.add(type(error).__name__)
             # The body is not read, so no other request can follow on this connection.
             await send_answer(send, error.status, f"{error}\n".encode(), _TEXT, [(b"connection", b"close")])
+        except asyncio.CancelledError:
+            # The server stops, and waits no longer. An answer that has begun cannot be completed.
+            with contextlib.suppress(RuntimeError):
+                await send_answer(send, 503, b"the gateway stops\n", _TEXT, [(b"retry-after", b"1")])
         finally:
             reservation.release()
 

@@ -131,7 +131,8 @@ def test_the_gateway_stops_within_seconds_also_without_kafka(tmp_path: Path, own
         head = f"POST /wsn/NotificationBroker HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         waiting.sendall(head.encode() + body)
         assert gateway.stop() == 0
-        waiting.close()
+        with waiting:
+            assert waiting.recv(1024).startswith(b"HTTP/1.1 503")
 
 
 @pytest.mark.long

@@ -102,8 +102,8 @@ class RedeliveryJournal(Journal):
         self._sent = False
 
 
-# Deliveries ended without a push before the next lane has its turn.
-_ENDED_AT_ONCE = 500
+# Deliveries ended without a push before the next lane has its turn, and before outcomes are written.
+ENDED_AT_ONCE = 500
 
 # Later than every acceptance.
 _EVER_MS = 1 << 62
@@ -182,6 +182,8 @@ class RedeliveryOutcomes:
         self.alarm = alarm
         self.delivered = 0
         self.dead = 0
+        self.ended = 0
+        """The number of deliveries that were read to end without a push."""
         self.unanswered: Callable[[Notification, Attempt], None] = lambda _, __: None
         """Called when a request has ended without an answer to a client that waits for one."""
 
@@ -231,10 +233,10 @@ class RedeliveryOutcomes:
     def cancel(self, lane: RetryLane, now_ms: int) -> bool:
         """End the deliveries of a lane whose subscription has ended; returns whether there may be more."""
         why = failed("ended", "the subscription is over")
-        ended = self._store.accepted_before(lane.name, _EVER_MS, _ENDED_AT_ONCE, lane.flight)
+        ended = self._store.accepted_before(lane.name, _EVER_MS, ENDED_AT_ONCE, lane.flight)
         for waiting in self._each(ended):
             self.write_untried(lane, waiting, unpushed(waiting, Verdict("cancelled"), why), now_ms)
-        return len(ended) == _ENDED_AT_ONCE
+        return len(ended) == ENDED_AT_ONCE
 
     def expire(self, lane: RetryLane, policy: RetryPolicy, now_ms: int) -> bool:
         """End the expired deliveries, by lifespan or validity; returns whether there may be more."""
@@ -243,11 +245,11 @@ class RedeliveryOutcomes:
         more, lifespan_ms = False, policy.lifespan_ms
         # One after the other: a delivery that is expired by both is ended once.
         for find, by_ms in ((self._store.valid_until, now_ms), (self._store.accepted_before, now_ms - lifespan_ms)):
-            ended = find(lane.name, by_ms, _ENDED_AT_ONCE, lane.flight)
+            ended = find(lane.name, by_ms, ENDED_AT_ONCE, lane.flight)
             for waiting in self._each(ended):
                 decision = expired(waiting, lifespan_ms, "it was not delivered within its lifespan")
                 self.write_untried(lane, waiting, decision, now_ms)
-            more = more or len(ended) == _ENDED_AT_ONCE
+            more = more or len(ended) == ENDED_AT_ONCE
         if not more:
             expires_ms = self._store.expires_ms(lane.name, lifespan_ms)
             lane.expires_ms = _EVER_MS if expires_ms is None else expires_ms
@@ -255,7 +257,7 @@ class RedeliveryOutcomes:
 
     def shed(self, lane: RetryLane, amounts: Amounts, now_ms: int) -> bool:
         """Drop the oldest untried deliveries while the lane exceeds its limit; returns whether there may be more."""
-        oldest = self._store.oldest_untried(lane.name, _ENDED_AT_ONCE) if amounts.too_much(lane.name) else []
+        oldest = self._store.oldest_untried(lane.name, ENDED_AT_ONCE) if amounts.too_much(lane.name) else []
         for delivery in oldest:
             too_much = amounts.too_much(lane.name)
             if not too_much:
@@ -264,13 +266,14 @@ class RedeliveryOutcomes:
                 for waiting in self._each([delivery]):
                     decision = unpushed(waiting, Verdict("dropped"), failed("resources", too_much))
                     self.write_untried(lane, waiting, decision, now_ms)
-        return len(oldest) == _ENDED_AT_ONCE
+        return len(oldest) == ENDED_AT_ONCE
 
     def _each(self, deliveries: Iterable[Delivery]) -> Iterator[WaitingDelivery]:
         """Read one by one: only one message is in memory at a time."""
         for delivery in deliveries:
             waiting = self._store.get(delivery)
             if waiting is not None:
+                self.ended += 1
                 yield waiting
 
     def end_unmatched(self, lane: RetryLane, waiting: WaitingDelivery, now_ms: int) -> None:

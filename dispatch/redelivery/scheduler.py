@@ -36,7 +36,13 @@ from arborcast.dispatch.redelivery.endpoints import Endpoints
 from arborcast.dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
 from arborcast.dispatch.redelivery.lanes import Choice, RetryLane, RetryLanes
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDelivery
-from arborcast.dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
+from arborcast.dispatch.redelivery.pushes import (
+    ENDED_AT_ONCE,
+    Pushes,
+    RedeliveryJournal,
+    RedeliveryOutcomes,
+    SubscriptionStops,
+)
 from arborcast.dispatch.redelivery.reports import NO_RESULT, AwaitedResults, outcome_of
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.results import Result
@@ -232,13 +238,15 @@ class Redelivery:
         return min((at_ms for at_ms in turns if at_ms is not None), default=None)
 
     def work(self) -> None:
-        """Give every due lane its turn, while more pushes may begin."""
+        """Give every due lane its turn, while more pushes may begin. Bounded: the caller writes outcomes and reads the
+        log in between."""
         self._check_clock()
         self.check_reports()
         now_ms = self._clock.now_ms()
         self._queues.work(now_ms)
+        most_ended = self.outcomes.ended + ENDED_AT_ONCE
         for _ in range(_TURNS_AT_ONCE):
-            if not self._pushes.pusher.has_room(self._context.push.max_in_flight):
+            if not self._pushes.pusher.has_room(self._context.push.max_in_flight) or self.outcomes.ended >= most_ended:
                 break
             now_ms = self._clock.now_ms()  # each time: deliveries may expire while others begin
             endpoint = self._endpoints.due(now_ms)

@@ -30,6 +30,20 @@ def test_410_ends_the_subscription_and_cancels_its_messages() -> None:
     assert (len(setup.states()), setup.log, setup.buried, setup.redelivery.lanes) == (600, {}, [], 0)
 
 
+def test_the_outcomes_of_many_ended_deliveries_are_written_in_between() -> None:
+    setup = Setup()
+    for name in ("a", "b", "c", "d"):
+        setup.subscribe(name)
+        setup.change(name, paused=True)
+        setup.park_some(name, 400)
+        setup.end(name)
+    setup.read_changes()
+    setup.redelivery.work()
+    assert setup.store.count == 2 * 400, "the caller writes, and reads the log for the start of a query"
+    setup.run(1_000)
+    assert (setup.store.count, len(setup.states()), set(setup.states().values())) == (0, 1_600, {"cancelled"})
+
+
 def test_only_changed_subscriptions_are_looked_up() -> None:
     setup = Setup()
     for number in range(100):

@@ -135,6 +135,15 @@ def cpu_s(*processes: psutil.Process) -> float:
     return float(sum(sum(each.cpu_times()[:2]) for each in processes))
 
 
+def cpu_with_children_s(processes: Iterable[psutil.Process]) -> float:
+    """Seconds of CPU so far of these processes, of which some may have ended, and of their ended children."""
+    used = 0.0
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            used += sum(process.cpu_times()[:4])
+    return used
+
+
 def on_disk(folder: Path) -> tuple[float, int]:
     """MiB and the number of the files below a folder. Blocks count, since Kafka's index files are sparse."""
     blocks = count = 0

@@ -14,7 +14,7 @@ import time
 import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryForm
 from arborcast.topic_model.topics import TopicPath
 from benchmarks.load import Sent, Traffic, send
-from benchmarks.report import percentile
+from benchmarks.report import cpu_with_children_s, percentile
 from tests.support.broker import new_broker, settings_for
 from tests.support.dispatch_job import subscription
 from tests.support.dispatch_process import ROOT, DispatchProcess, running_job
@@ -254,13 +254,8 @@ class Rig:
 
     def cpu(self) -> dict[str, float]:
         """Seconds of CPU so far, by part."""
-        used: dict[str, float] = {}
-        for name, processes in self.processes().items():
-            for process in processes:
-                with suppress(psutil.NoSuchProcess):
-                    # With the times of ended children: a change of mode ends workers.
-                    used[name] = used.get(name, 0.0) + sum(process.cpu_times()[:4])
-        return used
+        # With the times of ended children: a change of mode ends workers.
+        return {name: cpu_with_children_s(processes) for name, processes in self.processes().items()}
 
 
 @contextmanager

@@ -9,7 +9,6 @@ with the same Spark settings and separate logs, and send one message per request
 
 from __future__ import annotations
 
-import contextlib
 import os
 import statistics
 import subprocess
@@ -24,7 +23,7 @@ import pyspark
 
 from arborcast.core.eventlog.client import Admin
 from arborcast.engine.install import java
-from benchmarks.report import Report, run
+from benchmarks.report import Report, cpu_with_children_s, run
 from benchmarks.rig import Rig, payload, rig
 from tests.support.dispatch_process import ROOT
 
@@ -84,11 +83,7 @@ def _append(bench: Rig, what: str, label: str, count: int) -> dict[str, float]:
 
 def _cpu(root: psutil.Process) -> float:
     """The CPU time of a JVM and its descendants; ended ones are in the times of their parents."""
-    used = 0.0
-    for process in [root, *root.children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            used += sum(process.cpu_times()[:4])
-    return used
+    return cpu_with_children_s([root, *root.children(recursive=True)])
 
 
 @contextmanager

@@ -14,15 +14,14 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
-
-import psutil
 
 from arborcast.client import Client
 from arborcast.dispatch.operations.audit import audit
 from benchmarks.load import Traffic, send
-from benchmarks.report import Report, on_disk, percentile, run
+from benchmarks.report import Report, cpu_with_children_s, on_disk, percentile, run
 from benchmarks.rig import OUTCOME, ReceiverProcess, check
 from benchmarks.storms.victim import Victim, kept
 from tests.support.receiver import refusing_url
@@ -99,12 +98,7 @@ def _soak(report: Report, victim: Victim, receiver: ReceiverProcess) -> bool:
 
 
 def _cpu(victim: Victim) -> float:
-    """Seconds of CPU of all parts so far, with those of ended children."""
-    used = 0.0
-    for process in (each for part in victim.processes().values() for each in part):
-        with suppress(psutil.NoSuchProcess):
-            used += sum(process.cpu_times()[:4])
-    return used
+    return cpu_with_children_s(chain.from_iterable(victim.processes().values()))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from arborcast.dispatch.settings import DispatchSettings
 
 _LOGGING = Path(__file__).with_name("log4j2.properties").absolute()
 
-# Spark accepts no longer path of a folder for sockets, in bytes: the path of a Unix socket is short.
-_SOCKET_FOLDER = 60
+# The longest path of a folder for sockets that Spark accepts, in bytes.
+_LONGEST_SOCKET_FOLDER = 60
 
 _JAVA_OPTIONS = (
     # One collector thread and no card tables for parallel ones: about 60 MB less than G1, and pauses of a few ms at
@@ -119,7 +119,7 @@ def _socket_folder(local_dir: Path | None) -> Path | None:
     """The folder for the sockets of Python workers: Spark's own, or the temporary directory if their paths would be too
     long there; None for Java's temporary directory."""
     folders = [] if local_dir is None else [local_dir, Path(tempfile.gettempdir())]
-    return next((each for each in folders if len(os.fsencode(each)) <= _SOCKET_FOLDER), None)
+    return next((each for each in folders if len(os.fsencode(each)) <= _LONGEST_SOCKET_FOLDER), None)
 
 
 _FIXED: Mapping[str, str] = {

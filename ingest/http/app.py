@@ -217,7 +217,9 @@ class GatewayApp:
         except asyncio.CancelledError:
             # The server stops, and waits no longer. An answer that has begun cannot be completed.
             with contextlib.suppress(RuntimeError):
-                await send_answer(send, 503, b"the gateway stops\n", _TEXT, [(b"retry-after", b"1")])
+                await send_answer(
+                    send, 503, b"the gateway stops: send the request again\n", _TEXT, [(b"retry-after", b"1")]
+                )
         finally:
             reservation.release()
 

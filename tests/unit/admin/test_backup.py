@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import msgspec
 import pytest
@@ -153,7 +153,7 @@ def test_a_restore_flushes_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     producer = Producer()
     records = (BackupRecord(b"k", b"x" * 400) for _ in range(50))
-    backup._fill(producer, "control", "control", records)  # type: ignore[arg-type]  # it has what is called
+    backup._fill(cast(Any, producer), "control", "control", records)
     assert (len(producer.taken), producer.open) == (50, [])
     assert producer.most < 1_500
 

@@ -101,6 +101,13 @@ class LogConsumer:
             consumer = self._connected()
             return {each.partition: consumer.position(each) for each in self._assigned}
 
+    def unread(self) -> int:
+        """The number of offsets before the end of the log, according to the last answers of the broker: no request."""
+        with translated(f"the {self.name} log cannot be read"):
+            consumer = self._connected()
+            lags = ((consumer.highwater(each) or 0) - consumer.position(each) for each in self._assigned)
+            return sum(lag for lag in lags if lag > 0)
+
     def poll(self, timeout_s: float, max_records: int | None = None) -> dict[int, Sequence[ConsumerRecord]]:
         """Wait up to this time for records. While the broker is down, it returns no records and raises no error. Raises
         Discontinued if the log no longer has this position."""

@@ -195,6 +195,10 @@ class LogCursor:
         positions = self.positions
         return all(positions[number] >= end for number, end in ends.items())
 
+    def unread(self) -> int:
+        """The number of offsets before the end of the log, as far as the last poll knows."""
+        return self._log.unread()
+
     def poll(self, timeout_s: float) -> dict[int, Sequence[ConsumerRecord]]:
         """Wait up to this time for records, by partition. Raises Discontinued too."""
         self._positions = dict(self.positions)

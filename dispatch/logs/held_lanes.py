@@ -94,6 +94,11 @@ class HeldLanes:
         with self._lock:
             self._read[partition] = position
 
+    def offsets_read(self) -> int:
+        """The sum of the offsets before which everything is applied: it grows as long as the log is read."""
+        with self._lock:
+            return sum(self._read.values())
+
     def drained(self, lane: str) -> None:
         """The redelivery has tried all deliveries of this lane."""
         with self._lock:

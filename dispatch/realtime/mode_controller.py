@@ -25,6 +25,7 @@ from arborcast.dispatch.logs.attempts import NO_BATCH
 from arborcast.dispatch.realtime.driver import ProgressListener
 from arborcast.dispatch.realtime.mode_policy import (
     LITTLE,
+    MOST_UNREAD,
     WORTH_ELSEWHERE_S,
     WORTH_HERE_S,
     Load,
@@ -251,14 +252,14 @@ class ModeController:
             return _CHECK_S
         arrived, passed_s = arrivals.poll(at)
         ends = arrivals.ends
-        load = Load(self._waiting(ends), arrived / passed_s, at)
+        load = Load(self._waiting(ends), arrived / passed_s, at, self._parts.redeliverer.unread)
         if load.waiting > LITTLE:
             self._realtime.show(ends)
         arrivals.quiet = mode == "realtime" and not (arrived or load.waiting)
         if self._parts.settings.dispatch.gear == "auto":
             if (chosen := arrivals.policy.next(mode, load)) != mode:
                 self.shift(chosen)
-        elif self._returns_to_realtime and load.waiting <= LITTLE:
+        elif self._returns_to_realtime and load.waiting <= LITTLE and load.unread <= MOST_UNREAD:
             self.shift("realtime")
         self._restart_if_required(len(ends))
         return _CHECK_S

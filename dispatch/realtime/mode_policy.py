@@ -24,6 +24,10 @@ WORTH_HERE_S = 30.0
 # Waiting notifications of batches that keep up: one batch and the arrivals during it.
 LITTLE = 200
 
+# A change waits until the redelivery has read the log of parked deliveries to its end, and nothing is pushed meanwhile:
+# with more unread records there is no change.
+MOST_UNREAD = 5_000
+
 # The assumed pace of real time before a measurement.
 _PACE = 1_500.0
 _BUSY = 100
@@ -38,11 +42,13 @@ _IN_BATCHES = Backoff(3.0, 60.0)
 
 
 class Load(NamedTuple):
-    """Waiting notifications and arrivals per second at this time."""
+    """Waiting notifications and arrivals per second at this time, and the parked records that the redelivery has not
+    read."""
 
     waiting: int
     rate: float
     at: float
+    unread: int = 0
 
 
 class ModePolicy:
@@ -68,7 +74,7 @@ class ModePolicy:
         if mode == "realtime":
             self._measure(before, load)
             self._slow = self._slow + 1 if load.waiting > max(_BACKLOG, self._worth_s * self._pace) else 0
-            if self._slow < 2:
+            if self._slow < 2 or load.unread > MOST_UNREAD:
                 return mode
             early = load.at - self._shifted_at < 2 * _IN_BATCHES.after(self._early)
             self._early = self._early + 1 if early else 1
@@ -76,7 +82,7 @@ class ModePolicy:
         if before is not None:
             self._approach(_PACE, load.at - before.at, _FORGET_S)
         quiet = load.waiting <= LITTLE + load.rate / 2 and load.rate < 0.8 * self._pace
-        if quiet and load.at - self._shifted_at >= _IN_BATCHES.after(self._early):
+        if quiet and load.unread <= MOST_UNREAD and load.at - self._shifted_at >= _IN_BATCHES.after(self._early):
             return self._shifted("realtime", load.at)
         return mode
 

@@ -145,7 +145,7 @@ class Redeliverer(SubscriptionListener):
 
     def start(self, timeout_s: float) -> None:
         """Start, and wait until all parked deliveries are read: before that no batch may begin. Raises
-        InfrastructureError after `timeout_s`."""
+        InfrastructureError if none is read for `timeout_s`."""
         self._service.start()
         try:
             self.catch_up(timeout_s)
@@ -171,17 +171,18 @@ class Redeliverer(SubscriptionListener):
             self._spans.close()
 
     def catch_up(self, timeout_s: float) -> None:
-        """Wait until all currently parked deliveries, of workers and operators, are read. Raises InfrastructureError
-        after `timeout_s`."""
+        """Wait until all currently parked deliveries, of workers and operators, are read: minutes if these are
+        gigabytes. Raises InfrastructureError if none is read for `timeout_s`."""
+        before = -1
         with self._read:
             self._reads_requested += 1
             requested = self._reads_requested
-            self._read.wait_for(lambda: self._reads_done >= requested or self._service.stopping, timeout_s)
-            if self._reads_done >= requested:
-                return
-        if self._service.stopping:
-            raise InfrastructureError("the redelivery stops")
-        raise InfrastructureError(f"the log of parked deliveries could not be read within {timeout_s:g} s", 5.0)
+            while not self._read.wait_for(lambda: self._reads_done >= requested or self._service.stopping, timeout_s):
+                if before == (before := self.lanes.offsets_read()):
+                    why = f"no record of the log of parked deliveries was read for {timeout_s:g} s"
+                    raise InfrastructureError(why, 5.0)
+            if self._reads_done < requested:
+                raise InfrastructureError("the redelivery stops")
 
     def newest_batch(self) -> int:
         """The highest batch number of the parked deliveries, NO_BATCH without any; after the start. Raises
@@ -223,6 +224,12 @@ class Redeliverer(SubscriptionListener):
 
     def endpoint_released(self, endpoint: str) -> None:
         self.health.forget(endpoint)
+
+    @property
+    def unread(self) -> int:
+        """The number of parked records that are not read yet; thousands if workers park faster than this reads."""
+        session = self._session
+        return 0 if session is None else session.figures.unread
 
     def statistics(self) -> RedeliveryStatistics:
         breakers = Counter(str(each.breaker) for each in self.health.everything().values())

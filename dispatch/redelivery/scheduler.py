@@ -75,9 +75,10 @@ class RedeliveryContext:
 @dataclass(frozen=True)
 class RedeliveryStatistics:
     """A snapshot. `due` counts lanes that are due or wait for a free slot; `breakers` endpoints by the state of their
-    breaker, without healthy ones; `delivered` and `dead` are since the start."""
+    breaker, without healthy ones; `unread` records of the log; `delivered` and `dead` are since the start."""
 
     parked: int = 0
+    unread: int = 0
     lanes: int = 0
     held: int = 0
     due: int = 0

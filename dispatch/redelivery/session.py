@@ -6,6 +6,7 @@ dropped, and the next session begins from there; a push with an unwritten outcom
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import random
 import time
@@ -56,6 +57,9 @@ _COMMIT_S = 0.1
 # The first fold of a large log is committed in pieces of this number of records, or bytes of messages.
 _FOLD_RECORDS = 20_000
 _FOLD_BYTES = 32 * 1024 * 1024
+
+# Interval of messages about a long fold.
+_LOG_S = 10.0
 
 # The name of the time when the file was up to date. The file is valid for half the retention of null values.
 _READ_MS = "read-ms"
@@ -121,6 +125,7 @@ class RedeliverySession:
         self._memory = HealthMemory(store, parts.context.health)
         self._journal = journal
         self._moved = False
+        self._unread = 0
         self.figures = RedeliveryStatistics()
         """The figures of this session."""
         self._count_at = self._polled_at = self._control_read_at = time.monotonic()
@@ -159,10 +164,13 @@ class RedeliverySession:
         if self._journal.dirty:
             self._write()  # the commits below must not be ahead of the logs
         ends, results = self._parked.ends(), self._results.ends()
-        unfolded = 0
+        unfolded, logged_at = 0, time.monotonic()
         while not stopped() and not (self._parked.has_reached(ends) and self._results.has_reached(results)):
             liveness.beat()
             unfolded += self._follow(IDLE_S)
+            if time.monotonic() - logged_at > _LOG_S:
+                logger.info("reading the log of parked deliveries: %d records are left", self._unread)
+                logged_at = time.monotonic()
             if unfolded >= _FOLD_RECORDS or self._store.uncommitted >= _FOLD_BYTES:
                 self._commit()
                 unfolded = 0
@@ -180,9 +188,9 @@ class RedeliverySession:
             self.redelivery.work()
             if self.redelivery.in_flight:
                 self.redelivery.drive(0.0 if more else _POLL_S)
-                # After a full answer more records follow, which may be urgent.
+                # Further records, which may be urgent, follow at once.
                 if more or time.monotonic() - self._polled_at > _POLL_S:
-                    more = self._follow(0.0) >= _AT_ONCE
+                    more = self._follow(0.0) > 0 and self._unread > 0
             else:
                 self._write()
                 self._follow(self._idle_s())
@@ -211,6 +219,7 @@ class RedeliverySession:
         except Discontinued as error:
             self._discard_file(error)
         self._polled_at = time.monotonic()
+        self._unread = self._parked.unread()
         return count
 
     def _follow_parked(self, timeout_s: float) -> int:
@@ -287,7 +296,7 @@ class RedeliverySession:
 
     def _count(self) -> None:
         began = time.monotonic()
-        self.figures = self.redelivery.statistics()
+        self.figures = dataclasses.replace(self.redelivery.statistics(), unread=self._unread)
         ended = time.monotonic()
         self._count_at = ended + max(IDLE_S, (ended - began) * _FIGURES_SHARE)
 

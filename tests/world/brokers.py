@@ -359,6 +359,9 @@ class SimulatedConsumer:
     def position(self, partition: TopicPartition) -> int:
         return self._positions[partition]
 
+    def highwater(self, partition: TopicPartition) -> int | None:
+        return self._of(partition).end
+
     def partitions_for_topic(self, topic: str) -> set[int] | None:
         self._kernel.check_alive()
         found = self._broker.topics.get(topic)

@@ -57,6 +57,9 @@ class PlayedLog:
     def position(self, partition: TopicPartition) -> int:
         return self.at[partition]
 
+    def highwater(self, partition: TopicPartition) -> int | None:
+        return self.partitions[partition.partition][1] if partition.partition in self.polled else None
+
     def poll(self, timeout_ms: int, max_records: int | None = None) -> dict[TopicPartition, list[Any]]:
         self.now += 1.0
         if self.fails_at in self.at.values():
@@ -157,12 +160,17 @@ def cursor_of(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_cursor_gives_the_records_after_its_positions(cursor_of: Any) -> None:
-    cursor = cursor_of(PlayedLog((range(5), 5), (range(3), 3), beginning=2), {0: 3})
+    log = PlayedLog((range(5), 5), (range(3), 3), beginning=2)
+    cursor = cursor_of(log, {0: 3})
     ends = cursor.ends()
     assert not cursor.has_reached(ends)
+    assert cursor.unread() == 0, "not known before the first poll"
     found = {number: [each.offset for each in records] for number, records in cursor.poll(0.0).items()}
     assert found == {0: [3, 4], 1: [2]}
     assert cursor.has_reached(ends)
+    log.partitions = ((range(9), 9), *log.partitions[1:])
+    assert cursor.unread() == 4
+    log.partitions = ((range(5), 5), *log.partitions[1:])
     assert cursor.poll(0.0) == {}
 
 

@@ -47,6 +47,17 @@ def test_a_backlog_of_two_looks_is_for_batches() -> None:
     assert driven(ModePolicy(8.0), "realtime", loads) == [*["realtime"] * 3, "batch"]
 
 
+@pytest.mark.parametrize(("mode", "waiting"), [("realtime", 30_000), ("batch", 0)])
+def test_no_change_while_many_parked_records_are_unread(mode: Mode, waiting: int) -> None:
+    policy, at = ModePolicy(8.0), 0.0
+    for unread, changes in ((5_001, False), (5_000, True)):
+        modes = set()
+        for _ in range(40):
+            at += 0.25
+            modes.add(policy.next(mode, Load(waiting, 0.0, at, unread)))
+        assert (len(modes) == 2) == changes
+
+
 def test_a_rate_above_the_pace_is_for_batches_after_seconds() -> None:
     modes = driven(ModePolicy(8.0), "realtime", backlog(0, 1_000.0, rate=3_000.0))
     assert 12 <= modes.index("batch") <= 30

@@ -9,19 +9,22 @@ from typing import Any, NoReturn, cast
 import pytest
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.health import EndpointHealthRegistry
 from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
+from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery import session
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
+from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.redelivery.scheduler import Redelivery, RedeliveryContext, RedeliveryStatistics
 from arborcast.dispatch.redelivery.session import SessionParts, opened_session
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records import results
 from arborcast.topic_model.records.results import Promise, Result
-from tests.support.make import notification
+from tests.support.make import known_to_redelivery, notification
 from tests.support.redelivery_setup import HOUR_MS, Setup
 
 
@@ -104,6 +107,9 @@ class Records:
     def has_reached(self, ends: Mapping[int, int]) -> bool:
         return self.positions[0] >= ends[0]
 
+    def unread(self) -> int:
+        return self._left - self.positions[0]
+
     def poll(self, timeout_s: float) -> dict[int, Sequence[Any]]:
         offset = self.positions[0]
         if offset >= self._left:
@@ -112,8 +118,12 @@ class Records:
         return {0: [record(offset, 4_000_000)]}
 
 
-def test_commits_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_are_bounded_in_bytes_and_a_long_fold_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     setup, sizes = Setup(), []
+    monkeypatch.setattr(session, "_LOG_S", -1.0)
+    caplog.set_level("INFO")
     with closing(ParkedStore(tmp_path / "parked.sqlite", "log")) as store:
         commit = store.commit
 
@@ -127,6 +137,18 @@ def test_commits_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.Monkey
         begun.read_to_end(lambda: False)
         assert store.count == 15
     assert max(sizes) < 40_000_000
+    assert "reading the log of parked deliveries: 14 records are left" in caplog.messages
+
+
+def test_a_start_waits_as_long_as_parked_deliveries_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = AddressPolicy(OutboundSettings(scope="loopback"))
+    known: Any = known_to_redelivery(ControlState())
+    redeliverer = Redeliverer(KafkaSettings(), PushSettings(), RetrySettings(), policy, known, tmp_path / "parked")
+    read = [7, 6, 5, 5]  # a session that begins again is behind the last one
+    monkeypatch.setattr(redeliverer.lanes, "offsets_read", lambda: read.pop(0))
+    with pytest.raises(InfrastructureError, match=r"no record of the log of parked deliveries was read for 0\.01 s"):
+        redeliverer.catch_up(0.01)
+    assert not read
 
 
 def test_results_after_a_full_disk_and_damaged_results(monkeypatch: pytest.MonkeyPatch) -> None:

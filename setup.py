@@ -1,6 +1,6 @@
-"""What pyproject.toml cannot say: a package of us knows the commit that it was built of (`arborcast --version`).
+"""A build step beside pyproject.toml: packages contain the commit of their sources (`arborcast --version`).
 
-SOURCE_COMMIT names it where there is no git, as in a container's build.
+SOURCE_COMMIT is the commit where git is missing, as in the build of an image.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent
 
 
 def _write_commit(root: Path) -> None:
-    # A build does not have the folder that it builds on its path.
+    # The path of a build does not contain our packages.
     sys.path.insert(0, str(ROOT / "src"))
     from arborcast.engine.install import version
 
@@ -31,7 +31,7 @@ def _write_commit(root: Path) -> None:
 class BuildWithCommit(build_py):
     def run(self) -> None:
         super().run()
-        if not self.editable_mode:  # there git is asked each time
+        if not self.editable_mode:  # a checkout uses git
             _write_commit(Path(self.build_lib))
 
 

@@ -205,30 +205,30 @@ def lines(title: str, table: Any, unit: ticks.Unit) -> Picture:
     return Picture(title, table, figure)
 
 
-def troubled(changes: Any, begin: datetime, newest: datetime) -> Picture:
+def failing_endpoints(changes: Any, begin: datetime, newest: datetime) -> Picture:
     # A state lasts until the next one, the last until the end of the tables.
     spans = changes.assign(until=changes.groupby("endpoint")["at"].shift(-1).fillna(newest))
     spans = spans[(spans.sick | (spans.breaker == "open")) & (spans.until > begin)]
     if spans.empty:
-        raise NothingToShow("every endpoint was well in this time; look further back with since=")
+        raise NothingToShow("no endpoint has failed in this period; pass an earlier since=")
     spans = spans.assign(
         since=spans["at"].clip(lower=begin),
-        kind=(spans.breaker == "open").map({True: "left alone", False: "served apart"}),
+        kind=(spans.breaker == "open").map({True: "open", False: "redelivery"}),
     )
     spans["minutes"] = (spans.until - spans.since).dt.total_seconds() / 60
     first = spans.since.min().to_pydatetime()
     begin = max(begin, first - (newest - first) * 0.05)
     table = spans.groupby(["endpoint", "kind"]).minutes.sum().unstack(fill_value=0.0)
-    table = table.reindex(columns=["left alone", "served apart"], fill_value=0.0).rename_axis(columns=None)
+    table = table.reindex(columns=["open", "redelivery"], fill_value=0.0).rename_axis(columns=None)
     table = table.loc[table.sum(axis=1).sort_values(ascending=False, kind="stable").index]
     shown = list(table.index[:_ROWS])
     title = f"{many(len(table), 'endpoint')} with failures"
     with canvas(title, 1.6 + 0.27 * min(len(table), _ROWS + 1)) as (figure, (axes,)):
         others = table.iloc[_ROWS:].mean()
-        text = f"left alone {others['left alone']:.1f} min each, served apart {others['served apart']:.1f} min"
+        text = f"open {others['open']:.1f} min each, redelivery {others['redelivery']:.1f} min"
         _put_rows_and_others(axes, shown, len(table) - len(shown), "endpoint", text)
         number_of = {name: number for number, name in enumerate(shown)}
-        colours = {"left alone": VERMILION, "served apart": SKY}
+        colours = {"open": VERMILION, "redelivery": SKY}
         # A short period must be visible, too.
         least = (newest - begin).total_seconds() / 400
         for span in spans[spans.endpoint.isin(shown)].itertuples():
@@ -237,7 +237,7 @@ def troubled(changes: Any, begin: datetime, newest: datetime) -> Picture:
             axes.barh(number_of[span.endpoint], width, left=at, height=0.6, color=colours[span.kind], linewidth=0)
         _put_time(axes, begin.timestamp(), newest.timestamp())
         cells = [[seconds(60 * minutes) for minutes in row] for row in table.head(_ROWS).to_numpy()]
-        put_columns(axes, ["alone", "apart"], cells)
+        put_columns(axes, ["open", "redelivery"], cells)
         put_legend(axes, list(colours.items()))
     return Picture(title, table.round(2), figure)
 

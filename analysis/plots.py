@@ -10,7 +10,17 @@ from urllib.parse import urlsplit
 
 import pyarrow.dataset as ds
 
-from arborcast.analysis.charts import bin_seconds, decades, lines, quantiles, ranges, ranked, spread, stacked, troubled
+from arborcast.analysis.charts import (
+    bin_seconds,
+    decades,
+    failing_endpoints,
+    lines,
+    quantiles,
+    ranges,
+    ranked,
+    spread,
+    stacked,
+)
 from arborcast.analysis.picture import BLUE, STATES, VERMILION, NothingToShow, Picture, canvas, put_ticks, text_if_empty
 from arborcast.analysis.reader import NoSuchTable, When, as_time
 from arborcast.analysis.topic_tree import tree
@@ -23,9 +33,7 @@ if TYPE_CHECKING:
 
 By = Literal["endpoint", "host", "subscription", "topic"]
 
-_NO_PUSHES = (
-    "nothing was pushed in this time: publish something (arborcast up --demo), or look further back with since="
-)
+_NO_PUSHES = "there are no pushes in this period: publish something (arborcast up --demo), or pass an earlier since="
 
 
 class Plots:
@@ -34,16 +42,16 @@ class Plots:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    @text_if_empty("How long receivers take to answer")
+    @text_if_empty("Response times")
     def latency(self, by: By = "endpoint", since: When | None = None) -> Picture:
         """Duration of pushes, the slowest first."""
         if by not in get_args(By):
             raise ValueError(f"by={by!r}: one of {', '.join(get_args(By))}")
         frame = self._pushes([_column(by), "duration_ms"], since)
         rows, quiet = spread(frame.duration_ms, _groups(frame, by), by)
-        return ranges(f"How long receivers take to answer, by {by}", rows, quiet, "pushes")
+        return ranges(f"Response times by {by}", rows, quiet, "pushes")
 
-    @text_if_empty("How many arrive within how long")
+    @text_if_empty("Delays of deliveries")
     def arrivals(self, since: When | None = None) -> Picture:
         """Share of deliveries by their time from acceptance to the answer. With waiting, batches and all attempts."""
         import pandas as pd
@@ -52,11 +60,11 @@ class Plots:
             ["latency_ms"], since=self._since(since), where=ds.field("state") == "delivered"
         )
         if frame.empty:
-            raise NothingToShow(_NO_PUSHES.replace("pushed", "delivered"))
+            raise NothingToShow(_NO_PUSHES.replace("pushes", "deliveries"))
         values = frame.latency_ms.clip(lower=0.1).sort_values().to_numpy()
         shares = [(number + 1) / len(values) for number in range(len(values))]
         table = frame.latency_ms.quantile([0.5, 0.9, 0.99, 1]).rename("ms").rename_axis("share").round(1).to_frame()
-        with canvas(f"How many of {many(len(values), 'delivery', 'deliveries')} arrive within how long", 3.0) as (
+        with canvas(f"Delays of {many(len(values), 'delivery', 'deliveries')}", 3.0) as (
             figure,
             (axes,),
         ):
@@ -78,44 +86,44 @@ class Plots:
                     ha="left",
                     va="top",
                 )
-        return Picture("How many arrive within how long", pd.DataFrame(table), figure)
+        return Picture("Delays of deliveries", pd.DataFrame(table), figure)
 
-    @text_if_empty("What goes wrong")
+    @text_if_empty("Failed pushes")
     def failures(self, by: By = "endpoint", since: When | None = None) -> Picture:
         """Failed pushes by class."""
         frame = self._pushes([_column(by), "state", "error"], since)
         failed = frame[frame.state != "delivered"]
         if failed.empty:
-            raise NothingToShow(f"none of {len(frame):,} pushes failed in this time")
+            raise NothingToShow(f"none of {len(frame):,} pushes failed in this period")
         counts = failed.groupby([_groups(failed, by), "error"]).size().unstack(fill_value=0)
-        title = f"{len(failed):,} of {many(len(frame), 'push', 'pushes')} failed, by {by} and class of the failure"
+        title = f"{len(failed):,} of {many(len(frame), 'push', 'pushes')} failed, by {by} and class of failure"
         return stacked(title, counts, "failed pushes", by)
 
-    @text_if_empty("How deliveries ended")
+    @text_if_empty("Outcomes of deliveries")
     def outcomes(self, by: By = "endpoint", since: When | None = None) -> Picture:
         """Ended deliveries by outcome."""
         frame = self._tables.deliveries.pandas([_column(by), "state"], since=self._since(since))
         if frame.empty:
             raise NothingToShow(
-                "no delivery has ended in this time: publish something (arborcast up --demo), or look further back "
-                "with since="
+                "no delivery has ended in this period: publish something (arborcast up --demo), or pass an earlier "
+                "since="
             )
         counts = frame.groupby([_groups(frame, by), "state"]).size().unstack(fill_value=0)
         counts = counts[[state for state in STATES if state in counts]]
-        title = f"How {many(len(frame), 'delivery', 'deliveries')} ended, by {by}"
+        title = f"Outcomes of {many(len(frame), 'delivery', 'deliveries')} by {by}"
         return stacked(title, counts, "deliveries", by, STATES)
 
-    @text_if_empty("Endpoints that did not answer")
+    @text_if_empty("Failing endpoints")
     def breakers(self, since: When | None = None) -> Picture:
         """Endpoints with an open breaker or served by the redelivery, over time."""
         begin = self._since(since)
         changes = self._tables.endpoint_health.pandas(["endpoint", "at", "breaker", "sick"]).sort_values("at")
         if changes.empty:
-            raise NothingToShow("every endpoint has answered since the engine was started: no breaker has opened")
+            raise NothingToShow("no breaker has opened since the start of the engine")
         newest = max(self._tables.newest() or begin, changes["at"].max().to_pydatetime())
-        return troubled(changes, begin, newest)
+        return failing_endpoints(changes, begin, newest)
 
-    @text_if_empty("Accepted and delivered")
+    @text_if_empty("Throughput")
     def throughput(self, since: When | None = None) -> Picture:
         """Accepted notifications and deliveries per second."""
         import pandas as pd
@@ -135,7 +143,7 @@ class Plots:
             for name, times in (("accepted", accepted), ("delivered", ended))
         }
         table = pd.DataFrame(rates).fillna(0.0)
-        title = f"Notifications accepted and deliveries made, a second (average of {width} s)"
+        title = f"Notifications accepted and deliveries made per second (averages of {width} s)"
         return lines(title, table, "rate")
 
     @text_if_empty("Lag")
@@ -149,11 +157,9 @@ class Plots:
         width = bin_seconds((first.started_at.max() - first.started_at.min()).total_seconds())
         ages = (first.started_at - first.accepted_at).dt.total_seconds().set_axis(first.started_at)
         table = ages.resample(f"{width}s").max().rename("oldest, s").to_frame()
-        return lines(
-            f"How old notifications were when their first push began, the oldest of {width} s", table, "seconds"
-        )
+        return lines(f"Age of the oldest notification at its first push, per {width} s", table, "seconds")
 
-    @text_if_empty("Where the time goes")
+    @text_if_empty("Stages of first attempts")
     def stages(self, since: When | None = None) -> Picture:
         """Stages of first attempts: until stored, until the push, until the answer."""
         import pandas as pd
@@ -168,17 +174,15 @@ class Plots:
         if frame.empty:
             raise NothingToShow(_NO_PUSHES)
         spans = {
-            "until Kafka has it": (frame.logged_at - frame.accepted_at).dt.total_seconds() * 1000,
-            "until its push begins": (frame.started_at - frame.logged_at).dt.total_seconds() * 1000,
+            "until stored in Kafka": (frame.logged_at - frame.accepted_at).dt.total_seconds() * 1000,
+            "until the push": (frame.started_at - frame.logged_at).dt.total_seconds() * 1000,
             "until the answer": frame.duration_ms,
-            "all together": (frame.started_at - frame.accepted_at).dt.total_seconds() * 1000 + frame.duration_ms,
+            "total": (frame.started_at - frame.accepted_at).dt.total_seconds() * 1000 + frame.duration_ms,
         }
         rows = pd.DataFrame({name: quantiles(values.clip(lower=0)) for name, values in spans.items()}).T
-        return ranges(
-            "Where the time of a delivery goes, at the first attempt", rows, [False] * len(rows), "deliveries"
-        )
+        return ranges("Stages of first attempts", rows, [False] * len(rows), "deliveries")
 
-    @text_if_empty("How long batches take")
+    @text_if_empty("Duration of batches")
     def batches(self, since: When | None = None) -> Picture:
         """Duration of batches by size. A batch without pushes has no
         attempts."""
@@ -199,7 +203,7 @@ class Plots:
             pushes=("push", "nunique"),
         )
         table["duration_ms"] = (table.ended - table.began).dt.total_seconds() * 1000
-        with canvas(f"How long {many(len(table), 'batch', 'batches')} took, by what they carry", 3.4) as (
+        with canvas(f"Duration of {many(len(table), 'batch', 'batches')} by size", 3.4) as (
             figure,
             (axes,),
         ):
@@ -214,9 +218,9 @@ class Plots:
             most = int(table.deliveries.max())
             put_ticks(axes, decades(most))
             axes.set_xlim(0.8, most * 1.3)
-        return Picture("How long batches take", table, figure)
+        return Picture("Duration of batches", table, figure)
 
-    @text_if_empty("The topic tree")
+    @text_if_empty("Topics")
     def tree(self, root: str = "", since: When | None = None) -> Picture:
         """The busiest topics (at and below `root`) with their numbers of subscriptions. The rest is summed up."""
         topics = self._tables.topics.pandas(["topic"]).topic
@@ -231,22 +235,22 @@ class Plots:
             published = {TopicPath(topic): int(count) for topic, count in rows.topic.value_counts().items()}
         return tree(published, columns_read, root)
 
-    @text_if_empty("Who gets what")
-    def who_gets_what(self, by: Literal["topic", "subscription", "endpoint"] = "topic") -> Picture:
+    @text_if_empty("Recipients")
+    def recipients(self, by: Literal["topic", "subscription", "endpoint"] = "topic") -> Picture:
         """Subscriptions of each topic, or topics of each subscription or endpoint."""
         routes = self._tables.routes.pandas(["topic", "subscription", "endpoint"])
         if routes.empty:
             raise NothingToShow(
                 "there are no routes: subscribe (arborcast listen TOPIC, or arborcast up --demo); a subscription to "
-                "topics that are not there yet has no routes either"
+                "future topics has no routes yet"
             )
         counted, unit = ("subscription", "subscriptions") if by == "topic" else ("topic", "topics")
         counts = routes.groupby(by)[counted].nunique().sort_values(ascending=False, kind="stable")
-        title = f"Who gets what: {unit} of each {by}"
+        title = f"{unit.capitalize()} of each {by}"
         return ranked(title, counts.rename(unit), by)
 
     def _since(self, since: When | None) -> datetime:
-        return self._tables.lately() if since is None else as_time(since)
+        return self._tables.start_of_last() if since is None else as_time(since)
 
     def _pushes(self, columns: Sequence[str], since: When | None) -> Any:
         """One row per HTTP request. Raises NothingToShow without any."""

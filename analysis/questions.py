@@ -109,8 +109,8 @@ class Tables:
                 found.append(pc.max(table.arrow([table.spec.time], since=table.last_day())[0]).as_py())
         return max((at for at in found if at is not None), default=None)
 
-    def lately(self, span: timedelta = _HOUR) -> datetime:
-        """This long before `newest`: an idle engine has a last hour, too."""
+    def start_of_last(self, span: timedelta = _HOUR) -> datetime:
+        """The start of the last period of this length in the tables, also of an idle engine."""
         return (self.newest() or datetime.now(UTC)) - span
 
     def story(self, notification_id: str, subscription: str | None = None) -> Story:
@@ -131,12 +131,12 @@ class Tables:
         chosen = notification_id or self.most_tried()
         if not chosen:
             text = "there are no notifications yet: publish one (arborcast publish, or arborcast up --demo)"
-            return Timeline("A notification's life", pd.DataFrame(), text=text)
+            return Timeline("History of a notification", pd.DataFrame(), text=text)
         evidence = self._evidence(chosen)
         story = explain(evidence)
         if not story.found:
             text = f"there are no records of {chosen}: an id is the value of arborcast-notification-id in pushes"
-            return Timeline("A notification's life", pd.DataFrame(), text="; ".join([text, *story.notes]))
+            return Timeline("History of a notification", pd.DataFrame(), text="; ".join([text, *story.notes]))
         return timeline(story, evidence.attempts, evidence.waiting)
 
     def trace(self, notification_id: str) -> pd.DataFrame:
@@ -166,9 +166,9 @@ class Tables:
             table = self.table(spec)
             with contextlib.suppress(NoSuchTable):
                 rows.append((spec.name, len(table), spec.help))
-        frame = pd.DataFrame(rows, columns=["table", "rows", "what it holds"]).set_index("table")
+        frame = pd.DataFrame(rows, columns=["table", "rows", "contents"]).set_index("table")
         return _rows(
-            frame, "there are no tables yet: they are made a few seconds after the engine has started (arborcast up)"
+            frame, "there are no tables yet: the engine creates them some seconds after its start (arborcast up)"
         )
 
     def backlog(self) -> pd.DataFrame:
@@ -180,7 +180,7 @@ class Tables:
             next_try=("due_at", "min"),
             most_tries=("tries", "max"),
         )
-        return _rows(waiting.sort_values("waiting", ascending=False), "nothing waits")
+        return _rows(waiting.sort_values("waiting", ascending=False), "no delivery waits")
 
     def failures(self, since: When | None = None) -> pd.DataFrame:
         """Failures by kind and endpoint, with the last text; the most frequent first."""
@@ -208,43 +208,46 @@ class Tables:
         done["p50_ms"] = grouped.duration_ms.median()
         return _rows(done.reset_index().rename(columns={"topic": "queue"}), "no request was sent to a server")
 
-    def given_up(self, since: When | None = None) -> pd.DataFrame:
+    def latest_dead_letters(self, since: When | None = None) -> pd.DataFrame:
         """Dead letters, the newest first."""
         columns = ["ended_at", "subscription", "endpoint", "topic", "error", "detail", "attempts", "notification"]
         frame = self.dead_letters.pandas(columns, since=since)
-        return _rows(frame.sort_values("ended_at", ascending=False, ignore_index=True), "nothing was given up")
+        return _rows(frame.sort_values("ended_at", ascending=False, ignore_index=True), "there are no dead letters")
 
-    def held(self) -> pd.DataFrame:
+    def suspended_or_paused(self) -> pd.DataFrame:
         """Suspended and paused subscriptions."""
         frame = self._subscribed(["subscription", "state", "suspended_at", "endpoint", "owner", "expression"])
-        held = frame[frame.suspended_at.notna() | (frame.state == "paused")]
-        return _rows(held.sort_values(["suspended_at", "endpoint"], ignore_index=True), "no subscription is held")
-
-    def unwanted(self) -> pd.DataFrame:
-        """Topics without subscriptions."""
-        frame = self.topics.pandas(["topic", "changed_at"])
-        unwanted = frame[~frame.topic.isin(self.routes.pandas(["topic"]).topic)]
+        stopped = frame[frame.suspended_at.notna() | (frame.state == "paused")]
         return _rows(
-            unwanted.sort_values("topic", ignore_index=True), "every topic has a subscription, or there are no topics"
+            stopped.sort_values(["suspended_at", "endpoint"], ignore_index=True),
+            "no subscription is suspended or paused",
         )
 
-    def idle(self) -> pd.DataFrame:
+    def topics_without_subscriptions(self) -> pd.DataFrame:
+        """Topics without subscriptions."""
+        frame = self.topics.pandas(["topic", "changed_at"])
+        found = frame[~frame.topic.isin(self.routes.pandas(["topic"]).topic)]
+        return _rows(
+            found.sort_values("topic", ignore_index=True), "every topic has a subscription, or there are no topics"
+        )
+
+    def subscriptions_without_topics(self) -> pd.DataFrame:
         """Subscriptions without topics: often a typing error, or a future topic."""
         frame = self._subscribed(["subscription", "state", "endpoint", "expression", "created_at"])
-        idle = frame[~frame.subscription.isin(self.routes.pandas(["subscription"]).subscription)]
-        return _rows(idle.reset_index(drop=True), "every subscription selects a topic, or there are no subscriptions")
+        found = frame[~frame.subscription.isin(self.routes.pandas(["subscription"]).subscription)]
+        return _rows(found.reset_index(drop=True), "every subscription selects a topic, or there are no subscriptions")
 
-    def endings(self) -> pd.DataFrame:
+    def end_reasons(self) -> pd.DataFrame:
         """Reasons of ended subscriptions."""
         frame = self.subscriptions.pandas(["subscription", "state", "reason"])
         ended = frame[frame.state == "ended"].groupby("reason").subscription.count()
         return _rows(ended.sort_values(ascending=False).rename("subscriptions").to_frame(), "no subscription has ended")
 
-    def travel(self, since: When | None = None) -> pd.DataFrame:
+    def push_sizes(self, since: When | None = None) -> pd.DataFrame:
         """Messages per push and reused connections; sizes are in bytes."""
         import pandas as pd
 
-        begin = self.lately() if since is None else since
+        begin = self.start_of_last() if since is None else since
         sizes = self.notifications.pandas(["payload_bytes", "logged_at", "recorded_at"], since=begin)
         pushes = self.attempts.pandas(
             ["push", "messages", "reused", "request_bytes"], since=begin, where=ds.field("push") != ""
@@ -254,12 +257,12 @@ class Tables:
             "payload bytes, mean": sizes.payload_bytes.mean(),
             "table behind the log (s), longest": (sizes.recorded_at - sizes.logged_at).dt.total_seconds().max(),
             "pushes": len(pushes),
-            "notifications in a push, mean": pushes.messages.mean(),
-            "pushes on a connection that was open (%)": 100 * pushes.reused.mean(),
+            "notifications per push, mean": pushes.messages.mean(),
+            "pushes on a reused connection (%)": 100 * pushes.reused.mean(),
             "request bytes, mean": pushes.request_bytes.mean(),
         }
         frame = pd.DataFrame({"value": pd.Series(values).astype(float).round(2)}).dropna().rename_axis("what")
-        return _rows(frame, "nothing was published in this time")
+        return _rows(frame, "nothing was published in this period")
 
     def audit(
         self, since: When | None = None, until: When | None = None, *, of: Literal["logs", "tables"] | None = None

@@ -90,8 +90,8 @@ class TableReader:
         """The DeltaTable. Raises NoSuchTable."""
         if not table_exists(self.location):
             raise NoSuchTable(
-                f"there is no table at {self.location}: it is made a few seconds after the engine has started; "
-                "ARBORCAST_HOME or ARBORCAST_CONFIG names the engine"
+                f"there is no table at {self.location}: the engine creates it some seconds after its start; "
+                "ARBORCAST_HOME or ARBORCAST_CONFIG selects the engine"
             )
         return open_table(self.location)
 
@@ -149,7 +149,7 @@ class TableReader:
         if since is None and until is None:
             return None
         if not self.spec.time:
-            raise NoSuchTable(f"the table {self.spec.name} has no column of time: it holds the present state only")
+            raise NoSuchTable(f"the table {self.spec.name} has no column of time: it has the current state only")
         condition = None
         for when, is_lower in ((since, True), (until, False)):
             if when is None:

@@ -207,7 +207,7 @@ def table_of(story: Story) -> pd.DataFrame:
     frame = pd.DataFrame(known, columns=["at", "subscription", "endpoint", "what", "detail"])
     frame["at"] = pd.to_datetime(frame["at"], utc=True)
     frame.insert(1, "after_s", (frame["at"] - frame["at"].min()).dt.total_seconds().round(3))
-    return Rows.of(frame, "nothing is known of it")
+    return Rows.of(frame, "no records")
 
 
 def outcomes_of(story: Story, found: Iterable[TimelineLane]) -> pd.DataFrame:
@@ -222,7 +222,7 @@ def outcomes_of(story: Story, found: Iterable[TimelineLane]) -> pd.DataFrame:
         for each in story.deliveries
     ]
     columns = ["subscription", "endpoint", "outcome", "attempts", "why", "matched by"]
-    return Rows.of(pd.DataFrame(rows, columns=columns).set_index("subscription"), "no one is subscribed to this topic")
+    return Rows.of(pd.DataFrame(rows, columns=columns).set_index("subscription"), "no subscription matches this topic")
 
 
 def timeline(story: Story, attempts: Sequence[Row], due: Mapping[str, datetime | None]) -> Timeline:
@@ -247,10 +247,10 @@ def timeline(story: Story, attempts: Sequence[Row], due: Mapping[str, datetime |
             _draw(axes, row, lane)
         if not shown:
             axes.axis("off")
-            axes.text(0.5, 0.5, "no one is subscribed to this topic", transform=axes.transAxes, ha="center")
+            axes.text(0.5, 0.5, "no subscription matches this topic", transform=axes.transAxes, ha="center")
         _key(axes, shown)
     return Timeline(
-        f"The life of {story.notification}",
+        f"History of {story.notification}",
         table_of(story),
         figure,
         "; ".join(story.notes),
@@ -317,8 +317,8 @@ def _key(axes: Axes, shown: Sequence[TimelineLane]) -> None:
     ]
     kinds = {again for lane in shown for _, _, again in lane.waits}
     if False in kinds:
-        handles.append(Patch(color=PALE, label="waits for its turn"))
+        handles.append(Patch(color=PALE, label="waits for its first push"))
     if True in kinds:
-        handles.append(Patch(color="#F7DFAE", label="waits for another try"))
+        handles.append(Patch(color="#F7DFAE", label="waits for a retry"))
     if handles:
         axes.figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))

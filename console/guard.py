@@ -89,7 +89,7 @@ class Sessions:
         return session, f"{self._name}={value}; Path=/; HttpOnly; SameSite=Strict{lasts}{secure}"
 
     def end(self) -> str:
-        """The header that takes it from the browser."""
+        """The header that removes the cookie."""
         return f"{self._name}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"
 
     def read(self, header: str) -> tuple[str, str, float] | None:
@@ -147,7 +147,7 @@ class PageGuard:
         await self._app(scope, _bounded(receive, most), send)
 
     async def _enter(self, scope: Scope, headers: Headers, cookie: list[str]) -> Response | None:
-        """Puts the visitor into the scope; the answer to one that may not come in."""
+        """Put the visitor into the scope; returns an answer if the visitor is not admitted."""
         known = self._sessions.read(headers.get("cookie", ""))
         if known is None and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             return HTMLResponse(_AGAIN)

@@ -1,4 +1,4 @@
-// Charts: the values at the pointer, in all charts at the same time; a stretch that is dragged over is shown alone.
+// Charts: values at the pointer, in all charts at once; dragging over a period zooms to it.
 
 const UNITS = {
   seconds: (value) => (value < 1 ? `${(value * 1000).toFixed(1)} ms` : value < 120 ? `${value.toFixed(1)} s` : `${(value / 60).toFixed(1)} min`),
@@ -9,7 +9,7 @@ const written = (value, unit) => (UNITS[unit] ?? ((number) => number.toLocaleStr
 
 const plots = () => document.querySelectorAll(".plot[data-begin]");
 
-/** A time in the zone of the page. */
+/** A time in the time zone of the page. */
 const iso = (plot, at) => new Date((at + Number(plot.dataset.offset)) * 1000).toISOString().slice(0, 19);
 
 function timeAt(plot, event) {
@@ -18,7 +18,7 @@ function timeAt(plot, event) {
   return Number(plot.dataset.begin) + share * (plot.dataset.end - plot.dataset.begin);
 }
 
-/** The point of a line next to a place, if one is near. */
+/** The value of the nearest point of a line, if it is near. */
 function near(line, x) {
   const points = [...line.points].map((point) => [Math.abs(point.x - x), point.y]);
   const [distance, y] = points.reduce((best, each) => (each[0] < best[0] ? each : best), [Infinity, 0]);
@@ -73,7 +73,7 @@ document.addEventListener("pointerup", (event) => {
   from = null;
   mark.remove();
   const [begin, end] = [at, timeAt(plot, event)].sort((one, other) => one - other);
-  // Less is a click.
+  // A shorter drag is a click.
   if (end - begin < (plot.dataset.end - plot.dataset.begin) / 100) return;
   const here = new URL(location.href);
   here.searchParams.set("from", iso(plot, begin));

@@ -1,4 +1,4 @@
-// What the console adds to pages that work without it.
+// Enhancements of the console's pages, which also work without scripts.
 
 import { listen } from "./live.js";
 import "./topics.js";
@@ -6,7 +6,7 @@ import "./lists.js";
 
 for (const element of document.querySelectorAll("[data-live]")) listen(element);
 
-// On a narrow screen the navigation is wider than its window.
+// On a narrow screen the current entry of the navigation may be out of view.
 const here = document.querySelector(".top nav [aria-current]");
 here?.scrollIntoView({ block: "nearest", inline: "nearest" });
 
@@ -19,7 +19,7 @@ document.addEventListener("click", async (event) => {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    // Only pages that came over TLS, or from this machine, may: others mark it.
+    // The clipboard is for secure contexts (TLS or loopback) only: otherwise select the text.
     const before = button.previousElementSibling;
     if (before) getSelection().selectAllChildren(before);
     return;
@@ -28,7 +28,7 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => button.classList.remove("done"), 1500);
 });
 
-/** Before a form is sent the console is asked whether it is there: else what was typed would go with the page. */
+/** Whether the console responds. It is checked before a form is sent, since a failed navigation loses the input. */
 async function answers() {
   try {
     return (await fetch("/health/live", { cache: "no-store", signal: AbortSignal.timeout(10000) })).ok;
@@ -42,7 +42,7 @@ function tell(form, words) {
   if (words) form.insertAdjacentHTML("beforeend", `<p class="refusal unsent" role="alert">${words}</p>`);
 }
 
-// A form that takes a while is not sent twice.
+// A form is sent once, also after a second click.
 document.addEventListener("submit", async (event) => {
   const form = event.target;
   if (form.method !== "post" || form.dataset.sent === "may") {

@@ -1,10 +1,10 @@
-// Lists: keys, sorting, and no writing while Kafka is away.
+// Lists: keys, sorting, disabled buttons while Kafka is unavailable.
 
 const KEYS = {
   "/ or Ctrl K": "find",
   "j, k": "next row, previous row",
   x: "select the row",
-  "up, down": "in the field that finds: choose a match",
+  "up, down": "in the search field: choose a match",
   "?": "these keys",
 };
 
@@ -51,7 +51,7 @@ document.addEventListener("keydown", (event) => {
   goes();
 });
 
-// The field that finds: a choice while something is typed.
+// The search field: matches appear during typing.
 const finder = document.querySelector(".find");
 let wanted = 0;
 
@@ -63,7 +63,7 @@ async function choose() {
   if (text.length < 2) return close();
   const answer = await fetch(`/find?q=${encodeURIComponent(text)}`, { headers: { "x-fragment": "1" } });
   const html = answer.ok ? await answer.text() : "";
-  // A later text, or the field was left meanwhile.
+  // There is a later text, or the field has lost the focus.
   if (mine !== wanted || !finder.contains(document.activeElement)) return;
   close();
   finder.insertAdjacentHTML("beforeend", `<div class="matches" role="region" aria-label="Matches" aria-live="polite">${html}</div>`);
@@ -81,7 +81,7 @@ if (finder) {
   finder.addEventListener("keydown", (event) => {
     const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (event.key === "Escape" && finder.querySelector(".matches")) {
-      event.preventDefault(); // which would clear the field
+      event.preventDefault(); // the default clears the field
       close();
       finder.elements.q.focus();
     }
@@ -93,7 +93,7 @@ if (finder) {
   });
 }
 
-// The column by which each table is sorted, by the place of the table in the page.
+// The sort column of each table, by the table's position in the page.
 const sorted = new Map();
 
 const tables = () => [...document.querySelectorAll("main .table.lists")];
@@ -101,7 +101,7 @@ const tables = () => [...document.querySelectorAll("main .table.lists")];
 function value(row, column) {
   const text = row.cells[column]?.textContent.trim() ?? "";
   const number = Number.parseFloat(text.replaceAll(",", ""));
-  // A time begins with a year and a dash.
+  // Times begin with a year and a dash.
   return Number.isNaN(number) || /^\d+-/.test(text) ? text : number;
 }
 
@@ -129,7 +129,7 @@ document.addEventListener("click", (event) => {
   if (table === listed()) remember(head, sorted.get(at).down);
 });
 
-// The sorting of the list is in the address of the page, and in that of a view that is saved.
+// The sort order of the list is in the URL of the page, and of a saved view.
 const saving = document.querySelector(".views input[name='url']");
 
 const listed = () => (saving ? tables().find((table) => !table.closest("details")) : undefined);
@@ -143,7 +143,7 @@ function remember(head, down) {
   }
 }
 
-/** Sort the list as the address says; once, when it is there. */
+/** Sort the list as in the URL; once, when it has loaded. */
 function recall() {
   const wanted = new URLSearchParams(location.search).get("sort");
   const table = listed();
@@ -155,7 +155,7 @@ function recall() {
   sort(table, { column, down });
 }
 
-/** While Kafka is away nothing can be written; staging changes of topics can. */
+/** Disable buttons that write to Kafka while it is unavailable; topic changes can still be staged. */
 function guard() {
   const away = document.querySelector("#trouble .banner") !== null;
   const forms = ["^='/subscriptions'", "^='/deliveries'", "='/topics/save'"].map((of) => `form[action${of}][method='post'] button`);

@@ -1,5 +1,4 @@
-// Parts of a page that change by themselves, without moving what somebody reads: what is the same stays the same
-// element, with its focus and its selection.
+// Live parts of a page. Unchanged elements stay, with their focus and selection, and the visible rows keep their place.
 
 const MOST_HELD_MS = 5000;
 
@@ -8,21 +7,21 @@ const keyOf = (node) => node.dataset?.key || node.id || "";
 const alike = (one, other) =>
   one && one.nodeType === other.nodeType && one.nodeName === other.nodeName && keyOf(one) === keyOf(other);
 
-/** Make one element what the other is. */
+/** Make one element equal to another. */
 function become(old, wanted) {
   if (old.isEqualNode(wanted)) return;
   if (old.nodeType !== Node.ELEMENT_NODE) {
     old.data = wanted.data;
     return;
   }
-  // An unfolded part stays so.
+  // Open details stay open.
   const kept = old.nodeName === "DETAILS" ? "open" : "";
   for (const { name } of [...old.attributes]) if (name !== kept && !wanted.hasAttribute(name)) old.removeAttribute(name);
   for (const { name, value } of wanted.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   within(old, wanted);
 }
 
-/** Give one node what is within the other. Rows have keys, so that each is found again when their order changes. */
+/** Make the children of one node equal to those of another. Rows are matched by key, in any order. */
 function within(old, wanted) {
   const keyed = new Map();
   for (const child of old.children) if (keyOf(child)) keyed.set(keyOf(child), child);
@@ -44,7 +43,7 @@ function within(old, wanted) {
   }
 }
 
-/** Whether somebody is about to do something with it: has marked text in it, or points at something to press. */
+/** For how long an update must wait: text in the element is selected, or the pointer is on a link or button. */
 function used(target) {
   if (target.dataset.hold && document.querySelector(target.dataset.hold)?.checked) return Infinity;
   const marked = getSelection();
@@ -57,7 +56,7 @@ function put(target, html) {
   fresh.innerHTML = html;
   const focused = document.activeElement;
   const mine = focused !== target && target.contains(focused);
-  // Whoever has scrolled reads something: it stays where it is.
+  // After scrolling the first visible row keeps its place.
   const rows = window.scrollY > 0 ? [...target.querySelectorAll("[data-key]")] : [];
   const read = rows.find((row) => row.getBoundingClientRect().top > 60);
   const before = read?.getBoundingClientRect().top;
@@ -71,7 +70,7 @@ function put(target, html) {
 
 const held = new Map();
 
-/** The new content of an element, when it does not disturb. */
+/** Replace the content of an element, as soon as the element is not in use. */
 function change(id, html) {
   const target = document.getElementById(id);
   if (!target) return;
@@ -86,7 +85,7 @@ function change(id, html) {
   put(target, html);
 }
 
-/** Parts by server-sent events, while the page is seen: a browser has few connections for one server. */
+/** Receive parts by server-sent events while the page is visible: a browser limits the connections to a server. */
 export function listen(element) {
   let source = null;
   const end = () => {
@@ -96,7 +95,7 @@ export function listen(element) {
   const begin = () => {
     if (source || document.hidden) return;
     source = new EventSource(element.dataset.live);
-    // A browser comes back by itself when a connection breaks, and not when it was refused: the console may be starting.
+    // A browser reconnects after a broken connection, but not after a refused one: the console may be starting.
     source.onerror = () => {
       if (source?.readyState !== EventSource.CLOSED) return;
       end();

@@ -1,17 +1,17 @@
-// The screen Topics: trees unfold where they are, the selected topic comes beside them, arrows go through them, and a
-// node can be dragged to another. Without this, each of these is a page.
+// The screen Topics: nodes unfold in place, the selected topic appears beside the tree, arrow keys move through it, and
+// nodes can be dragged. Without scripts each of these is a page.
 
 const left = document.getElementById("left");
 const detail = document.getElementById("detail");
 
-/** A part of a page, as HTML that the server has rendered and escaped. */
+/** A part of a page: HTML rendered and escaped by the server. */
 async function part(url) {
   const answer = await fetch(url, { headers: { "x-fragment": "1" } });
   if (!answer.ok) throw new Error(`${answer.status}`);
   return answer.text();
 }
 
-/** Put what comes from there somewhere; where that fails, go to the page itself. */
+/** Fetch a part and pass it to `put`; after a failure navigate to the page. */
 async function bring(url, page, put) {
   try {
     put(await part(url));
@@ -58,7 +58,7 @@ function select(path) {
   return item;
 }
 
-// Whether something is typed in a form of the selected topic that is not staged yet.
+// Whether a form of the selected topic has unstaged input.
 let typed = false;
 const leaves = () => !typed || confirm("Discard what you have typed in this form?");
 
@@ -86,7 +86,7 @@ function clicked(event) {
       const more = it.closest("li");
       const list = document.createElement("template");
       list.innerHTML = html;
-      // Without the way back to the beginning: it stands above.
+      // Without the link to the beginning: the list has it already.
       const items = [...list.content.querySelector("ul").children].filter((each) => !each.matches(".more:first-child"));
       more.replaceWith(...items);
       items[0]?.querySelector("a.name")?.focus();
@@ -101,7 +101,7 @@ function clicked(event) {
   }
 }
 
-/** What can be done with the selected node comes in its place; links to other nodes are pages. */
+/** Show the forms of the selected node in place; links to other nodes navigate. */
 function chosen(event) {
   if (event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
   const it = event.target.closest("a[href^='/topics?']");
@@ -152,7 +152,7 @@ function searched(event) {
   }, 200);
 }
 
-/** A node that is dragged to another is gathered as a move below it, like the form does. */
+/** Dropping a node on another stages a move below it, as the form does. */
 function dragging() {
   let dragged = "";
   const over = (event) => (dragged ? event.target.closest?.("#left .node") : null);
@@ -198,7 +198,7 @@ if (left && detail) {
   window.addEventListener("beforeunload", (event) => {
     if (typed) event.preventDefault();
   });
-  // Who names groups means them.
+  // Typing groups selects the option for groups.
   detail.addEventListener("input", (event) => {
     if (event.target.name === "groups") event.target.form.querySelector("[name='reach'][value='to:']").checked = true;
   });

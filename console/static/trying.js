@@ -1,4 +1,4 @@
-// Publishing without leaving the page: what is being watched goes on beside it. The form stays as it is for the next one.
+// Publish without leaving the page, so that watching continues. The form keeps its content.
 
 const form = document.getElementById("try-form");
 const answer = document.getElementById("try-answer");
@@ -9,13 +9,13 @@ form.addEventListener("submit", async (event) => {
   const button = form.querySelector("button");
   button.disabled = true;
   try {
-    const said = await fetch(form.action, {
+    const response = await fetch(form.action, {
       method: "POST",
       headers: { "x-fragment": "1" },
       body: new URLSearchParams(new FormData(form)),
     });
-    const text = await said.text();
-    if (said.ok) answer.innerHTML = text;
+    const text = await response.text();
+    if (response.ok) answer.innerHTML = text;
     else answer.textContent = text;
   } catch {
     answer.textContent = "Can't reach the console.";

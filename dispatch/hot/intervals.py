@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.progress import LoggedProgress
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot.recovered import appended_ms
 from arborcast.dispatch.logs import attempts
@@ -137,18 +138,16 @@ _AT_LEAST_MS = 600_000
 _OLDER_S = 30.0
 
 
-def read_passed(
-    kafka: KafkaSettings, policies: Mapping[str, DeliveryPolicy], positions: Mapping[int, int], timeout_s: float
-) -> Passed:
+def read_passed(kafka: KafkaSettings, policies: Mapping[str, DeliveryPolicy], positions: Mapping[int, int]) -> Passed:
     """The intervals that began before these positions of the `notifications` log, from the `attempts` log. Raises
-    InfrastructureError if its last minutes cannot be read in time."""
+    InfrastructureError if its last minutes cannot be read."""
     longest_ms = max((each.interval_ms for each in policies.values()), default=0)
     passed: dict[int, dict[Lane, int]] = {}
     if not longest_ms:
         return passed
     since_ms = _accepted_ms(kafka, positions) - _CLOCKS_MS
     near_ms = min(longest_ms, _AT_LEAST_MS)
-    with LogScan(kafka, "attempts", timeout_s) as log:
+    with LogScan(kafka, "attempts", progress=LoggedProgress(logger)) as log:
         firsts = log.at(since_ms - near_ms)
         fold(passed, _evaluations(log, firsts, log.ends()), positions, policies)
     try:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.eventlog.scan import LogScan, OffsetRange
+from arborcast.core.progress import LoggedProgress
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.verdict import GONE
 from arborcast.dispatch.logs import attempts
@@ -197,9 +198,7 @@ def appended_ms(kafka: KafkaSettings, positions: Mapping[int, int]) -> dict[int,
     return found
 
 
-def settled_since(
-    kafka: KafkaSettings, first: int, behind_ms: Mapping[int, int], partitions: int, timeout_s: float
-) -> SettledRows:
+def settled_since(kafka: KafkaSettings, first: int, behind_ms: Mapping[int, int], partitions: int) -> SettledRows:
     """The deliveries with a row of a batch of this number or a higher one, or of the redelivery, that can belong to
     notifications behind the positions of a run. A delivery with a row of the redelivery was parked, and waits there or
     is settled, even without a row of its worker. Also returns the partition and offset of the newest pushed
@@ -207,9 +206,9 @@ def settled_since(
 
     `behind_ms` are the timestamps of the first notifications behind these positions, by partition: no row is older than
     its notification. Partitions without one have no such notification; `partitions` is the number of partitions of the
-    `notifications` log. Raises InfrastructureError if the log cannot be read to its end in time.
+    `notifications` log. Raises InfrastructureError.
     """
-    with LogScan(kafka, "attempts", timeout_s) as log:
+    with LogScan(kafka, "attempts", progress=LoggedProgress(logger)) as log:
         # Offsets, not the timestamps of rows: a clock may have been put back.
         firsts = {number: log.at(since_ms - _CLOCKS_MS) for number, since_ms in behind_ms.items()}
         return _settled(log, first, firsts, partitions)
@@ -242,11 +241,10 @@ def _settled(log: LogScan, first: int, firsts: Mapping[int, Mapping[int, int]], 
     return SettledRows(frozenset(found), newest, frozenset(gone))
 
 
-def newest_batch(kafka: KafkaSettings, timeout_s: float) -> int:
-    """The highest batch number in the `attempts` log, NO_BATCH without any. Raises InfrastructureError if the log
-    cannot be read to its end in time."""
+def newest_batch(kafka: KafkaSettings) -> int:
+    """The highest batch number in the `attempts` log, NO_BATCH without any. Raises InfrastructureError."""
     now_ms = int(time.time() * 1000)
-    with LogScan(kafka, "attempts", timeout_s) as log:
+    with LogScan(kafka, "attempts", progress=LoggedProgress(logger)) as log:
         for since_ms in (*(now_ms - back_s * 1000 for back_s in _SEARCH_PERIODS_S), 0):
             batches = (attempts.batch_of(record.key) for record in log.read_from(log.at(since_ms)))
             newest = max((each for each in batches if each is not None), default=attempts.NO_BATCH)

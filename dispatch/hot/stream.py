@@ -53,9 +53,6 @@ class Rounds:
 # Length of a round of a longer batch: changes of subscriptions and a stop take effect between two rounds.
 _ROUND_S = 3.0
 
-# Time to read back the records of a batch that was cut off: some 100,000 attempts a second.
-_READ_BACK_S = 300.0
-
 
 @lru_cache(maxsize=1)
 def _union(held: frozenset[str], suspended: frozenset[str]) -> frozenset[str]:
@@ -215,7 +212,7 @@ class HotPath:
 
     def passed_before(self, positions: Mapping[int, int]) -> Passed:
         """The minimum intervals that have begun before these positions. Raises InfrastructureError."""
-        return read_passed(self._parts.settings.kafka, self._interval_policies.policies(), positions, _READ_BACK_S)
+        return read_passed(self._parts.settings.kafka, self._interval_policies.policies(), positions)
 
     def _run(self, frame: DataFrame, job: SinkJob) -> list[PartitionReport]:
         if self._reports is None:

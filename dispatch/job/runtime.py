@@ -111,8 +111,9 @@ def _run_batch(spark: SparkSession, kafka: KafkaSettings, offset: int, run_sink:
 # Timeout of the first read of the control log: a million subscriptions take about 15 s.
 _FIRST_READ_S = 300.0
 
-# Timeout of the start of the query.
+# Time for which other services wait for the start of the query, and interval of later checks.
 _START_S = 60.0
+_LATE_S = 1.0
 
 # Spark ends idle Python workers after 60 s.
 _KEEP_WARM_S = 40.0
@@ -237,15 +238,23 @@ class DispatchJob:
             self._open()
             self._events.start()
             self._hot.start()
-            if self._hot.wait_running(_START_S) and self.modes.wait_ready(_START_S):
+            delivers = self._delivers(_START_S)
+            if delivers:
                 ready()
             self.modes.watch()
             self._deadlines.start()
             self._recording.start()
+            while not delivers and not self._gate.closed:
+                # After a crash with a backlog the start reads back for minutes.
+                if delivers := self._delivers(_LATE_S):
+                    ready()
             self._keep_warm()
         finally:
             self._stop()
         return not self._hot.gave_up
+
+    def _delivers(self, timeout_s: float) -> bool:
+        return self._hot.wait_running(timeout_s) and self.modes.wait_ready(timeout_s)
 
     def _owner_of(self, subscription_id: str) -> str:
         subscription = self._view.subscription(subscription_id)

@@ -33,7 +33,7 @@ from arborcast.dispatch.realtime.mode_policy import (
     ModePolicy,
 )
 from arborcast.dispatch.realtime.realtime_mode import RealtimeMode
-from arborcast.dispatch.realtime.recovery import READ_BACK_S, Recovery, next_run
+from arborcast.dispatch.realtime.recovery import Recovery, next_run
 from arborcast.dispatch.spark.query_supervisor import QuerySupervisor, waits_for_data
 from arborcast.dispatch.spark.source import remove_checkpoint
 
@@ -41,6 +41,9 @@ logger = logging.getLogger(__name__)
 
 # Tasks settle their messages within the timeout of a push.
 _STOP_MARGIN_S = 5.0
+
+# Longest time without progress while parked deliveries are read.
+_PARKED_S = 300.0
 
 # Interval of the check of the mode.
 _CHECK_S = 0.25
@@ -159,7 +162,7 @@ class ModeController:
         with self._lock:
             self._realtime.end()
             # Parked deliveries of all processes must not be overtaken.
-            self._parts.redeliverer.catch_up(READ_BACK_S)
+            self._parts.redeliverer.catch_up(_PARKED_S)
             self._recovery.settle()
             self._listener.catch_up(self._parts.settings.kafka.request_timeout_s)
             self._begin = begin = self._begin or self._recovery.start_state()

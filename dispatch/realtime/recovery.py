@@ -32,8 +32,6 @@ from arborcast.dispatch.settings import JobSettings
 
 logger = logging.getLogger(__name__)
 
-READ_BACK_S = 300.0
-
 
 class Recovery:
     """Reads and writes the start positions. Not thread-safe.
@@ -75,7 +73,7 @@ class Recovery:
             behind_ms = dict.fromkeys(positions, min(behind_ms.values()))
         # Parked deliveries first: if the redelivery finishes one meanwhile, the log has its row.
         parked = list(self._redeliverer.parked_behind(begun))
-        found = settled_since(self._kafka, since, behind_ms, len(positions), READ_BACK_S)
+        found = settled_since(self._kafka, since, behind_ms, len(positions))
         if found.gone:
             # The crash may have come before their report.
             self._redeliverer.batch_done([PartitionReport(gone=set(found.gone))])
@@ -100,7 +98,7 @@ class Recovery:
         if known != NO_BATCH and not self._listener.damaged:
             return known
         # A first start, or records of the log `progress` were lost.
-        return max(known, self._redeliverer.newest_batch(), newest_batch(self._kafka, READ_BACK_S))
+        return max(known, self._redeliverer.newest_batch(), newest_batch(self._kafka))
 
     def write_start(self, run: int, begin: StartState) -> None:
         """Write the start of this run to `progress`: the next start is at the same positions until the run has settled

@@ -179,7 +179,7 @@ class Redeliverer(SubscriptionListener):
             requested = self._reads_requested
             while not self._read.wait_for(lambda: self._reads_done >= requested or self._service.stopping, timeout_s):
                 if before == (before := self.lanes.offsets_read()):
-                    why = f"no record of the log of parked deliveries was read for {timeout_s:g} s"
+                    why = f"no record of the parked log was read for {timeout_s:g} s"
                     raise InfrastructureError(why, 5.0)
             if self._reads_done < requested:
                 raise InfrastructureError("the redelivery stops")

@@ -22,6 +22,7 @@ from arborcast.core.eventlog.consumer import Discontinued
 from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.eventlog.topics import CONTROL_HISTORY_MS, RESULTS_LOG
+from arborcast.core.progress import LoggedProgress
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import is_due, time_ms
 from arborcast.dispatch.delivery.transport.contract import Transport
@@ -57,9 +58,6 @@ _COMMIT_S = 0.1
 # The first fold of a large log is committed in pieces of this number of records, or bytes of messages.
 _FOLD_RECORDS = 20_000
 _FOLD_BYTES = 32 * 1024 * 1024
-
-# Interval of messages about a long fold.
-_LOG_S = 10.0
 
 # The name of the time when the file was up to date. The file is valid for half the retention of null values.
 _READ_MS = "read-ms"
@@ -164,13 +162,12 @@ class RedeliverySession:
         if self._journal.dirty:
             self._write()  # the commits below must not be ahead of the logs
         ends, results = self._parked.ends(), self._results.ends()
-        unfolded, logged_at = 0, time.monotonic()
+        unfolded, folded, progress = 0, 0, LoggedProgress(logger)
         while not stopped() and not (self._parked.has_reached(ends) and self._results.has_reached(results)):
             liveness.beat()
-            unfolded += self._follow(IDLE_S)
-            if time.monotonic() - logged_at > _LOG_S:
-                logger.info("reading the log of parked deliveries: %d records are left", self._unread)
-                logged_at = time.monotonic()
+            count = self._follow(IDLE_S)
+            unfolded, folded = unfolded + count, folded + count
+            progress("reading the parked log", folded, folded + self._unread)
             if unfolded >= _FOLD_RECORDS or self._store.uncommitted >= _FOLD_BYTES:
                 self._commit()
                 unfolded = 0

@@ -32,6 +32,9 @@ _REPORT_S = 4.0
 _ERROR = re.compile(r"Z (?:error|critical) |\"level\": ?\"(?:error|critical)\"| is started again in ")
 _SHOWN = 300
 
+# A long step of a start that advances, such as reading gigabytes of parked deliveries.
+_ADVANCES = re.compile(r" records are left\b")
+
 
 @dataclass(frozen=True)
 class PartSpec:
@@ -56,19 +59,23 @@ class PartSpec:
 
 
 class StartProgress:
-    """A start: the time of its last report (monotonic), and the errors in the log since then."""
+    """A start: the times of its last report and of its last advance (monotonic), and its log since then."""
 
-    def __init__(self, log: Path, reported_at: float = 0.0) -> None:
-        self.reported_at = reported_at
+    def __init__(self, log: Path, now: float = 0.0) -> None:
+        self.reported_at = self.advanced_at = now
         self._written = logfiles.LogTail(log)
         self._last = ""
 
-    def error(self) -> str:
-        """The last error, as the end of a sentence: it may be the reason of a start that does not end. Empty without
-        one."""
+    def report(self, now: float) -> str:
+        """The last error or advance in the log, as the end of a sentence; empty without one. An error may be the reason
+        of a start that does not end."""
+        self.reported_at = now
         for line in self._written.new_lines():
-            if _ERROR.search(line):
-                self._last = log_format.message_of(line) or line
+            if _ADVANCES.search(line):
+                self.advanced_at = now
+            elif not _ERROR.search(line):
+                continue
+            self._last = log_format.message_of(line) or line
         return f"; its log has: {self._last[:_SHOWN]}" if self._last else ""
 
 
@@ -123,9 +130,8 @@ class Part:
                     self._become(PartState.READY)
                     self._report(f"{self.name}: ready ({now - started:.1f} s)")
                 elif now - self._progress.reported_at >= _REPORT_S:
-                    self._progress.reported_at = now
-                    self._report(f"{self.name}: starting, {now - started:.0f} s so far{self._progress.error()}")
-                elif now - started > self._settings.start_timeout_s:
+                    self._report(f"{self.name}: starting, {now - started:.0f} s so far{self._progress.report(now)}")
+                elif now - self._progress.advanced_at > self._settings.start_timeout_s:
                     self._died(now, f"was not ready within {self._settings.start_timeout_s:g} s")
         elif self.process.is_due(now):
             self._start(now)

@@ -418,7 +418,7 @@ def _of_all_partitions(self: Any) -> recovered.StartState:
     since = min((each.since for each in known.values() if not each.clean), default=-1)
     if since < 0:
         return recovered.StartState(positions, recovered.NOTHING, self.newest())
-    found = recovered.settled_since(self._kafka, since, dict.fromkeys(positions, 0), len(positions), 300.0)
+    found = recovered.settled_since(self._kafka, since, dict.fromkeys(positions, 0), len(positions))
     parked = self._redeliverer.parked_behind(positions)
     return recovered.StartState(
         positions, recovered.RecoveredDeliveries.of(found.deliveries, parked, since), self.newest(), since

@@ -175,7 +175,7 @@ class Editing:
         return self._looking.draft(visitor_of(request.scope))
 
     def _gather(self, request: Request, edit: Edit) -> str:
-        """Puts an edit to the others, if the tree would take it with them; else why not."""
+        """Stage an edit; returns the reason if the tree does not permit it with the others."""
         draft = self._draft(request)
         before = list(draft.edits)
         try:

@@ -44,14 +44,14 @@ def test_the_newest_batch_with_its_settled_and_parked_deliveries(kafka_settings:
     logs = OutcomeLogs(kafka_settings)
     before = logs.ends()
     assert settled_in_batch(kafka_settings, 5, before, 20) == NO_ROWS
-    assert newest_batch(kafka_settings, 20) == NO_BATCH
+    assert newest_batch(kafka_settings) == NO_BATCH
 
     of_the_redelivery = ("s", "of the redelivery")
     with closing(AttemptsLog(kafka_settings)) as log, closing(DurableWriter(kafka_settings, "attempts")) as raw:
         log.connect()
         log.add(row(*of_the_redelivery, NO_BATCH))
         log.settle(120)
-        assert newest_batch(kafka_settings, 20) == NO_BATCH
+        assert newest_batch(kafka_settings) == NO_BATCH
         written = {(f"s{number}", f"n{number}") for number in range(1_500)}
         for subscription, notification in sorted(written):
             log.add(row(subscription, notification, 5))
@@ -62,7 +62,7 @@ def test_the_newest_batch_with_its_settled_and_parked_deliveries(kafka_settings:
         assert raw.partitions
         raw.send(0, b"this cannot be read", attempts.key_of(4))
         raw.settle(120)
-        assert newest_batch(kafka_settings, 20) == 5
+        assert newest_batch(kafka_settings) == 5
 
         assert logs.ends() == before, "no request before each batch"
         found = settled_in_batch(kafka_settings, 5, before, 20)
@@ -74,7 +74,7 @@ def test_the_newest_batch_with_its_settled_and_parked_deliveries(kafka_settings:
         assert settled_in_batch(kafka_settings, 5, OutcomeLogs(kafka_settings).ends(), 20) == NO_ROWS
         log.add_matched(0, 7, 0, [Matched("for nobody", TopicPath("a"), 1, 0, 0)])
         log.settle(120)
-        assert newest_batch(kafka_settings, 20) == 7
+        assert newest_batch(kafka_settings) == 7
 
     places = {name: Place(batch, 0, offset) for offset, (name, batch) in enumerate((("a", 5), ("b", 5), ("c", 4)))}
     with closing(ParkingLog(kafka_settings)) as parking:
@@ -110,12 +110,12 @@ def test_rows_behind_the_positions_of_a_run_are_recalled(
 
     def recalled(first: int, behind_ms: dict[int, int]) -> set[str]:
         return {
-            notification for _, notification in settled_since(kafka_settings, first, behind_ms, count, 20).deliveries
+            notification for _, notification in settled_since(kafka_settings, first, behind_ms, count).deliveries
         }
 
     assert recalled(5, {busy: now_ms}) == {"of the run", "of the redelivery"}
     assert recalled(6, {busy: now_ms}) == {"of the redelivery"}, "deliveries parked by an earlier run were tried"
-    assert settled_since(kafka_settings, 5, {busy: now_ms}, count, 20).newest == {("s", TopicPath("a")): (busy, 17)}
+    assert settled_since(kafka_settings, 5, {busy: now_ms}, count).newest == {("s", TopicPath("a")): (busy, 17)}
     assert recalled(5, {quiet: now_ms}) == {"of another partition"}
     later_ms = now_ms + 3_600_000
     assert recalled(5, {busy: later_ms, quiet: now_ms}) == {"of another partition"}, "each partition since its time"
@@ -158,13 +158,13 @@ def test_passed_notifications_are_read_back_up_to_a_run(
         log.settle(120)
 
     def recalled(position: int) -> dict[tuple[str, str], int]:
-        return dict(read_passed(kafka_settings, policies, {0: position}, 60).get(0, {}))
+        return dict(read_passed(kafka_settings, policies, {0: position}).get(0, {}))
 
     assert recalled(0) == {}
     assert recalled(2) == {("short", "a"): now_ms - 900_000 + 500, ("long", ""): now_ms - 900_000 + 86_400_000}
     assert recalled(3)["short", "a"] == now_ms - 300 + 500
     assert recalled(9) == {("short", "a"): now_ms - 100 + 500, ("long", ""): now_ms - 200 + 86_400_000}
-    assert read_passed(kafka_settings, {}, {0: 9}, 60) == {}, "no subscription has an interval"
+    assert read_passed(kafka_settings, {}, {0: 9}) == {}, "no subscription has an interval"
 
     # As if it were more than ten minutes ago: it is read back for the long interval, if there is time.
     monkeypatch.setattr(intervals, "_accepted_ms", lambda *_: int(time.time() * 1000) + 661_000)

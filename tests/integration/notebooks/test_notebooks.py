@@ -147,8 +147,8 @@ SHOWN: dict[str, dict[str, object]] = {
         # 11 to 19 ms, and one at the second attempt.
         "arrivals.table.ms.tolist()": [15.5, 119.1, 929.9, 1020.0],
         "failures.table.to_dict('index')": {BAD: {"connect": 2, "server-error": 1}},
-        "breakers.table['left alone'].to_dict()": {BAD: 30.0},
-        "held.subscription.tolist()": ["bad"],
+        "breakers.table['open'].to_dict()": {BAD: 30.0},
+        "stopped.subscription.tolist()": ["bad"],
         DRAWN("slow, arrivals, failures, breakers"): [True] * 4,
     },
     "capacity": {
@@ -156,7 +156,7 @@ SHOWN: dict[str, dict[str, object]] = {
         "stages.table.p50.tolist()": [0.0, 5.0, 10.0, 15.0],
         "[len(batches.table), batches.table.duration_ms.max()]": [9, 37.0],  # in batch 3 from 3 ms to 40 ms after noon
         "lag.table.max().item()": 0.03,
-        "travel.value['notifications in a push, mean']": 1.0,
+        "sizes.value['notifications per push, mean']": 1.0,
         DRAWN("throughput, stages, batches, lag"): [True] * 4,
     },
     "topics": {
@@ -167,9 +167,9 @@ SHOWN: dict[str, dict[str, object]] = {
             ["c", 1, 1, 0, 0],
             ["d/e", 1, 1, 0, 0],
         ],
-        "wanted.table.subscriptions.to_dict()": {"a/b": 2, "a": 1},
-        "[unwanted.topic.tolist(), idle.subscription.tolist()]": [["c", "d/e"], ["typo"]],
-        "ended.subscriptions.to_dict()": {"expired": 1},
+        "recipients.table.subscriptions.to_dict()": {"a/b": 2, "a": 1},
+        "[without_subscriptions.topic.tolist(), without_topics.subscription.tolist()]": [["c", "d/e"], ["typo"]],
+        "reasons.subscriptions.to_dict()": {"expired": 1},
     },
 }
 

@@ -80,10 +80,10 @@ def test_breakers_are_cut_to_the_time_of_the_question(engine: Tables, tmp_path: 
 
     found = engine.plot.breakers(NOON + timedelta(minutes=20))
 
-    assert found.table.to_dict("index") == {"http://x/": {"left alone": 10.0, "served apart": 10.0}}
+    assert found.table.to_dict("index") == {"http://x/": {"open": 10.0, "redelivery": 10.0}}
     later = engine.plot.breakers(NOON + timedelta(minutes=70))
     assert later.figure is None
-    assert "every endpoint was well" in later.text
+    assert "no endpoint has failed" in later.text
 
 
 def test_text_in_place_of_an_empty_plot(engine: Tables, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_text_in_place_of_an_empty_plot(engine: Tables, tmp_path: Path) -> None:
     assert below.text == "there is no topic at or below x; the first roots are a"
 
     data, _ = below._repr_mimebundle_()
-    assert data["text/html"] == f"<p>The topic tree: {below.text}</p>"
+    assert data["text/html"] == f"<p>Topics: {below.text}</p>"
     assert "image/png" not in data
     with pytest.raises(NothingToShow):
         below.save(tmp_path / "picture.png")
@@ -110,9 +110,9 @@ def test_the_lag_without_redeliveries_and_the_size_of_a_picture(engine: Tables, 
     assert engine.plot.lag(NOON).table["oldest, s"].max() == 0.08
     data, metadata = engine.plot.arrivals()._repr_mimebundle_()
     assert data["image/png"]
-    assert (metadata["image/png"]["width"], metadata["image/png"]["alt"]) == (900, "How many arrive within how long")
+    assert (metadata["image/png"]["width"], metadata["image/png"]["alt"]) == (900, "Delays of deliveries")
     assert engine.most_tried() == "n2"
-    assert engine.lately(timedelta(seconds=1)) == NOON + timedelta(minutes=10) - timedelta(seconds=1)
+    assert engine.start_of_last(timedelta(seconds=1)) == NOON + timedelta(minutes=10) - timedelta(seconds=1)
 
 
 def test_the_newest_rows_are_searched_on_the_last_day_only(engine: Tables, tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_the_picture() -> None:
     unmatched = timeline(story(), [], {})
     assert unmatched.png()
     assert unmatched.outcomes is not None
-    assert "no one is subscribed to this topic" in unmatched.outcomes._repr_html_()
+    assert "no subscription matches this topic" in unmatched.outcomes._repr_html_()
 
 
 def cells(counts: dict[str, int], rows: int = 32) -> list[Cell]:

@@ -51,7 +51,7 @@ class Stopped:
             write=self._write, settle=lambda timeout_s: None, close=lambda: None, is_late=lambda: False
         )
         patch.setattr(recovery, "ProgressLog", lambda kafka: progress)
-        patch.setattr(recovery, "newest_batch", lambda kafka, timeout_s: self.newest)
+        patch.setattr(recovery, "newest_batch", lambda kafka: self.newest)
         self.reported: list[PartitionReport] = []
         parked = SimpleNamespace(
             parked_behind=self._parked_behind, newest_batch=lambda: EARLIER_RUN + 3, batch_done=self.reported.extend
@@ -64,9 +64,7 @@ class Stopped:
         self.written.append(progress)
         self.known[progress.partition] = progress
 
-    def _recall(
-        self, kafka: KafkaSettings, first: int, behind_ms: Mapping[int, int], partitions: int, timeout_s: float
-    ) -> SettledRows:
+    def _recall(self, kafka: KafkaSettings, first: int, behind_ms: Mapping[int, int], partitions: int) -> SettledRows:
         assert self.parked_read, "otherwise a delivery that ends between the two is missed"
         self.recalled.append((first, behind_ms, partitions))
         newest = {("s", TopicPath("a")): (0, 510), ("s", TopicPath("b")): (0, 499)}

@@ -122,7 +122,7 @@ def test_commits_are_bounded_in_bytes_and_a_long_fold_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     setup, sizes = Setup(), []
-    monkeypatch.setattr(session, "_LOG_S", -1.0)
+    monkeypatch.setattr("arborcast.core.progress._LOG_S", -1.0)
     caplog.set_level("INFO")
     with closing(ParkedStore(tmp_path / "parked.sqlite", "log")) as store:
         commit = store.commit
@@ -137,7 +137,7 @@ def test_commits_are_bounded_in_bytes_and_a_long_fold_is_logged(
         begun.read_to_end(lambda: False)
         assert store.count == 15
     assert max(sizes) < 40_000_000
-    assert "reading the log of parked deliveries: 14 records are left" in caplog.messages
+    assert "reading the parked log: 14 records are left" in caplog.messages
 
 
 def test_a_start_waits_as_long_as_parked_deliveries_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_a_start_waits_as_long_as_parked_deliveries_are_read(tmp_path: Path, mon
     redeliverer = Redeliverer(KafkaSettings(), PushSettings(), RetrySettings(), policy, known, tmp_path / "parked")
     read = [7, 6, 5, 5]  # a session that begins again is behind the last one
     monkeypatch.setattr(redeliverer.lanes, "offsets_read", lambda: read.pop(0))
-    with pytest.raises(InfrastructureError, match=r"no record of the log of parked deliveries was read for 0\.01 s"):
+    with pytest.raises(InfrastructureError, match=r"no record of the parked log was read for 0\.01 s"):
         redeliverer.catch_up(0.01)
     assert not read
 

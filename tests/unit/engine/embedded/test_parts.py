@@ -89,6 +89,20 @@ def test_a_long_start_is_reported_with_the_reason_in_its_log(tmp_path: Path) -> 
     ]
 
 
+def test_a_start_may_last_as_long_as_its_log_advances(tmp_path: Path) -> None:
+    line = write("human", 1.0, "info", "dispatch", "reading the parked log: 5000 records are left")
+    reported: list[str] = []
+    with part(tmp_path, False, f"print({line!r}, flush=True)", reported.append) as it:
+        it.step(1_000.0)
+        wait_until(lambda: "left" in (tmp_path / "a.log").read_text())
+        for at in (1_119.0, 1_121.0, 1_238.0, 1_239.0):
+            it.step(at)
+        assert state_of(it) is PartState.STARTING
+        it.step(1_239.5)
+        assert it.status.last_exit == "was not ready within 120 s"
+    assert "5000 records are left" in reported[1]
+
+
 @pytest.mark.slow
 def test_a_suspension_counts_little_for_the_detection_of_hangs(tmp_path: Path) -> None:
     """Suspended without an answer: the suspension counts only as a moment of the supervisor's time."""

@@ -153,7 +153,7 @@ def _home(home: Home, min_free_mb: int) -> Iterator[Check]:
         return
     free = free_mb(existing) / 1024
     yield Check(
-        "data directory", "ok", f"{home.path}{'' if existing == home.path else ' (to be made)'}, {free:.1f} GiB free"
+        "data directory", "ok", f"{home.path}{'' if existing == home.path else ' (to be created)'}, {free:.1f} GiB free"
     )
 
 
@@ -185,7 +185,7 @@ def _keys(settings: Settings, home: Home) -> Iterator[Check]:
                 "keys",
                 "warn",
                 f"there is no key file {file}: no subscription can have a secret",
-                "Copy that of the other machines here (secrets.key_file), or make the first: arborcast keys new",
+                "Copy that of the other machines here (secrets.key_file), or create the first: arborcast keys new",
             )
         return
     try:
@@ -251,7 +251,7 @@ def _engine(home: Home, running: bool) -> Iterator[Check]:
             "fail",
             f"its supervisor (pid {known.supervisor.pid}) has made no progress for {silent_s:.0f} s and restarts "
             "nothing",
-            f"If it was stopped: kill -CONT {known.supervisor.pid}. Else: arborcast down, arborcast up.",
+            f"If it was stopped: kill -CONT {known.supervisor.pid}. Otherwise: arborcast down, arborcast up.",
         )
     elif sick:
         yield Check("engine", "warn", ", ".join(sick), f"Look into {home.logs}")
@@ -339,7 +339,7 @@ def _directory(settings: Settings) -> Iterator[Check]:
     directory = settings.directory
     if directory.kind == "file":
         file = Path(directory.file)
-        found = f"{file}" if file.exists() else f"{file}, made on first use"
+        found = f"{file}" if file.exists() else f"{file}, created on first use"
         yield Check("directory", "ok", found)
     elif directory.kind == "ldap":
         url = urlsplit(directory.url)

@@ -118,7 +118,7 @@ def _of_cluster(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[KafkaRisk
         yield KafkaRisk(
             "fail",
             "the brokers compact nothing (log.cleaner.enable)",
-            "The logs of subscriptions and waiting deliveries would grow for ever: set it to true.",
+            "The logs of subscriptions and waiting deliveries would grow without limit: set it to true.",
         )
     longest = int(facts.broker_configs.get("socket.request.max.bytes", _LONGEST_REQUEST))
     if longest < kafka.max_record_bytes + PARKED_OVERHEAD:

@@ -34,7 +34,7 @@ def read(path: Path) -> dict[str, bytes]:
     try:
         return keyring.parse_keys(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        advice = "; `arborcast keys new` makes one" if isinstance(error, FileNotFoundError) else ""
+        advice = "; `arborcast keys new` creates one" if isinstance(error, FileNotFoundError) else ""
         raise SecretError(f"the key file {path} cannot be read: {reason_of(error)}{advice}") from error
 
 

@@ -23,8 +23,8 @@ from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.operations import Operator, change
 from arborcast.topic_model.topics import TopicPath
 
-Stage = Literal["queued", "due", "under way", "awaited", "scheduled", "held"]
-"""queued: no attempt yet; held: no attempt until its subscription is resumed; under way: its push has no answer yet;
+Stage = Literal["queued", "due", "in flight", "awaited", "scheduled", "held"]
+"""queued: no attempt yet; held: no attempt until its subscription is resumed; in flight: its push has no answer yet;
 awaited: its receiver reports the result later."""
 
 
@@ -211,7 +211,7 @@ def _delivery(wait: Wait, control: ControlView, now_ms: int) -> WaitingEntry:
         since_ms=wait.since_ms,
         attempts=tries.number,
         stage=stage,
-        next_ms=tries.due_ms if stage in ("under way", "awaited", "scheduled") else 0,
+        next_ms=tries.due_ms if stage in ("in flight", "awaited", "scheduled") else 0,
         error=last.error if last is not None else "",
         detail=last.detail if last is not None else "",
         status=last.status if last is not None else 0,
@@ -221,7 +221,7 @@ def _delivery(wait: Wait, control: ControlView, now_ms: int) -> WaitingEntry:
 def _stage(tries: Tries, now_ms: int, held: bool) -> Stage:
     due = tries.is_due(now_ms)
     if tries.number and tries.awaits and not due:
-        return "under way" if tries.in_flight else "awaited"
+        return "in flight" if tries.in_flight else "awaited"
     if held:
         return "held"
     if not tries.number:

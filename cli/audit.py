@@ -81,7 +81,7 @@ def audit(
             )
     except (ArborcastError, OSError) as error:  # OSError: no space for its temporary files
         why = reason_of(error) if isinstance(error, OSError) else error
-        print_error(f"the audit could not be made: {why}")
+        print_error(f"the audit failed: {why}")
         sys.exit(EXIT_UNKNOWN)
     if json:
         print_json(report.as_json())

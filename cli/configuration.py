@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 def init(
     file: Annotated[Path, typer.Argument(help="Where to write it.", metavar="FILE")] = Path("arborcast.toml"),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print it instead.")] = False,
 ) -> None:
     """Write a settings file with the most common settings, commented out."""
@@ -47,7 +47,7 @@ def init(
         with file.open("w" if force else "x", encoding="utf-8") as opened:
             opened.write(example())
     except FileExistsError:
-        raise ConfigError(f"{file} is there already: --force overwrites it, --stdout only prints") from None
+        raise ConfigError(f"{file} exists: --force overwrites it, --stdout only prints") from None
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {reason_of(error)}") from error
     print_line(f"wrote {file}: all settings with their defaults, commented out")

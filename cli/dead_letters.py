@@ -266,6 +266,6 @@ def replay(
     if json:
         print_json({"replay": planned.replay.id if sent else "", "matching": found, "sent": sent})
     elif sent:
-        print_line(f"replay {planned.replay.id}: {many(sent, 'notification is', 'notifications are')} on their way")
+        print_line(f"replay {planned.replay.id}: {many(sent, 'notification is', 'notifications are')} queued")
     else:
         print_line(f"{many(found, 'notification matches', 'notifications match')} {between}; nothing was sent")

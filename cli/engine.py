@@ -60,7 +60,7 @@ def up(
     if detach and demo:
         raise typer.BadParameter("--demo needs the terminal, --detach leaves it: choose one")
     if json and not detach:
-        raise typer.BadParameter("--json prints the addresses once the engine is up: it goes with --detach")
+        raise typer.BadParameter("--json requires --detach: it prints the addresses of the started engine")
     overrides: dict[str, Scalar | None] = {
         "gateway.port": gateway_port,
         "stack.kafka_port": kafka_port,
@@ -157,7 +157,7 @@ def _troubles(name: str, part: dict[str, Any], pid: int) -> Iterator[str]:
     if part["silent_s"] and name == "supervisor":
         yield (
             f"the supervisor has made no progress for {part['silent_s']:.0f} s: nothing is restarted meanwhile. If it "
-            f"was stopped: kill -CONT {pid}. Else: arborcast down, arborcast up"
+            f"was stopped: kill -CONT {pid}. Otherwise: arborcast down, arborcast up"
         )
     elif part["silent_s"]:
         yield f"{name} has not answered for {part['silent_s']:.0f} s; it is restarted if that continues"

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 @federation_app.command()
 def key(
-    file: Annotated[Path, typer.Argument(help="The key file; a new secret is put before those that are there.")],
+    file: Annotated[Path, typer.Argument(help="The key file; a new secret becomes the first.")],
 ) -> None:
     """Make a secret for a federation. All its engines and the administrator need the same file (federation.key_file).
 
@@ -88,7 +88,7 @@ def links(config: ConfigOption = None, home: HomeOption = None, json: JsonOption
         print_json({"links": document(found)})
         return
     if not found:
-        print_error("there are no links: no other engine is there, or none has an interest")
+        print_error("there are no links: no other engine is registered, or none has an interest")
     for each in found:
         more = f" and {len(each.topics) - 5} more" if len(each.topics) > 5 else ""
         waits = f"  {each.waiting} waiting, since {moment(each.waiting_since_ms)}" if each.waiting else ""

@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def backup(
-    folder: Annotated[Path, typer.Argument(help="Where to write it: empty, or not there.", metavar="FOLDER")],
+    folder: Annotated[Path, typer.Argument(help="The folder of the backup: empty or new.", metavar="FOLDER")],
     data_directory: Annotated[
         bool,
         typer.Option(

@@ -261,10 +261,13 @@ def publish(
     ] = None,
     priority: Annotated[
         int | None,
-        typer.Option("--priority", help="Larger is pushed first; else its topic's.", min=-100, max=100),
+        typer.Option(
+            "--priority", help="Larger values are pushed first; default: that of the topic.", min=-100, max=100
+        ),
     ] = None,
     kind: Annotated[
-        str, typer.Option("--type", help="Its type, {urn:x}name or p:name; else its element's name.", metavar="TYPE")
+        str,
+        typer.Option("--type", help="The type, {urn:x}name or p:name; default: the element's name.", metavar="TYPE"),
     ] = "",
     reliable: Annotated[
         bool, typer.Option("--reliable", help="Keep it for timely subscribers, too, until they can be reached.")

@@ -101,7 +101,7 @@ def _credentials(host: str | None) -> Credentials | None:
         return None
     try:
         if file.stat().st_mode & 0o077:
-            raise ConfigError(f"{file} holds passwords and others may read it: chmod 600 it")
+            raise ConfigError(f"{file} contains passwords and is readable by others: chmod 600 it")
         # Entries of this host only: `default` is for all.
         known = netrc.netrc(str(file)).hosts.get(host)
     except netrc.NetrcParseError as error:
@@ -165,7 +165,7 @@ class LeasedSubscription:
                 self._notify(f"the subscription could not be ended: {fault}")
         except ClientError as failure:
             at = time.strftime("%H:%M:%S", time.localtime(self._until_s))
-            self._notify(f"the subscription could not be ended now, it ends by itself at {at}: {failure}")
+            self._notify(f"the subscription could not be ended; it expires at {at}: {failure}")
 
     def _look(self) -> float | None:
         away = self._there and not self._reachable()

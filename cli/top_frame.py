@@ -90,7 +90,7 @@ def _charts(samples: Sequence[MetricsSample], current: Summary, width: int) -> l
         ("accepted /s", figures.count(current.accepted), rates(points, "accepted")),
         ("delivered /s", figures.count(current.delivered), delivered),
         ("not delivered /s", figures.count(current.undelivered), failed),
-        ("pushes under way", figures.count(current.in_flight), [sum(point.in_flight.values()) for point in points]),
+        ("pushes in flight", figures.count(current.in_flight), [sum(point.in_flight.values()) for point in points]),
         ("delivery, median", figures.seconds(current.delivery_median), quantiles(points, "delivery", 0.5)),
         ("delivery, 99 %", figures.seconds(current.delivery_99), quantiles(points, "delivery", 0.99)),
         ("append, 99 %", figures.seconds(current.append_99), quantiles(points, "append", 0.99)),

@@ -74,7 +74,7 @@ def add(
     """Publish something whenever a notification matches. You must be allowed to subscribe to the one topic, and to
     publish on the other. Prints its id, for `why`."""
     if same == (payload is not None):
-        raise InputError("say what is published: --payload XML (or FILE), or --same for the payload that matched")
+        raise InputError("name the payload: --payload XML (or FILE), or --same for that of the matching notification")
     fixed = None if payload is None else _element(payload)
     on, publish = (topic_of(each, url, namespace, config, home) for each in (on, publish))
     after = {"on": on, "publishes": publish, "payload": payload}

@@ -153,7 +153,7 @@ def check_access(
 
 def _show_findings(found: list[Finding]) -> None:
     if not found:
-        print_line("the owner of every subscription could make it today")
+        print_line("every subscription is permitted to its owner by the current rules")
         return
     for each in found:
         topics = " and ".join(each.topics) or "everything"

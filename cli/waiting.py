@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _STAGES = {
     "queued": "after earlier messages",
     "due": "due now",
-    "under way": "in flight; without an answer next attempt {}",
+    "in flight": "in flight; without an answer next attempt {}",
     "awaited": "awaits a result by {}",
     "scheduled": "next attempt {}",
     "held": "held until resumed",

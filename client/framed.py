@@ -154,7 +154,7 @@ class _Wire:
                     return self._socket.recv(_READ)
             except (BlockingIOError, ssl.SSLWantReadError):
                 if not self._wait(selectors.EVENT_READ, self.silence_s):
-                    raise TimeoutError(f"nothing came from the broker for {self.silence_s:g} s") from None
+                    raise TimeoutError(f"nothing received from the broker for {self.silence_s:g} s") from None
             except ssl.SSLWantWriteError:
                 self._wait(selectors.EVENT_WRITE)
 
@@ -338,7 +338,7 @@ class Connection:
             future = self._answers.pop(number, None)
         if future is not None:
             why = f": {self._loss}" if self._loss else ""
-            future.set_exception(ConnectionLost(f"the connection was lost before the answer came{why}", None))
+            future.set_exception(ConnectionLost(f"the connection was lost before the answer{why}", None))
 
     def _ping(self) -> None:
         while not self.lost.wait(self._idle_s / 3):
@@ -350,7 +350,7 @@ def answer(future: Future[Frame], timeout_s: float) -> Frame:
     try:
         frame = future.result(timeout_s)
     except FutureTimeout as error:
-        raise BrokerUnavailable(f"no answer came within {timeout_s:g} s", None) from error
+        raise BrokerUnavailable(f"no answer within {timeout_s:g} s", None) from error
     if frame.kind == FrameKind.ERROR:
         body = frames.read_body(frame, frames.ErrorBody)
         if body.retry_after is not None:

@@ -95,8 +95,8 @@ def signing_for(settings: Settings) -> SigningIn | None:
         )
     if not _WITH_PASSWORD & set(access.chosen()):
         raise ConfigError(
-            f"console.host = {host!r} is reached from the network, and people sign in there with a password: "
-            'access.methods has to hold "basic" or "token"'
+            f"console.host = {host!r} is reachable from the network and needs a sign-in with a password: "
+            'access.methods must contain "basic" or "token"'
         )
     guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
     users = Users(user_source(access, settings.directory), remember_s=access.cache_s, guesses=guesses)

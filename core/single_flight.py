@@ -35,7 +35,7 @@ async def shared(work: asyncio.Future[T]) -> T:
 
 
 class SingleFlight(Generic[Key, T]):
-    """Work under way by its key: at most one at a time for each key."""
+    """Work in progress by its key: at most one at a time for each key."""
 
     def __init__(self) -> None:
         self._under_way: dict[Key, asyncio.Future[T]] = {}
@@ -47,12 +47,12 @@ class SingleFlight(Generic[Key, T]):
         return len(self._under_way)
 
     def get(self, key: Key) -> asyncio.Future[T] | None:
-        """The work under way, for `shared`."""
+        """The current work, for `shared`."""
         work = self._under_way.get(key)
         return None if work is None or work.done() else work
 
     async def run(self, key: Key, begin: Callable[[], Awaitable[T]]) -> T:
-        """The outcome of the work under way, else of the work that `begin` returns."""
+        """The outcome of the current work, otherwise of the work that `begin` returns."""
         return await shared(self.get(key) or self.begin((key,), begin()))
 
     def begin(self, keys: Sequence[Key], work: Awaitable[T]) -> asyncio.Future[T]:
@@ -100,7 +100,7 @@ class SharedRounds(Generic[Item, T]):
 
     @property
     def idle(self) -> bool:
-        """Whether no round is under way, and all callers of earlier ones have continued."""
+        """Whether no round is in progress, and all callers of earlier ones have continued."""
         return not self._running
 
     def join(self, item: Item) -> asyncio.Future[T]:

@@ -275,7 +275,7 @@ class SloSettings:
     )
     latency_s: float = setting(
         30.0,
-        "From acceptance to the first push. A change holds for later hours.",
+        "From acceptance to the first push. A change applies to later hours.",
         minimum=0.01,
         maximum=86_400,
         unit="s",

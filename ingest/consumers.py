@@ -127,7 +127,7 @@ class OwnershipProof:
         many requests in progress, in total or of this owner (empty without authentication). With `hook_of`, the address
         of this engine, the validation is that of web hooks."""
         if self._under_way >= _AT_ONCE or (owner and self._of[owner] >= _OF_ONE_OWNER):
-            raise InfrastructureError("too many ownership challenges are under way", retry_after=1.0)
+            raise InfrastructureError("too many ownership challenges are in progress", retry_after=1.0)
         self._under_way += 1
         self._of[owner] += 1
         word = secrets.token_urlsafe(32)

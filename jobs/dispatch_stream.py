@@ -54,7 +54,7 @@ def open_session() -> SparkSession:
     master, address = conf.get("spark.master", "") or "", conf.get(BIND_ADDRESS, "") or ""
     if not master.startswith("local") and is_loopback(address):
         raise ConfigError(
-            f"{BIND_ADDRESS} = {address} is for local mode: executors of {master} cannot reach this job there; make "
+            f"{BIND_ADDRESS} = {address} is for local mode: executors of {master} cannot reach this job there; create "
             f"the properties with: arborcast config spark --master {master}"
         )
     return SparkSession.builder.getOrCreate()

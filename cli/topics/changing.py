@@ -60,7 +60,7 @@ def add(
     merge: Annotated[
         bool, typer.Option("--merge/--no-merge", help="Of a queue: equal requests that wait are done once.")
     ] = True,
-    update: Annotated[bool, typer.Option("--update", help="Replace the facts of a topic that is there.")] = False,
+    update: Annotated[bool, typer.Option("--update", help="Replace the facts of an existing topic.")] = False,
     namespace: NamespaceOption = None,
     config: ConfigOption = None,
     home: HomeOption = None,

@@ -75,7 +75,7 @@ def import_topics(
     """Import the topics of a document, all or none, or of another system's LDAP tree."""
     if from_ldap is None:
         if file is None or base or root or bind_dn or stdin or start_tls or ca_file:
-            raise ConfigError("say what to import: a file, or --from-ldap URL and --base DN with what belongs to them")
+            raise ConfigError("name the source: a file, or --from-ldap URL and --base DN with their options")
         _import_document(_settings(config, home), file, form, base_dn, replace, dry_run, json)
         return
     if file is not None or form or base_dn or replace:

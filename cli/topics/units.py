@@ -27,7 +27,7 @@ def server(url: str, base: str, bind_dn: str, stdin: bool, start_tls: bool, ca_f
     """Connection settings of the other system's server; prompts for the password. Raises ConfigError."""
     parts = urlsplit(url)
     if "@" in parts.netloc:
-        raise ConfigError("--from-ldap: no user in the address; who reads is --bind-dn, and its password is asked for")
+        raise ConfigError("--from-ldap: no user in the address; use --bind-dn, with the password at the prompt")
     if parts.scheme not in ("ldap", "ldaps", "ldapi") or not parts.netloc:
         raise ConfigError(f"--from-ldap {url}: ldap://HOST, ldaps://HOST or ldapi://SOCKET is needed")
     if parts.path.strip("/") or parts.query:

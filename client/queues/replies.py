@@ -139,7 +139,7 @@ class PulledReplies(Replies):
             point, self._point, self._closed = self._point, None, True
         with self._changed:
             self._changed.notify_all()
-        self.fail(ClientClosed("the client was closed before the answer came", sent=True))
+        self.fail(ClientClosed("the client was closed before the answer", sent=True))
         if point is not None:
             try:
                 self._client.destroy_pull_point(point)

@@ -4,7 +4,7 @@
     KeepingSelector  net/selector.py, NetworkSelector            keep a socket registered for reading between answers
     Loop             net/selector.py, NetworkSelector.wakeup     wake the loop once per turn
     _DirectWrite     net/transport.py, KafkaTCPTransport.write   send at once, and wait for writability for the rest
-    LeanConsumer     consumer/fetcher.py, Fetcher.send_fetches   no search for requests while one is under way
+    LeanConsumer     consumer/fetcher.py, Fetcher.send_fetches   no search for requests during another
     LeanProducer     producer/kafka.py, KafkaProducer.send       a shorter path for bytes on a chosen partition
     LeanProducer     producer/kafka.py, KafkaProducer.close      no flush for timeout=0
     built            the constructors of all clients             free threads and sockets after a failure

@@ -60,6 +60,9 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         "retention.ms": str(kafka.retention_hours * _HOUR_MS),
         # Kafka deletes whole segments. With its default of a week a quiet partition keeps records a week longer.
         "segment.ms": str(min(24, kafka.retention_hours) * _HOUR_MS),
+        # After a kill or a power cut the broker reads the last segment of each partition before it starts. With the
+        # default of 1 GB that is many gigabytes.
+        "segment.bytes": str(256 * 1024 * 1024),
     }
     control = record_bytes | {
         "cleanup.policy": "compact",

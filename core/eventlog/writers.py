@@ -232,7 +232,7 @@ class DurableWriter:
 
 
 class Appending(NamedTuple):
-    """An append under way. `wait` returns the offset of its last record; see `LogWriter.append_encoded`."""
+    """An append in progress. `wait` returns the offset of its last record; see `LogWriter.append_encoded`."""
 
     wait: Callable[[], int]
 

@@ -43,7 +43,7 @@ NEWER = "a newer message of its topic is pushed instead"
 
 WORKER_ENDED = "its worker was ended when it had parked this"
 
-UNANSWERED = failed("waiting", "no answer yet: the push is still under way")
+UNANSWERED = failed("waiting", "no answer yet: the push is in progress")
 """The outcome of a push whose lane does not wait for it any longer."""
 
 # Longer than any lifespan.
@@ -112,7 +112,7 @@ class BatchOutcomes:
             self.report.gone.add(subscription.id)
             return cancelled("its receiver is gone (410)")
         if cut_off:
-            return waits("the push before it is still under way")
+            return waits("the previous push is in progress")
         if outcome.endpoint_unreachable:
             return waits(f"the push before it ended with {outcome.error!r}")
         failures = self._failures[subscription.id] = self._failures.get(subscription.id, 0) + 1
@@ -198,7 +198,7 @@ class BatchOutcomes:
 
     def in_time(self, subscription: Subscription, taken: Sequence[Received]) -> Sequence[Received]:
         """The messages that may be pushed now. For the others, which expired while they waited, rows are written."""
-        return [each for each in taken if not self.expired(subscription, each, "too old when its turn came")]
+        return [each for each in taken if not self.expired(subscription, each, "too old at its turn")]
 
     def _lifespan_ms(self, subscription: Subscription) -> int:
         return lifespan_ms(subscription.policy, self._retry) if subscription.pushed else _NEVER_MS

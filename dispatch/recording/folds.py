@@ -324,7 +324,7 @@ def _given_up_event(record: GivenUp) -> OperatorEvent:
     why = {
         "time": "no further part arrived",
         "size": "it is too large",
-        "content": "its parts make no acceptable message",
+        "content": "the assembled message is not acceptable",
         "lost": "parts are missing in the log",
     }[record.reason]
     has = f"it has the parts {record.had}" + (f" and lacks {record.missing}" if record.missing else "")

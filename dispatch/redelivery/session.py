@@ -123,7 +123,6 @@ class RedeliverySession:
         self._memory = HealthMemory(store, parts.context.health)
         self._journal = journal
         self._moved = False
-        self._unread = 0
         self.figures = RedeliveryStatistics()
         """The figures of this session."""
         self._count_at = self._polled_at = self._control_read_at = time.monotonic()
@@ -167,7 +166,7 @@ class RedeliverySession:
             liveness.beat()
             count = self._follow(IDLE_S)
             unfolded, folded = unfolded + count, folded + count
-            progress("reading the parked log", folded, folded + self._unread)
+            progress("reading the parked log", folded, folded + self._parked.unread())
             if unfolded >= _FOLD_RECORDS or self._store.uncommitted >= _FOLD_BYTES:
                 self._commit()
                 unfolded = 0
@@ -187,7 +186,7 @@ class RedeliverySession:
                 self.redelivery.drive(0.0 if more else _POLL_S)
                 # Further records, which may be urgent, follow at once.
                 if more or time.monotonic() - self._polled_at > _POLL_S:
-                    more = self._follow(0.0) > 0 and self._unread > 0
+                    more = self._follow(0.0) > 0 and self._parked.unread() > 0
             else:
                 self._write()
                 self._follow(self._idle_s())
@@ -216,7 +215,6 @@ class RedeliverySession:
         except Discontinued as error:
             self._discard_file(error)
         self._polled_at = time.monotonic()
-        self._unread = self._parked.unread()
         return count
 
     def _follow_parked(self, timeout_s: float) -> int:
@@ -293,7 +291,7 @@ class RedeliverySession:
 
     def _count(self) -> None:
         began = time.monotonic()
-        self.figures = dataclasses.replace(self.redelivery.statistics(), unread=self._unread)
+        self.figures = dataclasses.replace(self.redelivery.statistics(), unread=self._parked.unread())
         ended = time.monotonic()
         self._count_at = ended + max(IDLE_S, (ended - began) * _FIGURES_SHARE)
 

@@ -202,7 +202,7 @@ def _actions(path: Path) -> Iterator[dict[str, dict[str, object]]]:
     for line in filter(None, path.read_bytes().split(b"\n")):
         action = json.loads(line)
         if not isinstance(action, dict):
-            raise ValueError(f"{path} holds no actions")
+            raise ValueError(f"{path} has no actions")
         yield action
 
 

@@ -105,14 +105,15 @@ def make_home(path: Path, access: Access) -> str:
         return ""
     if path.name != ".arborcast" and any(path.iterdir()) and not any((path / mark).is_file() for mark in _MARKS):
         return (
-            f"the data directory {path} has other things in it, so its mode stays {mode:03o}; what the engine writes "
-            f"is for its {access} alone"
+            f"the data directory {path} has other things in it, so its mode stays {mode:03o}; files of the "
+            f"engine are accessible to its {access} only"
         )
     try:
         path.chmod(required)
     except OSError as error:
         return (
-            f"the data directory {path} has the mode {mode:03o}, and it cannot be made {required:03o}: {error.strerror}"
+            f"the data directory {path} has the mode {mode:03o}, which cannot be changed to {required:03o}: "
+            f"{error.strerror}"
         )
     shared = '; stack.home_access = "group" shares it with its group' if access == "owner" else ""
     return f"the data directory {path} had the mode {mode:03o}, now it has {required:03o}{shared}"

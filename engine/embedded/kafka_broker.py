@@ -124,7 +124,7 @@ def answers(port: int, host: str = processes.LOOPBACK, timeout: float = 1.0) -> 
         return False
 
 
-_OTHER_SERVICE = "the server there is not a Kafka broker, or wants another kafka.security_protocol"
+_OTHER_SERVICE = "the server is not a Kafka broker, or requires another kafka.security_protocol"
 
 
 def listed(port: int, host: str, timeout: float) -> int:

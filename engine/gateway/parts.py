@@ -94,7 +94,7 @@ def gate(settings: Settings) -> Gate | None:
     users = Users(user_source(access, settings.directory), remember_s=access.cache_s, guesses=guesses)
     if "certificate" in access.chosen() and not settings.tls.client_ca_file:
         raise ConfigError(
-            "access.methods holds certificate: tls.client_ca_file must name the authorities of these certificates"
+            "access.methods contains certificate: tls.client_ca_file must name the authorities of these certificates"
         )
     bearer = Bearer(access) if "bearer" in access.chosen() else None
     authenticator = Authenticator(access, users, bearer=bearer, nonces=_nonces(settings))
@@ -111,9 +111,7 @@ def mqtt_bridge(gateway: Gateway, settings: Settings, metrics: Registry) -> Mqtt
     from arborcast.ingest.mqtt.bridge import MqttBridge
 
     if not mqtt.rules_file:
-        raise ConfigError(
-            "mqtt.rules_file must name the file with the topics that come in and go out, as mqtt.url is set"
-        )
+        raise ConfigError("mqtt.url requires mqtt.rules_file, the file with the incoming and outgoing topics")
     if settings.access.chosen() and not mqtt.act_as:
         raise ConfigError("mqtt.act_as must name the user whose rights the bridge has, as access.methods is set")
     refusal = for_mqtt(gateway.outbound).check_url(mqtt.base)

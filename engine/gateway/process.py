@@ -63,7 +63,7 @@ logger = logging.getLogger("arborcast.gateway")
 # Time for the release of the lease at a stop, beside gateway.stop_timeout_s for current requests.
 _STOP_S = 1.0
 
-# Requests leave no cycles. With the default of 700, the objects of 64 requests under way are examined for each 17
+# Requests leave no cycles. With the default of 700, the objects of 64 concurrent requests are examined for each 17
 # requests, at 12 us of CPU per request.
 _GC_OBJECTS = 5_000
 

@@ -65,7 +65,7 @@ def make(tools: Tools, cache: Path, report: Report, progress: Progress = no_prog
                 report(f"class archive of {part}: made, {place} ({place.stat().st_size // 2**20} MiB)")
             _remove_old(cache / "java")
     except (StackError, OSError) as error:
-        report(f"class archives: could not be made, so Kafka and the job will start more slowly: {error}")
+        report(f"class archives: could not be created, so Kafka and the job will start more slowly: {error}")
         return False
     return True
 

@@ -136,7 +136,7 @@ def pyspark_folder() -> Path:
     # Not imported: that takes half a second.
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise JarError("pyspark is not installed, and with it the Ivy that fetches jars; run: make setup")
+        raise JarError("pyspark, whose Ivy fetches the jars, is not installed; run: make setup")
     return Path(spec.origin).parent
 
 
@@ -306,7 +306,7 @@ def _locked(cache: Path, report: Report) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            report("jars: another fetch is under way, waiting for it")
+            report("jars: another fetch is in progress, waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         for leftover in (cache / "jars").glob(".*-*"):  # of a killed fetch
             shutil.rmtree(leftover, ignore_errors=True)

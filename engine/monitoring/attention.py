@@ -126,7 +126,9 @@ def _of_samples(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
             yield Concern("bad", "engine", f"The part {part} is not ready")
     refused = recent.rate("refused", "InfrastructureError")
     if refused is not None and refused > THRESHOLDS["ArborcastRefusesForKafka"]:
-        yield Concern("bad", "kafka", f"Publishers are refused because Kafka is away or slow: {refused:.1f} a second")
+        yield Concern(
+            "bad", "kafka", f"Publishers are refused because Kafka is unavailable or slow: {refused:.1f} a second"
+        )
     if last.lag_seconds > THRESHOLDS["ArborcastDispatchLag"]:
         yield Concern("bad", "lag", f"Dispatch lag: the oldest notification waits {figures.seconds(last.lag_seconds)}")
     append = recent.append_99

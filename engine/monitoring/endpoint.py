@@ -178,7 +178,7 @@ def _handler(pages: Mapping[str, Page], rule: PageRule) -> type[BaseHTTPRequestH
             except Exception as error:
                 if render_query and isinstance(error, ValueError):
                     return 400, _TEXT, f"this query cannot be read: {error}\n".encode()
-                logger.exception("the page %s cannot be made", self.path[:100])
+                logger.exception("the page %s cannot be rendered", self.path[:100])
                 return 500, _TEXT, b"this page cannot be made now; the log has the reason\n"
 
         def _answer(self, status: int, content_type: str, body: bytes) -> None:

@@ -167,5 +167,5 @@ def read_keys(text: str, name: str) -> tuple[Key, ...]:
             raise ConfigError(f"{where} has {made.key.key_size} bits; {_MIN_RSA_BITS} are the least")
         found.append(Key(key))
     if not found:
-        raise ConfigError(f"{name} holds no key that signs")
+        raise ConfigError(f"{name} has no signing key")
     return tuple(found)

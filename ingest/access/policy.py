@@ -107,7 +107,7 @@ def _rule(rule: Any, namespaces: Mapping[str, str], where: str) -> Rule:
     actions = _words(rule, "do", where)
     for action in actions:
         if action not in _ACTIONS:
-            raise ConfigError(f"{where}: do holds {action!r}; it may hold {', '.join(_ACTIONS)}")
+            raise ConfigError(f"{where}: do contains {action!r}; allowed are {', '.join(_ACTIONS)}")
     users, groups = _words(rule, "users", where), _words(rule, "groups", where)
     topics = _words(rule, "topics", where)
     for key, value in (("do", actions), ("topics", topics), ("users or groups", users | groups)):
@@ -177,7 +177,7 @@ def review(
         if subscription.peer is not None:
             continue  # it is the engine's own
         if not owner:
-            yield ReviewFinding(subscription, "it was made while no authentication was required", certain=False)
+            yield ReviewFinding(subscription, "it was created while no authentication was required", certain=False)
             continue
         if owner not in callers:
             known = find(owner)

@@ -145,7 +145,7 @@ class Rates:
         wait_s = self._deliveries.missing_s(client, now)
         if wait_s:
             raise TooManyRequests(
-                f"your notifications cause more than {self._limits.deliveries_per_minute} deliveries per minute: come "
+                f"your notifications cause more than {self._limits.deliveries_per_minute} deliveries per minute: try "
                 f"again in {wait_s:.1f} s",
                 wait_s,
             )

@@ -126,7 +126,7 @@ class AccessSettings:
     def __post_init__(self) -> None:
         for method in self.chosen():
             if method not in METHODS:
-                raise ConfigError(f"access.methods holds {method!r}; it may hold {', '.join(METHODS)}")
+                raise ConfigError(f"access.methods contains {method!r}; allowed are {', '.join(METHODS)}")
         if self.users == "ldap" and not self.ldap_user_base:
             raise ConfigError("access.ldap_user_base must be set when access.users is ldap")
         if "bearer" in self.chosen():
@@ -135,11 +135,11 @@ class AccessSettings:
     def _check_bearer(self) -> None:
         for name in ("jwks_file", "jwt_issuer", "jwt_audience"):
             if not getattr(self, name):
-                raise ConfigError(f"access.{name} must be set when access.methods holds bearer")
+                raise ConfigError(f"access.{name} must be set when access.methods contains bearer")
         chosen = self.jwt_chosen()
         if not chosen or not set(chosen) <= set(JWT_ALGORITHMS):
             raise ConfigError(
-                f"access.jwt_algorithms = {self.jwt_algorithms!r} is not allowed; it may hold "
+                f"access.jwt_algorithms = {self.jwt_algorithms!r} is not allowed; allowed are "
                 f"{', '.join(JWT_ALGORITHMS)}: with any other, a verifier could also sign tokens"
             )
 

@@ -185,7 +185,7 @@ class NonceMemory:
         """Raises TokenRefused for a token from another time."""
         if not abs(now_s - token.created_s) <= self._window_s:
             raise TokenRefused(
-                f"wsu:Created is more than {self._window_s:g} s away from the clock here: make a new token, and set "
+                f"wsu:Created is more than {self._window_s:g} s from the gateway's clock: create a new token, and set "
                 "the clock",
                 "MessageExpired",
             )

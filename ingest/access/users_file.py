@@ -128,7 +128,7 @@ def read_users(text: str, name: str) -> Mapping[str, User]:
         raise ConfigError(f"the users file {name} is not valid TOML: {error}") from error
     users = document.pop("users", {})
     if document or not isinstance(users, dict):
-        raise ConfigError(f"the users file {name} may hold [users.…] tables and nothing else")
+        raise ConfigError(f"the users file {name} may contain only [users.…] tables")
     return {user: _user(user, facts, name) for user, facts in users.items()}
 
 
@@ -146,7 +146,7 @@ def _user(user: str, facts: object, name: str) -> User:
         try:
             password_matches("x" * (MAX_PASSWORD + 1), password)  # without a computation
         except ValueError as error:
-            raise ConfigError(f"{where}: password is {error}; make one with `arborcast users add`") from error
+            raise ConfigError(f"{where}: password is {error}; create one with `arborcast users add`") from error
     return User(user, password, frozenset(groups), clear)
 
 
@@ -193,7 +193,9 @@ def made(name: str, password: str, groups: frozenset[str], *, keep_clear: bool) 
 def check_mode(path: Path, users: Mapping[str, User]) -> None:
     """Raises ConfigError when others may read passwords in clear text."""
     if os.name == "posix" and path.stat().st_mode & 0o077 and any(user.clear for user in users.values()):
-        raise ConfigError(f"the users file {path} holds passwords in clear text and others may read it: chmod 600 it")
+        raise ConfigError(
+            f"the users file {path} contains passwords in clear text and is readable by others: chmod 600 it"
+        )
 
 
 def _toml(text: str) -> str:

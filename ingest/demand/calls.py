@@ -99,7 +99,7 @@ class PublisherCalls:
     def _subscribed(self, root: etree._Element, document: bytes) -> tuple[EndpointReference, int | None]:
         element = root.find(f".//{wsnt('SubscribeResponse')}/{wsnt('SubscriptionReference')}")
         if element is None:
-            raise PublisherRefused("the answer to Subscribe holds no wsnt:SubscriptionReference")
+            raise PublisherRefused("the answer to Subscribe has no wsnt:SubscriptionReference")
         try:
             reference = read_reference(element, Source(document, root, _PARAMETER_DEPTH))
             check_consumer(reference, self._own, self._policy)

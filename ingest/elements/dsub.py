@@ -130,7 +130,7 @@ def _like(values: list[str]) -> str:
     for value in values:
         inner = value.strip("%")
         if "%" in inner or "_" in inner:
-            raise ValueError(f"in {value[:60]!r} % may stand at the beginning and at the end, and _ nowhere")
+            raise ValueError(f"in {value[:60]!r} % is permitted at the beginning and at the end only, _ nowhere")
         literal, before, after = _quoted(inner), value.startswith("%"), value.endswith("%")
         if before and after:
             tests.append(f"contains(., {literal})")

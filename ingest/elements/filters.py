@@ -86,7 +86,7 @@ def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
         )
     if reliability == "timely" and order == "strict":
         raise UnsupportedPolicy(
-            'p:Delivery: with Reliability="timely" nothing waits for what came before, so there is no Order="strict"',
+            'p:Delivery: with Reliability="timely" no message waits for earlier ones, so there is no Order="strict"',
             (DELIVERY,),
         )
     deadline_ms = None if deadline is None else duration_ms(deadline, "p:Delivery: Deadline", _SHORTEST_DEADLINE_MS)
@@ -163,8 +163,8 @@ def read_old_delivery(policy: etree._Element | None) -> DeliveryPolicy:
     only = DeliveryPolicy(fragment_bytes=requested.fragment_bytes)
     if requested != only:
         raise UnsupportedPolicy(
-            "a subscription with a SubscriberAddress, which is known by that and its topic, takes FragmentBytes in "
-            "p:Delivery and nothing else",
+            "a subscription with a SubscriberAddress, which is identified by address and topic, permits only "
+            "FragmentBytes in p:Delivery",
             (DELIVERY,),
         )
     return only
@@ -253,7 +253,7 @@ def _types(elements: list[etree._Element]) -> tuple[str, ...]:
         return ()
     if not 0 < len(words) <= limits.TYPES:
         raise UnknownFilters(
-            f"p:MessageType holds QNames with spaces between them, from 1 to {limits.TYPES}, or * for all types",
+            f"p:MessageType has QNames separated by spaces, from 1 to {limits.TYPES}, or * for all types",
             (MESSAGE_TYPE,),
         )
     try:

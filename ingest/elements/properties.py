@@ -30,7 +30,7 @@ def read_stored(element: bytes) -> tuple[etree._Element, ReceivedMessage]:
     root, document = read_xml(_OPEN + element + _CLOSE, what="a message of a pull point")
     read = read_messages(root, Source(document, root, _PAYLOAD_DEPTH, bounded=False))
     if len(read) != 1:
-        raise InvalidRequest(f"a message of a pull point holds {len(read)} NotificationMessages")
+        raise InvalidRequest(f"a message of a pull point has {len(read)} NotificationMessages")
     return root[0], read[0]
 
 

@@ -40,7 +40,7 @@ SIGNING = _name("Signing")
 CREDENTIALS = _name("Credentials")
 SECRET = _name("Secret")
 
-# RFC 7617 leaves the user's name without a colon; neither part may hold control characters.
+# RFC 7617 leaves the user's name without a colon; neither part may contain control characters.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # RFC 6750's b64token.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
@@ -99,7 +99,7 @@ def read_credentials(parent: etree._Element) -> PushCredentials:
     if basic is not None:
         user, password = (basic.findtext(_name(part)) or "" for part in ("User", "Password"))
         if not user or ":" in user or _CONTROL.search(user + password):
-            raise InvalidRequest("p:Basic needs a p:User without a colon; neither part may hold control characters")
+            raise InvalidRequest("p:Basic needs a p:User without a colon; neither part may contain control characters")
         authorization = b"Basic " + base64.b64encode(f"{user}:{password}".encode())
     elif bearer is not None:
         token = (bearer.text or "").strip()

@@ -44,7 +44,7 @@ def heartbeat_path(name: str) -> str:
 
 class Administrator:
     """Calls return futures, which raise NoAnswer, AdministratorRefused, or another DeliveryError for an answer that
-    does not count. Two are under way at a time."""
+    does not count. Two are in progress at a time."""
 
     def __init__(self, url: str, keys: SharedKeys) -> None:
         self._url = url.rstrip("/")

@@ -32,7 +32,7 @@ def parse_secrets(text: str, where: str) -> tuple[bytes, ...]:
             except SecretError as error:
                 raise ConfigError(f"{where}, line {number}: {error}") from None
     if not keys:
-        raise ConfigError(f"{where} holds no secret; make one with: arborcast federation key")
+        raise ConfigError(f"{where} has no secret; create one with: arborcast federation key")
     return tuple(keys)
 
 

@@ -213,15 +213,15 @@ class FramedConnection(asyncio.BufferedProtocol):
         if self.unread_since:
             yield self.unread_since + self._server.unread_s, self.cut_off
         if self.session is not None and self.session.unknown:
-            reason = f"no CONNECT came within {_CONNECT_S:g} s"
+            reason = f"no CONNECT within {_CONNECT_S:g} s"
             yield self.made_at + _CONNECT_S, partial(self.refuse, "NotAuthenticated", reason)
         elif self.session is not None:
             yield self.session.check_at, self.session.check_identity
         if not self._held:  # otherwise its frames are not read
             if self._decoder.pending:
-                reason = f"a frame was not there as a whole within {frame_s:g} s"
+                reason = f"a frame was incomplete after {frame_s:g} s"
                 yield self.whole_at + frame_s, partial(self.refuse, "FrameError", reason)
-            reason = f"nothing came for {idle_s:g} s: send PING"
+            reason = f"nothing received for {idle_s:g} s: send PING"
             yield self.received_at + idle_s, partial(self.refuse, "Idle", reason)
 
 

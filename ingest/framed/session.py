@@ -33,11 +33,11 @@ logger = logging.getLogger(__name__)
 # Interval at which rights of an open connection are checked again.
 _AUTHENTICATE_AGAIN_S = 60.0
 
-# SUBSCRIBE and UNSUBSCRIBE that are under way at a time; while more wait, the connection is not read.
+# SUBSCRIBE and UNSUBSCRIBE in progress at a time; while more wait, the connection is not read.
 _MOST_REQUESTS = 16
 
 # Why a connection is not read.
-_CONNECTING, _WAITING = "CONNECT is under way", "many requests wait"
+_CONNECTING, _WAITING = "CONNECT is in progress", "many requests wait"
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Edge:
 
 
 class _Requests:
-    """SUBSCRIBE and UNSUBSCRIBE of one connection, in their order. While more than `_MOST_REQUESTS` are under way, the
+    """SUBSCRIBE and UNSUBSCRIBE of one connection, in their order. With more than `_MOST_REQUESTS` in progress the
     connection is not read."""
 
     def __init__(self, inflight: Inflight, link: FrameLink) -> None:

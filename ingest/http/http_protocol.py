@@ -359,7 +359,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def _refuse_head(self) -> None:
         self._refuse(
             431,
-            f"the head of a request, and what else is not its body, may have {self._limits.max_headers} headers and "
+            f"the head of a request, with all besides its body, may have {self._limits.max_headers} headers and "
             f"{self._limits.max_header_bytes} bytes",
         )
 

@@ -91,7 +91,7 @@ _FELL = 4 * 1024 * 1024
 
 RETRY_AFTER_S = 1.0
 
-_NO_MEMORY = "the requests under way use all the memory for requests"
+_NO_MEMORY = "the current requests use all the memory for requests"
 
 
 class Body(Protocol):

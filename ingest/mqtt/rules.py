@@ -121,7 +121,7 @@ def _check_together(file: Path, rules: Rules) -> None:
     for (one, first), (other, second) in combinations(rules.incoming.items(), 2):
         if first.overlaps(second):
             raise ConfigError(
-                f"{file}: [in.{one}] and [in.{other}] select the same MQTT topics: a message would come twice"
+                f"{file}: [in.{one}] and [in.{other}] select the same MQTT topics: a message would arrive twice"
             )
     for name, rule in rules.incoming.items():
         mqtt = rule.filter.replace("+", _SAMPLE).replace("#", f"{_SAMPLE}/{_SAMPLE}")

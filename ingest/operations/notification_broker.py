@@ -205,7 +205,7 @@ async def _read_notify(
             if len(notifications) % AT_A_TIME == 0:
                 await asyncio.sleep(0)
     if not notifications:
-        raise InvalidRequest("Notify holds no wsnt:NotificationMessage")
+        raise InvalidRequest("Notify has no wsnt:NotificationMessage")
     return notifications, messages
 
 
@@ -251,7 +251,7 @@ def _read_message(
                 producer = _SLASHED.sub(rb"\g<1>\g<2>\g<1>", producer)
         elif name == PUBLICATION:
             raise InvalidRequest(
-                f"NotificationMessage {number} holds a p:Publication: that stands behind the messages, with "
+                f"NotificationMessage {number} has a p:Publication: it must follow the messages, with "
                 f'Messages="{number}" where it is not for all of them'
             )
     if payload is None:

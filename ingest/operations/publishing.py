@@ -323,7 +323,7 @@ async def _with_reply_to(
     if not notifications[0].message_id:
         raise InvalidRequest("a request with a wsa:ReplyTo needs a wsa:MessageID, which its answer names")
     if len(notifications) > 1:
-        raise InvalidRequest("a Notify with a wsa:ReplyTo holds one message, for one answer")
+        raise InvalidRequest("a Notify with a wsa:ReplyTo may have only one message, for one answer")
     try:
         reply_to, point = endpoint_of(gateway, reply_to)
         if point is None:

@@ -146,7 +146,7 @@ async def put(gateway: Gateway, request: Request, target: Target) -> None:
             if len(elements) % AT_A_TIME == 0:
                 await asyncio.sleep(0)
     if not elements:
-        raise InvalidRequest("Notify holds no wsnt:NotificationMessage")
+        raise InvalidRequest("Notify has no wsnt:NotificationMessage")
     publications = of_request(request, len(elements))
     messages = [
         StoredMessage(

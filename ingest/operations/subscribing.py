@@ -318,7 +318,7 @@ def _check_room(gateway: Gateway, subscription: Subscription) -> None:
     ):
         raise OperationRefused(
             f"there are {len(xpaths)} XPath topic expressions, and gateway.xpath_expressions allows no more: use "
-            "another dialect, or an expression that is there",
+            "another dialect, or an existing expression",
             "SubscribeCreationFailedFault",
         )
     owner, limit = subscription.owner, gateway.settings.subscriptions_per_owner

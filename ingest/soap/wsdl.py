@@ -49,7 +49,7 @@ def published_documents(jar: Path) -> Mapping[str, bytes]:
     except (OSError, zipfile.BadZipFile) as error:
         raise InfrastructureError(f"the published WSDL cannot be read from {jar}: {error}") from error
     if "b-2.xsd" not in documents:
-        raise InfrastructureError(f"{jar} holds no b-2.xsd: it is not the jar of the published WSDL")
+        raise InfrastructureError(f"{jar} has no b-2.xsd: it is not the jar of the published WSDL")
     return documents
 
 

@@ -179,7 +179,7 @@ class NotificationLog:
         self._connecting = self._loop.create_task(self._connect(), name="notification-log-connect")
 
     async def settled(self) -> None:
-        """Return when all that is under way now is stored, or refused."""
+        """Return when all current appends are stored or refused."""
         if self._under_way:
             await asyncio.wait([append.future for append in self._under_way])
 

@@ -142,7 +142,7 @@ class _Retries:
     def __init__(self) -> None:
         self._held: deque[_Publication] = deque()
         self._due_at = 0.0
-        self._alone = False  # one of them is under way by itself
+        self._alone = False  # one of them is sent alone
 
     def __len__(self) -> int:
         return len(self._held)

@@ -84,7 +84,7 @@ class Sockets:
         except (OSError, ValueError) as error:
             raise ConfigError(f"zmq.curve_key_file = {self._settings.curve_key_file}: {error}") from error
         if secret is None:
-            raise ConfigError(f"zmq.curve_key_file = {self._settings.curve_key_file} holds no secret key")
+            raise ConfigError(f"zmq.curve_key_file = {self._settings.curve_key_file} has no secret key")
         self._keys = public, secret
         self._authenticator = ThreadAuthenticator(self._context)
         self._authenticator.start()

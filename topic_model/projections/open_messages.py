@@ -70,15 +70,15 @@ class OpenMessage:
             return f"the other parts are for the topic {self.topic}"
         known = self.parts.get(part.number)
         if known is not None and _digest(part) != known & _MASK:
-            return f"part {part.number} came before, with other content"
+            return f"part {part.number} arrived before, with other content"
         if known is None and self.last is not None and part.number > self.last:
             return f"part {self.last} was the last one"
         if part.last and self.last not in (None, part.number):
             return f"part {self.last} was the last one"
         if part.last and part.number < self.highest:
-            return f"part {self.highest} came before"
+            return f"part {self.highest} arrived before"
         if not part.last and part.number == self.last:
-            return f"part {part.number} came before, as the last one"
+            return f"part {part.number} arrived before, as the last one"
         return ""
 
     def add(self, part: StoredPart, offset: int, now: float) -> None:

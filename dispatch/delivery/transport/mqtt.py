@@ -221,7 +221,7 @@ class WithMqtt:
             first = next(iter(self._pushes))
             self._finish(first, PushResult(0, "timeout", "no PUBACK in time"))
             link.close()
-            self._lose(link, "disconnected", "a PUBACK for an earlier message did not come in time")
+            self._lose(link, "disconnected", "a PUBACK for an earlier message did not arrive in time")
         elif link is not None:
             self._send(link)
 

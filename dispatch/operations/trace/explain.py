@@ -90,7 +90,7 @@ def no_match(evidence: Evidence, name: str, when: When) -> tuple[Outcome, str]:
     state = evidence.control.at(name, when)
     if state is None:
         made = next((each.since_ms for each in states if each.subscription), 0)
-        later = f"the subscription was made later, at {moment(made)}" if made else ""
+        later = f"the subscription was created later, at {moment(made)}" if made else ""
         return "no match", later or f"of the subscription only its end is known, at {_ended(states[0])}"
     if state.subscription is None:
         return "no match", f"the subscription had ended before, at {_ended(state)}"
@@ -148,10 +148,10 @@ def _of_old(row: Row, when: When) -> str:
     """The reason for a subscription that only the tables have."""
     created, ended = cast(datetime, row["created_at"]), cast("datetime | None", row["ended_at"])
     if created.timestamp() * 1000 > when.ms:
-        return f"the subscription was made later, at {created:%Y-%m-%d %H:%M:%S} UTC"
+        return f"the subscription was created later, at {created:%Y-%m-%d %H:%M:%S} UTC"
     if ended is not None and ended.timestamp() * 1000 <= when.ms:
         return f"the subscription had ended before, at {ended:%Y-%m-%d %H:%M:%S} UTC ({row['reason']})"
-    return "the subscription was there; what became of the notification is not recorded (any more)"
+    return "the subscription existed; the outcome of the notification is not, or no longer, recorded"
 
 
 def _ended(state: SubscriptionState) -> str:
@@ -238,7 +238,7 @@ def _steps(evidence: Evidence) -> list[Step]:
         if not evidence.taken.matched:
             steps.append(Step(None, "waits for the dispatch", "it is not matched yet"))
         else:
-            state = "which has settled it" if evidence.taken.done else "pushes are under way"
+            state = "which has settled it" if evidence.taken.done else "pushes are in progress"
             steps.append(Step(None, "taken by the dispatch", state))
     return steps
 

@@ -118,7 +118,7 @@ def read_request(request: Request, default: TopicPath | None, most_elements: int
     stray = "".join([holder.text or "", *(child.tail or "" for child in holder)]).strip()
     if len(holder) > 1 or stray:
         raise InvalidRequest(
-            "WsnProcess takes one WS-Notification message, as an element or as escaped text; this one holds "
+            "WsnProcess takes one WS-Notification message, as an element or as escaped text; this one has "
             + ("an element and text beside it" if stray else f"{len(holder)} elements")
         )
     return _read(holder[0], lambda: request.source(_ENVELOPE_DEPTH + _PAYLOAD_DEPTH), default, None)
@@ -154,12 +154,12 @@ def _read(root: etree._Element, cut: Callable[[], Source], default: TopicPath | 
                 if _is(child, "NotificationMessage")
             ]
             if not found:
-                raise InvalidRequest("Notify holds no NotificationMessage")
+                raise InvalidRequest("Notify has no NotificationMessage")
             if any(_is_held(package) for _, package, _ in found if package is not _NO_PACKAGE):
                 (part, _, node), *others = found
                 if others:
                     # Some would be stored, and others not.
-                    raise InvalidRequest("a part that has to be put together is sent by itself, not among others")
+                    raise InvalidRequest("a part of a message must be sent alone, not with others")
                 return _part(part, node, source, default, text)
             return Notify(tuple(_message(child, package, node, source, default) for child, package, node in found))
         case "CreatePullPoint":

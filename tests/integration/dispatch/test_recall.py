@@ -109,9 +109,7 @@ def test_rows_behind_the_positions_of_a_run_are_recalled(
         log.settle(120)
 
     def recalled(first: int, behind_ms: dict[int, int]) -> set[str]:
-        return {
-            notification for _, notification in settled_since(kafka_settings, first, behind_ms, count).deliveries
-        }
+        return {notification for _, notification in settled_since(kafka_settings, first, behind_ms, count).deliveries}
 
     assert recalled(5, {busy: now_ms}) == {"of the run", "of the redelivery"}
     assert recalled(6, {busy: now_ms}) == {"of the redelivery"}, "deliveries parked by an earlier run were tried"

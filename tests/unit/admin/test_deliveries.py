@@ -169,7 +169,7 @@ def test_deliveries_are_found_by_an_endpoint_as_pages_show_it(
     [
         (Tries(), "queued", "held", 0),
         (Tries(1, 1, NOW_MS - 1, NOW_MS - 2), "due", "held", 0),
-        (Tries(1, 0, LATER_MS, NOW_MS, f"{UNANSWERED_PUSH}p"), "under way", "under way", LATER_MS),
+        (Tries(1, 0, LATER_MS, NOW_MS, f"{UNANSWERED_PUSH}p"), "in flight", "in flight", LATER_MS),
         (Tries(1, 0, LATER_MS, NOW_MS, "p"), "awaited", "awaited", LATER_MS),
         (Tries(2, 2, LATER_MS, NOW_MS), "scheduled", "held", LATER_MS),
     ],

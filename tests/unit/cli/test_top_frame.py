@@ -152,7 +152,7 @@ def test_important_figures_are_not_cut_off(width: int, height: int) -> None:
     assert "NOT READY: dispatch" in lines[0]
     assert lines[0].endswith("00:10:00 UTC")
     assert lines[1] == "! no answer"
-    assert "264" in line(lines, "pushes under way")
+    assert "264" in line(lines, "pushes in flight")
     facts = "   ".join(one for one in lines if one.startswith(("subscriptions", "given up", "refused", "breakers")))
     assert facts == (
         "subscriptions 3   waiting for retry 1.2 M   due now 100.0 k   given up 0   refused 88.9 k   breakers open 12"

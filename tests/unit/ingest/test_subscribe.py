@@ -231,7 +231,7 @@ def test_wrong_policies_of_delivery(parts: GatewayParts, attributes: str) -> Non
     [
         ('Reliability="strict" MaximumAttempts="3"', "tried until they are delivered"),
         ('Reliability="timely" MaximumAttempts="1"', "pushed once"),
-        ('Reliability="timely" Order="strict"', "nothing waits"),
+        ('Reliability="timely" Order="strict"', "no message waits"),
     ],
 )
 def test_contradictory_policies_of_delivery(parts: GatewayParts, attributes: str, words: str) -> None:

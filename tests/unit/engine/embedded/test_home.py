@@ -127,7 +127,7 @@ def test_the_error_for_a_directory_of_another_user_names_it(
     home = Home(tmp_path / "data")
     home.path.mkdir()
     monkeypatch.setattr(Path, "chmod", Mock(side_effect=PermissionError(1, "Operation not permitted")))
-    assert "it cannot be made 700: Operation not permitted" in home.create()
+    assert "which cannot be changed to 700: Operation not permitted" in home.create()
 
 
 def test_a_shortage_of_space_and_its_end_are_reported_once(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_without_the_published_schemas_no_wsdl_is_served(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({}, "mqtt.rules_file must name the file"),
+        ({}, "mqtt.url requires mqtt.rules_file"),
         ({"mqtt.rules_file": "none.toml"}, "mqtt.rules_file = 'none.toml' cannot be read"),
         ({"mqtt.rules_file": "rules.toml", "access.methods": "basic"}, "mqtt.act_as must name the user"),
         ({"mqtt.rules_file": "rules.toml", "outbound.https_only": True}, "must be an mqtts URL"),

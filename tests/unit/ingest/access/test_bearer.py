@@ -142,7 +142,7 @@ def test_refused_tokens(jwks: Path, bad: str, words: str) -> None:
     [
         ("", "not a JWKS"),
         ("[]", "not a JWKS"),
-        ('{"keys": []}', "no key that signs"),
+        ('{"keys": []}', "no signing key"),
         ('{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}', "only public keys"),
         ('{"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB", "d": "AQAB"}]}', "private key"),
         ('{"keys": [{"kty": "EC", "crv": "P-256"}]}', "number 1"),

@@ -149,7 +149,7 @@ NOT_ALL = "its owner may not subscribe to all of that"
         ("carl", "b", [(NOT_ALL, False)], True),
         # Bert's token may have groups that the file does not have.
         ("bert", "a", [(NOT_ALL, False)], True),
-        ("", "a", [("it was made while no authentication was required", False)], False),
+        ("", "a", [("it was created while no authentication was required", False)], False),
     ],
 )
 def test_review_of_subscriptions(owner: str, topic: str, findings: list[tuple[str, bool]], others: bool) -> None:

@@ -72,7 +72,7 @@ def test_parts_of_one_owner_complete_no_message_of_another() -> None:
 
 def test_contradicting_parts_change_nothing() -> None:
     messages = folded(part(0, 3), part(0, 3, content=b"else"), part(1, 2), part(5, 9))
-    assert messages.refused(1) == "part 0 came before, with other content"
+    assert messages.refused(1) == "part 0 arrived before, with other content"
     assert not messages.refused(2)
     (done,) = messages.complete.values()
     assert len(done.parts) == 2

@@ -271,14 +271,14 @@ WHY: dict[str, list[tuple[Evidence, str]]] = {
     "no match": [
         (of(subscription(topic="a/c")), "a/c doesn't match a/b; a/b would, and so would a//."),
         (of(subscription(topic="A//.")), "A//. doesn't match a/b: A//. has another namespace or spelling"),
-        (of((200_000, subscription(created_ms=200_000))), "the subscription was made later, at ...00:03:20 UTC"),
+        (of((200_000, subscription(created_ms=200_000))), "the subscription was created later, at ...00:03:20 UTC"),
         (of(subscription("other")), "there is no such subscription, and there was none lately"),
         (of(subscription(), (50_000, UNSUBSCRIBED), (60_000, Tombstone("sub:s"))), OVER),
         (forgotten(40_000, 50_000), OVER),
-        (forgotten(150_000, 200_000), "the subscription was made later, at 1970-01-01 00:02:30 UTC"),
+        (forgotten(150_000, 200_000), "the subscription was created later, at 1970-01-01 00:02:30 UTC"),
         (
             forgotten(50_000, 200_000),
-            "the subscription was there; what became of the notification is not recorded (any more)",
+            "the subscription existed; the outcome of the notification is not, or no longer, recorded",
         ),
         (of((ACCEPTED - 5, TriggerEnded("s", "removed", 9_000))), "...had ended before..."),
     ],
@@ -335,7 +335,7 @@ def test_a_batch_matches_by_the_control_records_it_has_read() -> None:
     assert (story.steps[-1].what, story.steps[-1].detail) == ("matched by the dispatch", "batch 7, for 1 subscription")
     assert story.steps[-1].at == utc(ACCEPTED + 8)
     late = only(evidence(control, first_push, evaluated=matched), "late")
-    assert late.why == "the subscription was made later, at 1970-01-01 00:01:40 UTC"
+    assert late.why == "the subscription was created later, at 1970-01-01 00:01:40 UTC"
     # The next batch has the opposite recipients.
     next_batch = MatchedBy(ACCEPTED + 8, batch=8, control=4, subscriptions=1)
     after = explain(evidence(control, evaluated=next_batch))
@@ -379,7 +379,7 @@ def test_recipients_of_a_message_with_a_control_position() -> None:
         ),
         "elsewhere": ("pending", PENDING),
     }
-    assert only(found, "late").why == "the subscription was made later, at 1970-01-01 00:01:41 UTC"
+    assert only(found, "late").why == "the subscription was created later, at 1970-01-01 00:01:41 UTC"
     assert only(found, "over").outcome == "no match"
 
 

@@ -108,7 +108,7 @@ def element(inside: str, name: str) -> str:
         (element("", "Renew"), "Renew"),
         (element("", "Notify"), "no NotificationMessage"),
         (element("<w:Topic>a</w:Topic>", "NotificationMessage"), "no Message"),
-        (in_notify(legacy.notify("a", "<x/>", "1-1-0-0"), legacy.notify("a", "<x/>")), "by itself"),
+        (in_notify(legacy.notify("a", "<x/>", "1-1-0-0"), legacy.notify("a", "<x/>")), "must be sent alone"),
         *((legacy.notify("a", "", f"1-1-{alone}-0", ""), "no Identification") for alone in (0, 1)),
         *((legacy.notify("a", "", f"1-1-{alone}-0", "i" * 201), "200 are allowed") for alone in (0, 1)),
         *((legacy.notify("a", "", text), "an unsplit message has 0-0-0-0") for text in ("0-0-0-1", "0-1-1-0")),

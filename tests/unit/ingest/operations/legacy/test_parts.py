@@ -112,8 +112,8 @@ def test_parts_that_may_be_delivered_alone_are_notifications(parts: GatewayParts
         ("1-0-0-2", "1-0-0-3", "part 2 was the last one"),
         ("1-0-0-2", "1-1-0-3", "part 2 was the last one"),
         ("1-0-0-2", "1-0-0-1", "part 2 was the last one"),
-        ("1-1-0-5", "1-0-0-3", "part 5 came before"),
-        ("1-0-0-2", "1-1-0-2", "part 2 came before, as the last one"),
+        ("1-1-0-5", "1-0-0-3", "part 5 arrived before"),
+        ("1-0-0-2", "1-1-0-2", "part 2 arrived before, as the last one"),
         ("1-1-0-0", "1-1-1-1", "may not be delivered alone"),
     ],
 )

@@ -80,3 +80,29 @@ def test_a_failed_keep_warm_task_does_not_end_the_job(monkeypatch: pytest.Monkey
     DispatchJob._keep_warm(cast(DispatchJob, job))
 
     assert tries == 2
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_start_that_takes_long_becomes_ready_nevertheless(closes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a crash with a backlog the query may start minutes later, beside the other services."""
+    gate, events, running = StopGate(), list[str](), iter([False, False, not closes])
+
+    def step(name: str) -> SimpleNamespace:
+        return SimpleNamespace(start=lambda: events.append(name))
+
+    def wait_running(timeout_s: float) -> bool:
+        events.append(f"waited {timeout_s:g} s")
+        if len(events) == 5 and closes:
+            gate.close()
+        return next(running)
+
+    monkeypatch.setattr(runtime, "ensure_topics", lambda kafka: None)
+    query = SimpleNamespace(start=lambda: None, wait_running=wait_running, gave_up=False)
+    modes = SimpleNamespace(open=lambda: None, watch=lambda: None, wait_ready=lambda timeout_s: True)
+    job: Any = SimpleNamespace(_settings=SimpleNamespace(kafka=None), _gate=gate, _hot=query, modes=modes)
+    job._open = job._stop = job._keep_warm = lambda: None
+    job._events, job._deadlines, job._recording = step("events"), step("deadlines"), step("recording")
+    job._delivers = lambda timeout_s: DispatchJob._delivers(cast(DispatchJob, job), timeout_s)
+    assert DispatchJob.run(cast(DispatchJob, job), lambda: events.append("ready"))
+    late = ["waited 1 s"] if closes else ["waited 1 s", "waited 1 s", "ready"]
+    assert events == ["events", "waited 60 s", "deadlines", "recording", *late]

@@ -173,7 +173,7 @@ class Redeliverer(SubscriptionListener):
     def catch_up(self, timeout_s: float) -> None:
         """Wait until all currently parked deliveries, of workers and operators, are read: minutes if these are
         gigabytes. Raises InfrastructureError if none is read for `timeout_s`."""
-        before = -1
+        before = self.lanes.offsets_read()
         with self._read:
             self._reads_requested += 1
             requested = self._reads_requested

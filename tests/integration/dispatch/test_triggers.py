@@ -158,7 +158,7 @@ def test_a_trigger_from_the_shell_to_a_receiver_and_back(
     file.write_text("<?xml version='1.0'?>\n<alarm>&lt;</alarm>\n")
     options = ("--on", f"{on}//.", "--filter", "//n > 5", "--type", "reading", "--publish", to)
     for refused, said in (
-        ((name, *options), "say what is published"),
+        ((name, *options), "name the payload"),
         ((name, *options, "--payload", "<alarm"), "is not XML"),
         ((name, "--on", on, "--publish", own.topic("nowhere"), "--same"), "there is no topic"),
         ((name, "--on", to, "--publish", to, "--same"), "in a loop"),

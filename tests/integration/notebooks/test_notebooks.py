@@ -212,10 +212,10 @@ def test_an_engine_that_has_done_nothing(engine: Path, monkeypatch: pytest.Monke
     said = " ".join(data.get("text/html", "") for data in shown)
     for words in (
         "no notifications yet",
-        "nothing was pushed",
+        "there are no pushes",
         "no topics yet",
         "there are no routes",
-        "nothing waits",
+        "no delivery waits",
     ):
         assert words in said
 

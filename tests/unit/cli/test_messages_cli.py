@@ -212,7 +212,7 @@ def test_a_lease_during_an_outage_of_the_broker() -> None:
         wait_until(lambda: len(broker.printed) == 2, "the broker is back")
         assert "the broker is back; the subscription continues" in broker.printed[1]
         broker.unsubscription_fails = AWAY
-    assert re.search(r"it ends by itself at \d\d:\d\d:\d\d: no answer", broker.printed[2])
+    assert re.search(r"it expires at \d\d:\d\d:\d\d: no answer", broker.printed[2])
 
 
 def test_between_renewals_a_connection_detects_an_outage() -> None:

@@ -289,7 +289,7 @@ def test_credentials_for_a_broker(engine: Engine, tmp_path: Path) -> None:
         wrong = complaint("machine 127.0.0.1 login anna password no")
         assert "the credentials are wrong" in wrong
         assert line in wrong
-        assert "others may read it: chmod 600 it" in complaint("machine 127.0.0.1 login anna password pa", 0o644)
+        assert "is readable by others: chmod 600 it" in complaint("machine 127.0.0.1 login anna password pa", 0o644)
         assert "line " in complaint("machine")
         file.write_text("machine 127.0.0.1 login anna password pa")
         published = ("publish", "{urn:t}a/b", str(tmp_path / "x.xml"), "--url", f"http://127.0.0.1:{port}")

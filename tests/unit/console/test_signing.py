@@ -184,7 +184,7 @@ def test_cookies_are_authenticated_and_expire() -> None:
     ("given", "words"),
     [
         ({}, "without authentication: set access.methods"),
-        ({"access__methods": "certificate"}, 'access.methods has to hold "basic"'),
+        ({"access__methods": "certificate"}, 'access.methods must contain "basic"'),
         ({"access__methods": "basic"}, "users"),
     ],
 )

@@ -80,5 +80,5 @@ def _answer(connection: socket.socket, complete: bool) -> bytes:
         if not complete:
             connection.shutdown(socket.SHUT_WR)
         return connection.recv(65_536)
-    except ConnectionError:
+    except OSError:  # reset, or not connected any more
         return b""

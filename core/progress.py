@@ -32,6 +32,7 @@ class LoggedProgress:
 
     def __call__(self, what: str, done: int = 0, total: int = 0) -> None:
         now = time.monotonic()
-        if done > self._logged and now - self._logged_at > _LOG_S:
+        # Not only larger: a scan of several ranges counts each from zero.
+        if done != self._logged and now - self._logged_at > _LOG_S:
             self._logger.info("%s: %d records are left", what, total - done)
             self._logged_at, self._logged = now, done

@@ -178,9 +178,10 @@ class Redeliverer(SubscriptionListener):
             self._reads_requested += 1
             requested = self._reads_requested
             while not self._read.wait_for(lambda: self._reads_done >= requested or self._service.stopping, timeout_s):
-                if before == (before := self.lanes.offsets_read()):
-                    why = f"no record of the parked log was read for {timeout_s:g} s"
-                    raise InfrastructureError(why, 5.0)
+                now = self.lanes.offsets_read()
+                if now == before:
+                    raise InfrastructureError(f"no record of the parked log was read for {timeout_s:g} s", 5.0)
+                before = now
             if self._reads_done < requested:
                 raise InfrastructureError("the redelivery stops")
 

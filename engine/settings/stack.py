@@ -96,7 +96,9 @@ class StackSettings:
         False,
         "Flush every write, against power cuts. Slow.",
     )
-    start_timeout_s: float = setting(120.0, "Until a part is ready.", minimum=1, maximum=3_600, unit="s")
+    start_timeout_s: float = setting(
+        120.0, "Until a part is ready, or reports progress.", minimum=1, maximum=3_600, unit="s"
+    )
     hang_timeout_s: float = setting(
         30.0,
         "Kafka or the gateway is restarted without an answer. 0: never.",

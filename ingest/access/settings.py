@@ -139,8 +139,8 @@ class AccessSettings:
         chosen = self.jwt_chosen()
         if not chosen or not set(chosen) <= set(JWT_ALGORITHMS):
             raise ConfigError(
-                f"access.jwt_algorithms = {self.jwt_algorithms!r} is not allowed; allowed are "
-                f"{', '.join(JWT_ALGORITHMS)}: with any other, a verifier could also sign tokens"
+                f"access.jwt_algorithms = {self.jwt_algorithms!r} must be one or more of {', '.join(JWT_ALGORITHMS)}: "
+                "with any other, a verifier could also sign tokens"
             )
 
     def jwt_chosen(self) -> tuple[str, ...]:

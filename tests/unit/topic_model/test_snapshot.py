@@ -85,7 +85,7 @@ def test_a_snapshot_in_a_file(tmp_path: Path) -> None:
     table = table_of(subscribed(PATH), subscribed("{urn:t}a//b|{urn:t}a//.", number=2))
     Snapshot.build(table).write(tmp_path / "snapshot")
     mapped = Snapshot.open(tmp_path / "snapshot")
-    for each in (mapped, pickle.loads(pickle.dumps(mapped))):  # noqa: S301  # bytes of this process
+    for each in (mapped, pickle.loads(pickle.dumps(mapped))):  # noqa: S301  # pickled by the same line
         assert SnapshotView(each).match(PATH) == table.match(PATH)
     assert [file.name for file in tmp_path.iterdir()] == ["snapshot"]
 

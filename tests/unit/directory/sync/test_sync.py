@@ -36,6 +36,7 @@ class ScriptedDirectory:
     def __init__(self, *topics: TopicRecord) -> None:
         self.name = "scripted"
         self.entries = EntrySet()
+        self._lock = threading.Lock()  # of the entries: the test reads them beside the sync's thread
         self.version = 0
         self.refuses: set[TopicPath] = set()
         self.supports_moves = True
@@ -46,11 +47,13 @@ class ScriptedDirectory:
         self.apply([Put(record) for record in topics])
 
     def load(self) -> Listing:
-        return dataclasses.replace(read_listing(self.entries, BASE), version=self.version)
+        with self._lock:
+            return dataclasses.replace(read_listing(self.entries, BASE), version=self.version)
 
     def apply(self, changes: Sequence[Change]) -> None:
-        carry_out(changes, self.entries, BASE)
-        self.version += 1
+        with self._lock:
+            carry_out(changes, self.entries, BASE)
+            self.version += 1
 
     def by_hand(self, *changes: Change) -> None:
         self.apply(changes)

@@ -1,7 +1,7 @@
 """Programs that measure the engine, or kill its parts under load: run by hand.
 
     throughput, latency             from publishers, or from the log, to subscribers
-    gateway                         what one gateway process accepts: edges, authentication, pull points, clients
+    gateway                         what one gateway process accepts: edges, its floor, authentication, pull points
     cameras                         conversations with cameras
     redelivery, recovery            backlogs of dead endpoints, bad receivers; kills of each part
     tables, console, engine         recording and audit; pages in a browser; starts and idling

@@ -2,8 +2,8 @@
 
     python -m benchmarks.gateway [CASE ...]
 
-Cases: notify (connections, messages in a request, rates), edges (side by side), auth (side by side), new-topics,
-overload, subscribe, pull (pull points), streams (of events), client (the Python client). Without cases: notify.
+Cases: notify (connections, messages in a request, rates), floor (a bare program beside it), edges, auth (side by side),
+new-topics, overload, subscribe, pull (pull points), streams (of events), client (the Python client). Without: notify.
 Variants that are compared take turns, so that other work on the machine falls on all of them alike.
 """
 
@@ -37,6 +37,7 @@ from arborcast.ingest.access.users_file import made, write_users
 from arborcast.ingest.operations.pull_points import PULL
 from arborcast.topic_model.records.pull import StoredMessage, encode
 from benchmarks.load import Sent, Traffic, send, sending
+from benchmarks.peers.floor import running_floor
 from benchmarks.report import Report, cpu_s, percentile, run
 from benchmarks.rig import started_broker
 from tests.support import soap_messages as soap
@@ -137,21 +138,22 @@ class Bench:
                 result = send(each.traffic)
                 used = (cpu_s(*each.processes) - before) / max(1, result.accepted) * 1e6
                 found[each.name].append((result, used))
-        beside = statistics.median(one.per_second for one, _ in found[variants[0].name])
-        columns = ("variant", "requests/s", "times the first", "p50 ms", "p99 ms", "refused", "CPU us each", "RSS MiB")
+        first = found[variants[0].name]
+        columns = ("requests/s", "times the first", "p50 ms", "p99 ms", "refused", "CPU us each", "CPU, ratio")
         note = f"medians of {self.rounds} rounds of {self.seconds:g} s in turns; accepted when Kafka has acknowledged"
-        with report.table(title, *columns, note=note) as table:
+        with report.table(title, "variant", *columns, "RSS MiB", note=note) as table:
             for each in variants:
                 sent = [one for one, _ in found[each.name]]
-                rate = statistics.median(one.per_second for one in sent)
+                pairs = list(zip(found[each.name], first, strict=True))
                 table.add(
                     each.name,
-                    rate,
-                    rate / beside,
+                    statistics.median(one.per_second for one in sent),
+                    statistics.median(a.per_second / b.per_second for (a, _), (b, _) in pairs),
                     statistics.median(one.p50_ms for one in sent),
                     statistics.median(one.p99_ms for one in sent),
                     sum(one.refused for one in sent),
-                    statistics.median(cpu for _, cpu in found[each.name]),
+                    statistics.median(used for _, used in found[each.name]),
+                    statistics.median(a / b for (_, a), (_, b) in pairs),
                     sum(one.memory_info().rss for one in each.processes) / 2**20,
                 )
 
@@ -177,6 +179,16 @@ def _notify(report: Report, bench: Bench) -> None:
         "4,000/s": {"rate": 4_000.0},
     }
     bench.compare(report, "Notify", [bench.variant(name, gateway, **how) for name, how in shapes.items()])
+
+
+def _floor(report: Report, bench: Bench) -> None:
+    """The ratio of the CPU times is the cost of the protocol."""
+    gateway = bench.gateway()
+    pid, port = bench.stack.enter_context(running_floor(bench.kafka))
+    for connections in (1, 16, 64):
+        variant = bench.variant("gateway", gateway, connections=connections)
+        floor = Variant("floor", replace(variant.traffic, port=port), (psutil.Process(pid),))
+        bench.compare(report, f"Notify from {connections} connections", [floor, variant])
 
 
 def _edges(report: Report, bench: Bench) -> None:
@@ -405,6 +417,7 @@ def _client(report: Report, bench: Bench) -> None:
 
 CASES: Mapping[str, Callable[[Report, Bench], None]] = {
     "notify": _notify,
+    "floor": _floor,
     "edges": _edges,
     "auth": _auth,
     "new-topics": _new_topics,

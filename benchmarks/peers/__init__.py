@@ -1,4 +1,4 @@
-"""Side by side: `peers` with Apache CXF and Apache Camel, which `others` fetches and starts; `floor` and `prototype`
-with the least that does the work of the gateway and of the dispatch job."""
+"""Side by side: `peers` with Apache CXF and Apache Camel, which `others` fetches and starts; `prototype` with a bare
+dispatch job. `floor` is a bare gateway, for `benchmarks.gateway floor`."""
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A soak of a whole engine with its default settings, minute by minute: delays, memory, threads, files and disk.
 
-    python -m benchmarks.storms.soak --minutes 60 [--rate 50] [--subscribers 20] [--publishers 8] [--failing]
-        [--home DIR] [--json FILE]
+    python -m benchmarks.storms.soak --minutes 60 [--rate 50] [--subscribers 20] [--publishers 8] [--topics 8]
+        [--failing] [--home DIR] [--json FILE]
 
 Without --rate publishers send when they have their answer: full load. A minute ends when all of its messages have
-arrived. With --failing there are two more subscriptions, to an address without a listener and to a receiver that takes
-three seconds for each answer; only their parked messages should grow. The exit status is 0 if nothing was lost,
-repeated or reordered, the audit balances, and no part has logged an error.
+arrived. Publishers create the topics. With --failing there are two more subscriptions, to an address without a listener
+and to a receiver that takes three seconds for each answer; only their parked messages should grow. The exit status is 0
+if nothing was lost, repeated or reordered, the audit balances, and no part has logged an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 
-from arborcast.client import Client
+from arborcast.client import FuturesClient
 from arborcast.dispatch.operations.audit import audit
 from benchmarks.load import Traffic, send
 from benchmarks.report import Report, cpu_with_children_s, on_disk, percentile, run
@@ -39,13 +39,16 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=float, help="notifications per second")
     parser.add_argument("--subscribers", type=int, default=20)
     parser.add_argument("--publishers", type=int, default=8)
+    parser.add_argument("--topics", type=int, default=0, help="of all publishers; without: one of each")
     parser.add_argument("--failing", action="store_true")
     parser.add_argument("--home", type=Path, help="keep everything in this new folder, to look at it afterwards")
 
 
 def measure(report: Report) -> bool:
     with kept(report.options.home, "soak-") as folder, ReceiverProcess() as receiver:
-        victim = Victim(folder / "home", {})
+        # The limit of new topics is not measured.
+        limit = {"topics.new_per_minute": "1000000"} if report.options.topics else {}
+        victim = Victim(folder / "home", limit)
         try:
             return _soak(report, victim, receiver)
         finally:
@@ -55,6 +58,7 @@ def measure(report: Report) -> bool:
 def _soak(report: Report, victim: Victim, receiver: ReceiverProcess) -> bool:
     chosen, since_ms, wrong = report.options, int(time.time() * 1000), 0
     seconds, minutes = (2.0, 2) if report.quick else (60.0, chosen.minutes)
+    own_topics = max(1, chosen.topics // chosen.publishers)
     victim.up()
     paths = [f"/well-{number}" for number in range(chosen.subscribers)]
     samples: list[dict[str, float]] = []
@@ -63,17 +67,19 @@ def _soak(report: Report, victim: Victim, receiver: ReceiverProcess) -> bool:
         urls = [receiver.url + path for path in paths]
         if chosen.failing:
             urls += [f"{receiver.url}/slow/3", stack.enter_context(refusing_url())]
-        with Client(victim.gateway) as client:
-            for url in urls:
-                client.subscribe(_TOPIC, to=url)
+        with FuturesClient(victim.gateway, workers=16) as client:
+            for made in [client.subscribe(_TOPIC, to=url) for url in urls]:
+                made.result(600)
         folders = (f"{name} {unit}" for name in _FOLDERS for unit in ("MiB", "files"))
         table = stack.enter_context(report.table(f"{len(paths)} subscribers", *columns, *folders))
         for minute in range(1, minutes + 1):
             receiver.clear()
             before = _cpu(victim)
-            sent = send(Traffic(victim.gateway_port, chosen.publishers, seconds, chosen.rate, topic="soak/p"))
+            sent = send(
+                Traffic(victim.gateway_port, chosen.publishers, seconds, chosen.rate, topic="soak/p", topics=own_topics)
+            )
             arrived = receiver.arrivals(len(sent.acknowledged) * len(paths), paths=paths)
-            outcome = check(sent.acknowledged, arrived, paths)
+            outcome = check(sent.acknowledged, arrived, paths, own_topics)
             outcome.refused = sent.refused
             used, usage = (_cpu(victim) - before) / max(1, outcome.delivered) * 1e6, victim.usage()
             wrong += outcome.lost + outcome.twice + outcome.disorder

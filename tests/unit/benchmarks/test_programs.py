@@ -20,7 +20,7 @@ PROGRAMS = sorted(
     for file in (ROOT / "benchmarks").rglob("*.py")
     if re.search(r"^ +run\(measure", file.read_text(encoding="utf-8"), re.MULTILINE)
 )
-assert {"benchmarks.throughput", "benchmarks.peers.floor", "benchmarks.storms.soak"} <= set(PROGRAMS)
+assert {"benchmarks.throughput", "benchmarks.peers.peers", "benchmarks.storms.soak"} <= set(PROGRAMS)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

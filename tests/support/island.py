@@ -5,7 +5,7 @@ loopback, a trap listens on port 8000 of all addresses and records the called on
 `.test`:
 
     v4-10-0-0-1.test             that address                  v6-fe80--1.test     that one (`:` written as `-`)
-    flip-93-184-216-34.test      that address and 127.0.0.1 in turn, to be kept for 0 seconds
+    flip-93-184-216-34.test      that address, then 127.0.0.1 twice, and so on, to be kept for 0 seconds
     mixed-93-184-216-34.test     127.0.0.1 and that address, both in one answer
     hang-1.test                  no answer
     anything else                does not exist
@@ -187,7 +187,7 @@ class NameServer:
         if how == "mixed":
             return [loopback, address]
         self._asked[name] += 1
-        return [loopback] if how == "flip" and self._asked[name] % 2 == 0 else [address]
+        return [loopback] if how == "flip" and self._asked[name] % 3 != 1 else [address]
 
 
 def _pushed(order: dict[str, Any], policy: AddressPolicy) -> Iterator[PushResult]:

@@ -17,14 +17,12 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import Any
 
 import certifi
 import pycurl
 
 from arborcast.core import fence
-from arborcast.core.recent import Recent
 from arborcast.core.security.outbound import AddressPolicy, GuardedSockets, place_of
 from arborcast.core.security.uris import to_uri
 from arborcast.dispatch.delivery.capacity import scopes_of
@@ -41,6 +39,7 @@ from arborcast.dispatch.delivery.transport.contract import (
     announces_later,
     retry_after_s,
 )
+from arborcast.dispatch.delivery.transport.lookups import Lookups
 from arborcast.dispatch.settings import PushSettings
 
 _RESULT = RESULT_HEADER.lower().encode()
@@ -81,27 +80,23 @@ _FAILURES: dict[int, Failure] = {
 }
 
 
-# Bytes of host names with a successful last lookup, twice.
-_RESOLVED = 1024 * 1024
-
-
 class CurlTransport:
-    """The contract over two CurlMulti: the first for hosts whose last lookup succeeded, or that need none, the second
-    for others. Each has twenty threads for lookups (pycurl has no option for more), a host takes two, and a name server
-    that does not answer occupies them for ten seconds and more."""
+    """The contract over one CurlMulti. It has twenty threads for lookups (pycurl has no option for more), a host takes
+    two, and a name server that does not answer occupies them for ten seconds and more. So libcurl gets only hosts whose
+    last lookup succeeded; `Lookups` looks up the others before."""
 
     def __init__(self, settings: PushSettings, policy: AddressPolicy) -> None:
         self._settings = settings
         self._policy = policy
         self._urls = UrlJudge(policy)
         self._sockets = _Sockets(settings.total_timeout_s)
-        # Later pushes to a host of the second use connections of the first.
-        self._multis = _Multi(self._sockets, max(settings.max_idle_connections, 1)), _Multi(self._sockets, 1)
-        self._resolved: Recent[str, bool] = Recent(_RESOLVED, 3_600.0)
+        self._multi = _Multi(self._sockets, max(settings.max_idle_connections, 1))
+        self._lookups: Lookups[_Handle] = Lookups(settings.connect_timeout_s, self._sockets.wake)
         self._waiting: deque[_Handle] = deque()
         self._free: dict[str, list[_Handle]] = {}
         self._active: dict[Any, _Handle] = {}
         self._refused: deque[tuple[Callback, PushResult]] = deque()
+        self._unresolved: deque[tuple[_Handle, str]] = deque()
 
     @property
     def in_flight(self) -> int:
@@ -152,63 +147,76 @@ class CurlTransport:
         while self._waiting:
             del self._active[self._waiting.pop().curl]
         for curl, handle in self._active.items():
-            handle.multi.remove_handle(curl)
+            if handle.added:
+                self._multi.curl.remove_handle(curl)
         self._active.clear()
         self._refused.clear()
+        self._unresolved.clear()
         self._free.clear()
-        for multi in self._multis:
-            multi.curl.close()
+        self._multi.curl.close()
         self._sockets.close()
 
     def _turn(self, timeout_s: float) -> None:
-        """Serve the ready sockets; wait up to `timeout_s` for one, or for libcurl's timers."""
-        timeout_s = min(timeout_s, *(max(multi.due_at - time.monotonic(), 0.0) for multi in self._multis))
-        ready = self._sockets.select(timeout_s)
+        """Serve the ready sockets; wait up to `timeout_s` for one, for libcurl's timer or for a lookup."""
+        due_at = min(self._multi.due_at, self._lookups.due_at)
+        ready = self._sockets.select(min(timeout_s, max(due_at - time.monotonic(), 0.0)))
         while self._waiting:
             handle = self._waiting.popleft()
-            handle.keep_alive(self._sockets.may_keep(handle.url))
-            # libcurl requests its first turn through the timer function.
-            handle.resolves = self._resolves(handle.url)
-            handle.multi = self._multis[not handle.resolves].curl
-            handle.multi.add_handle(handle.curl)
+            if self._must_look_up(handle.host):
+                self._lookups.add(handle.host, handle)
+            else:
+                self._add(handle)
+        for handle, failure, waited_s in self._lookups.take():
+            handle.waited(waited_s)
+            if failure:
+                self._unresolved.append((handle, failure))
+            else:
+                self._add(handle)
         for descriptor, mask in ready:
             # Our selector's and libcurl's names for readable and writable happen to be the same bits.
-            self._sockets.multi_of[descriptor].socket_action(descriptor, mask)
-        for multi in self._multis:
-            multi.run_due()
+            self._multi.curl.socket_action(descriptor, mask)
+        self._multi.run_due()
 
-    def _resolves(self, url: str) -> bool:
-        """Whether the last lookup of the host succeeded, or it needs none. Through a proxy none does."""
-        host = _host(url)
-        return bool(self._settings.proxy or _NUMBER.search(host) or self._resolved.get(host))
+    def _must_look_up(self, host: str) -> bool:
+        """An address needs no lookup, and through a proxy no host does."""
+        return not (self._settings.proxy or _NUMBER.search(host) or self._lookups.resolves(host))
+
+    def _add(self, handle: _Handle) -> None:
+        """Begin the push. libcurl requests its first turn through the timer function."""
+        handle.keep_alive(self._sockets.may_keep(handle.url))
+        handle.added = True
+        self._multi.curl.add_handle(handle.curl)
 
     def _finish(self) -> int:
         """Run the callbacks of the finished pushes; returns their number."""
         finished = 0
-        for curl, code, message in chain.from_iterable(multi.done() for multi in self._multis):
-            handle = self._active.pop(curl)
+        while self._unresolved:
+            handle, failure = self._unresolved.popleft()
+            self._end(handle, PushResult(0, "dns", failure, handle.waited_s))
+            finished += 1
+        for curl, code, message in self._multi.done():
+            handle = self._active[curl]
             self._sockets.ended(curl.getinfo(pycurl.ACTIVESOCKET), handle)
             result = handle.result(code, message)
             if result.failure == "timeout" and result.reused:
                 self._sockets.drop(handle.url)
-            if (resolves := result.failure != "dns") != handle.resolves:
-                host = _host(handle.url)
-                self._resolved.put(host, resolves, len(host))
-            callback = handle.callback
-            handle.multi.remove_handle(curl)
-            handle.clear()
-            self._free.setdefault(handle.certificate, []).append(handle)
+            if result.failure == "dns":
+                self._lookups.failed(handle.host)
+            self._multi.curl.remove_handle(curl)
+            self._end(handle, result)
             finished += 1
-            callback(result)
         return finished
+
+    def _end(self, handle: _Handle, result: PushResult) -> None:
+        del self._active[handle.curl]
+        callback = handle.callback
+        handle.clear()
+        self._free.setdefault(handle.certificate, []).append(handle)
+        callback(result)
 
 
 # A host that is an address.
 _NUMBER = re.compile(r":|(?:^|\.)[0-9]+$")
-
-
-def _host(url: str) -> str:
-    return scopes_of(url)[1][1]
 
 
 class _Multi:
@@ -245,8 +253,6 @@ class _Sockets:
         self._push_ms = int(push_s * 1000)
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, int] = {}  # events by descriptor: the selector's own table is much slower
-        self.multi_of: dict[int, Any] = {}
-        """The CurlMulti that watches a descriptor, or was the last one."""
         # Connections that libcurl does not watch, by descriptor: whether data on them is unexpected. The selector has
         # them, too. A descriptor stays when libcurl closes its connection.
         self._kept: dict[int, bool] = {}
@@ -304,7 +310,7 @@ class _Sockets:
         self._woken.close()
         self._wake.close()
 
-    def watch(self, event: int, descriptor: int, multi: Any, data: object) -> None:
+    def watch(self, event: int, descriptor: int, multi: object, data: object) -> None:
         """libcurl's socket function."""
         before = self._watched.get(descriptor)
         if event == pycurl.POLL_REMOVE:
@@ -319,7 +325,7 @@ class _Sockets:
                     self._selector.modify(descriptor, selectors.EVENT_READ)
                 self._kept[descriptor] = False
             return
-        self._watched[descriptor], self.multi_of[descriptor] = event, multi
+        self._watched[descriptor] = event
         if before is not None:
             self._selector.modify(descriptor, _EVENTS[event])
             return
@@ -372,10 +378,10 @@ class _Handle:
         self._received = 0
         self._overflow = False
         self.url = ""
-        self.multi: Any = None
-        """The CurlMulti of its push."""
-        self.resolves = True
-        """Whether its host was expected to resolve."""
+        self.added = False
+        """Whether the CurlMulti has it."""
+        self.waited_s = 0.0
+        """The time for a lookup of the host before."""
         self.callback: Callback = _no_callback
         self.curl = curl = pycurl.Curl()
         curl.setopt(pycurl.POST, 1)
@@ -395,8 +401,7 @@ class _Handle:
         curl.setopt(pycurl.SOCKOPTFUNCTION, self._opened)
         if not settings.proxy:
             curl.setopt(pycurl.OPENSOCKETFUNCTION, self._open)
-        curl.setopt(pycurl.CONNECTTIMEOUT_MS, int(settings.connect_timeout_s * 1000))
-        curl.setopt(pycurl.TIMEOUT_MS, int(settings.total_timeout_s * 1000))
+        self._limit_time(0.0)
         curl.setopt(pycurl.MAXAGE_CONN, int(settings.keep_alive_s))
         curl.setopt(pycurl.MAXLIFETIME_CONN, contract.KEPT_AT_MOST_S)
         curl.setopt(pycurl.WRITEFUNCTION, self._take)
@@ -419,6 +424,22 @@ class _Handle:
         self.curl.setopt(pycurl.HTTPHEADER, lines)
         self.curl.setopt(pycurl.POSTFIELDS, request.body)
 
+    @property
+    def host(self) -> str:
+        return scopes_of(to_uri(self.url))[1][1]
+
+    def waited(self, waited_s: float) -> None:
+        """The lookup of the host took this time of the push."""
+        self.waited_s = waited_s
+        self._limit_time(waited_s)
+
+    def _limit_time(self, waited_s: float) -> None:
+        for option, limit_s in (
+            (pycurl.CONNECTTIMEOUT_MS, self._settings.connect_timeout_s),
+            (pycurl.TIMEOUT_MS, self._settings.total_timeout_s),
+        ):
+            self.curl.setopt(option, max(1, int((limit_s - waited_s) * 1000)))
+
     def keep_alive(self, enabled: bool) -> None:
         """Whether the push may use a kept connection, and keep its own for another."""
         if enabled != self._keeps_alive:
@@ -437,6 +458,9 @@ class _Handle:
         self._head.clear()
         self.callback = _no_callback
         self.curl.setopt(pycurl.POSTFIELDS, b"")
+        self.added = False
+        if self.waited_s:
+            self.waited(0.0)
 
     def result(self, code: int, message: str) -> PushResult:
         curl = self.curl
@@ -449,7 +473,7 @@ class _Handle:
             status=status if status >= 200 else 0,  # an interim answer does not count
             failure=failure,
             detail=_WHERE.sub("", message) if failure else "",
-            duration_s=curl.getinfo(pycurl.TOTAL_TIME),
+            duration_s=self.waited_s + curl.getinfo(pycurl.TOTAL_TIME),
             response=self._kept,
             response_bytes=self._received,
             reused=curl.getinfo(pycurl.NUM_CONNECTS) == 0,
@@ -467,8 +491,10 @@ class _Handle:
         return ""
 
     def _failure(self, code: int, message: str) -> Failure:
-        if code == pycurl.E_OPERATION_TIMEDOUT and not self.curl.getinfo(pycurl.PRETRANSFER_TIME):
-            return "connect" if self.curl.getinfo(pycurl.NAMELOOKUP_TIME) > 0 else "dns"
+        if code == pycurl.E_OPERATION_TIMEDOUT:
+            # The times of its phases do not show it: after a failure libcurl sets those of later phases, too.
+            phase = message.partition(" ")[0]
+            return "dns" if phase == "Resolving" else "connect" if phase == "Connection" else "timeout"
         if "Too large response headers" in message:
             return "protocol"  # libcurl reports it as E_RECV_ERROR, too
         if "alert" in message and "tls" in message.lower():

@@ -120,6 +120,19 @@ def test_refused_connection(transport: Transport) -> None:
     assert not result.detail.startswith("Failed to connect to"), "the attempt has the address"
 
 
+def test_a_connection_that_is_not_established_in_time(make: Callable[..., Transport]) -> None:
+    with contextlib.ExitStack() as opened:
+        full = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):  # the system accepts one or two, and ignores further ones
+            waiting = opened.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+
+        result = push(make(connect_timeout_s=1.0), f"http://127.0.0.1:{full.getsockname()[1]}/")
+
+    assert (result.status, result.failure) == (0, "connect")
+
+
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/", "file:///etc/passwd", "no url", "", "http://", "http://[::1/"])
 def test_other_schemes_and_broken_urls_are_refused(transport: Transport, url: str) -> None:
     result = push(transport, url)

@@ -339,31 +339,31 @@ class ParkedStore:
 
     def due(self, lane: str, now_ms: int, limit: int, excluded: Collection[Delivery] = ()) -> list[WaitingDelivery]:
         """Deliveries of a lane that are due for another attempt, longest due first, without those `excluded`."""
-        most = limit + len(excluded)
-        found = self._read(lane, "tried = 1 AND due_ms <= ? ORDER BY due_ms LIMIT ?", now_ms, most, excluded=excluded)
+        # The messages of those excluded are not read: they may have 64 MB, for each turn of the lane.
+        found = self._places(lane, "tried = 1 AND due_ms <= ? ORDER BY due_ms", limit, now_ms, excluded=excluded)
         if len(found) < limit:
-            found += self._put_back(lane, now_ms, most, excluded)
-        return found[:limit]
+            found += self._put_back(lane, now_ms, limit - len(found), excluded)
+        return [waiting for each in found if (waiting := self.get(each)) is not None]
 
-    def _put_back(self, lane: str, now_ms: int, limit: int, excluded: Collection[Delivery]) -> list[WaitingDelivery]:
+    def _put_back(self, lane: str, now_ms: int, limit: int, excluded: Collection[Delivery]) -> list[Delivery]:
         """Deliveries that are due only because the clock was put back after their attempt."""
-        condition = "tried = 1 AND awaits = '' AND decided_ms > ? AND due_ms > ? ORDER BY decided_ms LIMIT ?"
-        return self._read(lane, condition, now_ms + TOLERANCE_MS, now_ms, limit, excluded=excluded)
+        condition = "tried = 1 AND awaits = '' AND decided_ms > ? AND due_ms > ? ORDER BY decided_ms"
+        return self._places(lane, condition, limit, now_ms + TOLERANCE_MS, now_ms, excluded=excluded)
 
     def least_tried(self, lane: str, now_ms: int, excluded: Collection[Delivery] = ()) -> WaitingDelivery | None:
         """The delivery with the fewest tries of those due for another attempt. Deliveries that are due only because the
         clock was put back come last."""
-        most = 1 + len(excluded)
         # From each number of tries to the next: there are few numbers.
         more = "SELECT MIN(number) FROM waiting WHERE lane = ? AND tried = 1 AND number > ?"
         number = self._one(more, lane, 0)
         while number is not None:
-            condition = "tried = 1 AND number = ? AND due_ms <= ? ORDER BY due_ms LIMIT ?"
-            found = self._read(lane, condition, number, now_ms, most, excluded=excluded)
+            condition = "tried = 1 AND number = ? AND due_ms <= ? ORDER BY due_ms"
+            found = self._places(lane, condition, 1, number, now_ms, excluded=excluded)
             if found:
-                return found[0]
+                return self.get(found[0])
             number = self._one(more, lane, number)
-        return next(iter(self._put_back(lane, now_ms, most, excluded)), None)
+        found = self._put_back(lane, now_ms, 1, excluded)
+        return self.get(found[0]) if found else None
 
     def next_due_ms(self, lane: str, excluded: Collection[Delivery] = ()) -> int | None:
         """When the next tried delivery of a lane is due, those `excluded` not counted."""
@@ -455,20 +455,11 @@ class ParkedStore:
         found = (Delivery(lane, Place(*place)) for place in rows)
         return [each for each in found if each not in excluded][:limit]
 
-    def _read(
-        self,
-        lane: str,
-        condition: str,
-        *values: object,
-        excluded: Collection[Delivery] = (),
-        most_bytes: int = _READ_BYTES,
-    ) -> list[WaitingDelivery]:
+    def _read(self, lane: str, condition: str, *values: object, most_bytes: int = _READ_BYTES) -> list[WaitingDelivery]:
         found: list[WaitingDelivery] = []
         size = 0
         with closing(self._each(condition, lane, *values)) as rows:
             for row in rows:
-                if Delivery(lane, Place(*row[:4])) in excluded:
-                    continue
                 size += len(row[-1])
                 if found and size > most_bytes:
                     break

@@ -316,6 +316,23 @@ def test_reads_are_bounded_in_bytes(store: ParkedStore) -> None:
     assert offsets(store.due("s", 10, 1, {delivery(0)})) == [1]
 
 
+def test_messages_in_flight_are_not_read_for_the_next_one(store: ParkedStore) -> None:
+    """Each turn of a lane would read all of them again."""
+    in_flight, following = delivery(0), delivery(1)
+    park(store, in_flight, Tries(1, 1, 5), payload=b"x" * 6 * MB)
+    park(store, following, Tries(1, 1, 6))
+    tracemalloc.start()
+    try:
+        least = store.least_tried("s", 10, {in_flight})
+        found = offsets([least] if least else []) + offsets(store.due("s", 10, 1, {in_flight}))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert found == [1, 1]
+    assert peak < MB
+
+
 def test_damaged_records_are_skipped_and_newer_ones_refused(store: ParkedStore) -> None:
     park(store, ONE)
     assert store.apply(b"no delivery", None, 10) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -102,6 +103,7 @@ class Upkeep(Work):
         self._old = old
         self._clock = clock
         self._deleted_at = -1  # the version after the last deletion
+        self._again_at = 0.0  # the time of a further deletion at this version
 
     def step(self) -> bool:
         if not table_exists(self._location):
@@ -132,12 +134,15 @@ class Upkeep(Work):
                 yield partial(self._join, self._location, day, self._target_bytes)
 
     def _delete_unused(self) -> None:
-        # Deletion makes two commits: not without changes since the last time.
-        table = open_table(self._location)
-        if table.version() != self._deleted_at:
+        # A listing costs the size of the table, a deletion two commits: after a change, and once more when the files
+        # that the last change has removed are old enough.
+        table, now = open_table(self._location), self._clock()
+        changed = table.version() != self._deleted_at
+        if changed or now > self._again_at:
             # A full listing also finds files of a killed writer.
             table.vacuum(self._unused_hours, dry_run=False, enforce_retention_duration=False, full=True)
             self._deleted_at = open_table(self._location).version()
+            self._again_at = now + self._unused_hours * 3600 if changed else math.inf
 
     def _delete_old(self, table: DeltaTable, before: datetime) -> None:
         if self._old is not None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 import tracemalloc
 from collections.abc import Mapping, Sequence
@@ -157,6 +158,22 @@ def test_upkeep_joins_files_and_removes_old_days(tmp_path: Path) -> None:
     assert table.progress("w") == 9
     table.extend(ENDPOINT_HEALTH.arrow([health_row(30, "new")]), {"w": 10})
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 11
+
+
+def test_unused_files_of_a_table_without_further_changes_are_deleted_when_they_are_old(tmp_path: Path) -> None:
+    """Among them are files with payloads that an erasure has emptied."""
+    DeltaTableWriter(ENDPOINT_HEALTH, str(tmp_path)).extend(ENDPOINT_HEALTH.arrow([health_row(0, "e")]), {})
+    unused = tmp_path / "day=2026-01-01" / "part-of-a-killed-writer.parquet"
+    unused.write_bytes(b"x")
+    clock = Clock(1.0)
+    upkeep = Upkeep(ENDPOINT_HEALTH, str(tmp_path), unused_hours=1, clock=clock)
+    upkeep.step()
+    assert unused.exists()
+
+    os.utime(unused, (0, 0))
+    clock.after(3_601)
+    upkeep.step()
+    assert not unused.exists()
 
 
 def test_a_damaged_file_does_not_stop_the_upkeep_of_other_days(tmp_path: Path) -> None:

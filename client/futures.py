@@ -230,6 +230,8 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
                 batches = [NotifyBatch(0.0, [message], [future], len(message), [attributes])]
             else:
                 batches = self._gathering.add(message, future, time.monotonic(), attributes)
+                if self._closed:  # in another thread, after `_begin`: no later call sends this batch
+                    batches += self._gathering.take()
                 self._gathered.notify()
             # With the lock held, so that no batch overtakes another.
             for batch in batches:

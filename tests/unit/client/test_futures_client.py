@@ -36,6 +36,7 @@ from arborcast.wire.errors import AccessRefused, Forbidden, NotAuthenticated, To
 from tests.support.gateway_parts import START, GatewayParts
 from tests.support.gateway_process import ROOT
 from tests.support.scripted_server import ScriptedServer, request_on
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -180,6 +181,16 @@ def test_close_sends_queued_messages() -> None:
     assert [future.result(0) for future in futures] == [None] * 10
     with pytest.raises(ClientClosed):
         client.notify("a", "<n/>")
+
+
+def test_a_call_that_a_close_overtakes_fails() -> None:
+    client = FuturesClient(URL, transport=MemoryTransport(), batching=Batching(messages=1000, linger_s=60))
+    with ThreadPoolExecutor(1) as threads:
+        with client._gathered:
+            publishing = threads.submit(client.notify, "a", "<n/>")
+            wait_until(lambda: client._waiting == 1)
+            assert client.close(timeout_s=0) == 1
+        assert isinstance(publishing.result(60).exception(60), ClientClosed)
 
 
 def test_calls_abandoned_at_close_fail_and_are_counted() -> None:

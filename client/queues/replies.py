@@ -23,6 +23,7 @@ from arborcast.client.values import (
     ClientError,
     FaultReceived,
     RemotePullPoint,
+    UnreadableAnswer,
 )
 from arborcast.core.xml import xml_parser
 from arborcast.topic_model.namespaces import SOAP11, SOAP12
@@ -169,6 +170,13 @@ class PulledReplies(Replies):
             logger.info("answers cannot be fetched now: %s", error)
             time.sleep(_PAUSE_S)
         except ClientError as error:
+            refused = isinstance(error, FaultReceived) and error.fault != "ResourceUnknownFault"
+            if refused or isinstance(error, UnreadableAnswer):
+                # A proxy answered for the broker, or a limit of requests was reached. Pull points do not expire: each
+                # further one would stay at the broker.
+                self.fail(error)
+                time.sleep(_PAUSE_S)
+                return not self._closed
             # The pull point no longer exists, or the parts of an answer could not be stored: the next request creates
             # another.
             with self._point_lock:

@@ -21,7 +21,7 @@ from arborcast.client.queues.replies import PulledReplies
 from arborcast.client.queues.worker import Invalid, Worker, reply_to
 from arborcast.client.received import Asker, PartOf
 from arborcast.client.testing import Inbox, MemoryTransport
-from arborcast.client.values import BrokerUnreachable, RemotePullPoint, RemoteSubscription
+from arborcast.client.values import BrokerUnreachable, RemotePullPoint, RemoteSubscription, UnreadableAnswer
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushRequest
 from arborcast.dispatch.logs.attempts import Attempt
@@ -342,6 +342,24 @@ def test_answers_are_fetched_during_a_wait() -> None:
     assert broker.destroyed == 1
     with pytest.raises(ClientError):
         replies.wait("urn:2", time.monotonic() + 120)
+
+
+@pytest.mark.parametrize("error", [UnreadableAnswer("answered 502"), FaultReceived("too many requests", "", 429)])
+def test_the_pull_point_of_answers_remains_after_a_failure_that_does_not_end_it(error: ClientError) -> None:
+    broker = Broker()
+    replies = PulledReplies(broker)
+    assert replies.address
+    broker.answers.append(error)
+    replies.begin("urn:1")
+    with pytest.raises(type(error)):
+        replies.wait("urn:1", time.monotonic() + 120)
+    replies.end("urn:1")
+    assert replies.address
+    broker.answers.append([ReceivedMessage(b"<done/>", relates_to="urn:2")])
+    replies.begin("urn:2")
+    assert replies.wait("urn:2", time.monotonic() + 120) == b"<done/>"
+    replies.close()
+    assert (broker.made, broker.destroyed) == (1, 1)
 
 
 def test_a_worker_acknowledges_requests_and_reports_results_later() -> None:

@@ -349,13 +349,14 @@ class Eraser(Work):
             return found
         with turn_to_commit(location):
             table = NOTIFICATIONS.ensure(location)
-        last_day = moment(max(scope.before_ms for scope in scopes)).date().isoformat()
+        before_ms = max(scope.before_ms for scope in scopes)
+        last_day = moment(before_ms).date().isoformat()
         for day in sorted({str(each["day"]) for each in table.partitions()}):
-            if day <= last_day:
-                liveness.beat()
-                for files in _files_of_day(table, day):
-                    for some in _pieces(_covered_rows(files, scopes), _ROWS_AT_ONCE):
-                        found += _empty(location, day, some)
+            liveness.beat()
+            # Later days have replays of covered notifications.
+            for files in _files_of_day(table, day, "" if day <= last_day else _id_at(before_ms)):
+                for some in _pieces(_covered_rows(files, scopes), _ROWS_AT_ONCE):
+                    found += _empty(location, day, some)
         return found
 
     def _tables_follow(self, ends: Mapping[str, Mapping[int, int]]) -> bool:
@@ -423,13 +424,20 @@ def _topic_of(element: bytes) -> TopicPath:
         return TopicPath("")
 
 
-def _files_of_day(table: DeltaTable, day: str) -> Iterator[ds.FileSystemDataset]:
+def _id_at(at_ms: int) -> str:
+    """A lower bound of the ids that are made from this time on."""
+    return f"{at_ms:012x}"
+
+
+def _files_of_day(table: DeltaTable, day: str, before_id: str = "") -> Iterator[ds.FileSystemDataset]:
     """The files of the archive, some megabytes at a time, in the order of their ids: a commit that rewrites them takes
-    several times their size in memory."""
+    several times their size in memory. With `before_id` only those with a smaller id."""
     files = pa.table(table.get_add_actions(flatten=True))
     sizes = dict(zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))
     firsts = dict(zip(files["path"].to_pylist(), files["min.notification"].to_pylist(), strict=True))
-    dataset = NOTIFICATIONS.dataset(table, f"day = '{day}'")
+    dataset = NOTIFICATIONS.dataset(
+        table, f"day = '{day}'" + (f" and notification < '{before_id}'" if before_id else "")
+    )
     some: list[ds.Fragment] = []
     size = 0
     for each in sorted(dataset.get_fragments(), key=lambda each: firsts.get(each.path) or ""):
@@ -446,7 +454,10 @@ def _covered_rows(files: ds.FileSystemDataset, scopes: Sequence[ErasureScope]) -
     """Ids of archived notifications whose payloads must be removed, each with the erasure. Payloads are only read if an
     erasure names a subject."""
     column = ds.field
-    where = column("erased").is_null() & (column("accepted_at") < moment(max(scope.before_ms for scope in scopes)))
+    before_ms = max(scope.before_ms for scope in scopes)
+    # By its id, which has the time of the first acceptance, a replay may be covered, too.
+    accepted = (column("accepted_at") < moment(before_ms)) | (column("notification") < _id_at(before_ms))
+    where = column("erased").is_null() & accepted
     if all(scope.notification for scope in scopes):
         # Its replays, too: their ids begin with it.
         ids, name = [scope.notification for scope in scopes], column("notification")

@@ -101,6 +101,19 @@ def test_payloads_of_an_erasure_are_emptied(
     assert erase(table, scope) == {}, "a second pass finds nothing"
 
 
+def test_a_replay_is_erased_by_the_time_of_the_first_acceptance(tmp_path: Path) -> None:
+    old, new = (f"{int((NOW - timedelta(days=days)).timestamp() * 1000):012x}7{0:019x}" for days in (9, 2))
+    writer = DeltaTableWriter(NOTIFICATIONS, str(tmp_path / "notifications"))
+    for number, name in enumerate((f"{old}~r1", new, f"{new}~r1")):
+        archived = row(number, "a", b"<p>4711</p>", days_ago=1) | {"notification": name}
+        writer.extend(NOTIFICATIONS.arrow([archived]), {"notifications-0": number})
+    before_ms = int((NOW - timedelta(days=7)).timestamp() * 1000)
+    assert erase(tmp_path, ErasureScope("e", before_ms, subject="4711")) == {"e": 1}
+    rows = NOTIFICATIONS.read(DeltaTable(str(tmp_path / "notifications"))).to_pylist()
+    assert {each["notification"] for each in rows if each["payload"]} == {new, f"{new}~r1"}
+    assert erase(tmp_path, ErasureScope("e", before_ms)) == {}
+
+
 class Pass:
     """An eraser over logs in memory."""
 

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 from arborcast.client.calls import Call, Calls, Namespaces, ResultT, notification_message
 from arborcast.client.client import BrokerClient, CallsT, Operations, answer_of, result_of
@@ -78,6 +79,9 @@ logger = logging.getLogger(__name__)
 
 MAX_WAITING = 10_000
 
+# Size of the unanswered calls together, or of a single larger one.
+_WAITING_BYTES = 64 * 1024 * 1024
+
 _CLOSED = "the client is closed"
 
 
@@ -103,8 +107,9 @@ class AsynchronousClient(BrokerClient[CallsT]):
 
     def _start(self) -> None:
         super()._start()
-        self._waiting = 0
-        self._changed = threading.Condition()  # guards it, and `_closed`
+        self._waiting: dict[Future[Any], int] = {}  # unanswered calls with their sizes
+        self._waiting_bytes = 0
+        self._changed = threading.Condition()  # guards them, and `_closed`
         self._in_callback = threading.local()
 
     def close(self, timeout_s: float = 30.0) -> int:
@@ -118,8 +123,8 @@ class AsynchronousClient(BrokerClient[CallsT]):
             self._changed.notify_all()
         self._send_rest()
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting == 0, timeout_s)
-            given_up = self._waiting
+            self._changed.wait_for(lambda: not self._waiting, timeout_s)
+            given_up = len(self._waiting)
         if given_up:
             logger.warning("closed with %d calls unanswered; their futures fail", given_up)
         self._workers.shutdown(wait=False, cancel_futures=True)
@@ -130,22 +135,27 @@ class AsynchronousClient(BrokerClient[CallsT]):
         """Send the accepted notifications that were not sent yet. Called once no more are accepted."""
 
     def _perform(self, call: Call[ResultT]) -> Future[ResultT]:
-        future: Future[ResultT] = self._begin()
+        future: Future[ResultT] = self._begin(len(call.body))
         self._send(call).add_done_callback(lambda sent: self._settle(future, partial(_outcome, call, sent)))
         return future
 
-    def _begin(self) -> Future[ResultT]:
+    def _begin(self, size: int = 0) -> Future[ResultT]:
         """The future of a new call; waits while too many are unanswered. Raises ClientClosed."""
         self._start_after_fork()
-        with self._changed:
-            if not getattr(self._in_callback, "yes", False):
-                self._changed.wait_for(lambda: self._waiting < self._max_waiting or self._closed)
-            if self._closed:
-                raise ClientClosed(_CLOSED, sent=False)
-            self._waiting += 1
         future: Future[ResultT] = Future()
         future.set_running_or_notify_cancel()
+        with self._changed:
+            if not getattr(self._in_callback, "yes", False):
+                self._changed.wait_for(lambda: self._has_room(size) or self._closed)
+            if self._closed:
+                raise ClientClosed(_CLOSED, sent=False)
+            self._waiting[future] = size
+            self._waiting_bytes += size
         return future
+
+    def _has_room(self, size: int) -> bool:
+        room = self._waiting_bytes + size <= _WAITING_BYTES or not self._waiting_bytes
+        return room and len(self._waiting) < self._max_waiting
 
     def _settle(self, future: Future[ResultT], outcome: Callable[[], ResultT]) -> None:
         outer = getattr(self._in_callback, "yes", False)
@@ -160,7 +170,7 @@ class AsynchronousClient(BrokerClient[CallsT]):
         finally:
             self._in_callback.yes = outer
             with self._changed:
-                self._waiting -= 1
+                self._waiting_bytes -= self._waiting.pop(future)
                 self._changed.notify_all()
 
 
@@ -175,9 +185,9 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
     cannot be cancelled. Callbacks run in the client's threads and should be short.
 
     Up to `workers` requests run concurrently, so notifications may be accepted in another order; one worker, which is
-    fast enough with `batching`, keeps the order. With `max_waiting` unanswered calls a further call blocks, so that the
-    outage of a broker does not fill the memory; in callbacks it does not block. If the broker refuses a message of a
-    batch, the batch is sent again message by message.
+    fast enough with `batching`, keeps the order. With `max_waiting` calls or 64 MiB unanswered a further call blocks,
+    so that the outage of a broker does not fill the memory; in callbacks it does not block. If the broker refuses a
+    message of a batch, the batch is sent again message by message.
 
     `close` (or the end of the with block) waits for running calls.
     """
@@ -224,7 +234,7 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
         `Client.notify`."""
         message = notification_message(topic, payload, namespaces)
         attributes = publication_attributes(valid_until, lifespan, type, namespaces, priority, reliable)
-        future: Future[None] = self._begin()
+        future: Future[None] = self._begin(len(message))
         with self._gathered:
             if self._gathering is None:
                 batches = [NotifyBatch(0.0, [message], [future], len(message), [attributes])]

@@ -26,6 +26,7 @@ from arborcast.client import (
     HttpAnswer,
     RequestsTransport,
     Retries,
+    futures,
 )
 from arborcast.client.calls import Call
 from arborcast.client.testing import MemoryTransport
@@ -188,7 +189,7 @@ def test_a_call_that_a_close_overtakes_fails() -> None:
     with ThreadPoolExecutor(1) as threads:
         with client._gathered:
             publishing = threads.submit(client.notify, "a", "<n/>")
-            wait_until(lambda: client._waiting == 1)
+            wait_until(lambda: len(client._waiting) == 1)
             assert client.close(timeout_s=0) == 1
         assert isinstance(publishing.result(60).exception(60), ClientClosed)
 
@@ -207,10 +208,14 @@ def test_calls_abandoned_at_close_fail_and_are_counted() -> None:
     assert futures[0].exception(120) is None  # in flight, and answered
 
 
-def test_calls_block_at_the_limit_of_queued_calls() -> None:
+@pytest.mark.parametrize(("max_waiting", "waiting_bytes", "waiting"), [(2, 1 << 20, 2), (100, 1, 1)])
+def test_calls_block_at_the_limit_of_queued_calls(
+    monkeypatch: pytest.MonkeyPatch, max_waiting: int, waiting_bytes: int, waiting: int
+) -> None:
+    monkeypatch.setattr(futures, "_WAITING_BYTES", waiting_bytes)
     transport = Held()
-    with FuturesClient(URL, transport=transport, workers=2, max_waiting=2) as client:
-        for _ in range(2):
+    with FuturesClient(URL, transport=transport, workers=2, max_waiting=max_waiting) as client:
+        for _ in range(waiting):
             client.notify("a", "<n/>")
         third: list[Future[None]] = []
         thread = threading.Thread(target=lambda: third.append(client.notify("a", "<n/>")))

@@ -191,6 +191,7 @@ class ParkedStore:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute(f"PRAGMA journal_size_limit={_WAL_BYTES}")
         self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.execute("PRAGMA secure_delete=ON")  # erased payloads stay in no free page
         form = self._one("PRAGMA user_version")
         if form == 0:
             self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={_FORM}; COMMIT;")

@@ -7,6 +7,7 @@ tests run the same job in the same way. Only `local[N,4]` and the Delta pair are
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -87,9 +88,9 @@ def properties(
         "spark.driver.extraJavaOptions": " ".join(
             (
                 *_JAVA_OPTIONS,
-                *(f'"{option}"' for option in sharing(classes, archive_to)),
+                *(_quoted(option) for option in sharing(classes, archive_to)),
                 # For files that Spark would leave in the temporary directory when it is killed.
-                *((f'"-Djava.io.tmpdir={local_dir}"',) if sockets is not None else ()),
+                *((_quoted(f"-Djava.io.tmpdir={local_dir}"),) if sockets is not None else ()),
                 f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
             )
         ),
@@ -113,6 +114,11 @@ def properties(
     if sockets is not None:
         chosen["spark.python.unix.domain.socket.dir"] = str(sockets)
     return chosen
+
+
+def _quoted(option: str) -> str:
+    """One of several options of a JVM, quoted for Spark's launcher: a path may have spaces, quotes and backslashes."""
+    return '"' + re.sub(r'(["\\])', r"\\\1", option) + '"'
 
 
 def _socket_folder(local_dir: Path | None) -> Path | None:

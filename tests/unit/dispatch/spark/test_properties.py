@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -54,6 +55,12 @@ def test_files_of_a_killed_spark_are_in_its_own_folder(
     options = values["spark.driver.extraJavaOptions"]
     assert (f'"-Djava.io.tmpdir={folder}"' in options) is (sockets is not None)
     assert ("java.io.tmpdir" in options) is (sockets is not None)
+
+
+def test_a_folder_with_spaces_quotes_and_backslashes_is_one_option_of_the_jvm() -> None:
+    folder = Path("/data of 'me\"/a\\b")
+    options = properties(DispatchSettings(), local_dir=folder, classes=folder / "c")["spark.driver.extraJavaOptions"]
+    assert {f"-Djava.io.tmpdir={folder}", f"-XX:SharedArchiveFile={folder}/c"} <= set(shlex.split(options))
 
 
 @pytest.mark.parametrize("master", CLUSTERS)

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import subprocess
 import sys
 import tokenize
 from collections import Counter
@@ -178,6 +179,17 @@ def test_errors_tracebacks_and_warnings(capsys: pytest.CaptureFixture[str], monk
     assert printed.replace("\n", "").count("NEEDLE") >= 4
     assert "Traceback (most recent call last)" in printed
     assert is_printable(printed)
+
+
+def test_a_closed_standard_stream_is_opened_to_the_null_device() -> None:
+    """Otherwise the next file has its descriptor: a child process does not inherit it, and output goes into it."""
+    script = (
+        "import os; from arborcast.engine import terminal; terminal.guard(); terminal.print_line('x'); "
+        "terminal.print_error('x'); null = os.stat(os.devnull); "
+        "exit(not all(os.get_inheritable(n) and os.path.samestat(os.fstat(n), null) for n in range(3)))"
+    )
+    started = subprocess.run(["/bin/sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, script], check=False)
+    assert started.returncode == 0
 
 
 def test_documents_are_exact_in_pipes_and_printable_on_terminals(monkeypatch: pytest.MonkeyPatch) -> None:

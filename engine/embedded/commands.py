@@ -165,8 +165,11 @@ def down(path: Path, report: Report = to_stderr) -> bool:
 
 def sweep(home: Home, report: Report) -> None:
     """Kill the processes left by a killed supervisor: those that it recorded, if they are still the same. Expects the
-    lock, which proves that no supervisor runs."""
+    lock, which proves that no supervisor runs here: one that runs is that of the directory from which this was
+    copied."""
     known = state.read(home.state_file)
+    if known is not None and known.supervisor.process() is not None:
+        return
     for name, part in known.parts.items() if known else ():
         if part.process is not None and (left := _left_behind(part.process, home)):
             report(f"{name}: pid {left[0].pid} was left by an engine that was killed; ending it")

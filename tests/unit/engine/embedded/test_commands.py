@@ -134,6 +134,14 @@ def test_down_ends_orphans_of_a_supervisor_and_no_other_process(home: Home, orph
     assert has_ended(child)
 
 
+def test_the_parts_of_a_running_engine_survive_a_start_from_a_copy_of_its_directory(
+    home: Home, orphan: ProcessId
+) -> None:
+    state.write(home.state_file, EngineStatus(ME, 0.0, {}, {"kafka": PartStatus(PartState.READY, 0.0, orphan)}))
+    assert down(home) == []
+    assert not has_ended(orphan.pid)
+
+
 def test_down_leaves_its_own_session_alone(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     write_state(home, ProcessId(os.getsid(0), 0.0, ME.boot))
     monkeypatch.setattr(processes, "session", lambda _: [psutil.Process()])

@@ -138,18 +138,20 @@ def drill(
     to_stderr(f"before: {before}")
     if not down(home):
         raise HomeError(f"no engine runs in {home}: the drill begins with one that does")
+    place = home.resolve()  # not a link to the directory: the copy must be on the same disk
+    aside = place.with_name(f"{place.name}.lost-{os.getpid()}")
     try:
         files = copy(home, folder, progress)
+        with _explained(f"the drill cannot rename the data directory (instead, restore {folder} to another one)"):
+            place.rename(aside)
     except BaseException:
         up(settings, UpOptions(detach=True))
         raise
     for file in files:
         to_stderr(f"backed up: {file}, {file.stat().st_size:,} bytes")
-    aside = home.with_name(f"{home.name}.lost-{os.getpid()}")
-    home.rename(aside)
     to_stderr(f"the data directory was moved to {aside}")
     try:
-        restore_copy(folder, home, progress)
+        restore_copy(folder, place, progress)
         progress("starting the engine")
         up(settings, UpOptions(detach=True))
         after = _audited(kafka(), since_ms, until_ms, progress)
@@ -157,8 +159,8 @@ def drill(
             raise InfrastructureError(f"the restored engine lacks {'; '.join(missing)}")
     except BaseException:
         down(home)
-        shutil.rmtree(home, ignore_errors=True)
-        aside.rename(home)
+        shutil.rmtree(place, ignore_errors=True)
+        aside.rename(place)
         to_stderr(f"the data directory was moved back, its engine is stopped: {home}")
         raise
     shutil.rmtree(aside)

@@ -3,6 +3,8 @@ data directory."""
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 import stat
 import tarfile
@@ -274,6 +276,38 @@ def test_an_engine_is_started_again_after_a_failed_copy(
     with pytest.raises(HomeError, match="the backup cannot be written to"):
         action()
     assert started == [home] * was_up
+
+
+@pytest.mark.parametrize("is_mount_point", [False, True])
+def test_a_drill_of_a_data_directory_on_another_disk(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_mount_point: bool
+) -> None:
+    """By a link: the restored copy is on that disk. A mount point cannot be renamed: the engine is started again."""
+    disk, started = tmp_path / "disk", []
+    disk.mkdir()
+    there = home.rename(disk / "home")
+    home.symlink_to(there)
+    (there / "log" / "of the original").touch()  # log files are not copied
+    monkeypatch.setattr(data_directory, "down", lambda _home: True)
+    monkeypatch.setattr(data_directory, "up", lambda settings, _options: started.append(settings.home))
+    monkeypatch.setattr(data_directory, "_audited", lambda *_: AuditCounts(1, 1, 1))
+    settings = load_settings(home=home, environ={})
+    run = partial(drill, settings, lambda: settings.kafka, tmp_path / "backup", 0)
+    if is_mount_point:
+
+        def rename(folder: Path, _target: Path) -> None:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(folder))
+
+        monkeypatch.setattr(Path, "rename", rename)
+        with pytest.raises(HomeError, match=r"cannot rename the data directory .*: .*busy"):
+            run()
+    else:
+        run()
+    assert home.is_symlink()
+    assert (there / "kafka/data/a-0/1.log").read_text() == "records"
+    assert (there / "log").exists() is is_mount_point
+    assert [each.name for each in disk.iterdir()] == ["home"]
+    assert started == [home]
 
 
 def test_a_backup_needs_an_engine_and_losses_are_counted(tmp_path: Path) -> None:

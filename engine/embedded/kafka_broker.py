@@ -108,7 +108,7 @@ def java_options(heap_mb: int) -> list[str]:
         "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",
         "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.utils.AppInfoParser=error",
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
-        "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSX",
+        "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSXXX",
         "-Dorg.slf4j.simpleLogger.showThreadName=false",
     ]
 

@@ -193,6 +193,12 @@ def archives(tools: Tools, cache: Path) -> dict[str, Path]:
     return {part: made for part in engine.JVMS if (made := engine.class_archive(tools, cache, part)) is not None}
 
 
+def test_times_in_the_log_of_kafka_have_the_whole_offset_of_their_zone(home: Home, tools: Tools) -> None:
+    """SimpleDateFormat writes the offset of Asia/Kolkata as +05 for X, as +05:30 for XXX."""
+    kafka = next(part for part in engine.parts(engine.effective(settings(home)), tools, home) if part.name == "kafka")
+    assert "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSXXX" in kafka.command
+
+
 def test_class_archives_are_made_once(monkeypatch: pytest.MonkeyPatch, tools: Tools, tmp_path: Path) -> None:
     simulate(monkeypatch, _JVM)
     lines: list[str] = []

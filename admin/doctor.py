@@ -372,12 +372,9 @@ def _mqtt(settings: MqttSettings) -> Iterator[Check]:
 def _port(name: str, port: int, host: str, choose: str) -> Check:
     if port == 0:
         return Check(name, "ok", "a free one is taken at start")
-    if processes.is_free(port, host):
-        return Check(name, "ok", f"{port} is free")
-    by = processes.holder(port)
-    return Check(
-        name, "fail", f"{port} is in use" + (f" by {by}" if by else ""), f"Stop that, or choose another: {choose}"
-    )
+    if why := processes.obstacle(port, host):
+        return Check(name, "fail", f"{port} {why}", f"Change that, or choose another: {choose}")
+    return Check(name, "ok", f"{port} is free")
 
 
 def _split(error: StackError, mark: str = ". ") -> tuple[str, str]:

@@ -12,7 +12,6 @@ from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.parts import PartSpec
 from arborcast.engine.embedded.questions import Question
 from arborcast.engine.processes import processes
-from arborcast.engine.processes.errors import PortInUse
 from arborcast.engine.settings.loading import Settings
 from arborcast.engine.settings.stack import ConsoleSettings
 
@@ -23,15 +22,10 @@ def with_port(settings: Settings, *, any_port: bool) -> ConsoleSettings:
     console = settings.console
     if not console.port:
         return console
-    chosen = settings.origins.get("console.port", "default") != "default"
-    free = processes.is_free(console.port, console.host)
-    if chosen and not free:
-        by = processes.holder(console.port)
-        raise PortInUse(
-            f"port {console.port} for the console is in use{f' by {by}' if by else ''}; stop that, or choose another "
-            "with --console-port PORT (--console-port 0 does without the console)"
-        )
-    if not chosen and (any_port or not free):
+    if settings.origins.get("console.port", "default") != "default":
+        zero = "does without the console"
+        processes.require_free(console.port, "the console", "--console-port", console.host, zero)
+    elif any_port or not processes.is_free(console.port, console.host):
         return dataclasses.replace(console, port=processes.free_port())
     return console
 

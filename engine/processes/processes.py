@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import select
@@ -86,13 +87,21 @@ def free_port(host: str = LOOPBACK) -> int:
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
     """Whether this process could listen on the port. Connections of a former listener in TIME_WAIT do not count."""
+    return not obstacle(port, host)
+
+
+def obstacle(port: int, host: str) -> str:
+    """Why this process cannot listen on the port, with its holder if it is in use; empty if it can."""
     with _probe(host) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError:
-            return False
-        return True
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                return f"cannot be used on {host}: {error.strerror}"
+            by = holder(port)
+            return f"is in use by {by}" if by else "is in use"
+    return ""
 
 
 def _probe(host: str) -> socket.socket:
@@ -113,15 +122,12 @@ def holder(port: int) -> str:
     return ""
 
 
-def require_free(port: int, what: str, option: str, host: str = LOOPBACK) -> None:
+def require_free(port: int, what: str, option: str, host: str = LOOPBACK, zero: str = "takes a free one") -> None:
     """Raises PortInUse with a message that names the port, its holder and the option that chooses another."""
-    if is_free(port, host):
-        return
-    by = holder(port)
-    raise PortInUse(
-        f"port {port} for {what} is in use{f' by {by}' if by else ''}; "
-        f"stop that, or choose another with {option} PORT ({option} 0 takes a free one)",
-    )
+    if why := obstacle(port, host):
+        raise PortInUse(
+            f"port {port} for {what} {why}; change that, or choose another with {option} PORT ({option} 0 {zero})"
+        )
 
 
 _STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

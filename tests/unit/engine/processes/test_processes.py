@@ -65,6 +65,12 @@ def test_a_port_is_in_use_until_its_server_closes() -> None:
     processes.require_free(port, "Kafka", "--kafka-port")
 
 
+def test_a_port_of_a_foreign_address_is_not_reported_as_in_use() -> None:
+    with pytest.raises(PortInUse, match=r"^port 8080 for the gateway cannot be used on 192\.0\.2\.1: ") as caught:
+        processes.require_free(8080, "the gateway", "--gateway-port", "192.0.2.1")
+    assert "in use" not in str(caught.value)
+
+
 def test_an_ignored_hangup_stays_ignored_as_nohup_requires() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -312,4 +312,5 @@ class JobSettings:
 
     def checkpoint(self, query: str) -> str:
         """The folder of Spark's files of a run of a query: used by the driver only, not needed by the next run."""
-        return (self.home / "checkpoints" / query).absolute().as_uri()
+        # Not percent-encoded: Hadoop would make a second folder with that name beside the data directory.
+        return f"file://{(self.home / 'checkpoints' / query).absolute()}"

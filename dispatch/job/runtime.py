@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -100,7 +99,7 @@ def _run_batch(spark: SparkSession, kafka: KafkaSettings, offset: int, run_sink:
         query = (
             source.writeStream.queryName("warm-up")
             .trigger(availableNow=True)
-            .option("checkpointLocation", Path(folder).as_uri())
+            .option("checkpointLocation", f"file://{folder}")  # as in `JobSettings.checkpoint`
             .foreachBatch(batch)
             .start()
         )

@@ -95,6 +95,7 @@ def _python() -> Iterator[Check]:
 
 def _java() -> Iterator[Check]:
     try:
+        java.check_user()
         found = java.find_java()
     except StackError as error:
         yield Check("java", "fail", *_split(error))

@@ -22,6 +22,7 @@ from arborcast.engine.embedded.home import Home, ensure_keys, keep_private
 from arborcast.engine.embedded.state import EngineStatus
 from arborcast.engine.embedded.status import SUPERVISOR, stack_settings
 from arborcast.engine.embedded.supervisor import Supervisor
+from arborcast.engine.install.java import check_user
 from arborcast.engine.monitoring.history import MetricsHistory
 from arborcast.engine.monitoring.stack_monitor import StackMonitor, serve
 from arborcast.engine.processes import logfiles, processes
@@ -68,6 +69,8 @@ def up(settings: Settings, options: UpOptions | None = None) -> int:
         ensure_keys(settings.secrets.key_file, home.path)
         settings = engine.effective(settings)
         check_users(settings.access, options.report)
+        if settings.stack.job == "embedded":
+            check_user()
         if settings.stack.broker == "external" and (unreachable := questions.unreachable_reason(settings.kafka)):
             # It may be starting, so this waits for it, and reports the reason.
             options.report(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -85,6 +86,17 @@ def java_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     makes Java's messages and numbers independent of the user.
     """
     return {**environ, "LC_ALL": "C.UTF-8"} if sys.platform == "linux" else dict(environ)
+
+
+def check_user() -> None:
+    """Raises StackError for a user id without a name: Java has no home folder for it, and Spark's login fails."""
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        raise StackError(
+            f"the user id {os.geteuid()} has no name on this machine, which Spark requires. Add it to /etc/passwd, or "
+            "run this as another user"
+        ) from None
 
 
 def find_java(environ: Mapping[str, str] = os.environ, places: tuple[str, ...] = _COMMON_PLACES) -> JavaRuntime:

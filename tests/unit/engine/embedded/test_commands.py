@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
@@ -21,7 +23,7 @@ from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.state import EngineStatus, PartState, PartStatus
 from arborcast.engine.embedded.status import status
 from arborcast.engine.processes import logfiles, processes
-from arborcast.engine.processes.errors import PartFailed
+from arborcast.engine.processes.errors import PartFailed, StackError
 from arborcast.engine.processes.processes import ProcessId
 from arborcast.engine.settings.loading import load_settings
 from arborcast.jobs import dispatch_stream
@@ -132,6 +134,17 @@ def test_down_ends_orphans_of_a_supervisor_and_no_other_process(home: Home, orph
     write_state(home, ended)
     down(home)
     assert has_ended(child)
+
+
+def test_the_start_fails_for_a_user_without_a_name_as_spark_would(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_name(uid: int) -> NoReturn:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", no_name)
+    monkeypatch.setattr(commands, "keep_private", lambda _: None)
+    ports = {"gateway.port": 0, "stack.kafka_port": 0}
+    with pytest.raises(StackError, match=f"the user id {os.geteuid()} has no name on this machine"):
+        commands.up(load_settings(None, home.path, ports, {}))
 
 
 def test_the_parts_of_a_running_engine_survive_a_start_from_a_copy_of_its_directory(

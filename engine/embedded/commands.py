@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import psutil
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.telemetry import log_format
+from arborcast.core.threads import start_thread
 from arborcast.engine.embedded import engine, questions, state
 from arborcast.engine.embedded.engine import Tools
 from arborcast.engine.embedded.home import Home, ensure_keys, keep_private
@@ -34,6 +36,10 @@ from arborcast.engine.terminal import print_error
 from arborcast.ingest.access.settings import AccessSettings
 
 Report = Callable[[str], None]
+
+# Lines that wait for a terminal, and the maximum wait for it at the end.
+_WAITING_LINES = 1_000
+_LAST_LINES_S = 2.0
 
 
 def to_stderr(line: str) -> None:
@@ -108,7 +114,6 @@ def check_users(access: AccessSettings, report: Report) -> None:
 def supervise(settings: Settings, tools: Tools, home: Home, options: UpOptions) -> None:
     """Run the engine in this process until a signal stops it. Expects effective settings and the lock."""
     log_format.configure(settings.logging.format, SUPERVISOR, level_of(settings))
-    report = _also_logged(home, settings, options.report)
     addresses = engine.addresses(settings)
     companion = _Companion(options.companion)
 
@@ -119,7 +124,8 @@ def supervise(settings: Settings, tools: Tools, home: Home, options: UpOptions) 
         options.on_ready(addresses)
         companion.start()
 
-    with Signals().installed() as signals:
+    with _displayed(options.report) as display, Signals().installed() as signals:
+        report = _also_logged(home, settings, display)
         supervisor = Supervisor(engine.parts(settings, tools, home), settings.stack, home, addresses, report, signals)
         history = MetricsHistory(home.metrics, settings.metrics.history_hours * 3600)
         monitor = StackMonitor(
@@ -264,6 +270,29 @@ class _Companion:
             self._process.kill()
             self._process.wait()
         self._process = None
+
+
+@contextlib.contextmanager
+def _displayed(report: Report) -> Iterator[Report]:
+    """The report in another thread: a terminal without output for a while (Ctrl-S, a full pipe) must not stop the
+    supervisor. Lines beyond a limit are only logged."""
+    lines: queue.Queue[str | None] = queue.Queue(_WAITING_LINES)
+
+    def write() -> None:
+        while (line := lines.get()) is not None:
+            with contextlib.suppress(OSError):  # a terminal or a pipe that was closed
+                report(line)
+
+    def put(line: str | None) -> None:
+        with contextlib.suppress(queue.Full):
+            lines.put_nowait(line)
+
+    thread = start_thread("display", write)
+    try:
+        yield put
+    finally:
+        put(None)
+        thread.join(_LAST_LINES_S)
 
 
 def _also_logged(home: Home, settings: Settings, report: Report) -> Report:

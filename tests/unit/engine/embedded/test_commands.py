@@ -7,6 +7,7 @@ import pwd
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -178,6 +179,21 @@ def test_an_engine_continues_when_its_terminal_is_closed(home: Home) -> None:
 
     commands._also_logged(home, load_settings(None, home.path, environ={}), report)("kafka: ready")
     assert "kafka: ready" in home.log("supervisor").read_text()
+
+
+def test_an_engine_continues_while_its_terminal_takes_no_output() -> None:
+    resumed, shown, lines = threading.Event(), list[str](), [f"line {number}" for number in range(3)]
+
+    def report(line: str) -> None:
+        resumed.wait()
+        shown.append(line)
+
+    with commands._displayed(report) as display:
+        for line in lines:
+            display(line)
+        assert shown == []
+        resumed.set()
+    assert shown == lines
 
 
 def test_the_error_of_a_supervisor_that_could_write_nothing_names_the_disk(home: Home) -> None:

@@ -1,8 +1,9 @@
 """Messages of pull points: each is handed to one client at a time, and at least once.
 
-A request claims messages in the log, sends them, and settles the claim when the answer is sent. A gateway that dies in
-between leaves an unsettled claim; after some time any gateway returns it, and the messages wait again, in their order.
-Nothing is lost, and after a crash a client gets only the messages in transit twice.
+A request claims messages in the log, sends them, and settles the claim when the answer is sent, or the client has
+acknowledged them; until then the gateway renews the claim. A gateway that dies in between leaves an unsettled claim;
+after some time any gateway returns it, and the messages wait again, in their order. Nothing is lost, and after a crash
+a client gets only the messages in transit twice.
 """
 
 from __future__ import annotations
@@ -28,7 +29,16 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.state.changes import KeyedLocks
 from arborcast.ingest.state.log_view import WAIT_MS, Commits, LoggedState, LogView
 from arborcast.topic_model.projections.pull_store import PullLimits, PullPointStatus, PullStore, WaitingMessage
-from arborcast.topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage, decode, encode
+from arborcast.topic_model.records.pull import (
+    Claimed,
+    PullRecord,
+    Returned,
+    Settled,
+    StoredMessage,
+    decode,
+    encode,
+    renewal,
+)
 from arborcast.topic_model.records.xml_ids import any_clash
 
 KeyedRecord = tuple[str, PullRecord]
@@ -137,6 +147,9 @@ _CHECKED, _WALK = 5_000, 1_000
 # Sweeps between deletions of the log's beginning.
 _CUT_EVERY = 60
 
+# A claim is renewed after this part of claim_s.
+_RENEW_AFTER = 1 / 3
+
 # Time limit of a stop for the settlement of claims.
 _CLOSE_S = 1.0
 
@@ -176,25 +189,26 @@ class Handout:
 
 
 class _ClaimDeadlines:
-    """The expiry of open claims: `claim_s` seconds after the first check that finds them, by a monotonic clock. By the
-    time in the record, a wrong clock here or in the claiming gateway would hide messages for an hour, or hand them out
-    twice. That time only shortens the wait at the first check, for claims from before the process started.
+    """The expiry of open claims: `claim_s` seconds after the first check that finds them, or their last renewal, by a
+    monotonic clock. By the time in the record, a wrong clock here or in the claiming gateway would hide messages for an
+    hour, or hand them out twice. That time only shortens the wait at the first check, for claims from before the
+    process started.
     """
 
     def __init__(self, claim_s: float, now: Callable[[], float], steady: Callable[[], float]) -> None:
         self._claim_s = claim_s
         self._now = now
         self._steady = steady
-        self._due: dict[tuple[str, str], float] | None = None
+        self._due: dict[tuple[str, str, int], float] | None = None
 
     def passed(self, open_claims: Iterable[tuple[str, str, int]]) -> list[tuple[str, str]]:
         """The claims that have run out."""
         now, now_ms, before = self._steady(), self._now() * 1000, self._due
         self._due = {}
-        for pull_point_id, claim, until_ms in open_claims:
-            left_s = min(max((until_ms - now_ms) / 1000, 0.0), self._claim_s) if before is None else self._claim_s
-            self._due[pull_point_id, claim] = (before or {}).get((pull_point_id, claim), now + left_s)
-        return [claim for claim, at in self._due.items() if at <= now]
+        for each in open_claims:
+            left_s = min(max((each[2] - now_ms) / 1000, 0.0), self._claim_s) if before is None else self._claim_s
+            self._due[each] = (before or {}).get(each, now + left_s)
+        return [each[:2] for each, at in self._due.items() if at <= now]
 
 
 class PullQueues:
@@ -223,7 +237,9 @@ class PullQueues:
         self._max_bytes = max_bytes
         self._max_nodes = max_nodes
         self._now = now
+        self._steady = steady
         self._deadlines = _ClaimDeadlines(claim_s, now, steady)
+        self._renewals: dict[tuple[str, str], float] = {}  # open claims of this gateway, and their next renewals
         self._locks = KeyedLocks()
         self._arrivals: dict[str, set[asyncio.Future[None]]] = {}
         self._finishing: set[asyncio.Task[None]] = set()
@@ -333,8 +349,9 @@ class PullQueues:
                 await self._log.cut()
 
     async def sweep(self, catch_up: Callable[[], Awaitable[None]]) -> None:
-        """Return the claims of gateways that died, forget removed pull points, log dropped messages. `catch_up` reads
-        the control log to its end."""
+        """Renew the claims of this gateway, return those of gateways that died, forget removed pull points, log dropped
+        messages. `catch_up` reads the control log to its end."""
+        await self._renew_claims()
         for pull_point_id, claim in self._deadlines.passed(self._store.open_claims()):
             logger.warning("messages of pull point %s were claimed and not handed out: they wait again", pull_point_id)
             await self._append_quietly(pull_point_id, Returned(claim))
@@ -348,6 +365,22 @@ class PullQueues:
                 self._store.dropped_from,
             )
             self._reported = self._store.dropped
+
+    async def _renew_claims(self) -> None:
+        before, now = self._renewals, self._steady()
+        opened = [(pull_point_id, claim) for pull_point_id, claim, _ in self._store.open_claims()]
+        self._renewals = {each: before[each] for each in opened if each in before}
+        due = [each for each, at in self._renewals.items() if at <= now]
+        if not due:
+            return
+        until_ms = round((self._now() + self._claim_s) * 1000)
+        try:
+            await self._log.commit([(pull_point_id, renewal(claim, until_ms)) for pull_point_id, claim in due])
+        except InfrastructureError as error:
+            logger.warning("%d claims on messages of pull points are not renewed: %s", len(due), error)
+            return
+        for each in self._renewals.keys() & due:
+            self._renewals[each] = now + self._claim_s * _RENEW_AFTER
 
     async def _forget_removed(self, catch_up: Callable[[], Awaitable[None]]) -> None:
         self._unchecked = self._unchecked or self._store.ids()
@@ -409,6 +442,7 @@ class PullQueues:
         def return_but(settled: Collection[int]) -> None:
             self._finish(pull_point_id, Returned(claim, tuple(sorted(settled))), len(settled))
 
+        self._renewals[pull_point_id, claim] = self._steady() + self._claim_s * _RENEW_AFTER
         number = 0  # `found` would keep the messages in memory until the client has answered
         try:
             found = await self._read(valid)
@@ -431,6 +465,7 @@ class PullQueues:
 
     def _finish(self, pull_point_id: str, record: Settled | Returned, delivered: int) -> None:
         self.delivered += delivered
+        self._renewals.pop((pull_point_id, record.claim), None)
         task = asyncio.ensure_future(self._append_quietly(pull_point_id, record))
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)

@@ -260,6 +260,10 @@ class PullStore:
         self.dropped_from = pull_point_id
 
     def _claim(self, pull_point_id: str, record: Claimed) -> None:
+        if record.last < record.first:  # a renewal
+            if (found := self._open_claims.get((pull_point_id, record.claim))) is not None:
+                found.until_ms = record.until_ms
+            return
         if not record.claim.startswith(ERASED):
             self._claimed_until[pull_point_id] = record.until_ms
         queue = self._queues.get(pull_point_id)

@@ -36,12 +36,17 @@ ERASED = "erased-"
 
 class Claimed(msgspec.Struct, frozen=True, tag="claimed"):
     """`claim` takes all waiting messages at the offsets from `first` to `last`. After `until_ms` (milliseconds since
-    the epoch) any gateway may return them."""
+    the epoch) any gateway may return them. Without offsets (`renewal`) it replaces the time of this open claim."""
 
     claim: str
     first: int
     last: int
     until_ms: int
+
+
+def renewal(claim: str, until_ms: int) -> Claimed:
+    """A claim continues. Earlier versions read a claim of no message."""
+    return Claimed(claim, 0, -1, until_ms)
 
 
 class Settled(msgspec.Struct, frozen=True, tag="settled"):

@@ -156,12 +156,12 @@ async def parts_are_current() -> None:
 
 
 class SweepingGateway:
-    """Another gateway with the same log and its own clocks."""
+    """A gateway with the same log and its own clocks."""
 
     def __init__(self, parts: GatewayParts) -> None:
         self.wall, self.steady = 1_000_000.0, 0.0
         self._store = parts.pull_log.store
-        self._queues = PullQueues(
+        self.queues = PullQueues(
             self._store,
             parts.pull_log,
             lambda _: True,
@@ -175,7 +175,7 @@ class SweepingGateway:
     async def open_claims(self, later: float = 0.0) -> list[str]:
         """The open claims after a sweep, this number of seconds later."""
         self.steady += later
-        await self._queues.sweep(parts_are_current)
+        await self.queues.sweep(parts_are_current)
         return [claim for _, claim, _ in self._store.open_claims()]
 
 
@@ -207,6 +207,34 @@ def test_claims_do_not_depend_on_the_wall_clock(parts: GatewayParts) -> None:
 
     asyncio.run(steps())
     assert log.store.waiting(identifier) == 3
+
+
+def test_a_claim_is_renewed_until_its_client_has_acknowledged_the_messages(parts: GatewayParts) -> None:
+    """A consumer of the framed edge may take minutes for a message, and a worker may be missing for hours."""
+    path = create(parts)
+    identifier = path.rpartition("/")[2]
+    fill(parts, path, "1", "2", "3")
+
+    async def steps() -> None:
+        gateway, other = SweepingGateway(parts), SweepingGateway(parts)
+        first, second = [await gateway.queues.take(identifier, 1, 0) for _ in range(2)]
+        both = await other.open_claims()
+        for changed_s in (10, 10, 10, -3_600, 10, 10, 10):  # the clock is put back once
+            gateway.wall += changed_s
+            assert (await gateway.open_claims(10), await other.open_claims(10)) == (both, both)
+        first.finish(True)
+        await gateway.queues.close()
+        assert await gateway.open_claims(10) == both[1:]
+        second.return_but(())
+        await gateway.queues.close()
+        third = await gateway.queues.take(identifier, 1, 0)
+        assert [each.offset for each in third.messages] == [each.offset for each in second.messages]
+        # The gateway dies.
+        assert len(await other.open_claims()) == 1
+        assert (len(await other.open_claims(29)), await other.open_claims(2)) == (1, [])
+
+    asyncio.run(steps())
+    assert parts.pull_log.store.waiting(identifier) == 2
 
 
 def test_abandoned_claims_are_returned_and_unknown_ids_removed(parts: GatewayParts) -> None:

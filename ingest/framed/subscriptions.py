@@ -47,7 +47,7 @@ _MOST_CLAIMING = 8
 
 _NUMBERS = 2**32
 
-# Time limit of a wait for messages; then the subscription is checked again.
+# Time limit of a wait for messages, and for a client that can take them; then the subscription is checked again.
 _WAIT_S = 60.0
 
 # Delay before a refused message is sent again.
@@ -176,16 +176,20 @@ class Sender:
     async def run(self) -> None:
         """Send waiting messages until the subscription has ended."""
         while self._gateway.pull_points.exists(self.subscription):
-            await self._room.wait()
             try:
                 await self._renew()
-                await self._gateway.pulls.until_waiting(self.subscription, _WAIT_S)
-                async with self.outgoing.claiming:
-                    await self.outgoing.until_writable()
-                    room = min(self._window - len(self.given), _AT_ONCE)
-                    handout = await self._gateway.pulls.take(self.subscription, room, 0)
-                    if handout.messages:
-                        self._send(handout)
+                async with asyncio.timeout(_WAIT_S) as waits:
+                    await self._room.wait()
+                    await self._gateway.pulls.until_waiting(self.subscription, _WAIT_S)
+                    async with self.outgoing.claiming:
+                        await self.outgoing.until_writable()
+                        waits.reschedule(None)
+                        room = min(self._window - len(self.given), _AT_ONCE)
+                        handout = await self._gateway.pulls.take(self.subscription, room, 0)
+                        if handout.messages:
+                            self._send(handout)
+            except TimeoutError:
+                continue
             except InfrastructureError as error:
                 logger.debug("messages of %s wait: %s", self.subscription, error)
                 await asyncio.sleep(error.retry_after or 1.0)

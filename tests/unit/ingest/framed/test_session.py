@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from arborcast.ingest.zeromq.edge import ZmqEdge
 from arborcast.topic_model.records.control import SubscriptionRecord, TriggerRecord
 from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.topic_model.subscriptions import EndpointReference, Peer, Subscription
-from arborcast.wire import frames, limits
+from arborcast.wire import frames, limits, times
 from arborcast.wire.errors import NotAuthenticated, TooManyRequests
 from arborcast.wire.frames import Decoder, Frame, FrameKind
 from tests.support import soap_messages as soap
@@ -339,6 +340,31 @@ def test_a_claim_is_returned_at_once_if_sending_fails(
     deliver(edge, name, stored("a", "<x/>", "n1"))
     assert raw.ends()
     wait_until(lambda: edge.parts.pull_log.store.waiting(name) == 1 and not edge.parts.pull_log.store.claims)
+
+
+def test_a_subscription_is_renewed_while_its_client_has_no_room(
+    edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that takes more than an hour for a message would lose the subscription."""
+    monkeypatch.setattr(subscriptions, "_RENEW_S", 0)
+    monkeypatch.setattr(subscriptions, "_WAIT_S", 0.01)
+    raw = dial(edge)
+    name = raw.subscribe("a", window=1)
+    deliver(edge, name, stored("a", "<x/>", "n1"), stored("a", "<x/>", "n2"))
+    first = raw.read()
+
+    async def later() -> None:
+        edge.parts.now += timedelta(minutes=45)
+
+    def ends() -> datetime:
+        return times.from_ms(only_subscription(edge.parts).terminates_ms or 0)
+
+    for _ in range(2):
+        edge.on_loop(later)
+        wait_until(lambda: ends() == edge.parts.now + timedelta(hours=1))
+    assert raw.is_alive(), "no further message"
+    raw.send(frames.encode(FrameKind.ACK, first.correlation))
+    assert frames.read_body(raw.read(), frames.MessageBody).id == "n2"
 
 
 # Connections.

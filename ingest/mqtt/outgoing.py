@@ -41,26 +41,25 @@ _PREFIX = "mqtt."
 async def keep_subscriptions(gateway: Gateway, settings: MqttSettings, rules: Sequence[OutRule]) -> None:
     """Keep the subscriptions of the rules until cancelled; without rules, until those of earlier rules have ended.
     Failures are logged and retried."""
-    what = "mqtt: subscriptions of [out] rules cannot be changed"
-    await retried(what, partial(end_others, gateway, rules), _BACKOFF, PeerError, InfrastructureError)
-    if rules:
-        await repeated(
-            what, partial(keep, gateway, settings, rules), _CHECK_S, _BACKOFF, PeerError, InfrastructureError
-        )
+    errors, what = (PeerError, InfrastructureError), "mqtt: subscriptions of earlier [out] rules cannot be ended"
+    await retried(what, partial(end_others, gateway, rules), _BACKOFF, *errors)
+    async with asyncio.TaskGroup() as tasks:
+        for rule in rules:
+            what = f"mqtt: the subscription of the rule [out.{rule.name}] cannot be changed"
+            tasks.create_task(repeated(what, partial(keep, gateway, settings, rule), _CHECK_S, _BACKOFF, *errors))
 
 
-async def keep(gateway: Gateway, settings: MqttSettings, rules: Sequence[OutRule]) -> None:
-    """Create missing subscriptions, and change those of changed rules. Raises PeerError or InfrastructureError."""
-    for rule in rules:
-        identifier, consumer = f"{_PREFIX}{rule.name}", EndpointReference(rule.address)
-        existing = gateway.table.get(identifier)
-        if existing is None:
-            await _make(gateway, settings, rule, identifier)
-        elif (existing.consumer, existing.topics, existing.policy) != (consumer, rule.topics, rule.policy):
-            async with gateway.locks.hold(identifier):
-                changed = msgspec.structs.replace(existing, consumer=consumer, topics=rule.topics, policy=rule.policy)
-                await gateway.changes.commit([SubscriptionRecord(changed)])
-            logger.info("mqtt: the rule [out.%s] now sends to %s", rule.name, rule.address)
+async def keep(gateway: Gateway, settings: MqttSettings, rule: OutRule) -> None:
+    """Create a missing subscription, or change that of a changed rule. Raises PeerError or InfrastructureError."""
+    identifier, consumer = f"{_PREFIX}{rule.name}", EndpointReference(rule.address)
+    existing = gateway.table.get(identifier)
+    if existing is None:
+        await _make(gateway, settings, rule, identifier)
+    elif (existing.consumer, existing.topics, existing.policy) != (consumer, rule.topics, rule.policy):
+        async with gateway.locks.hold(identifier):
+            changed = msgspec.structs.replace(existing, consumer=consumer, topics=rule.topics, policy=rule.policy)
+            await gateway.changes.commit([SubscriptionRecord(changed)])
+        logger.info("mqtt: the rule [out.%s] now sends to %s", rule.name, rule.address)
 
 
 async def _make(gateway: Gateway, settings: MqttSettings, rule: OutRule, identifier: str) -> None:

@@ -21,11 +21,12 @@ from arborcast.ingest.access.rates import Rates
 from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.mqtt.bridge import MqttBridge
 from arborcast.ingest.mqtt.incoming import Incoming, MqttMessage
-from arborcast.ingest.mqtt.outgoing import end_others, keep
+from arborcast.ingest.mqtt.outgoing import end_others, keep, keep_subscriptions
 from arborcast.ingest.mqtt.rules import Rules, read_rules
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.publishing import Checked, check_message
 from arborcast.ingest.operations.subscription_manager import managed_subscription
+from arborcast.ingest.settings import TopicSettings
 from arborcast.topic_model.legacy_content import unwrap
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
@@ -304,7 +305,8 @@ async def test_an_outgoing_rule_is_a_subscription(parts: GatewayParts, tmp_path:
         rules = rules_of(tmp_path, text, settings.base)
         await end_others(parts.gateway, rules.outgoing)
         for _ in range(2):
-            await keep(parts.gateway, settings, rules.outgoing)
+            for rule in rules.outgoing:
+                await keep(parts.gateway, settings, rule)
 
     await kept(OUT)
     made = only_subscription(parts)
@@ -326,6 +328,17 @@ async def test_an_outgoing_rule_is_a_subscription(parts: GatewayParts, tmp_path:
     await kept(OUT + "retain = true\n")
     again = parts.notifications.accepted[-1]
     assert (again.payload, again.only) == (b"<now/>", "mqtt.alarms")
+
+
+async def test_a_refused_outgoing_rule_delays_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    parts = GatewayParts(topics=TopicSettings(fixed=True))
+    parts.have_topics(TopicPath("alarms"))
+    rules = rules_of(tmp_path, OUT.replace("out.alarms", "out.first").replace("alarms//.", "none") + OUT)
+    keeping = asyncio.create_task(keep_subscriptions(parts.gateway, LOCAL, rules.outgoing))
+    await wait_until_async(lambda: [each.id for each in parts.table.subscriptions()] == ["mqtt.alarms"])
+    keeping.cancel()
+    await asyncio.wait([keeping])
+    assert "the rule [out.first] cannot be changed: the expression 'none' selects no topic" in caplog.text
 
 
 async def test_rules_settings_and_commands_of_the_documentation(mosquitto: Mosquitto, tmp_path: Path) -> None:

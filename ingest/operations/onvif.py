@@ -74,7 +74,7 @@ async def pull_messages(gateway: Gateway, request: Request, target: Target) -> R
     """Remove waiting messages, or wait for them; keeps the subscription alive."""
     wait_s = _timeout_s(gateway, request.operation)
     limit = _message_limit(request.operation)
-    subscription = await _kept_alive(gateway, request, target)
+    subscription = await _kept_alive(gateway, request, target, wait_s)
     handout = await gateway.pulls.take(subscription.id, limit, wait_s, request.disconnected)
     if not handout.messages and gateway.table.get(subscription.id) is None:
         raise UnknownResource(f"the subscription {subscription.id!r} ended")
@@ -131,16 +131,17 @@ def capabilities(gateway: Gateway) -> str:
     )
 
 
-async def _kept_alive(gateway: Gateway, request: Request, target: Target) -> Subscription:
+async def _kept_alive(gateway: Gateway, request: Request, target: Target, wait_s: float) -> Subscription:
     async with locked_subscription(gateway, request, target) as subscription:
         if subscription.pull_point != subscription.id:
             raise UnknownResource(f"the subscription {subscription.id!r} is pushed, not pulled")
-        now = gateway.now()
+        # An expired subscription misses notifications, so it lasts until the next pull after a full wait.
+        answered = gateway.now() + timedelta(seconds=wait_s)
         span = timedelta(seconds=gateway.settings.pull_subscription_s)
-        if not subscription.expired(times.to_ms(now + span)):
+        if not subscription.expired(times.to_ms(answered + span)):
             return subscription
         # Twice as long as needed, so that not every pull has to write it down.
-        return await replace(gateway, subscription, terminates_ms=times.to_ms(now + 2 * span))
+        return await replace(gateway, subscription, terminates_ms=times.to_ms(answered + 2 * span))
 
 
 def _timeout_s(gateway: Gateway, operation: etree._Element) -> float:

@@ -135,6 +135,10 @@ def test_pulls_extend_the_subscription() -> None:
     appended = len(parts.control.records)
     pull(parts, path)
     assert len(parts.control.records) == appended, "not each pull has a record"
+    parts.later(seconds=20)
+    deliver(parts, path, 1)
+    answer = pull(parts, path, timeout="PT50S")
+    assert answer.text("TerminationTime") == "2026-01-01T00:03:41Z", "it does not expire during or after the wait"
     # The schema requires a time, also without an end.
     for never in (f' xmlns:xsi="{soap.XSI}" xsi:nil="true"/>', ">9999-12-31T23:59:59Z</tev:InitialTerminationTime>"):
         path = create(parts, f"<tev:InitialTerminationTime{never}")

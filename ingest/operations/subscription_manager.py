@@ -222,6 +222,7 @@ async def end_expired(gateway: Gateway) -> int:
     # Listed once: the list of a million takes seconds.
     due, ended = gateway.table.due(before_ms), 0
     for begin in range(0, len(due), _AT_ONCE):
+        await gateway.changes.catch_up()  # one may be renewed through another gateway
         # A concurrent renewal has the lock: checked again in the next round. Others were renewed meanwhile.
         free = [
             each

@@ -99,6 +99,21 @@ def test_a_concurrent_change_of_another_process_is_kept(
     assert (after.terminates_ms is not None) is ("Renew" in body)
 
 
+def test_expiry_keeps_a_subscription_renewed_through_another_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view of this gateway is behind the log, and the other one has answered the Renew."""
+    parts = GatewayParts(GatewaySettings(expiry_grace_s=0))
+    subscribed(parts, 1, "PT1S")
+    renewed = msgspec.structs.replace(only_subscription(parts), terminates_ms=None)
+
+    async def catch_up() -> None:
+        await parts.control.commit([SubscriptionRecord(renewed)])
+
+    monkeypatch.setattr(parts.control, "catch_up", catch_up)
+    parts.later(seconds=2)
+    assert asyncio.run(end_expired(parts.gateway)) == 0
+    assert only_subscription(parts) == renewed
+
+
 @pytest.mark.parametrize("body", [soap.renew("PT2H"), "<wsnt:PauseSubscription/>", "<wsnt:ResumeSubscription/>"])
 def test_no_change_revives_a_subscription_ended_elsewhere(
     monkeypatch: pytest.MonkeyPatch, parts: GatewayParts, body: str

@@ -200,6 +200,7 @@ class _ClaimDeadlines:
         self._now = now
         self._steady = steady
         self._due: dict[tuple[str, str, int], float] | None = None
+        self._renew_at: dict[tuple[str, str], float] = {}  # of open claims of this gateway
 
     def passed(self, open_claims: Iterable[tuple[str, str, int]]) -> list[tuple[str, str]]:
         """The claims that have run out."""
@@ -209,6 +210,25 @@ class _ClaimDeadlines:
             left_s = min(max((each[2] - now_ms) / 1000, 0.0), self._claim_s) if before is None else self._claim_s
             self._due[each] = (before or {}).get(each, now + left_s)
         return [each[:2] for each, at in self._due.items() if at <= now]
+
+    def renew_later(self, pull_point_id: str, claim: str) -> None:
+        """A claim of this gateway was made."""
+        self._renew_at[pull_point_id, claim] = self._steady() + self._claim_s * _RENEW_AFTER
+
+    def renew_no_more(self, pull_point_id: str, claim: str) -> None:
+        """A claim has ended."""
+        self._renew_at.pop((pull_point_id, claim), None)
+
+    def renewed(self, claims: Iterable[tuple[str, str]]) -> None:
+        """These claims were renewed. Some may have ended meanwhile."""
+        for each in self._renew_at.keys() & claims:
+            self.renew_later(*each)
+
+    def renewals(self, open_claims: Iterable[tuple[str, str, int]]) -> list[tuple[str, str]]:
+        """The claims of this gateway to renew now; those that are not open any more are forgotten."""
+        before, now = self._renew_at, self._steady()
+        self._renew_at = {each[:2]: before[each[:2]] for each in open_claims if each[:2] in before}
+        return [claim for claim, at in self._renew_at.items() if at <= now]
 
 
 class PullQueues:
@@ -237,9 +257,7 @@ class PullQueues:
         self._max_bytes = max_bytes
         self._max_nodes = max_nodes
         self._now = now
-        self._steady = steady
         self._deadlines = _ClaimDeadlines(claim_s, now, steady)
-        self._renewals: dict[tuple[str, str], float] = {}  # open claims of this gateway, and their next renewals
         self._locks = KeyedLocks()
         self._arrivals: dict[str, set[asyncio.Future[None]]] = {}
         self._finishing: set[asyncio.Task[None]] = set()
@@ -367,10 +385,7 @@ class PullQueues:
             self._reported = self._store.dropped
 
     async def _renew_claims(self) -> None:
-        before, now = self._renewals, self._steady()
-        opened = [(pull_point_id, claim) for pull_point_id, claim, _ in self._store.open_claims()]
-        self._renewals = {each: before[each] for each in opened if each in before}
-        due = [each for each, at in self._renewals.items() if at <= now]
+        due = self._deadlines.renewals(self._store.open_claims())
         if not due:
             return
         until_ms = round((self._now() + self._claim_s) * 1000)
@@ -379,8 +394,7 @@ class PullQueues:
         except InfrastructureError as error:
             logger.warning("%d claims on messages of pull points are not renewed: %s", len(due), error)
             return
-        for each in self._renewals.keys() & due:
-            self._renewals[each] = now + self._claim_s * _RENEW_AFTER
+        self._deadlines.renewed(due)
 
     async def _forget_removed(self, catch_up: Callable[[], Awaitable[None]]) -> None:
         self._unchecked = self._unchecked or self._store.ids()
@@ -442,7 +456,7 @@ class PullQueues:
         def return_but(settled: Collection[int]) -> None:
             self._finish(pull_point_id, Returned(claim, tuple(sorted(settled))), len(settled))
 
-        self._renewals[pull_point_id, claim] = self._steady() + self._claim_s * _RENEW_AFTER
+        self._deadlines.renew_later(pull_point_id, claim)
         number = 0  # `found` would keep the messages in memory until the client has answered
         try:
             found = await self._read(valid)
@@ -465,7 +479,7 @@ class PullQueues:
 
     def _finish(self, pull_point_id: str, record: Settled | Returned, delivered: int) -> None:
         self.delivered += delivered
-        self._renewals.pop((pull_point_id, record.claim), None)
+        self._deadlines.renew_no_more(pull_point_id, record.claim)
         task = asyncio.ensure_future(self._append_quietly(pull_point_id, record))
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)

@@ -7,9 +7,10 @@ an editor, a copy or a power failure has cut it, and the missing topics would be
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,11 +35,15 @@ from arborcast.directory.errors import DirectoryError, LdifError
 from arborcast.directory.settings import DirectorySettings
 from arborcast.directory.stores.contract import Watcher, Written, conflicts
 
+_log = logging.getLogger(__name__)
+
 # Editors write a file in several steps. A file that is unchanged for this time counts as complete.
 _SETTLE_SECONDS = 0.1
 # A smaller file removes topics, unless it is a copy that has stalled. So it must be unchanged for a longer time.
 _SMALLER_SETTLE_SECONDS = 2.0
 _MODE = 0o640
+# Entries in one line of the log.
+_MAX_NAMED = 20
 
 _HEADER = (
     "# The topic tree of Arborcast. It can be edited while the engine runs; changes take effect within three seconds.\n"
@@ -59,6 +64,8 @@ class FileDirectory:
         self._poll_seconds = settings.poll_interval_s
         self._lock = threading.RLock()
         self._blocks: dict[_Key, ldif.Block] = {}
+        # The last text that was not the engine's own. Its blocks that the engine has not changed are the same objects.
+        self._edited: Mapping[_Key, ldif.Block] = self._blocks
         self._listing = Listing(initialised=False, fresh=True)
         self._duplicates: tuple[EntryProblem, ...] = ()
         self._signature: Stamp | None = None
@@ -95,6 +102,9 @@ class FileDirectory:
                 self._unreadable = signature, f"{error.reason} (in {self._path}; the tree is unchanged)", error.line
                 raise LdifError(*self._unreadable[1:]) from error
             self._duplicates = problems
+            if signature is not None:
+                self._warn_of_undone(blocks)
+            self._edited = blocks
             self._store(blocks, signature, fresh=not self._read_once)
             self._read_once = True
             return self._listing
@@ -174,6 +184,21 @@ class FileDirectory:
         self._listing = replace(listing, version=self._listing.version + 1)
         self._signature = signature
 
+    def _warn_of_undone(self, blocks: Mapping[_Key, ldif.Block]) -> None:
+        """Log a warning if this text undoes changes by the engine since the text before: an editor with an old text
+        does. It is applied, since it may be deliberate."""
+        undone = _undone(self._edited, self._blocks, blocks)
+        if undone:
+            dns = "; ".join(format_dn(entry.dn) for entry in undone[:_MAX_NAMED])
+            _log.warning(
+                "directory.undone the new text of %s undoes %d changes that the engine had written to it: %s%s; if the "
+                "editor had an old text, load the file again and repeat these changes",
+                self._path,
+                len(undone),
+                dns,
+                f"; and {len(undone) - _MAX_NAMED} more" if len(undone) > _MAX_NAMED else "",
+            )
+
     def _stat(self) -> Stamp | None:
         try:
             return stamp_of(os.stat(self._path))
@@ -216,6 +241,19 @@ def _index(blocks: Sequence[ldif.Block]) -> tuple[dict[_Key, ldif.Block], tuple[
             key = block.entry.key
         indexed[key] = block
     return indexed, tuple(problems)
+
+
+def _undone(
+    before: Mapping[_Key, ldif.Block], written: Mapping[_Key, ldif.Block], after: Mapping[_Key, ldif.Block]
+) -> list[Entry]:
+    """The entries that were changed from `before` to `written`, and are in `after` as they were in `before`."""
+    undone: list[Entry] = []
+    for key in {**before, **written}:
+        old, new, now = (blocks[key].entry if key in blocks else None for blocks in (before, written, after))
+        changed = new or old
+        if changed is not None and old != new and old == now:
+            undone.append(changed)
+    return undone
 
 
 def _renamed(blocks: dict[_Key, ldif.Block], edit: RenameEntry) -> dict[_Key, ldif.Block]:

@@ -202,6 +202,39 @@ def test_an_edit_during_a_write_is_not_overwritten(
     assert set(directory.write([Put(topic("ours"))], listing).listing.entries) == {"alarm", "hand", "ours"}
 
 
+def test_a_text_that_undoes_changes_by_the_engine_is_logged(
+    file: Path, directory: FileDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    def undone() -> list[str]:
+        messages = [record.getMessage() for record in caplog.records if "directory.undone" in record.getMessage()]
+        caplog.clear()
+        return messages
+
+    def write(*changes: Put | Remove) -> None:
+        directory.write(changes, directory.load())
+
+    file.write_text(BY_HAND + entry("old"))
+    write(Put(topic("first")))
+    opened = file.read_text()
+    write(Put(topic("alarm", code="7")), Remove(parse_path("old")), *(Put(topic(f"new{n}")) for n in range(30)))
+    # The editor has the text from before the second write.
+    file.write_text(opened + entry("hand"))
+    assert set(directory.load().entries) == {"alarm", "first", "hand", "old"}
+    (warning,) = undone()
+    assert f"{file} undoes 32 changes" in warning
+    assert all(f"topicName={name},ou=topics,dc=x" in warning for name in ("alarm", "old", "new0"))
+    assert "and 12 more" in warning
+    assert "first" not in warning
+
+    # Reported once; edits of the current text undo nothing.
+    file.write_text(opened)
+    directory.load()
+    write(Put(topic("alarm", code="8")), Put(topic("second")))
+    file.write_text(file.read_text().replace("topicCode: 8", "topicCode: 9").replace(entry("first"), ""))
+    assert set(directory.load().entries) == {"alarm", "old", "second"}
+    assert undone() == []
+
+
 def test_a_broken_file_is_parsed_once(file: Path, directory: FileDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[bytes] = []
     parse = ldif.parse

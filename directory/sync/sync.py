@@ -28,9 +28,10 @@ from arborcast.topic_model.topics import TopicPath
 
 _log = logging.getLogger(__name__)
 
-# The pause between two runs, as a multiple of a run's duration, and at least in seconds: for any tree and any rate of
-# new topics the sync uses at most a fifth of a core, and a burst becomes one run.
-_REST, _REST_SECONDS = 4, 0.02
+# The pause between two runs, as a multiple of a run's processor time, with limits in seconds: for any tree and any rate
+# of new topics the sync uses at most a fifth of a core, and a burst becomes one run. Waits for the server do not count,
+# and the longest pause is that after a run with a million topics: edits must not wait for an hour after an import.
+_REST, _REST_SECONDS, _LONGEST_REST_SECONDS = 4, 0.02, 60.0
 _BACKOFF = Backoff(0.2, 10.0)
 # The time until a refused change (for instance with a too long name) is tried again.
 _REFUSED_SECONDS = 60.0
@@ -307,17 +308,17 @@ class DirectorySync:
             _log.warning("directory.away %s; using the %d topics of the control log", error, topics)
 
     def _step(self) -> float:
-        started = time.monotonic()
-        if self._refusals and started >= self._full_run_at:
+        started_s = time.thread_time()
+        if self._refusals and time.monotonic() >= self._full_run_at:
             self._reconciled = None
         try:
             self._reconcile()
         except BaseException:
             self._reconciled = None  # the next run is complete
             raise
-        worked_s = time.monotonic() - started
+        worked_s = time.thread_time() - started_s
         self._known.save_if_due()
-        self._service.wait(max(_REST_SECONDS, _REST * worked_s))
+        self._service.wait(min(max(_REST_SECONDS, _REST * worked_s), _LONGEST_REST_SECONDS))
         self._full_run_at = time.monotonic() + _REFUSED_SECONDS
         return _REFUSED_SECONDS
 

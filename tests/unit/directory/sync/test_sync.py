@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -206,6 +208,31 @@ def test_records_before_an_append_that_fails_are_valid(rig: Rig, monkeypatch: py
     monkeypatch.setattr(rig.sync, "_append", fail)
     rig.directory.by_hand(Put(topic("a", code="hand")))
     wait_until(lambda: rig.directory.load().records() == {"a": topic("a", priority=5)} == rig.log.topics())
+
+
+def test_edits_are_taken_over_soon_after_a_long_write(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, pauses = SimpleNamespace(now_s=1_000.0, worked_s=0.0), list[float]()
+    write = rig.directory.write
+
+    def slow(changes: Sequence[Change], seen: Listing) -> Written:
+        # 100,000 topics on a slow server take an hour, mostly of waiting, and minutes of work.
+        clock.now_s += 3_600.0
+        clock.worked_s += 2.0 if Put(topic("b")) in changes else 100.0
+        return write(changes, seen)
+
+    def pause(seconds: float) -> bool:
+        pauses.append(seconds)
+        return False
+
+    monkeypatch.setattr(rig.directory, "write", slow)
+    monkeypatch.setattr(rig.sync._service, "wait", pause)
+    times = SimpleNamespace(monotonic=lambda: clock.now_s, thread_time=lambda: clock.worked_s, time_ns=time.time_ns)
+    monkeypatch.setattr(sync, "time", times)
+    for path, longest_s in (("b", 8.0), ("c", 60.0)):
+        pauses.clear()
+        rig.log.append([topic(path)])
+        wait_until(lambda: max(pauses, default=0.0) > 1.0)
+        assert max(pauses) == longest_s
 
 
 def test_a_process_that_does_not_write_keeps_no_removed_topics(rig: Rig, tmp_path: Path) -> None:

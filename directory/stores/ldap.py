@@ -48,8 +48,8 @@ _REFUSED_RETRY_SECONDS = 60.0
 # Changes often come in bursts (ldapadd of a file). They are collected until none comes for the first time, at most for
 # the second time, and reported together.
 _QUIET_SECONDS, _GATHER_SECONDS = 0.02, 0.3
-# The maximum wait of a write for the events of the previous one. They come within milliseconds or, after a reconnect,
-# never.
+# The maximum wait of a write for the next of the events of the previous one. They come within milliseconds of each
+# other or, after a reconnect, never.
 _ECHO_SECONDS = 1.0
 # The interval of checks for `close` while there are no changes.
 _IDLE_SECONDS = 0.25
@@ -98,7 +98,8 @@ class LdapDirectory:
     def write(self, changes: Sequence[Change], seen: Listing) -> Written:
         """Write the changes, one request per edited entry."""
         with self._lock:
-            self._echoed.wait_for(lambda: not self._echoes, _ECHO_SECONDS)
+            while self._echoes and self._echoed.wait(_ECHO_SECONDS):
+                pass
             session = self._writing_session()
             try:
                 if self._mirror is None:
@@ -249,8 +250,9 @@ class LdapDirectory:
                 with self._lock:
                     if isinstance(message, EntryChanged):
                         changed = mirror.apply(message.entry, message.state, message.has_children)
-                        self._echoes.discard(message.entry.key)
-                        self._echoed.notify_all()
+                        if message.entry.key in self._echoes:
+                            self._echoes.remove(message.entry.key)
+                            self._echoed.notify_all()
                     else:
                         changed = mirror.inform(message)
                     self._stale |= changed

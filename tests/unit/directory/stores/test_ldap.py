@@ -56,3 +56,23 @@ def test_listings_of_a_large_tree_leave_time_for_other_work(monkeypatch: pytest.
     assert len(listed) > 1
     assert all(later - earlier >= 25 for earlier, later in pairwise(listed))
     assert len(watch.listings) == len(listed)
+
+
+def test_a_write_waits_for_all_events_of_the_previous_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = LdapDirectory(DirectorySettings(kind="ldap", base_dn="ou=topics,dc=x"))
+    directory._mirror = Mirror()
+    events = [write_entry(TopicPath(f"t{n}"), topic(f"t{n}"), BASE).key for n in range(1_000)]
+    directory._echoes = {*events, parse_dn("topicName=never,ou=topics,dc=x")}
+
+    def wait(timeout_s: float | None = None) -> bool:
+        """One event arrives; none after the last one."""
+        if events:
+            directory._echoes.discard(events.pop())
+            return True
+        return False
+
+    monkeypatch.setattr(ldap, "_ECHO_SECONDS", 0.0)
+    monkeypatch.setattr(directory._echoed, "wait", wait)
+    monkeypatch.setattr(directory, "_writing_session", lambda: None)
+    directory.write([], directory._listing)
+    assert events == []

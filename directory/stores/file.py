@@ -64,12 +64,11 @@ class FileDirectory:
         self._poll_seconds = settings.poll_interval_s
         self._lock = threading.RLock()
         self._blocks: dict[_Key, ldif.Block] = {}
-        # The last text that was not the engine's own. Its blocks that the engine has not changed are the same objects.
-        self._edited: Mapping[_Key, ldif.Block] = self._blocks
+        # The last text that was read; None before the first one. Blocks without a later change are the same objects.
+        self._edited: Mapping[_Key, ldif.Block] | None = None
         self._listing = Listing(initialised=False, fresh=True)
         self._duplicates: tuple[EntryProblem, ...] = ()
         self._signature: Stamp | None = None
-        self._read_once = False
         # The last file that is no LDIF, the message, and the line. A large one is not parsed again at each look.
         self._unreadable: tuple[Stamp | None, str, int] | None = None
         self._watcher: Watcher | None = None
@@ -85,7 +84,7 @@ class FileDirectory:
         """Read the file; a missing file is an empty directory. Raises LdifError, DirectoryError."""
         with self._lock:
             signature = self._stat()
-            if self._read_once and signature == self._signature:
+            if self._edited is not None and signature == self._signature:
                 return self._listing
             if self._unreadable is not None and self._unreadable[0] == signature:
                 raise LdifError(*self._unreadable[1:])
@@ -102,11 +101,10 @@ class FileDirectory:
                 self._unreadable = signature, f"{error.reason} (in {self._path}; the tree is unchanged)", error.line
                 raise LdifError(*self._unreadable[1:]) from error
             self._duplicates = problems
-            if signature is not None:
-                self._warn_of_undone(blocks)
-            self._edited = blocks
-            self._store(blocks, signature, fresh=not self._read_once)
-            self._read_once = True
+            before, self._edited = self._edited, blocks
+            if before is not None and signature is not None:
+                self._warn_of_undone(before, blocks)
+            self._store(blocks, signature, fresh=before is None)
             return self._listing
 
     def write(self, changes: Sequence[Change], seen: Listing) -> Written:
@@ -184,10 +182,10 @@ class FileDirectory:
         self._listing = replace(listing, version=self._listing.version + 1)
         self._signature = signature
 
-    def _warn_of_undone(self, blocks: Mapping[_Key, ldif.Block]) -> None:
+    def _warn_of_undone(self, before: Mapping[_Key, ldif.Block], blocks: Mapping[_Key, ldif.Block]) -> None:
         """Log a warning if this text undoes changes by the engine since the text before: an editor with an old text
         does. It is applied, since it may be deliberate."""
-        undone = _undone(self._edited, self._blocks, blocks)
+        undone = _undone(before, self._blocks, blocks)
         if undone:
             dns = "; ".join(format_dn(entry.dn) for entry in undone[:_MAX_NAMED])
             _log.warning(

@@ -39,7 +39,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=float, help="notifications per second")
     parser.add_argument("--subscribers", type=int, default=20)
     parser.add_argument("--publishers", type=int, default=8)
-    parser.add_argument("--topics", type=int, default=0, help="of all publishers; without: one of each")
+    parser.add_argument("--topics", type=int, default=0, help="new ones, in equal parts in each minute")
     parser.add_argument("--failing", action="store_true")
     parser.add_argument("--home", type=Path, help="keep everything in this new folder, to look at it afterwards")
 
@@ -58,7 +58,7 @@ def measure(report: Report) -> bool:
 def _soak(report: Report, victim: Victim, receiver: ReceiverProcess) -> bool:
     chosen, since_ms, wrong = report.options, int(time.time() * 1000), 0
     seconds, minutes = (2.0, 2) if report.quick else (60.0, chosen.minutes)
-    own_topics = max(1, chosen.topics // chosen.publishers)
+    own_topics = max(1, chosen.topics // chosen.publishers // minutes)
     victim.up()
     paths = [f"/well-{number}" for number in range(chosen.subscribers)]
     samples: list[dict[str, float]] = []
@@ -75,8 +75,9 @@ def _soak(report: Report, victim: Victim, receiver: ReceiverProcess) -> bool:
         for minute in range(1, minutes + 1):
             receiver.clear()
             before = _cpu(victim)
+            topic = f"soak/m{minute}/p" if chosen.topics else "soak/p"
             sent = send(
-                Traffic(victim.gateway_port, chosen.publishers, seconds, chosen.rate, topic="soak/p", topics=own_topics)
+                Traffic(victim.gateway_port, chosen.publishers, seconds, chosen.rate, topic=topic, topics=own_topics)
             )
             arrived = receiver.arrivals(len(sent.acknowledged) * len(paths), paths=paths)
             outcome = check(sent.acknowledged, arrived, paths, own_topics)

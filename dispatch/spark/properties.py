@@ -7,7 +7,6 @@ tests run the same job in the same way. Only `local[N,4]` and the Delta pair are
 from __future__ import annotations
 
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -118,7 +117,8 @@ def properties(
 
 def _quoted(option: str) -> str:
     """One of several options of a JVM, quoted for Spark's launcher: a path may have spaces, quotes and backslashes."""
-    return '"' + re.sub(r'(["\\])', r"\\\1", option) + '"'
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def _socket_folder(local_dir: Path | None) -> Path | None:

@@ -234,6 +234,7 @@ class DirectorySync:
         self._allowed: Callable[[], bool] = lambda: True
         # The directory's state, and the version up to which the tree was reconciled with it.
         self._listing: Listing | None = None
+        self._checked: Listing | None = None  # the last one that was checked for lost topics
         self._reconciled: Listing | None = None
         self._status = SyncStatus(directory.name)
         self._problems = ProblemFile(problems_file, directory.name)
@@ -345,6 +346,7 @@ class DirectorySync:
             )
         for path in missing:
             del known.topics[path]
+        self._checked = listing
         only = changed if listing is self._reconciled else None
         plan = reconcile(known.topics, listing, tree.topics, only=only, moves=self._refusals.moves)
         edits = {
@@ -396,10 +398,15 @@ class DirectorySync:
         return (*refused, *written.problems)
 
     def _store(self, listing: Listing) -> None:
-        """Keep the newer listing: a listing from before a write may arrive after it."""
+        """Keep the newer listing: a listing from before a write may arrive after it. It replaces a fresh one that was
+        not checked for lost topics, for instance that of a server while its backup is loaded: then it is fresh, too."""
         with self._lock:
-            if self._listing is None or listing.version > self._listing.version:
-                self._listing = listing
+            last = self._listing
+            if last is not None and listing.version <= last.version:
+                return
+            if last is not None and last is not self._checked and (last.fresh or not last.initialised):
+                listing = replace(listing, fresh=True)
+            self._listing = listing
 
     def _report(self, problems: tuple[EntryProblem, ...]) -> None:
         known = set(self._status.problems)

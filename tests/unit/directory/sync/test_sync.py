@@ -268,6 +268,29 @@ def test_an_empty_directory_is_filled_and_an_emptied_one_applied(rig: Rig) -> No
     assert rig.paths() == {"b"}
 
 
+@pytest.mark.parametrize("reconnected", [{"fresh": True}, {"initialised": False}])
+def test_a_directory_that_is_restored_during_a_run_removes_no_topics(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, reconnected: dict[str, bool]
+) -> None:
+    names = {"a", *(f"t{number}" for number in range(300))}
+    rig.directory.by_hand(*(Put(topic(name)) for name in names))
+    wait_until(lambda: rig.paths() == names and set(rig.sync._known.topics) == names)
+
+    def busy(*args: Any, **options: Any) -> Plan:
+        monkeypatch.setattr(sync, "reconcile", reconcile)
+        # The server was started without its data, and is filled from its backup.
+        rig.directory.entries = EntrySet()
+        rig.directory.apply([Put(topic("a"))])
+        rig.sync.changed(dataclasses.replace(rig.directory.load(), **reconnected))
+        rig.directory.by_hand(Put(topic("t0")))
+        return reconcile(*args, **options)
+
+    monkeypatch.setattr(sync, "reconcile", busy)
+    rig.log.append([topic("b")])
+    wait_until(lambda: rig.directory.paths() == names | {"b"} or rig.paths() != names | {"b"})
+    assert rig.paths() == names | {"b"}
+
+
 def test_agreed_topics_are_stored_for_the_next_process(tmp_path: Path) -> None:
     state = tmp_path / "state"
     first = Rig(ScriptedDirectory(topic("a"), topic("b")), state)

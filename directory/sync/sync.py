@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from pathlib import Path
 from arborcast.core.backoff import Backoff
 from arborcast.core.threads import Service
 from arborcast.directory.entries.changes import Change, Move
-from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKind
+from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKind, canonical
 from arborcast.directory.errors import DirectoryError
 from arborcast.directory.stores.contract import Directory, touched
 from arborcast.directory.sync.problems import ProblemFile
@@ -149,13 +149,25 @@ class _Known:
         """Add the topics of the plan that are equal in the directory to the common state."""
         for path, record in agreed.items():
             entry = listing.entries.get(path)
-            if (entry.record if entry is not None else None) != record:
-                continue
-            self._unsaved = True
-            if record is None:
-                self.topics.pop(path, None)
-            else:
-                self.topics[path] = record
+            if (entry.record if entry is not None else None) == record:
+                self._set(path, record)
+
+    def follow(self, listing: Listing, tree: Mapping[TopicPath, TopicRecord], only: Iterable[TopicPath] | None) -> None:
+        """Add the topics that are equal in the directory and the tree to the common state; `only` as in `reconcile`."""
+        for path in {*self.topics, *listing.entries} if only is None else only:
+            entry, ours = listing.entries.get(path), tree.get(path)
+            theirs = entry.record if entry is not None else None
+            if path not in listing.held and theirs == (canonical(ours) if ours is not None else None):
+                self._set(path, theirs)
+
+    def _set(self, path: TopicPath, record: TopicRecord | None) -> None:
+        if self.topics.get(path) == record:
+            return
+        self._unsaved = True
+        if record is None:
+            del self.topics[path]
+        else:
+            self.topics[path] = record
 
     def save_if_due(self) -> None:
         if self._unsaved and time.monotonic() >= self._save_after:
@@ -236,6 +248,7 @@ class DirectorySync:
         self._listing: Listing | None = None
         self._checked: Listing | None = None  # the last one that was checked for lost topics
         self._reconciled: Listing | None = None
+        self._followed: Listing | None = None  # the same while another process synchronises
         self._status = SyncStatus(directory.name)
         self._problems = ProblemFile(problems_file, directory.name)
 
@@ -324,13 +337,17 @@ class DirectorySync:
         return _REFUSED_SECONDS
 
     def _reconcile(self) -> None:
+        listing = self._listing
         if self._paused or not self._allowed():
-            # The next run is complete: it does not need the changed topics, which another process writes.
-            self._reconciled = None
-            self._tree.begin()
+            # The next run is complete: it does not need the changed topics, which another process writes. It needs the
+            # common state: without it the removals that the other process could not complete would be undone.
+            changed = self._tree.begin()
+            if listing is not None:
+                self._known.follow(listing, self._tree.topics, changed if listing is self._followed else None)
+            self._reconciled, self._followed = None, listing
             self._tree.end()
             return
-        listing = self._listing
+        self._followed = None
         if listing is None or not self._status.connected:
             return
         tree, known = self._tree, self._known

@@ -246,7 +246,6 @@ class SingletonTasks:
         self._sync = sync
         self._failed = failed
         self._tasks: list[asyncio.Task[None]] = []
-        self._synced = False
         self._closing = False
         self._keeper = LeaseKeeper(kafka, name, self._changed, positions)
 
@@ -256,6 +255,10 @@ class SingletonTasks:
         return self._keeper.holds
 
     def start(self) -> None:
+        if self._sync is not None:
+            self._sync.allow_while(lambda: self._keeper.holds)
+            self._sync.pause()
+            self._sync.start()
         self._keeper.start()
 
     def cancel(self) -> None:
@@ -274,14 +277,10 @@ class SingletonTasks:
     def _switch(self, holds: bool) -> None:
         self._end_tasks()
         if self._sync is not None:
-            if not holds:
-                self._sync.pause()
-            elif self._synced:
+            if holds:
                 self._sync.resume()
-            elif not self._closing:
-                self._sync.allow_while(lambda: self._keeper.holds)
-                self._sync.start()
-                self._synced = True
+            else:
+                self._sync.pause()
         if holds and not self._closing:
             for name, make in self._work.items():
                 task = self._loop.create_task(make(), name=name)

@@ -246,6 +246,25 @@ def test_a_process_that_does_not_write_keeps_no_removed_topics(rig: Rig, tmp_pat
     assert not waiting.sync._tree.behind
 
 
+def test_removals_before_a_takeover_are_not_undone(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    rig = Rig(ScriptedDirectory(topic("a")), state)
+    rig.sync.pause()
+    rig.log.append([topic("a")])
+    rig.start()
+    # Another process writes these to both sides, and stops.
+    rig.log.append([topic("b"), topic("c"), topic("d")])
+    rig.directory.by_hand(*(Put(topic(name)) for name in "bcd"))
+    wait_until(lambda: set(load_known(state, "scripted")) == set("abcd"))
+    rig.directory.by_hand(Remove(parse_path("b")), Put(topic("d", code="hand")))
+    rig.log.append([TopicRemoved(parse_path("c"))])
+    assert rig.directory.writes == []
+    rig.sync.resume()
+    wait_until(lambda: rig.directory.paths() == {"a", "d"} == rig.paths())
+    assert rig.log.topics() == {"a": topic("a"), "d": topic("d", code="hand")}
+    rig.sync.close()
+
+
 def test_a_late_listing_from_before_our_write_is_not_believed(rig: Rig) -> None:
     old = rig.directory.load()
     rig.log.append([topic("b")])

@@ -37,6 +37,9 @@ _BACKOFF = Backoff(0.2, 10.0)
 _REFUSED_SECONDS = 60.0
 # A directory with many foreign entries must not fill the log.
 _MAX_LOGGED = 20
+# Records in one append. It delays the appends of clients, which fail after `kafka.request_timeout_s`; the rename of a
+# large subtree has hundreds of thousands of records.
+_APPENDED_AT_ONCE = 1_000
 # Maximum share of the time for saving the state.
 _SAVE_SHARE = 0.02
 
@@ -391,7 +394,8 @@ class DirectorySync:
             return
         try:
             with self._recorded(plan.records, before):
-                self._append(plan.records)
+                for start in range(0, len(plan.records), _APPENDED_AT_ONCE):
+                    self._append(plan.records[start : start + _APPENDED_AT_ONCE])
         except BaseException:
             self._tree.appended(edits, failed=True)
             raise

@@ -182,6 +182,20 @@ def test_changes_are_counted_during_an_outage_of_the_directory(rig: Rig) -> None
     assert rig.sync.behind == 0, "written by another process"
 
 
+def test_a_large_edit_is_appended_in_portions(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    appended = list[int]()
+
+    def append(records: Sequence[ControlRecord]) -> None:
+        appended.append(len(records))
+        rig.log.append(records)
+
+    monkeypatch.setattr(rig.sync, "_append", append)
+    below = [f"a/t{number}" for number in range(2_500)]
+    rig.directory.by_hand(*(Put(topic(path)) for path in below))
+    wait_until(lambda: rig.paths() == {"a", *below})
+    assert appended == [1_000, 1_000, 500]
+
+
 def test_records_are_applied_during_a_run(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     followers: list[threading.Thread] = []
 

@@ -36,11 +36,17 @@ def stamp_of(status: os.stat_result) -> Stamp:
 
 
 def write_atomically(
-    path: Path, content: bytes | mmap | str, *, mode: int | None = None, durable: bool = True
+    path: Path,
+    content: bytes | mmap | str,
+    *,
+    mode: int | None = None,
+    durable: bool = True,
+    check: Callable[[], object] = lambda: None,
 ) -> Stamp:
     """Replace a file atomically; readers get the old or the new one. `mode` is the permission bits, by default those of
     new files. `durable`: the new file survives a crash of the machine; otherwise the old one may return. The stamp is
-    taken before the replacement, so a change by another process right afterwards is detected. Raises OSError."""
+    taken before the replacement, so a change by another process right afterwards is detected. `check` is called just
+    before the replacement; its exception leaves the old file. Raises OSError."""
     # Native thread ids are unique in a container, so concurrent drafts of one file have different names.
     draft = path.with_name(f".{path.name}.{os.uname().nodename}.{threading.get_native_id()}")
     draft.unlink(missing_ok=True)  # left by a killed thread
@@ -54,6 +60,7 @@ def write_atomically(
             if durable:
                 os.fsync(descriptor)
             stamp = stamp_of(os.fstat(descriptor))
+        check()
         os.replace(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):

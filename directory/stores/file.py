@@ -129,10 +129,7 @@ class FileDirectory:
                         blocks = _renamed(blocks, edit)
             updated = _updated(blocks, entries)
             if updated != self._blocks or not self._path.exists():
-                data = ldif.write(_in_file_order(updated))
-                if self._stat() != self._signature:
-                    raise DirectoryError(f"{self._path} was edited during a write, which is repeated", 0.0)
-                signature = self._replace(data)
+                signature = self._replace(ldif.write(_in_file_order(updated)))
                 self._store(updated, signature, fresh=False)
             return Written(tuple(problems), self._listing)
 
@@ -211,6 +208,10 @@ class FileDirectory:
         except DirectoryError:
             return None
 
+    def _check_unedited(self) -> None:
+        if self._stat() != self._signature:
+            raise DirectoryError(f"{self._path} was edited during a write, which is repeated", 0.0)
+
     def _replace(self, data: bytes) -> Stamp:
         """Replace the file; returns the stamp of the new one, taken before the rename, so that an edit by another
         process right afterwards is detected."""
@@ -219,7 +220,8 @@ class FileDirectory:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             mode = target.stat().st_mode & 0o777 if target.exists() else _MODE
-            return write_atomically(target, data, mode=mode)
+            # Checked last: a large draft takes seconds on a slow disk.
+            return write_atomically(target, data, mode=mode, check=self._check_unedited)
         except OSError as error:
             raise DirectoryError(f"cannot write {target}: {reason_of(error)}", self._poll_seconds) from error
 

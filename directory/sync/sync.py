@@ -142,6 +142,7 @@ class _Known:
         self._file = file
         self._unsaved = False
         self._save_after = 0.0
+        self._followed: Listing | None = None  # that of the last call of `follow`, while another process synchronises
         self.topics: dict[TopicPath, TopicRecord] = {}
 
     def load(self) -> None:
@@ -150,13 +151,19 @@ class _Known:
 
     def agree(self, agreed: Mapping[TopicPath, TopicRecord | None], listing: Listing) -> None:
         """Add the topics of the plan that are equal in the directory to the common state."""
+        self._followed = None
         for path, record in agreed.items():
             entry = listing.entries.get(path)
             if (entry.record if entry is not None else None) == record:
                 self._set(path, record)
 
-    def follow(self, listing: Listing, tree: Mapping[TopicPath, TopicRecord], only: Iterable[TopicPath] | None) -> None:
-        """Add the topics that are equal in the directory and the tree to the common state; `only` as in `reconcile`."""
+    def follow(
+        self, listing: Listing, tree: Mapping[TopicPath, TopicRecord], changed: Iterable[TopicPath] | None
+    ) -> None:
+        """Add the topics that are equal in the directory and the tree to the common state. `changed` are the topics of
+        the tree to look at if the listing is that of the call before; None for all."""
+        only = changed if listing is self._followed else None
+        self._followed = listing
         for path in {*self.topics, *listing.entries} if only is None else only:
             entry, ours = listing.entries.get(path), tree.get(path)
             theirs = entry.record if entry is not None else None
@@ -216,6 +223,27 @@ class _Refusals:
                 self.moves &= not isinstance(change, Move) or problem.kind is not ProblemKind.REFUSED
 
 
+class _Latest:
+    """The state of the directory as last reported, by threads of its own."""
+
+    def __init__(self) -> None:
+        self.listing: Listing | None = None
+        self.checked: Listing | None = None
+        """The last one that was checked for lost topics."""
+        self._lock = threading.Lock()
+
+    def store(self, listing: Listing) -> None:
+        """Keep the newer listing: a listing from before a write may arrive after it. It replaces a fresh one that was
+        not checked for lost topics, for instance that of a server while its backup is loaded: then it is fresh, too."""
+        with self._lock:
+            last = self.listing
+            if last is not None and listing.version <= last.version:
+                return
+            if last is not None and last is not self.checked and (last.fresh or not last.initialised):
+                listing = replace(listing, fresh=True)
+            self.listing = listing
+
+
 Recorded = Callable[[Sequence[ControlRecord], Mapping[TopicPath, TopicRecord | None]], AbstractContextManager[object]]
 
 
@@ -247,11 +275,8 @@ class DirectorySync:
         self._full_run_at = 0.0  # with refused changes: the time of the next complete run
         self._paused = False
         self._allowed: Callable[[], bool] = lambda: True
-        # The directory's state, and the version up to which the tree was reconciled with it.
-        self._listing: Listing | None = None
-        self._checked: Listing | None = None  # the last one that was checked for lost topics
-        self._reconciled: Listing | None = None
-        self._followed: Listing | None = None  # the same while another process synchronises
+        self._latest = _Latest()
+        self._reconciled: Listing | None = None  # the last one with which the tree was reconciled
         self._status = SyncStatus(directory.name)
         self._problems = ProblemFile(problems_file, directory.name)
 
@@ -307,7 +332,7 @@ class DirectorySync:
 
     def changed(self, listing: Listing) -> None:
         """Called by the directory with its current state."""
-        self._store(listing)
+        self._latest.store(listing)
         with self._lock:
             was_connected = self._status.connected
             self._status = replace(self._status, connected=True, detail="", topics=len(listing.entries))
@@ -340,17 +365,16 @@ class DirectorySync:
         return _REFUSED_SECONDS
 
     def _reconcile(self) -> None:
-        listing = self._listing
+        listing = self._latest.listing
         if self._paused or not self._allowed():
             # The next run is complete: it does not need the changed topics, which another process writes. It needs the
             # common state: without it the removals that the other process could not complete would be undone.
             changed = self._tree.begin()
             if listing is not None:
-                self._known.follow(listing, self._tree.topics, changed if listing is self._followed else None)
-            self._reconciled, self._followed = None, listing
+                self._known.follow(listing, self._tree.topics, changed)
+            self._reconciled = None
             self._tree.end()
             return
-        self._followed = None
         if listing is None or not self._status.connected:
             return
         tree, known = self._tree, self._known
@@ -366,7 +390,7 @@ class DirectorySync:
             )
         for path in missing:
             del known.topics[path]
-        self._checked = listing
+        self._latest.checked = listing
         only = changed if listing is self._reconciled else None
         plan = reconcile(known.topics, listing, tree.topics, only=only, moves=self._refusals.moves)
         edits = {
@@ -409,7 +433,7 @@ class DirectorySync:
             self._reconciled = listing
             return refused
         written = self._directory.write(changes, listing)
-        self._store(written.listing)
+        self._latest.store(written.listing)
         self._known.agree(plan.agreed, written.listing)
         # The listing may have edits of other clients besides these changes, so the next run is complete.
         self._reconciled = None
@@ -417,17 +441,6 @@ class DirectorySync:
         self._refusals.add(changes, written.problems)
         _log.info("directory.written %d changes to %s", len(changes) - len(written.problems), self._directory.name)
         return (*refused, *written.problems)
-
-    def _store(self, listing: Listing) -> None:
-        """Keep the newer listing: a listing from before a write may arrive after it. It replaces a fresh one that was
-        not checked for lost topics, for instance that of a server while its backup is loaded: then it is fresh, too."""
-        with self._lock:
-            last = self._listing
-            if last is not None and listing.version <= last.version:
-                return
-            if last is not None and last is not self._checked and (last.fresh or not last.initialised):
-                listing = replace(listing, fresh=True)
-            self._listing = listing
 
     def _report(self, problems: tuple[EntryProblem, ...]) -> None:
         known = set(self._status.problems)

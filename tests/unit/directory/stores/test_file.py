@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -185,21 +186,23 @@ def test_a_smaller_file_must_be_unchanged_for_longer(
     assert set(result.listing.entries) == {"alarm", "last"}
 
 
+@pytest.mark.parametrize(("module", "function"), [(ldif, "write"), (os, "fsync")])
 def test_an_edit_during_a_write_is_not_overwritten(
-    file: Path, directory: FileDirectory, monkeypatch: pytest.MonkeyPatch
+    file: Path, directory: FileDirectory, monkeypatch: pytest.MonkeyPatch, module: ModuleType, function: str
 ) -> None:
     listing = directory.load()
-    write = ldif.write
+    original = getattr(module, function)
 
-    def edited(blocks: Iterable[ldif.Block]) -> bytes:
+    def edited(argument: object) -> object:
         file.write_text(BY_HAND + entry("hand"))
-        return write(blocks)
+        return original(argument)
 
     with monkeypatch.context() as patched:
-        patched.setattr(ldif, "write", edited)
+        patched.setattr(module, function, edited)
         with pytest.raises(DirectoryError, match="edited during a write"):
             directory.write([Put(topic("ours"))], listing)
     assert set(directory.write([Put(topic("ours"))], listing).listing.entries) == {"alarm", "hand", "ours"}
+    assert [path.name for path in file.parent.iterdir()] == [file.name], "no draft is left"
 
 
 def test_a_text_that_undoes_changes_by_the_engine_is_logged(

@@ -301,9 +301,9 @@ def test_an_empty_directory_is_filled_and_an_emptied_one_applied(rig: Rig) -> No
     assert rig.paths() == {"b"}
 
 
-@pytest.mark.parametrize("reconnected", [{"fresh": True}, {"initialised": False}])
+@pytest.mark.parametrize(("fresh", "initialised"), [(True, True), (False, False)])
 def test_a_directory_that_is_restored_during_a_run_removes_no_topics(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, reconnected: dict[str, bool]
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, fresh: bool, initialised: bool
 ) -> None:
     names = {"a", *(f"t{number}" for number in range(300))}
     rig.directory.by_hand(*(Put(topic(name)) for name in names))
@@ -314,7 +314,7 @@ def test_a_directory_that_is_restored_during_a_run_removes_no_topics(
         # The server was started without its data, and is filled from its backup.
         rig.directory.entries = EntrySet()
         rig.directory.apply([Put(topic("a"))])
-        rig.sync.changed(dataclasses.replace(rig.directory.load(), **reconnected))
+        rig.sync.changed(dataclasses.replace(rig.directory.load(), fresh=fresh, initialised=initialised))
         rig.directory.by_hand(Put(topic("t0")))
         return reconcile(*args, **options)
 

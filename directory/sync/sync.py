@@ -142,7 +142,7 @@ class _Known:
         self._file = file
         self._unsaved = False
         self._save_after = 0.0
-        self._followed: Listing | None = None  # that of the last call of `follow`, while another process synchronises
+        self._followed: Listing | None = None  # that of the last call of `follow`; None after `agree`
         self.topics: dict[TopicPath, TopicRecord] = {}
 
     def load(self) -> None:
@@ -157,14 +157,12 @@ class _Known:
             if (entry.record if entry is not None else None) == record:
                 self._set(path, record)
 
-    def follow(
-        self, listing: Listing, tree: Mapping[TopicPath, TopicRecord], changed: Iterable[TopicPath] | None
-    ) -> None:
-        """Add the topics that are equal in the directory and the tree to the common state. `changed` are the topics of
-        the tree to look at if the listing is that of the call before; None for all."""
-        only = changed if listing is self._followed else None
+    def follow(self, listing: Listing, tree: Mapping[TopicPath, TopicRecord], changed: Iterable[TopicPath]) -> None:
+        """Add the topics that are equal in the directory and the tree to the common state. `changed` are those of the
+        tree since the last call, which are sufficient for the same listing."""
+        paths = changed if listing is self._followed else {*self.topics, *listing.entries}
         self._followed = listing
-        for path in {*self.topics, *listing.entries} if only is None else only:
+        for path in paths:
             entry, ours = listing.entries.get(path), tree.get(path)
             theirs = entry.record if entry is not None else None
             if path not in listing.held and theirs == (canonical(ours) if ours is not None else None):

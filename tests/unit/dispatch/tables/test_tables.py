@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -203,3 +204,21 @@ def test_the_newest_row_and_a_damaged_file(table: DeltaTable) -> None:
         file.write_bytes(b"nothing")
     with pytest.raises(DeltaError, match="damaged"):
         rows_with(table, "notification", ["n1"])
+
+
+@pytest.mark.parametrize(("hours", "named"), [(23, True), (25, False)])
+def test_checkpoints_name_removed_files_for_a_day(tmp_path: Path, hours: int, named: bool) -> None:
+    written(tmp_path, 0)
+    DeltaTable(str(tmp_path)).delete()
+    removal = commit(tmp_path, 2)
+    actions = [json.loads(line) for line in removal.read_text().splitlines()]
+    for action in actions:
+        if "remove" in action:
+            action["remove"]["deletionTimestamp"] -= hours * 3_600_000
+    removal.write_text("\n".join(map(json.dumps, actions)))
+
+    DeltaTable(str(tmp_path)).create_checkpoint()
+
+    (checkpoint,) = (tmp_path / "_delta_log").glob("*.checkpoint.parquet")
+    removed = pq.read_table(checkpoint).column("remove").to_pylist()
+    assert any(removed) is named

@@ -61,6 +61,7 @@ def back_up(settings: Settings, folder: Path, progress: Progress = no_progress) 
 
     Raises HomeError if there is no data directory or the copy cannot be made; the engine is started in any case.
     """
+    _check_outside(folder, settings.home)
     progress("stopping the engine")
     was_up = down(settings.home)
     try:
@@ -70,6 +71,12 @@ def back_up(settings: Settings, folder: Path, progress: Progress = no_progress) 
             progress("starting the engine")
             # On the ports of the settings, which publishers and subscribers use.
             up(settings, UpOptions(detach=True))
+
+
+def _check_outside(folder: Path, home: Path) -> None:
+    """Raises HomeError for a folder in the data directory: backups would contain each other."""
+    if folder.resolve().is_relative_to(home.resolve()):
+        raise HomeError(f"{folder} is in the data directory {home}: choose a folder outside of it for the backup")
 
 
 def copy(home: Path, folder: Path, progress: Progress = no_progress) -> list[Path]:
@@ -134,6 +141,7 @@ def drill(
     since the restarted engine may use other ports. Raises InfrastructureError if the restored engine lacks records, or
     its audit does not balance."""
     home, until_ms = settings.home, time_ms()
+    _check_outside(folder, home)
     before = _audited(kafka(), since_ms, until_ms, progress)
     to_stderr(f"before: {before}")
     if not down(home):

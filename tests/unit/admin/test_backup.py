@@ -278,6 +278,21 @@ def test_an_engine_is_started_again_after_a_failed_copy(
     assert started == [home] * was_up
 
 
+@pytest.mark.parametrize("as_drill", [False, True])
+def test_a_backup_into_the_data_directory_is_refused_before_the_engine_stops(
+    home: Path, monkeypatch: pytest.MonkeyPatch, as_drill: bool
+) -> None:
+    stopped: list[Path] = []
+    monkeypatch.setattr(data_directory, "down", stopped.append)
+    settings, folder = load_settings(home=home, environ={}), home / "log" / ".." / "backup"
+    action = (
+        partial(drill, settings, lambda: settings.kafka, folder, 0) if as_drill else partial(back_up, settings, folder)
+    )
+    with pytest.raises(HomeError, match="choose a folder outside"):
+        action()
+    assert not stopped
+
+
 @pytest.mark.parametrize("is_mount_point", [False, True])
 def test_a_drill_of_a_data_directory_on_another_disk(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_mount_point: bool

@@ -65,7 +65,7 @@ class FileDirectory:
         self._lock = threading.RLock()
         self._blocks: dict[_Key, ldif.Block] = {}
         # The last text that was read; None before the first one. Blocks without a later change are the same objects.
-        self._edited: Mapping[_Key, ldif.Block] | None = None
+        self._last_read: Mapping[_Key, ldif.Block] | None = None
         self._listing = Listing(initialised=False, fresh=True)
         self._duplicates: tuple[EntryProblem, ...] = ()
         self._signature: Stamp | None = None
@@ -84,7 +84,7 @@ class FileDirectory:
         """Read the file; a missing file is an empty directory. Raises LdifError, DirectoryError."""
         with self._lock:
             signature = self._stat()
-            if self._edited is not None and signature == self._signature:
+            if self._last_read is not None and signature == self._signature:
                 return self._listing
             if self._unreadable is not None and self._unreadable[0] == signature:
                 raise LdifError(*self._unreadable[1:])
@@ -101,7 +101,7 @@ class FileDirectory:
                 self._unreadable = signature, f"{error.reason} (in {self._path}; the tree is unchanged)", error.line
                 raise LdifError(*self._unreadable[1:]) from error
             self._duplicates = problems
-            before, self._edited = self._edited, blocks
+            before, self._last_read = self._last_read, blocks
             if before is not None and signature is not None:
                 self._warn_of_undone(before, blocks)
             self._store(blocks, signature, fresh=before is None)

@@ -52,7 +52,7 @@ def open_table(location: str) -> DeltaTable:
 
 
 # A checkpoint of the Delta log every 100 commits: with one commit per 5 s every 8 minutes. Only older versions need the
-# earlier commits. Checkpoints name removed files for the last time, by default a week: 100,000 of a table.
+# earlier commits. Checkpoints also list the files removed within a day; by default within a week: 100,000 of a table.
 _PROPERTIES: Mapping[str, str] = {
     "delta.checkpointInterval": "100",
     "delta.logRetentionDuration": "interval 24 hours",

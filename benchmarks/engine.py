@@ -1,30 +1,36 @@
-"""The embedded engine as a whole: its starts, and what it uses when idle.
+"""The engine as a whole: its starts, what it uses when idle, and kill -9 of its parts under load.
 
     python -m benchmarks.engine [CASE ...] [--small]
 
-Cases: start (up, the first delivery, down), stages (of the job's start, with and without the archive of JVM classes),
-idle (CPU and PSS of each part), load (starts before and after five minutes at 200/s, with idle partitions).
-`--small` is the small profile of docs/operations.md. Every start but the first is warm.
+Cases: start (up, the first delivery, down), idle (CPU and PSS of each part), load (starts before and after five minutes
+at 200/s, with idle partitions). Every start but the first is warm. `--small`: the small profile of docs/operations.md.
+Kills, with the time until the next delivery, losses and repeated pushes: job, gateway, takeover (of a gateway's
+leadership by another one), broker (one of three). A killed part is started again at once, as the supervisor does after
+its first, shortest wait. Without cases: start and idle.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
+import statistics
 import tempfile
 import time
-from datetime import datetime
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from statistics import median
 
+from arborcast.client import Client, ClientError
 from benchmarks.load import Traffic, send
-from benchmarks.report import Report, cpu_s, run, wait_for
-from benchmarks.rig import rig
+from benchmarks.report import Report, run, wait_for
+from benchmarks.rig import OUTCOME, TOPICS, check, rig
+from tests.support.broker_cluster import running_brokers
 from tests.support.command import Engine
-from tests.support.dispatch_process import DispatchProcess
+from tests.support.dispatch_process import running_job
+from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.receiver import Receiver
+from tests.support.steady_load import PATHS, counted, under_load
 
 SMALL_PROFILE = {
     "ARBORCAST_DISPATCH_TASK_SLOTS": "2",
@@ -35,16 +41,16 @@ SMALL_PROFILE = {
 
 LOAD = 200
 
-# The job prints these, with the time, at the end of a stage.
-_STAGES = {"Spark session": "pushes may go to", "warm-up": "warmed up in", "queries": "ready to deliver"}
+_LEADS = "arborcast_gateway_duties"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("cases", nargs="*", metavar="CASE", help="start, stages, idle, load; without: start and idle")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"start, idle, load, {', '.join(KILLS)}")
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="of idling")
     parser.add_argument("--settle", type=float, default=30.0, help="seconds before, while the JIT finishes")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--away", type=float, default=12.0, help="seconds for which a killed broker stays away")
 
 
 def measure(report: Report) -> None:
@@ -66,8 +72,8 @@ def measure(report: Report) -> None:
                     _load(report, engine, receiver)
             finally:
                 engine.down()
-    if "stages" in cases:
-        _stages(report)
+    for case in filter(KILLS.__contains__, cases):
+        KILLS[case](report)
 
 
 def _has_more(receiver: Receiver, requests: int) -> bool:
@@ -129,36 +135,118 @@ def _arrivals(receiver: Receiver) -> list[float]:
     ]
 
 
-def _stages(report: Report) -> None:
-    found: dict[bool, list[dict[str, float]]] = {False: [], True: []}
-    with rig(job=False) as running:
-        running.subscribe(["one"])
-        jobs = {kind: DispatchProcess(running.home / str(kind), running.kafka, archive=kind) for kind in found}
-        for _ in range(report.options.starts):
-            for kind, job in jobs.items():
-                found[kind].append(_start(job))
-    with report.table("stages of the job's start, medians", "stage", "without archive s", "with s", "ratio") as table:
-        for name in found[True][0]:
-            without, with_archive = (median(each[name] for each in found[kind]) for kind in (False, True))
-            table.add(name, without, with_archive, with_archive / max(without, 0.01))
+def _job(report: Report) -> None:
+    with rig() as running:
+        job = running.job
+        assert job is not None
+        paths = running.subscribe(["one"])
+        running.warm(paths)
+        columns = ("round", "s until the next delivery", *OUTCOME)
+        with report.table("the streaming job is killed", *columns, note=f"{LOAD}/s into the log") as table:
+            for number in range(1 if report.quick else 3):
+                running.receiver.clear()
+                with ThreadPoolExecutor(1) as pool:
+                    sending = pool.submit(running.append, f"job{number}", LOAD * 15, rate=LOAD)
+                    running.receiver.arrivals(LOAD * 3)
+                    killed = time.time()
+                    job.kill()
+                    ended = time.time()
+                    job.start()
+                    sent = sending.result()
+                arrived = running.receiver.arrivals(len(sent), 60)
+                went_on = min(each.at for each in arrived if each.at > ended)
+                table.add(number + 1, went_on - killed, *check(sent, arrived, paths, TOPICS).cells())
 
 
-def _start(job: DispatchProcess) -> dict[str, float]:
-    began = time.time()
-    job.start(600)
-    ready = time.time()
-    processes, log = job.processes(), job.log(20_000)
-    figures = {"ready": ready - began, "launcher and JVM": processes["driver"][0].create_time() - began}
-    last = began + figures["launcher and JVM"]
-    for stage, words in _STAGES.items():
-        *_, line = (line for line in log.splitlines() if words in line)
-        at = datetime.fromisoformat(re.split(r"\s", line)[0]).timestamp()
-        figures[stage], last = at - last, at
-    for role, members in processes.items():
-        figures[f"CPU of {role}"] = cpu_s(*members)
-    job.kill()
-    return figures
+def _gateway(report: Report) -> None:
+    with rig(job=False, gateway=True) as running:
+        gateway = running.gateway
+        assert gateway is not None
+        with report.table("a gateway is killed", "round", "s until the next 202") as table:
+            for number in range(1 if report.quick else 3):
+                assert _accepts(gateway)
+                gateway.kill()
+                killed = time.monotonic()
+                gateway.start(ready=False)
+                wait_for(lambda: _accepts(gateway), "a notification is accepted", 120, 0.02)
+                table.add(number + 1, time.monotonic() - killed)
 
+
+def _accepts(gateway: GatewayRun) -> bool:
+    try:
+        with Client(gateway.broker) as client:
+            client.notify("bench/a", "<x/>")
+    except (ClientError, OSError):
+        return False
+    return True
+
+
+def _takeover(report: Report) -> None:
+    columns = ("how it ended", "times", "shortest s", "median s", "longest s")
+    note = "from the end of the leader until the other gateway leads"
+    with rig(job=False) as running, report.table("takeover by another gateway", *columns, note=note) as table:
+        folder, kafka = running.home, running.kafka
+        with (
+            gateway_run(folder / "a", kafka, forked=False) as one,
+            gateway_run(folder / "b", kafka, forked=False) as other,
+        ):
+            for how in ("kill -9", "SIGTERM"):
+                taken = [_taken_over(one, other, how) for _ in range(1 if report.quick else 5)]
+                table.add(how, len(taken), min(taken), statistics.median(taken), max(taken))
+
+
+def _taken_over(one: GatewayRun, other: GatewayRun, how: str) -> float:
+    one.wait_for(lambda: _leads(one) or _leads(other), "one of them leads")
+    leader, heir = (one, other) if _leads(one) else (other, one)
+    ended = time.monotonic()
+    if how == "SIGTERM":
+        leader.stop()
+    else:
+        leader.kill()
+    heir.wait_for(lambda: _leads(heir), "the other leads")
+    taken = time.monotonic() - ended
+    leader.start()
+    return taken
+
+
+def _leads(gateway: GatewayRun) -> bool:
+    return gateway.metric(_LEADS) == 1
+
+
+def _broker(report: Report) -> None:
+    stalls: list[tuple[int, str, float]] = []
+    with tempfile.TemporaryDirectory(prefix="arborcast-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with running_brokers(folder / "kafka") as brokers:
+            kafka = brokers.settings()
+            with Receiver() as receiver, running_job(folder / "job", kafka), under_load(kafka, receiver) as load:
+                receiver.wait_for(50)
+                for number, broker in list(enumerate(brokers.brokers, start=1))[: 1 if report.quick else 3]:
+                    brokers.wait_until_in_sync(kafka)
+                    role = "active controller" if brokers.controller() == number else "broker"
+                    killed = time.time()
+                    broker.kill()
+                    time.sleep(report.options.away)
+                    arrivals = [killed, *(each.at for each in receiver.requests if each.at > killed), time.time()]
+                    stalls.append((number, role, max(later - earlier for earlier, later in pairwise(arrivals))))
+                    broker.start(60)
+                brokers.wait_until_in_sync(kafka)
+                accepted = load.stop()
+                deadline = time.monotonic() + 60
+                while any(set(accepted) - set(counted(receiver, path)) for path in PATHS):
+                    if time.monotonic() > deadline:
+                        break
+                    time.sleep(0.2)
+                arrived = [counted(receiver, path) for path in PATHS]
+    lost = sum(name not in each for each in arrived for name in accepted)
+    twice = sum(each[name] - 1 for each in arrived for name in accepted if name in each)
+    note = f"{len(accepted):,} accepted for {len(PATHS)} subscribers: {lost} lost, {twice} pushed again"
+    with report.table("one of three brokers is killed", "broker", "role", "stall s", note=note) as table:
+        for row in stalls:
+            table.add(*row)
+
+
+KILLS = {"job": _job, "gateway": _gateway, "takeover": _takeover, "broker": _broker}
 
 if __name__ == "__main__":
     run(measure, options)

@@ -3,8 +3,9 @@
     python -m benchmarks.gateway [CASE ...]
 
 Cases: notify (connections, messages in a request, rates), floor (a bare program beside it), edges, auth (side by side),
-new-topics, overload, subscribe, pull (pull points), streams (of events), client (the Python client). Without: notify.
-Variants that are compared take turns, so that other work on the machine falls on all of them alike.
+new-topics, overload, subscribe, pull (pull points), streams (of events), client (the Python client), cameras (CPU and
+memory of conversations with them on the event loop; the logs are lists). Without: notify. Variants that are compared
+take turns, so that other work on the machine falls on all of them alike.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import itertools
 import json
+import multiprocessing
 import os
 import statistics
 import threading
@@ -21,10 +24,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import jwt
+import msgspec
 import psutil
 import requests
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -32,19 +38,26 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from arborcast.client import Batching, Client, FuturesClient
 from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.eventlog.writers import LogWriter
+from arborcast.core.security.keyring import KeyRing
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.access.users_file import made, write_users
+from arborcast.ingest.cameras.worker import CameraWorker
 from arborcast.ingest.operations.pull_points import PULL
+from arborcast.topic_model.projections.cameras import Cameras
+from arborcast.topic_model.records.control import CameraRecord
 from arborcast.topic_model.records.pull import StoredMessage, encode
 from benchmarks.load import Sent, Traffic, send, sending
 from benchmarks.peers.floor import running_floor
-from benchmarks.report import Report, cpu_s, percentile, run
+from benchmarks.report import Report, cpu_s, percentile, resident, run
 from benchmarks.rig import started_broker
 from tests.support import soap_messages as soap
 from tests.support.broker import settings_for
+from tests.support.camera import Camera
 from tests.support.certificates import make_certificates
+from tests.support.gateway_parts import GatewayParts
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.held_port import HeldPort
+from tests.support.outbound import THIS_MACHINE
 from tests.support.zmq_edges import edges_of
 
 EDGES = ("soap", "old", "framed", "zmq", "binary", "structured")
@@ -415,6 +428,65 @@ def _client(report: Report, bench: Bench) -> None:
             table.add(name, number / (time.monotonic() - started), (cpu_s(process) - used) / number * 1e6)
 
 
+_CAMERA_EVERY_S = 10.0
+_KEYS = KeyRing({"k": b"k" * 32})
+
+
+def _cameras(report: Report, _: Bench) -> None:
+    count, seconds = (10, 2.0) if report.quick else (500, 60.0)
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_run_cameras, args=(theirs, count), daemon=True)
+    process.start()
+    title = f"conversations with cameras, an event of each in {_CAMERA_EVERY_S:g} s"
+    try:
+        with report.table(title, "cameras", "MB", "CPU %", "requests/s", "events/s") as table:
+            table.add(count, *asyncio.run(_conversations(ours, seconds)))
+    finally:
+        process.kill()
+
+
+def _run_cameras(pipe: Connection, count: int) -> None:
+    """The cameras of a process. It sends their addresses, and the number of their requests for each message."""
+    with ExitStack() as stack:
+        cameras = [stack.enter_context(Camera()) for _ in range(count)]
+        pipe.send([each.url for each in cameras])
+        for number in itertools.count():
+            for camera in cameras:
+                if pipe.poll(_CAMERA_EVERY_S / count):
+                    pipe.recv()
+                    pipe.send(sum(len(each.operations) for each in cameras))
+                camera.emit(value=str(number))
+
+
+async def _conversations(cameras: Connection, seconds: float) -> tuple[float, ...]:
+    parts, projection, process, sealed = GatewayParts(outbound=THIS_MACHINE), Cameras(), psutil.Process(), []
+    parts.control.folds = [*parts.control.folds, projection]
+    parts.gateway.now = lambda: datetime.now(UTC)
+    before = resident()
+    for number, url in enumerate(cameras.recv()):
+        camera = CameraRecord(f"c{number}", url, f"k{number}", "viewer")
+        sealed.append(msgspec.structs.replace(camera, sealed=_KEYS.seal(b"secret", camera.sealing_context())))
+    await parts.control.commit(sealed)
+    worker = CameraWorker(parts.gateway, projection, _KEYS)
+    task = asyncio.create_task(worker.run())
+
+    def requests_so_far() -> int:
+        cameras.send(None)
+        return int(cameras.recv())
+
+    while sum(each.conversation.status.state == "connected" for each in worker.sessions.values()) < len(sealed):
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(10)  # the first state of each property
+    requested, events = requests_so_far(), len(parts.notifications.accepted)
+    used, began = cpu_s(process), time.monotonic()
+    await asyncio.sleep(seconds)
+    taken, used = time.monotonic() - began, cpu_s(process) - used
+    requested, events = requests_so_far() - requested, len(parts.notifications.accepted) - events
+    grown = (resident() - before) / 1e6
+    task.cancel()
+    return grown, used / taken * 100, requested / taken, events / taken
+
+
 CASES: Mapping[str, Callable[[Report, Bench], None]] = {
     "notify": _notify,
     "floor": _floor,
@@ -426,6 +498,7 @@ CASES: Mapping[str, Callable[[Report, Bench], None]] = {
     "pull": _pull,
     "streams": _streams,
     "client": _client,
+    "cameras": _cameras,
 }
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Micro-benchmarks, in one process: matching, subscribing, snapshots, expressions, a worker's steps, the directory.
+"""Micro-benchmarks, in one process: matching, subscribing, snapshots, a worker's steps, the directory.
 
     python -m benchmarks.model [CASE ...]
 
-Cases: match, apply, snapshot, expressions, steps, directory (reads and edits of a topic tree: slapd on loopback, and an
+Cases: match, apply, snapshot, steps, directory (reads and edits of a topic tree: slapd on loopback, and an
 LDIF file). Without cases: all.
 """
 
@@ -43,7 +43,6 @@ from arborcast.dispatch.matching.filters import Conditions, Subject
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model import expressions
 from arborcast.topic_model.expressions.conditions import XPATH_1
-from arborcast.topic_model.patterns.patterns import Pattern, parse_normal
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import (
     ControlRecord,
@@ -65,7 +64,6 @@ from arborcast.topic_model.subscriptions import (
     XPathFilter,
 )
 from arborcast.topic_model.topics import TopicPath
-from arborcast.topic_model.tree.tree import TopicTree
 from benchmarks.report import Report, cpu_s, resident, run, seconds, wait_for
 from benchmarks.rig import ReceiverProcess
 from tests.support import slapd
@@ -250,33 +248,6 @@ def _snapshot(report: Report) -> None:
                     table.add(changes, *((b - a) * 1e3 for a, b in itertools.pairwise(marks)), len(pickled))
 
 
-def _expressions(report: Report) -> None:
-    times, concrete = 200 if report.quick else 20_000, topic(7)
-    subtree, deep = parse_normal(f"{{{_PLANT}}}plant//."), parse_normal(f"{{{_PLANT}}}plant//machine7")
-    full, xpath = expressions.FULL, expressions.XPATH
-    actions: dict[str, Callable[[], object]] = {
-        "topic of a Notify": lambda: expressions.concrete_topic("tns:site/building/floor", None, _NAMESPACES),
-        "filter, Full": lambda: expressions.parse("tns:site/building//.", full, _NAMESPACES),
-        "filter, XPath": lambda: expressions.parse("//tns:site/building[floor]", xpath, _NAMESPACES),
-        "topic written for a push": lambda: expressions.write_topic(concrete),
-        "does a subtree match": lambda: subtree.matches(concrete),
-        "does a pattern with // match": lambda: deep.matches(concrete),
-    }
-    with report.table("expressions", "what", "us each") as table:
-        for what, action in actions.items():
-            table.add(what, _each(action, times))
-    count, tree = 4_000 if report.quick else 100_000, TopicTree()
-    for number in range(count):
-        tree.put(TopicRecord(topic(number), f"code-{number}"))
-    title = f"selecting from a tree of {count:,} topics"
-    with report.table(title, "expression", "selected", "us a topic", note="grows in line with the topics") as table:
-        for dialect, text in ((full, "tns:plant/level1-3//."), (full, "tns:plant//machine7"), (xpath, "//*//*")):
-            pattern = expressions.compile_normal(expressions.parse(text, dialect, _NAMESPACES).normal)
-            start = time.perf_counter()
-            found = sum(1 for _ in (tree.select(pattern) if isinstance(pattern, Pattern) else pattern.select(tree)))
-            table.add(text, found, (time.perf_counter() - start) / count * 1e6)
-
-
 def _steps(report: Report) -> None:
     """What a worker does for one notification and one subscriber."""
     count, place = 2_000 if report.quick else 50_000, TopicPath("{urn:t}bench/p1")
@@ -403,7 +374,6 @@ CASES = {
     "match": _match,
     "apply": _apply,
     "snapshot": _snapshot,
-    "expressions": _expressions,
     "steps": _steps,
     "directory": _directory,
 }

@@ -3,15 +3,13 @@
     python -m benchmarks.redelivery [CASE ...]
 
 Cases: drain, hold (one dead endpoint's parked rows, in this process as in the driver), elsewhere (the same beside a
-healthy subscriber of a real job; target: its p99 within 1.2 times that without parked rows), ended (memory of the
-driver while large parked messages end), dead (bytes into the logs beside dead endpoints, and pushes of each message to
-a slow one).
+healthy subscriber of a real job; target: its p99 within 1.2 times that without parked rows), dead (bytes into the logs
+beside dead endpoints, and pushes of each message to a slow one).
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sqlite3
 import time
 from collections import Counter
@@ -31,7 +29,7 @@ from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.engine.processes.processes import free_port
-from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord
+from arborcast.topic_model.records.control import SubscriptionRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryForm
 from arborcast.topic_model.topics import TopicPath
@@ -125,28 +123,6 @@ def _hold(report: Report, kafka: KafkaSettings, folder: Path) -> None:
                 table.add(parked, start_s, restart_s, resident() / 1e6, cpu, time.perf_counter() - before)
 
 
-def _ended(report: Report, kafka: KafkaSettings, folder: Path) -> None:
-    count, size = (50, 1 << 20) if report.quick else (500, 4_000_000)
-    own, known, process = replace(kafka, prefix="ended."), _known(9, "s"), psutil.Process()
-    ensure_topics(own)
-    park(own, ["s"], count, b"<n>" + os.urandom(size // 2).hex().encode() + b"</n>")
-    columns = ("messages", "MB each", "known, + MB", "ended, + MB", "seconds")
-    with report.table("parked messages of one subscription that ends: memory of the driver", *columns) as table:
-        before = resident()
-        with redelivering(own, known, folder / "ended.db") as redeliverer:
-            after_start = process.memory_info().rss - before
-            began, most = time.perf_counter(), 0
-            known.apply(SubscriptionEnded("s", "unsubscribed", 1))
-
-            def ended() -> bool:
-                nonlocal most
-                most = max(most, process.memory_info().rss - before)
-                return redeliverer.statistics().parked == 0
-
-            wait_for(ended, "nothing is parked", 600)
-        table.add(count, size / 1e6, after_start / 1e6, most / 1e6, time.perf_counter() - began)
-
-
 def _elsewhere(report: Report) -> None:
     """The order of the cases is reversed in each round."""
     parked, (rounds, seconds, rate) = _parked(report), (1, 5.0, 500.0) if report.quick else (2, 30.0, 500.0)
@@ -225,7 +201,7 @@ def _parked(report: Report) -> int:
 
 
 # Here in one broker, or with a job in a rig.
-_HERE = {"drain": _drain, "hold": _hold, "ended": _ended}
+_HERE = {"drain": _drain, "hold": _hold}
 _WITH_JOB = {"elsewhere": _elsewhere, "dead": _dead}
 
 

@@ -1,16 +1,14 @@
-"""Recording: its rate and size, questions to the tables, the audit, and its cost for the pushes.
+"""Recording: its rate and size, questions to the tables, and the audit.
 
     python -m benchmarks.tables [CASE ...] [--count N]
 
 Cases: recording (from Kafka values to commits), questions (to a table of many attempts; target: at most 5 s), audit
-(of deliveries in the logs of a real broker), cost (deliveries with and without writing the tables, in turns; targets:
-10 % of the throughput, 1.5 times p50, 2 times p99). Without cases: recording and questions.
+(of deliveries in the logs of a real broker). Without cases: recording and questions.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 import threading
 import time
@@ -47,7 +45,7 @@ from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
 from benchmarks.report import Report, resident, run, seconds
-from benchmarks.rig import OUTCOME, Settings, rig, started_broker
+from benchmarks.rig import started_broker
 from tests.support.broker import settings_for
 from tests.support.table_rows import Logged, attempt, attempts_tables, logged, write
 
@@ -296,34 +294,7 @@ def _row(notification: Notification, subscription: Subscription, batch: int, par
     )
 
 
-_CASES: dict[str, Settings] = {
-    "recorded": {},
-    "not recorded": {"tables.interval_s": 3_600.0, "tables.archive": False, "tables.max_routes": 0},
-}
-
-
-def cost(report: Report) -> None:
-    """The log of attempts is written in both cases. The order of the cases is reversed in each round."""
-    rounds, backlog, seconds = (1, 3_000, 5.0) if report.quick else (3, 60_000, 30.0)
-    figures: dict[str, list[tuple[float, ...]]] = {name: [] for name in _CASES}
-    with report.table("a backlog, then 1,000/s", "round", "case", "backlog/s", *OUTCOME) as table:
-        for number in range(rounds):
-            for name in list(_CASES)[:: -1 if number % 2 else 1]:
-                with rig(_CASES[name]) as running:
-                    paths = running.subscribe(["one"])
-                    running.warm(paths, 200, min(seconds, 10))
-                    rate = running.delivered(running.append("backlog", backlog), paths).per_second
-                    running.receiver.clear()
-                    outcome = running.delivered(running.append("steady", round(1_000 * seconds), rate=1_000), paths)
-                figures[name].append((rate, outcome.p50_ms or 0.0, outcome.p99_ms or 0.0))
-                table.add(number + 1, name, rate, *outcome.cells())
-    with report.table("medians", "figure", *_CASES, "ratio") as table:
-        for place, figure in enumerate(("backlog/s", "p50 ms", "p99 ms")):
-            mine, other = (statistics.median(each[place] for each in figures[name]) for name in _CASES)
-            table.add(figure, mine, other, mine / other)
-
-
-CASES = {"recording": recording, "questions": questions, "audit": audits, "cost": cost}
+CASES = {"recording": recording, "questions": questions, "audit": audits}
 
 
 def options(parser: argparse.ArgumentParser) -> None:

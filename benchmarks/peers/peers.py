@@ -1,14 +1,15 @@
 """Comparison with other software in one run: the same publishers, receivers and checks for all.
 
-    python -m benchmarks.peers.peers [--quick] [--json FILE]
+    python -m benchmarks.peers.peers [CASE ...]
 
-Apache CXF's WS-Notification broker (in memory), from SOAP to SOAP; Apache Camel as a bridge from Kafka to HTTP
-(durable). Their jars are fetched at the first run. A system that does not start is reported in its rows, and the others
-are measured.
+Cases: systems, prototype (a bare dispatch job). The systems: Apache CXF's WS-Notification broker (in memory), from SOAP
+to SOAP; Apache Camel as a bridge from Kafka to HTTP (durable). Their jars are fetched at the first run. A system that
+does not start is reported in its rows, and the others are measured. Without cases: systems.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from benchmarks.load import Traffic, send
 from benchmarks.peers.others import CamelRoutes, CxfBroker, running
+from benchmarks.peers.prototype import beside_prototype
 from benchmarks.report import Report, Table, run, wait_for, warn
 from benchmarks.rig import OUTCOME, Outcome, Rig, payload, rig
 
@@ -38,7 +40,16 @@ Run = Callable[[str, Sequence[str], Traffic], Outcome]
 Encode = Callable[[int, str], tuple[bytes, bytes]]
 
 
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+
+
 def measure(report: Report) -> None:
+    for case in report.options.cases or ["systems"]:
+        CASES[case](report)
+
+
+def _systems(report: Report) -> None:
     seconds = 2.0 if report.quick else 6.0
     columns = ("case", "system", *OUTCOME)
     soap = Table("throughput, SOAP in and SOAP out", columns, "publishers send when they have their answer; 800 bytes")
@@ -165,5 +176,7 @@ def _from_log(
         log.add(case, system, *bench.delivered(sent, paths, _LANES).cells())
 
 
+CASES = {"systems": _systems, "prototype": beside_prototype}
+
 if __name__ == "__main__":
-    run(measure)
+    run(measure, options)

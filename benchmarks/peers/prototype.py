@@ -1,7 +1,5 @@
 """A backlog of the log, pushed by the engine and by a bare prototype in alternating rounds of one run.
 
-    python -m benchmarks.peers.prototype [--quick] [--json FILE]
-
 The prototype is minimal: Spark reads the log in micro-batches, and `foreachPartition` posts each message with libcurl,
 16 at a time, to one given address, without checks of answers, order, subscriptions or records. Both run all the time
 with the same Spark settings and separate logs, and send one message per request.
@@ -23,18 +21,17 @@ import pyspark
 
 from arborcast.core.eventlog.client import Admin
 from arborcast.engine.install import java
-from benchmarks.report import Report, cpu_with_children_s, run
+from benchmarks.report import Report, cpu_with_children_s
 from benchmarks.rig import Rig, payload, rig
 from tests.support.dispatch_process import ROOT
 
-_PUSH = "--push"
 _LOG = "prototype"
 
 # The engine has one push of a topic in flight, to keep the order: with few topics it would wait for answers.
 _TOPICS = 64
 
 
-def measure(report: Report) -> None:
+def beside_prototype(report: Report) -> None:
     count, rounds = (2_000, 1) if report.quick else (20_000, 5)
     for mode in ("batch", "auto"):
         _compare(report, mode, count, rounds)
@@ -99,7 +96,7 @@ def _prototype(bench: Rig) -> Iterator[psutil.Process]:
         "PYTHONPATH": str(ROOT),
     }
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    command = [str(submit), "--properties-file", str(properties), __file__, _PUSH, bench.kafka.bootstrap_servers]
+    command = [str(submit), "--properties-file", str(properties), __file__, bench.kafka.bootstrap_servers]
     command += [f"{bench.receiver.url}/{_LOG}", str(bench.job.home / "prototype")]
     with (bench.job.home / "prototype.log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
@@ -155,7 +152,4 @@ def _push(bootstrap_servers: str, url: str, checkpoints: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == [_PUSH]:
-        _push(*sys.argv[2:])
-    else:
-        run(measure)
+    _push(*sys.argv[1:])

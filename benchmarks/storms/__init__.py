@@ -1,7 +1,7 @@
 """A whole engine under load with failing parts, receivers, disks and connections; an external record shows losses.
 
 storm, outage, soak             the programs: kill -9; a frozen Kafka, a full disk, faults of the network; hours of load
-unsubscribe_rounds              repeated subscribe, fail, unsubscribe, and their traces
+endings                         subscriptions that end while their pushes wait, and their traces
 victim                          the engine, and kills of its parts
 load, receivers                 publishers and pulling clients; receivers in a separate process
 disk, links                     a small disk that can be filled; connections with faults

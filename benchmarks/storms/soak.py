@@ -1,12 +1,13 @@
 """A soak of a whole engine with its default settings, minute by minute: delays, memory, threads, files and disk.
 
     python -m benchmarks.storms.soak --minutes 60 [--rate 50] [--subscribers 20] [--publishers 8] [--topics 8]
-        [--failing] [--home DIR] [--json FILE]
+        [--failing] [--ending 200] [--home DIR] [--json FILE]
 
 Without --rate publishers send when they have their answer: full load. A minute ends when all of its messages have
 arrived. Publishers create the topics. With --failing there are two more subscriptions, to an address without a listener
-and to a receiver that takes three seconds for each answer; only their parked messages should grow. The exit status is 0
-if nothing was lost, repeated or reordered, the audit balances, and no part has logged an error.
+and to a receiver that takes three seconds for each answer; only their parked messages should grow. With --ending N
+subscriptions at new addresses without a listener end in each minute, and must leave nothing behind. The exit status is
+0 if nothing was lost, repeated, reordered or left behind, the audit balances, and no part has logged an error.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from arborcast.dispatch.operations.audit import audit
 from benchmarks.load import Traffic, send
 from benchmarks.report import Report, cpu_with_children_s, on_disk, percentile, run
 from benchmarks.rig import OUTCOME, ReceiverProcess, check
+from benchmarks.storms.endings import Endings
 from benchmarks.storms.victim import Victim, kept
 from tests.support.receiver import refusing_url
 
@@ -41,6 +43,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--publishers", type=int, default=8)
     parser.add_argument("--topics", type=int, default=0, help="new ones, in equal parts in each minute")
     parser.add_argument("--failing", action="store_true")
+    parser.add_argument("--ending", type=int, default=0, metavar="N")
     parser.add_argument("--home", type=Path, help="keep everything in this new folder, to look at it afterwards")
 
 
@@ -62,6 +65,7 @@ def _soak(report: Report, victim: Victim, receiver: ReceiverProcess) -> bool:
     victim.up()
     paths = [f"/well-{number}" for number in range(chosen.subscribers)]
     samples: list[dict[str, float]] = []
+    endings, traces = Endings(victim), list[dict[str, float]]()
     columns = ("minute", *OUTCOME, "p99.9 ms", "CPU us each", "MiB", "threads", "open files")
     with ExitStack() as stack:
         urls = [receiver.url + path for path in paths]
@@ -92,11 +96,20 @@ def _soak(report: Report, victim: Victim, receiver: ReceiverProcess) -> bool:
                 *(sum(each.descriptors for each in parts), *disk),
             )
             samples.append({part: each.memory_mib for part, each in usage.items()})
+            if chosen.ending:
+                endings.wave(chosen.ending)
+                if minute in (min(_WARM_MINUTES, minutes), minutes):
+                    traces.append(endings.traces())
             print(*(f"{cell:.4g}" for cell in table.rows[-1] if isinstance(cell, int | float)), flush=True)
     with report.table("memory, MiB", "part", "warm", "end", "change %") as table:
         warm = samples[min(_WARM_MINUTES, len(samples)) - 1]
         for part, mib in samples[-1].items():
             table.add(part, warm[part], mib, (mib - warm[part]) / warm[part] * 100 if warm[part] else None)
+    if traces:
+        with report.table(f"left by {chosen.ending} subscriptions a minute", "what", "warm", "end") as table:
+            for what, end in traces[-1].items():
+                table.add(what, traces[0][what], end)
+                wrong += end > traces[0][what]
     found = audit(victim.kafka, since_ms, patience_s=60)
     print(f"audit: {found.notifications:,} notifications, {found.unbalanced} do not balance")
     errors = [line for file in victim.home.logs.glob("*.log") for line in _ERROR.findall(file.read_text())]

@@ -44,9 +44,7 @@ class DispatchProcess:
         kafka: KafkaSettings,
         settings: Mapping[str, str | int | float] | None = None,
         bundle: Bundle | None = None,
-        archive: bool = True,
     ) -> None:
-        """With `archive` its JVM uses this machine's class archive, if present."""
         self.home = home
         self._ready = home / "ready.json"
         home.mkdir(parents=True, exist_ok=True)
@@ -85,7 +83,7 @@ class DispatchProcess:
         ]
         self._submitted = LoggedProcess(command, home / "dispatch.log", cwd=home, env=environment)
         if bundle is None:
-            classes = find_tools().classes.get("dispatch") if archive else None
+            classes = find_tools().classes.get("dispatch")
             spark_jars, local_dir = jars.jar_paths("spark"), home / "spark"
             values = properties(dispatch, jars=spark_jars, master="local", local_dir=local_dir, classes=classes)
             write_properties(chosen_properties, values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from itertools import count
 
@@ -38,12 +39,13 @@ class Endings:
         """Subscribe, publish, wait until all pushes have failed, unsubscribe, and wait until no delivery waits."""
         with FuturesClient(self._victim.gateway, workers=16) as many, Client(self._victim.gateway) as one:
             made = [many.subscribe(_TOPIC, to=self._address()) for _ in range(subscriptions)]
-            known, before = [each.result(_PATIENCE_S) for each in made], self._waiting()
+            known = [each.result(_PATIENCE_S) for each in made]
+            lanes = [each.address.rpartition("/")[2] for each in known]
             one.notify(_TOPIC, "<n/>")
-            wait_for(lambda: self._waiting() >= before + subscriptions, "all pushes have failed", _PATIENCE_S)
+            wait_for(lambda: self._waiting(lanes) == subscriptions, "all pushes have failed", _PATIENCE_S)
             for each in [many.unsubscribe(subscription) for subscription in known]:
                 each.result(_PATIENCE_S)
-            wait_for(lambda: self._waiting() <= before, "no delivery waits", _PATIENCE_S)
+            wait_for(lambda: self._waiting(lanes) == 0, "no delivery waits", _PATIENCE_S)
 
     def traces(self) -> dict[str, float]:
         """Live keys of the compacted logs, rows of tables of the current state, and endpoints of the driver."""
@@ -68,9 +70,10 @@ class Endings:
         number = next(self._hosts)
         return f"http://127.{1 + (number >> 16) % 250}.{(number >> 8) % 256}.{number % 256}:9/r{number}"
 
-    def _waiting(self) -> int:
+    def _waiting(self, lanes: Sequence[str]) -> int:
+        statement = f"SELECT COUNT(*) FROM waiting WHERE lane IN ({', '.join('?' * len(lanes))})"  # noqa: S608  # marks
         with closing(self._opened()) as opened:
-            return int(opened.execute("SELECT COUNT(*) FROM waiting").fetchone()[0])
+            return int(opened.execute(statement, lanes).fetchone()[0])
 
     def _opened(self) -> sqlite3.Connection:
         return sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import itertools
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -231,12 +232,15 @@ class Setup:
         self._places = itertools.count(1)
         self._ties = itertools.count()
         self._offsets = itertools.count()
+        self._close_store: Callable[[], object] = lambda: None
         self.restart()
 
     def restart(self) -> None:
         """A restart loses all state outside the logs: pushes in flight, the store, the health of endpoints."""
         self._in_flight: list[tuple[int, int, PushRequest, Callback]] = []
+        self._close_store()
         self.store = ParkedStore(None)
+        self._close_store = weakref.finalize(self, self.store.close)
         self.lanes = HeldLanes()
         self.health = EndpointHealthRegistry(self.retry, self.is_pushed_to)
         self.writes_left = None

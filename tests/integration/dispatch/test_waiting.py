@@ -190,10 +190,10 @@ def test_attempts_are_requested_in_the_parked_log(
     with pytest.raises(NotFound, match="no delivery waits for http://nobody/"):
         run("probe", "http://nobody/")
 
-    store = ParkedStore(None)
-    for record in records_in(kafka_settings, "parked"):
-        store.apply(record.key, record.value, record.offset)
-    assert store.requested == {"s1", "s2"}
+    with closing(ParkedStore(None)) as store:
+        for record in records_in(kafka_settings, "parked"):
+            store.apply(record.key, record.value, record.offset)
+        assert store.requested == {"s1", "s2"}
     made = operations.listed(kafka_settings, OperationFilter(), 9)[0]
     assert [(each.what, each.subject, each.result[:17]) for each in reversed(made)] == [
         ("waiting retry", "--subscription s1", "1 requested"),

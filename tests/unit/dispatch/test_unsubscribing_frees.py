@@ -100,12 +100,17 @@ def numbered(number: int) -> Subscription:
 
 
 def test_rounds_of_subscribe_fail_unsubscribe_leave_no_memory(
-    state: ControlState, log: FakeControlLog, redeliverer: Redeliverer, monkeypatch: pytest.MonkeyPatch
+    state: ControlState,
+    log: FakeControlLog,
+    redeliverer: Redeliverer,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     """In the memory of driver and worker, in the data sent with each batch, and in the data kept for the next start."""
     monkeypatch.setattr(capacity, "_known", Recent(8 * 1024))
     health = redeliverer.health
     store = ParkedStore(None)
+    request.addfinalizer(store.close)
     memory = HealthMemory(store, health)
     endpoints = Endpoints(health, 1.0, 256, lambda event: None)
     waiting = InFlightLimiter(Limits(per_endpoint=1, per_host=1))

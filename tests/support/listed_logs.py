@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -138,3 +138,12 @@ class ListedCursor:
 
     def close(self) -> None:
         """There is no connection."""
+
+
+@contextmanager
+def cached_views() -> Iterator[views.DeliveryViews]:
+    """Cached views, closed at the end."""
+    made = views.DeliveryViews()
+    yield made
+    for each in made._views.values():
+        each.close()

@@ -34,7 +34,7 @@ from arborcast.topic_model.records.control import SubscriptionRecord, Subscripti
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import Peer
 from arborcast.topic_model.topics import TopicPath
-from tests.support.listed_logs import ListedLogs
+from tests.support.listed_logs import ListedLogs, cached_views
 from tests.support.routing import make_subscription
 
 KAFKA = KafkaSettings()
@@ -51,6 +51,12 @@ def letter(subscription: str, at_ms: int = AT_MS, offset: int = 0) -> tuple[Deli
 @pytest.fixture
 def logs(monkeypatch: pytest.MonkeyPatch) -> ListedLogs:
     return ListedLogs(monkeypatch)
+
+
+@pytest.fixture
+def kept() -> Iterator[DeliveryViews]:
+    with cached_views() as views:
+        yield views
 
 
 @pytest.fixture
@@ -90,7 +96,7 @@ def test_the_command_prints_times_in_iso_8601_and_an_empty_list(
 
 
 @pytest.mark.usefixtures("given")
-def test_lists_counts_and_messages_of_letters(control: ControlView) -> None:
+def test_lists_counts_and_messages_of_letters(control: ControlView, kept: DeliveryViews) -> None:
     found = dead_letters.listed(KAFKA, LetterFilter(), 3)
     assert [(each.subscription, each.given_up_ms) for each in found.letters] == [
         ("s1", NOW_MS + 3_000),
@@ -101,7 +107,6 @@ def test_lists_counts_and_messages_of_letters(control: ControlView) -> None:
     wanted = LetterFilter(subscription="s1")
     assert [dead_letters.count(KAFKA, wanted, *most) for most in ((), (2,))] == [3, 2]
     # In parts, as for the console.
-    kept = DeliveryViews()
     first, place = dead_letters.following(KAFKA, wanted, 2, None, control, kept)
     others, end = dead_letters.following(KAFKA, wanted, 2, place, control, kept)
     assert first + others == dead_letters.listed(KAFKA, wanted, 9).letters
@@ -190,9 +195,8 @@ def test_stages(
 
 
 def test_parts_of_a_list_have_the_last_attempts_until_its_end(
-    monkeypatch: pytest.MonkeyPatch, control: ControlView, logs: ListedLogs
+    monkeypatch: pytest.MonkeyPatch, control: ControlView, logs: ListedLogs, kept: DeliveryViews
 ) -> None:
-    kept = DeliveryViews()
     for number in range(3):
         message = Notification(f"n{number}", TopicPath("a"), b"<x/>", 1)
         logs.park(Delivery("s1", Place(1, 0, number)), message, Tries(1, 1, LATER_MS, NOW_MS), at_ms=NOW_MS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterator, Sized
 
 import pytest
 
@@ -28,7 +28,7 @@ from arborcast.dispatch.operations.views import (
 from arborcast.dispatch.operations.waiting import DeliverySelection
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
-from tests.support.listed_logs import ListedLogs
+from tests.support.listed_logs import ListedLogs, cached_views
 from tests.support.make import notification
 
 KAFKA = KafkaSettings()
@@ -37,6 +37,12 @@ KAFKA = KafkaSettings()
 @pytest.fixture
 def logs(monkeypatch: pytest.MonkeyPatch) -> ListedLogs:
     return ListedLogs(monkeypatch)
+
+
+@pytest.fixture
+def kept() -> Iterator[DeliveryViews]:
+    with cached_views() as views:
+        yield views
 
 
 def delivery(number: int, to: str = "s1") -> Delivery:
@@ -95,8 +101,7 @@ def test_a_repeated_batch_and_a_requested_attempt(logs: ListedLogs) -> None:
         assert names(view) == ["n3"], "a log that was created again is read from its beginning"
 
 
-def test_a_kept_view_reads_each_record_once(logs: ListedLogs) -> None:
-    kept = DeliveryViews()
+def test_a_kept_view_reads_each_record_once(logs: ListedLogs, kept: DeliveryViews) -> None:
 
     def shown(kafka: KafkaSettings = KAFKA) -> tuple[list[str], int]:
         with opened(PendingView, kafka, kept) as view:
@@ -128,8 +133,7 @@ def steps(view: PendingView, read: Callable[[], Sized]) -> int:
     return taken
 
 
-def test_the_log_is_read_again_after_a_full_disk(logs: ListedLogs) -> None:
-    kept = DeliveryViews()
+def test_the_log_is_read_again_after_a_full_disk(logs: ListedLogs, kept: DeliveryViews) -> None:
     with kept.opened(PendingView, KAFKA) as view:
         view._db.execute("PRAGMA max_page_count = 30")
     for number in range(1_000):

@@ -40,6 +40,11 @@ class Counter(_Metric):
         super().__init__(name, "counter", labels, help)
         self._counts: dict[Labels, float] = {} if labels else {(): 0}
 
+    def begin(self, *combinations: Labels) -> None:
+        """Export these combinations from the start: for Prometheus a series that begins above 0 has no increase."""
+        for values in combinations:
+            self._counts.setdefault(values, 0)
+
     def add(self, *values: str, by: float = 1) -> None:
         """Count `by` more for these label values."""
         self._counts[values] = self._counts.get(values, 0) + by

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import nlargest, nsmallest
 from itertools import accumulate, zip_longest
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from arborcast.core.telemetry.metrics import BUCKETS, Registry
 from arborcast.dispatch.delivery.health import HEALTHY, Health
+from arborcast.dispatch.logs.attempts import ErrorClass
 from arborcast.dispatch.monitoring.sources import Sources
 from arborcast.dispatch.queues.servers import QueueFigures
 from arborcast.dispatch.spark.query_supervisor import StopRequested
@@ -404,6 +405,7 @@ class JobMetrics:
             "Recorded attempts, one per notification and subscription.",
             ("state", "error"),
         )
+        self._attempts.begin(*(("dead", error) for error in get_args(ErrorClass) if error), ("dropped", "resources"))
         self._delivery_seconds = registry.histogram(
             "arborcast_delivery_seconds",
             "From acceptance to the answer that delivered.",
@@ -434,6 +436,7 @@ class JobMetrics:
             "in_time, late, lost, or receiver (its fault; not counted).",
             ("result",),
         )
+        self._slo.begin(("in_time",), ("late",), ("lost",), ("receiver",))
         registry.gauge("arborcast_slo_target", "slo.target.", lambda: self.slo_target)
         registry.gauges(
             "arborcast_slo_burn_rate",

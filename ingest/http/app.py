@@ -84,6 +84,7 @@ class RequestMetrics:
             "Faults, by class; Defect is internal.",
             ("reason",),
         )
+        self.refused.begin(("Defect",), (InfrastructureError.__name__,))
         self.notify_seconds = registry.histogram("arborcast_gateway_notify_seconds", "Until Kafka's acknowledgement.")
 
 

@@ -12,9 +12,12 @@ import yaml
 
 from arborcast.cli import reference
 from arborcast.cli.reference import DOCS
+from arborcast.core.telemetry.metrics import Registry
+from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.engine.monitoring.attention import STALE_S, THRESHOLDS, concerns, endpoint_health, tiles
 from arborcast.engine.monitoring.samples import MetricsSample, Scrape, sample_of
 from arborcast.engine.monitoring.watching import EngineView
+from arborcast.ingest.http.app import RequestMetrics
 
 NOW = 1_000_000.0
 
@@ -187,6 +190,27 @@ def test_expressions_have_existing_metrics_and_labels(expression: str) -> None:
     for name in re.findall(rf"(?:rate|increase)\(({_METRIC})", expression):
         base = re.sub(r"_(bucket|sum|count)$", "", name)
         assert kinds.get(base) == "histogram" or kinds.get(name) == "counter", "only counters have rates"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_operands_of_and_are_aggregates(rule: str) -> None:
+    operands = re.split(r"\band\b", RULES[rule])
+    # `and` compares the labels of its operands: those of an aggregate are none, those of a plain series never match it.
+    assert len(operands) == 1 or all(re.match(r"[\s(]*(?:sum|min|max)\(", each) for each in operands)
+
+
+def test_counters_of_alerts_begin_at_zero() -> None:
+    # increase() is 0 for a series whose first sample has the first events.
+    gateway = Registry()
+    RequestMetrics(gateway)
+    lines = (gateway.text() + JobMetrics().registry.text()).splitlines()
+    counters = re.findall(r"(?:rate|increase)\((\w+_total)\{(.+?)\}", " ".join(RULES.values()))
+    assert ("arborcast_gateway_refused_total", 'reason="Defect"') in counters
+    for name, selector in counters:
+        (label, values, more), *_ = re.findall(r'(\w+)!?=~?"([^"]*)"(.*)', selector)
+        for value in values.split("|"):
+            series = f'{name}{{{label}="{value}"{more}'
+            assert any(line.startswith(series) and line.endswith(" 0") for line in lines), series
 
 
 def test_alert_rules() -> None:

@@ -35,6 +35,11 @@ def stamp_of(status: os.stat_result) -> Stamp:
     return Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
 
 
+def access_stamp(status: os.stat_result) -> tuple[Stamp, int]:
+    """The stamp with the time of the last chmod or chown: a file that could not be read may be readable after it."""
+    return stamp_of(status), status.st_ctime_ns
+
+
 def write_atomically(
     path: Path,
     content: bytes | mmap | str,
@@ -153,9 +158,9 @@ class WatchedFile(Generic[_T]):
             self._changed()
             logger.info("%s was read again", self._path)
 
-    def _stat(self) -> Stamp:
+    def _stat(self) -> tuple[Stamp, int]:
         try:
-            return stamp_of(self._path.stat())
+            return access_stamp(self._path.stat())
         except OSError as error:
             raise ConfigError(f"{self._path} cannot be read: {reason_of(error)}") from error
 

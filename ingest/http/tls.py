@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from arborcast.core.errors import ConfigError
-from arborcast.core.files import Stamp, stamp_of
+from arborcast.core.files import Stamp, access_stamp
 from arborcast.ingest.access.rates import PeerConnections, client_key
 from arborcast.ingest.access.settings import TlsSettings
 
@@ -68,10 +68,10 @@ class ServerTls:
         return True
 
     def _current_stamps(self) -> tuple[object, ...]:
-        found: list[Stamp | None] = []
+        found: list[tuple[Stamp, int] | None] = []
         for name in (self.settings.certificate_file, self.settings.key_file):
             try:
-                found.append(stamp_of(Path(name).stat()))
+                found.append(access_stamp(Path(name).stat()))
             except OSError:
                 found.append(None)
         return tuple(found)

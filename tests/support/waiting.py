@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal, TypeVar
 
 T = TypeVar("T")
@@ -49,3 +50,11 @@ async def wait_until_async(condition: Callable[[], T | Literal[False] | None], w
 def _message(condition: Callable[[], object], what: object, timeout_s: float) -> str:
     text = what() if callable(what) else what
     return f"after {timeout_s:g} s still not: {text or inspect.getsource(condition).strip()}"
+
+
+def change_mode(file: Path, mode: int) -> None:
+    """Change permissions, at a later time than the last change: the times of a file system have steps of
+    milliseconds."""
+    before = file.stat().st_ctime_ns
+    while file.stat().st_ctime_ns == before:
+        file.chmod(mode)

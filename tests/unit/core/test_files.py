@@ -12,6 +12,7 @@ from arborcast.core.errors import ConfigError
 from arborcast.core.files import WatchedFile, stamp_of, write_atomically
 from arborcast.core.xml import xml_parser
 from tests.support.make import Clock
+from tests.support.waiting import change_mode
 
 
 def test_a_file_is_replaced_without_leftovers(tmp_path: Path) -> None:
@@ -72,6 +73,24 @@ def test_a_watched_file_is_read_on_a_change_and_kept_on_an_error(
         assert watched.value == 3
     errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert ["cannot be read" in each for each in errors] == [True] * 2, "each absence is logged once"
+
+
+def test_a_watched_file_is_read_after_its_permissions_were_corrected(tmp_path: Path) -> None:
+    file, clock = tmp_path / "file", Clock()
+
+    def read(text: str, name: str) -> str:
+        if Path(name).stat().st_mode & 0o077:
+            raise ConfigError(f"{name} is readable by others: chmod 600 it")
+        return text
+
+    write_atomically(file, "1", mode=0o600)
+    watched = WatchedFile(file, read, clock=clock)
+    write_atomically(file, "2", mode=0o644)
+    clock.after(2)
+    assert watched.value == "1"
+    change_mode(file, 0o600)
+    clock.after(2)
+    assert watched.value == "2"
 
 
 def test_xml_is_read_without_entities_and_comments_to_a_depth(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tests.support.certificates import Certificates, make_certificates
 from tests.support.gateway_parts import GatewayParts
 from tests.support.guarded_gateway import users_in
 from tests.support.served_app import NOTIFY, connected, served
-from tests.support.waiting import wait_until
+from tests.support.waiting import change_mode, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -117,6 +117,8 @@ def test_renewed_and_mismatched_certificates(certificates: Certificates, tmp_pat
         shutil.copy(renewed.folder / "server.key", folder / "our.key")
         assert tls.refresh()
         assert notified(port, renewed)[1]["serialNumber"] != first["serialNumber"]
+        change_mode(folder / "our.key", 0o640)
+        assert tls.refresh(), "a key that could not be read may be readable now"
 
 
 def test_settings_of_unusable_files_are_named(certificates: Certificates, tmp_path: Path) -> None:

@@ -199,6 +199,13 @@ def test_operands_of_and_are_aggregates(rule: str) -> None:
     assert len(operands) == 1 or all(re.match(r"[\s(]*(?:sum|min|max)\(", each) for each in operands)
 
 
+@pytest.mark.parametrize("process", ["Gateway", "Dispatch job"])
+def test_processes_without_metrics_are_an_alert(process: str) -> None:
+    # Other conditions on the metrics of a process that does not run are empty.
+    absent = set(re.findall(r"\babsent\((\w+)\)", " ".join(RULES.values())))
+    assert absent & {one.name for one in reference.catalogue()[process]}
+
+
 def test_counters_of_alerts_begin_at_zero() -> None:
     # increase() is 0 for a series whose first sample has the first events.
     gateway = Registry()

@@ -49,7 +49,8 @@ def write_atomically(
     check: Callable[[], object] = lambda: None,
 ) -> Stamp:
     """Replace a file atomically; readers get the old or the new one. `mode` is the permission bits, by default those of
-    new files. `durable`: the new file survives a crash of the machine; otherwise the old one may return. The stamp is
+    new files. As root the owner stays: a service must be able to read its key file after `sudo arborcast keys new`.
+    `durable`: the new file survives a crash of the machine; otherwise the old one may return. The stamp is
     taken before the replacement, so a change by another process right afterwards is detected. `check` is called just
     before the replacement; its exception leaves the old file. Raises OSError."""
     # Native thread ids are unique in a container, so concurrent drafts of one file have different names.
@@ -60,6 +61,10 @@ def write_atomically(
         with os.fdopen(descriptor, "wb") as stream:
             if mode is not None:
                 os.fchmod(descriptor, mode)
+            if os.geteuid() == 0:
+                with contextlib.suppress(OSError):  # a new file, or a container without this capability
+                    status = path.stat()
+                    os.fchown(descriptor, status.st_uid, status.st_gid)
             stream.write(content.encode() if isinstance(content, str) else content)
             stream.flush()
             if durable:

@@ -41,6 +41,16 @@ def test_a_file_is_replaced_without_leftovers(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file], "the new content is removed"
 
 
+def test_as_root_a_replaced_file_stays_with_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, given = tmp_path / "secrets.keys", list[tuple[int, int]]()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "fchown", lambda _, user, group: given.append((user, group)))
+    write_atomically(file, "1", mode=0o600)
+    assert given == [], "a new file"
+    write_atomically(file, "2", mode=0o600)
+    assert given == [(file.stat().st_uid, file.stat().st_gid)]
+
+
 def test_a_watched_file_is_read_on_a_change_and_kept_on_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -240,7 +240,8 @@ class JobMetrics:
             return
         by_outcome = rows.group_by(["state", "error"], use_threads=False).aggregate([([], "count_all")])
         for row in by_outcome.to_pylist():
-            self._attempts.add(row["state"], row["error"], by=row["count_all"])
+            if row["error"] != "purged":  # a dead letter that was counted when it was given up
+                self._attempts.add(row["state"], row["error"], by=row["count_all"])
         self._count_latencies(rows)
         self._count_pushes(rows)
 

@@ -41,6 +41,13 @@ def assert_shown(metrics: JobMetrics, expected: str) -> None:
     assert not missing
 
 
+def test_a_purge_is_no_new_dead_letter() -> None:
+    metrics = JobMetrics()
+    metrics.recorded(rows_of(attempt("p1", "dead", "timeout"), attempt("", "dead", "purged")))
+    counts = [line for line in metrics.registry.text().splitlines() if "arborcast_attempts_total{" in line]
+    assert sum(float(line.rpartition(" ")[2]) for line in counts) == 1
+
+
 def test_attempts_count_by_notification_pushes_once() -> None:
     metrics = JobMetrics()
     pushed = [attempt("p1"), attempt("p1"), attempt("p2", reused=True), attempt("p3", "parked", "timeout")]

@@ -127,7 +127,8 @@ def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
         # A request that is broken off gets its answer here, too: as an unexpected error it would be logged.
         exception_handlers=dict.fromkeys((HTTPException, ArborcastError, ClientDisconnect, Exception), refused),
     )
-    pages = PageRule(console.settings.console.host)
+    served = console.settings.console
+    pages = PageRule(served.host, served.public_url, public_url_setting="console.public_url")
     return PageGuard(app, console.sessions, signing.callers if signing else None, pages)
 
 

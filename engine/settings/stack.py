@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from arborcast.core.errors import ConfigError
+from arborcast.core.security.web_pages import origin_of
 from arborcast.core.settings import setting
 
 
@@ -67,6 +69,12 @@ class ConsoleSettings:
         "Metrics addresses of other engines, separated by commas; without a supervisor those of gateways and "
         "job, joined by +: `http://a:9464,http://g:8080+http://j:9465`.",
     )
+
+    def __post_init__(self) -> None:
+        with suppress(ValueError):
+            if not self.public_url or origin_of(self.public_url):
+                return
+        raise ConfigError(f"console.public_url must be like https://console.example, not {self.public_url!r}")
 
     def chosen(self) -> tuple[tuple[str, ...], ...]:
         """The addresses of each engine."""

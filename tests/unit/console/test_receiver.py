@@ -110,6 +110,25 @@ def test_actions_of_a_subscriber(browser: Browser, parts: ConsoleParts, asked: A
     assert parts.subscription("s1")
 
 
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("host", ["127.0.0.1:8090", "console.example"])  # of the proxy's request: both are usual
+def test_actions_through_a_proxy_at_the_public_url(parts: ConsoleParts, host: str) -> None:
+    browser, path = Browser(parts.app, host), path_of(parts)
+    assert browser.get(path).status_code == 200
+    token = browser.page.xpath("//input[@name='token']/@value")[0]
+    fields = {"token": token, "action": "pause"}
+    browser.post(path, fields, origin="https://other.example", sec_fetch_site="cross-site")
+    assert (browser.answer.status_code, parts.subscription("s1").paused) == (403, False)
+    browser.post(path, fields, origin="https://console.example", sec_fetch_site="same-origin")
+    assert (browser.answer.status_code, parts.subscription("s1").paused) == (200, True)
+
+
+@pytest.mark.parametrize("url", ["console.example", "https://console.example:none"])
+def test_a_public_url_that_is_no_address_is_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ConfigError, match=r"console\.public_url"):
+        console_parts(tmp_path, settings={"console__public_url": url})
+
+
 def test_errors_have_no_addresses_of_the_engine(
     browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

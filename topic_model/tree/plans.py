@@ -21,6 +21,9 @@ from arborcast.topic_model.tree.tree import TopicTree
 
 MAX_CODE_LENGTH: Final = 256  # a code is a word in an LDAP attribute and a column of a table
 MAX_MESSAGE_TYPES: Final = 256
+MAX_TOPIC_BYTES: Final = 65_536
+"""Of a topic's record, below each `kafka.max_record_bytes` of a gateway: one larger record would stop the sync with the
+directory for all topics."""
 
 # Characters outside XML 1.0, which cannot be escaped or exported.
 _not_xml = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -108,6 +111,11 @@ def check_record(record: TopicRecord) -> TopicRecord:
     for text in (record.code, policy.routing, *record.message_types, *policy.publishers):
         if _not_xml.search(text):
             raise TopicError(f"{text[:80]!r}, of topic {path}, has a control character")
+    if (size := len(msgspec.json.encode(record))) > MAX_TOPIC_BYTES:
+        raise TopicError(
+            f"a topic may have {MAX_TOPIC_BYTES} bytes of properties, {path} has {size}: name groups of publishers, "
+            "or shorten the message types"
+        )
     check_routing(policy.routing)
     return record
 

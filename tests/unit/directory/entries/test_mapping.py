@@ -98,6 +98,10 @@ UNREAD: dict[str, tuple[str, set[str], set[str], list[ProblemKind], str]] = {
         + named("topicName=d", "topicCode: " + "x" * 300),
         *({"a/b"}, {"a", "c", "d"}, [BAD] * 3, "topicPriority is 'high'"),
     ),
+    "an entry larger than a record of the log": (
+        named("topicName=a", *(f"topicPublisher: {number:0100}" for number in range(1000))) + named("topicName=b"),
+        *({"b"}, {"a"}, [BAD], "65536 bytes of properties"),
+    ),
     "of two topics with one code the earlier one has it": (
         named("topicName=z")
         + named("topicName=deep,topicName=z", "topicCode: K")

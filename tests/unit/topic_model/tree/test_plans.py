@@ -60,6 +60,7 @@ def _b(routing: str = "", types: tuple[str, ...] = ()) -> TopicRecord:
         (_b("local group"), "only one of local and group"),
         (_b(types=("\ud800",)), "control character"),
         (_b(types=("x",) * 257), "256 message types"),
+        (_b(types=("x" * 65_536,)), "65536 bytes of properties"),
     ],
 )
 def test_refused_creation(record: TopicRecord, why: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from arborcast.directory.entries.dn import Dn, Rdn, fold, format_dn
-from arborcast.directory.entries.entries import Entry, EntrySet
+from arborcast.directory.entries.entries import Entry, EntrySet, moved_key
 from arborcast.directory.entries.mapping import (
     FACTS,
     NAMES,
@@ -102,6 +102,9 @@ class Workspace:
     def __init__(self, entries: EntrySet, listing: Listing, base: Dn) -> None:
         self.entries = entries
         self._places = dict(listing.places)
+        self._paths = {key: path for path, key in listing.places.items()}
+        self.moved: dict[Dn, Dn] = {}
+        """Keys of moved entries, with their keys before the first move."""
         self._base = base
         self._base_key = fold(base)
 
@@ -121,7 +124,7 @@ class Workspace:
             case AddEntry(entry, path):
                 self.entries.put(entry)
                 if path is not None:
-                    self._places[path] = entry.key
+                    self._place(path, entry.key)
             case ModifyEntry(entry, replace):
                 merged = {**entry.attributes, **replace}
                 attributes = {name: values for name, values in merged.items() if values}
@@ -129,14 +132,21 @@ class Workspace:
             case DeleteEntry(entry, path):
                 self.entries.discard(entry.key)
                 self._places.pop(path, None)
+                self._paths.pop(entry.key, None)
             case RenameEntry(entry, _, _, old, new):
                 renamed = renamed_entry(edit)
-                self.entries.rename(entry.key, renamed)
-                depth = len(entry.key)
-                for path, key in list(self._places.items()):
-                    if path == old or path.startswith(old + "/"):
+                for key in (entry.key, *(below.key for below in self.entries.below(entry.key))):
+                    now = moved_key(key, entry.key, renamed.key)
+                    self.moved[now] = self.moved.pop(key, key)
+                    path = self._paths.pop(key, None)
+                    if path is not None:
                         del self._places[path]
-                        self._places[TopicPath(new + path[len(old) :])] = key[:-depth] + renamed.key
+                        self._place(TopicPath(new + path[len(old) :]), now)
+                self.entries.rename(entry.key, renamed)
+
+    def _place(self, path: TopicPath, key: Dn) -> None:
+        self._places[path] = key
+        self._paths[key] = path
 
     def _plan_put(self, record: TopicRecord) -> list[Edit]:
         entry = self._entry(record.path)

@@ -5,10 +5,10 @@ Both stores have their last state in an `EntrySet`; mapping and planning of edit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from arborcast.directory.entries.dn import Dn, fold, is_below
+from arborcast.directory.entries.dn import Dn, fold
 
 Attributes = Mapping[str, tuple[bytes, ...]]
 """Values by attribute type in lower case, in the directory's order."""
@@ -42,7 +42,8 @@ class EntrySet:
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self._entries: dict[Dn, Entry] = {}
-        self._below: dict[Dn, set[Dn]] = {}
+        # With the keys below as dictionaries, which are ordered.
+        self._below: dict[Dn, dict[Dn, None]] = {}
         for entry in entries:
             self.put(entry)
 
@@ -61,7 +62,7 @@ class EntrySet:
     def put(self, entry: Entry) -> None:
         """Add the entry, or replace the entry with the same key in its position."""
         if entry.key not in self._entries and entry.key:
-            self._below.setdefault(entry.key[1:], set()).add(entry.key)
+            self._below.setdefault(entry.key[1:], {})[entry.key] = None
         self._entries[entry.key] = entry
 
     def discard(self, key: Dn) -> None:
@@ -70,17 +71,24 @@ class EntrySet:
             self.discard(below)
         if self._entries.pop(key, None) is not None and key:
             siblings = self._below[key[1:]]
-            siblings.discard(key)
+            del siblings[key]
             if not siblings:
                 del self._below[key[1:]]
 
-    def children(self, key: Dn) -> frozenset[Dn]:
-        """Keys of the entries directly below."""
-        return frozenset(self._below.get(key, ()))
+    def children(self, key: Dn) -> Collection[Dn]:
+        """Keys of the entries directly below. Not a copy: a node may have all topics below it."""
+        return self._below.get(key, {}).keys()
+
+    def below(self, key: Dn) -> list[Entry]:
+        """The entries of the subtree without its root, parents first."""
+        keys = list(self.children(key))
+        for each in keys:
+            keys.extend(self.children(each))
+        return [self._entries[each] for each in keys]
 
     def rename(self, key: Dn, entry: Entry) -> None:
         """Replace the entry `key` by `entry` with another DN; its subtree moves along."""
-        moved = [e for e in self._entries.values() if is_below(e.key, key)]
+        moved = self.below(key)
         self.discard(key)
         self.put(entry)
         for below in moved:
@@ -88,6 +96,11 @@ class EntrySet:
                 Entry(
                     below.dn[: -len(key)] + entry.dn,
                     below.attributes,
-                    below.key[: -len(key)] + entry.key,
+                    moved_key(below.key, key, entry.key),
                 )
             )
+
+
+def moved_key(key: Dn, old: Dn, new: Dn) -> Dn:
+    """The key of an entry of the subtree `old` after its move to `new`."""
+    return key[: len(key) - len(old)] + new

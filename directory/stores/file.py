@@ -19,15 +19,8 @@ from arborcast.core.files import Stamp, stamp_of, write_atomically
 from arborcast.core.reasons import reason_of
 from arborcast.core.threads import Service
 from arborcast.directory.entries import ldif
-from arborcast.directory.entries.changes import (
-    CannotPlan,
-    Change,
-    RenameEntry,
-    Workspace,
-    in_writing_order,
-    renamed_entry,
-)
-from arborcast.directory.entries.dn import Dn, format_dn, is_below, parse_dn
+from arborcast.directory.entries.changes import CannotPlan, Change, Workspace, in_writing_order
+from arborcast.directory.entries.dn import Dn, format_dn, parse_dn
 from arborcast.directory.entries.entries import Entry, EntrySet
 from arborcast.directory.entries.mapping import NAMES, EntryProblem, Listing, ProblemKind
 from arborcast.directory.entries.reader import ListingReader
@@ -116,7 +109,6 @@ class FileDirectory:
             entries = EntrySet(block.entry for block in self._blocks.values() if block.entry is not None)
             workspace = Workspace(entries, now, self._base)
             problems = list(refused.values())
-            blocks = dict(self._blocks)
             for change in in_writing_order([c for c in changes if c not in refused]):
                 try:
                     edits = workspace.plan(change)
@@ -125,9 +117,10 @@ class FileDirectory:
                     continue
                 for edit in edits:
                     workspace.completed(edit)
-                    if isinstance(edit, RenameEntry):
-                        blocks = _renamed(blocks, edit)
-            updated = _updated(blocks, entries)
+            # With new keys for moved entries, so that each keeps its position and its comments.
+            moved = {before: now for now, before in workspace.moved.items()}
+            kept = {key if isinstance(key, int) else moved.get(key, key): each for key, each in self._blocks.items()}
+            updated = _updated(kept, entries)
             if updated != self._blocks or not self._path.exists():
                 signature = self._replace(ldif.write(_in_file_order(updated)))
                 self._store(updated, signature, fresh=False)
@@ -256,19 +249,7 @@ def _undone(
     return undone
 
 
-def _renamed(blocks: dict[_Key, ldif.Block], edit: RenameEntry) -> dict[_Key, ldif.Block]:
-    """The blocks, with new keys for the moved subtree, so that each keeps its position and its comments."""
-    old, new = edit.entry.key, renamed_entry(edit).key
-
-    def moved(key: _Key) -> _Key:
-        if isinstance(key, int) or (key != old and not is_below(key, old)):
-            return key
-        return key[: -len(old)] + new
-
-    return {moved(key): block for key, block in blocks.items()}
-
-
-def _updated(blocks: dict[_Key, ldif.Block], entries: EntrySet) -> dict[_Key, ldif.Block]:
+def _updated(blocks: Mapping[_Key, ldif.Block], entries: EntrySet) -> dict[_Key, ldif.Block]:
     """The blocks for exactly these entries; the text of unchanged entries and of other blocks stays."""
     updated: dict[_Key, ldif.Block] = {}
     if not blocks:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from uuid import UUID
 
-from arborcast.directory.entries.dn import Dn, is_below
-from arborcast.directory.entries.entries import Entry, EntrySet
+from arborcast.directory.entries.dn import Dn
+from arborcast.directory.entries.entries import Entry, EntrySet, moved_key
 
 REQUEST_CONTROL = "1.3.6.1.4.1.4203.1.9.1.1"
 
@@ -169,11 +169,12 @@ class Mirror:
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries = EntrySet()
         self._keys: dict[bytes, Dn] = {}
+        self._uuids: dict[Dn, bytes] = {}  # the inverse
         self._mentioned: set[bytes] | None = set()
         for entry in entries:
             # A server without entryUUID has no syncrepl either.
             with suppress(ValueError):
-                self._keys[UUID(entry.text("entryuuid") or "").bytes] = entry.key
+                self._place(UUID(entry.text("entryuuid") or "").bytes, entry.key)
             self.entries.put(_bare(entry))
 
     def apply(self, entry: Entry, state: EntryState, has_children: bool) -> bool:
@@ -190,13 +191,16 @@ class Mirror:
         if has_children and known is None and (old is None or old not in self.entries):
             # A subtree was moved in from outside the base: there are messages for its root only.
             raise ReloadNeeded
-        self._keys[state.uuid] = entry.key
+        self._place(state.uuid, entry.key)
         if old is not None and old != entry.key:
-            for uuid, key in self._keys.items():
-                if is_below(key, old):
-                    self._keys[uuid] = key[: -len(old)] + entry.key
-            if old in self.entries:
+            renamed = old in self.entries  # otherwise by the writer
+            if renamed:
                 self.entries.rename(old, entry)
+            for below in self.entries.below(entry.key):
+                uuid = self._uuids.get(moved_key(below.key, entry.key, old))
+                if uuid is not None:
+                    self._place(uuid, below.key)
+            if renamed:
                 return True
         self.entries.put(entry)
         return known is None or not _same(known, entry)
@@ -214,20 +218,34 @@ class Mirror:
             self._mentioned = None
         return changed
 
+    def _place(self, uuid: bytes, key: Dn) -> None:
+        self._take(uuid)
+        self._keys[uuid] = key
+        self._uuids[key] = uuid
+
+    def _take(self, uuid: bytes) -> Dn | None:
+        """Remove the UUID; returns its key, None if that has another UUID now: it was deleted and added again."""
+        key = self._keys.pop(uuid, None)
+        if key is None or self._uuids.get(key) != uuid:
+            return None
+        del self._uuids[key]
+        return key
+
     def _forget_all(self, uuids: Iterable[bytes]) -> bool:
-        """Remove entries, except one that was deleted and added again: its DN has another UUID now."""
-        keys = {key for uuid in uuids if (key := self._keys.pop(uuid, None)) is not None}
-        keys.difference_update(self._keys.values())
+        """Remove entries, except one that was deleted and added again."""
         before = len(self.entries)
-        for key in keys:
-            self.entries.discard(key)
+        for uuid in uuids:
+            key = self._take(uuid)
+            if key is not None:
+                self.entries.discard(key)
         return len(self.entries) < before
 
-    def _forget(self, uuid: bytes, key: Dn | None) -> bool:
-        key = self._keys.pop(uuid, key)
-        if key is None or key not in self.entries:
+    def _forget(self, uuid: bytes, key: Dn) -> bool:
+        known = self._keys.get(uuid, key)
+        self._take(uuid)
+        if known not in self.entries:
             return False
-        self.entries.discard(key)
+        self.entries.discard(known)
         return True
 
 

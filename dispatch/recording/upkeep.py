@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 
 from arborcast.dispatch.recording.follower import Work
 from arborcast.dispatch.tables.delta_table import WRITER, turn_to_commit, turn_to_rewrite
+from arborcast.dispatch.tables.repair import delete_removed
 from arborcast.dispatch.tables.spec import TableSpec, open_table, table_exists
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ class Upkeep(Work):
                 # A damaged file of one day stops neither the other days nor the deletion, which frees the disk.
                 failures.append(error)
         self._delete_unused()
+        delete_removed(self._spec, self._location, self._clock())
         if failures:
             raise failures[0]
 

@@ -2,15 +2,17 @@
 
 A kill leaves a table intact, since commits are atomic. A power cut does not: the newest commits and data files may be
 empty or truncated, and the table unreadable. Every version has its writer's position, so the table is continued from
-the logs: nothing within their retention is lost. Removed files are moved to `_damaged`. Only tables in local folders
-are repaired: object stores have whole files or none.
+the logs: nothing within their retention is lost. Removed files are moved to `_damaged`, for a week. Only tables in
+local folders are repaired: object stores have whole files or none.
 """
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import re
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -29,6 +31,9 @@ _POINTER = "_last_checkpoint"
 # The first and last bytes of a parquet file.
 _MAGIC = b"PAR1"
 
+# Removed files have payloads, which no erasure finds.
+_REMOVED_DAYS = 7
+
 
 def repair_table(spec: TableSpec, location: str) -> bool:
     """Restore a local table to its last intact version; returns whether it was damaged. Without such a version the
@@ -38,6 +43,22 @@ def repair_table(spec: TableSpec, location: str) -> bool:
     if folder is None or not (folder / "_delta_log").is_dir():
         return False
     return _Repair(spec, folder).run()
+
+
+def delete_removed(spec: TableSpec, location: str, now_s: float) -> None:
+    """Delete files that a repair removed more than a week ago. A table with history that was moved away stays: it may
+    have rows that no log has. Raises OSError."""
+    folder = _local(location)
+    if folder is None:
+        return
+    removed = list(folder.glob("_damaged/*"))
+    if not spec.partition_by:
+        removed += folder.parent.glob(f"{glob.escape(folder.name)}.damaged-*")
+    before_ms = (now_s - _REMOVED_DAYS * 86_400) * 1000
+    for each in removed:
+        time_of_repair = each.name.rpartition("-")[2]
+        if time_of_repair.isdecimal() and int(time_of_repair) < before_ms:
+            shutil.rmtree(each)
 
 
 def _local(location: str) -> Path | None:

@@ -27,9 +27,9 @@ from arborcast.dispatch.recording.slo import SloTable
 from arborcast.dispatch.recording.state_tables import RoutesSnapshot
 from arborcast.dispatch.recording.upkeep import Upkeep
 from arborcast.dispatch.spark.query_supervisor import StopGate
-from arborcast.dispatch.tables import ENDPOINT_HEALTH, SLO
+from arborcast.dispatch.tables import ENDPOINT_HEALTH, SLO, TOPICS
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
-from arborcast.dispatch.tables.spec import open_table
+from arborcast.dispatch.tables.spec import TableSpec, open_table
 from arborcast.topic_model.projections.suspensions import State
 from arborcast.topic_model.routing.table import Route
 from arborcast.topic_model.topics import TopicPath
@@ -174,6 +174,21 @@ def test_unused_files_of_a_table_without_further_changes_are_deleted_when_they_a
     clock.after(3_601)
     upkeep.step()
     assert not unused.exists()
+
+
+@pytest.mark.parametrize(("spec", "moved_away"), [(ENDPOINT_HEALTH, True), (TOPICS, False)])
+def test_files_removed_by_a_repair_are_deleted_after_a_week(tmp_path: Path, spec: TableSpec, moved_away: bool) -> None:
+    """A table with history that was moved away stays: it may have rows that no log has."""
+    day_ms = 86_400_000
+    table = tmp_path / "table"
+    DeltaTableWriter(spec, str(table)).extend(spec.arrow([]), {})
+    old, new = table / "_damaged" / str(day_ms), table / "_damaged" / str(3 * day_ms)
+    whole = tmp_path / f"table.damaged-{day_ms}"
+    for each in (old, new, whole):
+        each.mkdir(parents=True)
+        (each / "part.parquet").write_bytes(b"x")
+    Upkeep(spec, str(table), clock=Clock(9 * 86_400)).step()
+    assert (old.exists(), new.exists(), whole.exists()) == (False, True, moved_away)
 
 
 def test_a_damaged_file_does_not_stop_the_upkeep_of_other_days(tmp_path: Path) -> None:

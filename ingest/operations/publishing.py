@@ -27,7 +27,6 @@ from arborcast.ingest.state.repeats import fingerprint
 from arborcast.topic_model import legacy_content
 from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.message_types import stored_type
-from arborcast.topic_model.projections.registrations import permits
 from arborcast.topic_model.records.notifications import MAX_PRIORITY, UNSTAMPED, Notification, type_of
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import EndpointReference
@@ -273,7 +272,8 @@ def check_rights(
     for topic, sent_from in zip(topics, addresses, strict=True):
         sent_from = tuple(sent_from)
         known_as = (gateway.registrations.known_as(address, topic) for address in sent_from)
-        if not any(permits(one, topic, now_ms) for one in chain([named] if named else (), *known_as)):
+        candidates = chain([named] if named else (), *known_as)
+        if not any(gateway.registrations.permits(one, topic, now_ms) for one in candidates):
             raise NotRegistered(
                 f"only registered publishers may publish here, and no registration of this one covers the topic {topic}"
                 if named is not None or any(map(gateway.registrations.is_known, sent_from))

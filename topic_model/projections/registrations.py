@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from arborcast.core.errors import ExpressionError
 from arborcast.core.security.uris import to_uri
-from arborcast.topic_model.patterns.alternatives import UNIVERSAL_ROOT, anchors_above
-from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.patterns.alternatives import UNIVERSAL_ROOT, Alternative, Reach, anchors_above
+from arborcast.topic_model.patterns.patterns import EVERYTHING, parse_normal
 from arborcast.topic_model.projections.owners import drop
 from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.records.control import (
@@ -19,7 +19,7 @@ from arborcast.topic_model.records.control import (
     Tombstone,
     registration_key,
 )
-from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.topics import TopicPath, last_step
 
 _KEY = registration_key("")
 
@@ -29,7 +29,9 @@ class Registrations:
 
     def __init__(self) -> None:
         self._registrations: dict[str, Registration] = {}
-        self._by_address: dict[str, dict[str, set[str]]] = {}  # ids by the address and the anchors of the topics
+        # Patterns by the id and their keys: each notification is tested, and a publisher may register thousands.
+        self._patterns: dict[str, Mapping[str, tuple[str, ...]]] = {}
+        self._by_address: dict[str, dict[str, set[str]]] = {}  # ids by the address and these keys
         self._owned: Counter[str] = Counter()
 
     def apply(self, record: ControlRecord) -> None:
@@ -39,11 +41,11 @@ class Registrations:
                 self._remove(registration.id)
                 self._registrations[registration.id] = registration
                 self._owned[registration.owner] += 1
-                anchors = _anchors(registration)
+                patterns = self._patterns[registration.id] = _patterns(registration)
                 for address in _names(registration):
                     of_address = self._by_address.setdefault(address, {})
-                    for anchor in anchors:
-                        of_address.setdefault(anchor, set()).add(registration.id)
+                    for key in patterns:
+                        of_address.setdefault(key, set()).add(registration.id)
             case RegistrationEnded(id=registration_id):
                 self._remove(registration_id)
             case Tombstone(key=key) if key.startswith(_KEY):
@@ -71,24 +73,33 @@ class Registrations:
         return to_uri(address) in self._by_address
 
     def known_as(self, address: str, topic: TopicPath) -> Iterator[Registration]:
-        """The registrations of a known address with a pattern whose anchor is this topic or above it."""
+        """The registrations of a known address with a pattern whose anchor is this topic or above it, and whose last
+        name is that of the topic, if it has one."""
         of_address = self._by_address.get(to_uri(address), {})
-        for anchor in (topic, *anchors_above(topic)):
-            yield from map(self._registrations.__getitem__, of_address.get(anchor, ()))
+        for key in _keys_above(topic):
+            yield from map(self._registrations.__getitem__, of_address.get(key, ()))
+
+    def permits(self, registration: Registration, topic: TopicPath, now_ms: int) -> bool:
+        """Whether the current registration is valid and covers the topic."""
+        if registration.expired(now_ms):
+            return False
+        patterns = self._patterns[registration.id]
+        normals = (normal for key in _keys_above(topic) for normal in patterns.get(key, ()))
+        return any(parse_normal(normal).matches(topic) for normal in normals)
 
     def _remove(self, registration_id: str) -> None:
         old = self._registrations.pop(registration_id, None)
         if old is None:
             return
         drop(self._owned, old.owner)
-        anchors = _anchors(old)
+        patterns = self._patterns.pop(registration_id)
         for address in _names(old):
             of_address = self._by_address[address]
-            for anchor in anchors:
-                same = of_address[anchor]
+            for key in patterns:
+                same = of_address[key]
                 same.discard(registration_id)
                 if not same:
-                    del of_address[anchor]
+                    del of_address[key]
             if not of_address:
                 del self._by_address[address]
 
@@ -100,17 +111,25 @@ def _names(registration: Registration) -> set[str]:
     return names
 
 
-def _anchors(registration: Registration) -> set[str]:
-    """The anchors of the topics; an unreadable pattern has none."""
-    anchors = set() if registration.topics else {UNIVERSAL_ROOT}
+def _patterns(registration: Registration) -> dict[str, tuple[str, ...]]:
+    """The normal forms of the topics by their keys; without those that cannot be read."""
+    patterns: dict[str, tuple[str, ...]] = {} if registration.topics else {UNIVERSAL_ROOT: (EVERYTHING,)}
     for topic in registration.topics:
         with suppress(ExpressionError):
-            anchors.update(one.anchor for one in parse_normal(topic.normal).alternatives)
-    return anchors
+            for key in {_key(one) for one in parse_normal(topic.normal).alternatives}:
+                patterns[key] = (*patterns.get(key, ()), topic.normal)
+    return patterns
 
 
-def permits(registration: Registration, topic: TopicPath, now_ms: int) -> bool:
-    """Whether the registration is valid and covers the topic."""
-    if registration.expired(now_ms):
-        return False
-    return not registration.topics or any(parse_normal(one.normal).matches(topic) for one in registration.topics)
+def _key(one: Alternative) -> str:
+    """The anchor, and the name of all selected topics if they have one."""
+    name = one.rest[-1].name if one.rest and one.reach is Reach.SELF else None
+    return one.anchor if name is None else f"{one.anchor} {name}"
+
+
+def _keys_above(topic: TopicPath) -> Iterator[str]:
+    """The keys of the alternatives that may select the topic."""
+    name = last_step(topic).rpartition("}")[2]
+    for anchor in (topic, *anchors_above(topic)):
+        yield anchor
+        yield f"{anchor} {name}"

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arborcast.topic_model.control_view import ControlView
+from arborcast.topic_model.patterns.patterns import Pattern, parse_normal
+from arborcast.topic_model.projections import registrations
 from arborcast.topic_model.projections.erasures import covering, covers, mentions, scopes_of
 from arborcast.topic_model.projections.owners import Owners
 from arborcast.topic_model.projections.pull_points import PullPoints
-from arborcast.topic_model.projections.registrations import Registrations, permits
+from arborcast.topic_model.projections.registrations import Registrations
 from arborcast.topic_model.projections.suspensions import Suspensions
 from arborcast.topic_model.publishers import Registration, Upstream
 from arborcast.topic_model.records.control import (
@@ -161,6 +163,24 @@ def test_only_registrations_with_an_anchor_above_a_topic_are_read_for_it(normal:
     assert vars(fold) == vars(Registrations())
 
 
+def test_of_many_patterns_only_those_with_the_name_of_the_topic_are_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publisher with thousands of patterns must not delay the other requests of its gateway."""
+    of_publisher = [registration(f"r{each}", "http://p/", topics=topics(f"{{}}//x{each}")) for each in range(5)]
+    one = registration("all", topics=topics(*(f"a/b/x{each}|a//y{each}" for each in range(5))))
+    fold = folded(Registrations(), *map(RegistrationRecord, [*of_publisher, one]))
+    assert [each.id for each in fold.known_as("http://p/", TopicPath("a/x3"))] == ["r3"]
+    tested: list[str] = []
+
+    def parse(normal: str) -> Pattern:
+        tested.append(normal)
+        return parse_normal(normal)
+
+    monkeypatch.setattr(registrations, "parse_normal", parse)
+    assert fold.permits(one, TopicPath("a/b/x3"), 0)
+    assert fold.permits(one, TopicPath("a/y2"), 0)
+    assert tested == ["a/b/x3|a//y3", "a/b/x2|a//y2"]
+
+
 def test_due_registrations() -> None:
     ends = {"over": 10, "now": 20, "later": 21, "never": None}
     made = [RegistrationRecord(registration(name, terminates_ms=at)) for name, at in ends.items()]
@@ -176,14 +196,18 @@ def test_due_registrations() -> None:
         (("a//.", "x"), "a/b/c", True),
         (("a//.", "x"), "x", True),
         (("a/*|b",), "b", True),
+        (("a//{urn:t}c", "a//b"), "a/x/{urn:t}c", True),
+        (("a//{urn:t}c",), "a/x/c", False),
+        (("a//{urn:t}c//*",), "a/{urn:t}c/d/e", True),
     ],
 )
 def test_a_registration_permits_its_topics_until_it_expires(
     registered: tuple[str, ...], topic: str, permitted: bool
 ) -> None:
     made = registration("r", topics=topics(*registered), terminates_ms=10)
-    assert permits(made, TopicPath(topic), 9) is permitted
-    assert not permits(made, TopicPath(topic), 10)
+    fold = folded(Registrations(), RegistrationRecord(made))
+    assert fold.permits(made, TopicPath(topic), 9) is permitted
+    assert not fold.permits(made, TopicPath(topic), 10)
 
 
 def test_owners_have_each_subscription_once() -> None:

@@ -88,7 +88,7 @@ class GatewaySettings:
     triggers: int = setting(1_000, "Maximum number.", minimum=0)
     share_per_owner: int = setting(
         25,
-        "Share of pull_points, triggers and registrations for one authenticated client.",
+        "One authenticated client's share of pull_points, triggers, registrations, xpath_expressions.",
         minimum=1,
         maximum=100,
         unit="%",

@@ -285,17 +285,19 @@ class Operation:
     """Whether a request may be as large as a body may; others are small, and read element by element."""
 
 
-def check_room(gateway: Gateway, owner: str, held: int, there: int, limit: int, what: str, fault: str) -> None:
+def check_room(
+    gateway: Gateway, owner: str, held: int, there: int, limit: int, what: str, fault: str, remedy: str = ""
+) -> None:
     """Raises OperationRefused when the total or the share of an owner is used up. The share does not apply without an
     owner."""
     if there >= limit:
-        setting = what.replace(" ", "_")
-        raise OperationRefused(f"there are {there} {what}, and gateway.{setting} allows no more", fault)
+        refusal = f"there are {there} {what}, and gateway.{what.replace(' ', '_')} allows no more"
+        raise OperationRefused(f"{refusal}: {remedy}" if remedy else refusal, fault)
     most = max(1, limit * gateway.settings.share_per_owner // 100)
     if owner and held >= most:
         raise OperationRefused(
-            f"{owner!r} has {held} {what}, and gateway.share_per_owner allows {most}: end some that are not needed any "
-            "more",
+            f"{owner!r} has {held} {what}, and gateway.share_per_owner allows {most}: "
+            + (remedy or "end some that are not needed any more"),
             fault,
         )
 

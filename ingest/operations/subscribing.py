@@ -26,13 +26,13 @@ from arborcast.ingest.elements.filters import (
     check_server,
 )
 from arborcast.ingest.operations.current_message import Since, check_few, send_current_messages
-from arborcast.ingest.operations.gateway import Gateway, check_callable, endpoint_of
+from arborcast.ingest.operations.gateway import Gateway, check_callable, check_room, endpoint_of
 from arborcast.topic_model.expressions import XPathPattern, compile_normal
 from arborcast.topic_model.grants import Caller
-from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, Pattern
+from arborcast.topic_model.patterns.patterns import Pattern
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, ending_pull_point
 from arborcast.topic_model.routing.rest import selects_any
-from arborcast.topic_model.routing.selectors import selector_of
+from arborcast.topic_model.routing.selectors import has_xpath, selector_of
 from arborcast.topic_model.subscriptions import (
     DEFAULT_POLICY,
     BoundEndpoint,
@@ -306,22 +306,23 @@ def _protected(gateway: Gateway, request: SubscriptionRequest, subscription: Sub
 
 def _check_room(gateway: Gateway, subscription: Subscription) -> None:
     """Raises OperationRefused for an owner with the maximum number of subscriptions, which does not apply without an
-    owner, and for a further XPath topic expression above their maximum.
+    owner, and for a further XPath topic expression above their maximum or the share of the owner.
 
     Parallel requests may exceed the bounds by their number.
     """
-    xpaths, most = gateway.table.xpath_selectors, gateway.settings.xpath_expressions
-    if (
-        len(xpaths) >= most
-        and any(each.normal.startswith(XPATH_SCHEME) for each in subscription.topics)
-        and selector_of(subscription) not in xpaths
-    ):
-        raise OperationRefused(
-            f"there are {len(xpaths)} XPath topic expressions, and gateway.xpath_expressions allows no more: use "
-            "another dialect, or an existing expression",
+    owner, xpaths = subscription.owner, gateway.table.xpath_selectors
+    if has_xpath(subscription) and selector_of(subscription) not in xpaths:
+        check_room(
+            gateway,
+            owner,
+            gateway.owners.xpath_expressions(owner),
+            len(xpaths),
+            gateway.settings.xpath_expressions,
+            "xpath expressions",
             "SubscribeCreationFailedFault",
+            "use another dialect, or an existing expression",
         )
-    owner, limit = subscription.owner, gateway.settings.subscriptions_per_owner
+    limit = gateway.settings.subscriptions_per_owner
     if not limit or not owner:
         return
     held = gateway.owners.subscriptions(owner)

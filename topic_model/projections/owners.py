@@ -1,4 +1,5 @@
-"""Subscriptions per owner: a fold over the control log. Subscriptions without an owner do not count."""
+"""Subscriptions and XPath topic expressions per owner: a fold over the control log. Subscriptions without an owner do
+not count."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from arborcast.topic_model.records.control import (
     Tombstone,
     subscription_key,
 )
+from arborcast.topic_model.routing.selectors import has_xpath, selector_of
 
 _KEY = subscription_key("")
 
@@ -21,6 +23,8 @@ class Owners:
     def __init__(self) -> None:
         self._owners: dict[str, str] = {}
         self._counts: Counter[str] = Counter()
+        self._selectors: dict[str, str] = {}  # by id, those with an XPath
+        self._uses: dict[str, Counter[str]] = {}  # by owner, of these selectors
 
     def apply(self, record: ControlRecord) -> None:
         """Apply one record; records of other kinds are ignored."""
@@ -30,6 +34,9 @@ class Owners:
                 if subscription.owner:
                     self._owners[subscription.id] = subscription.owner
                     self._counts[subscription.owner] += 1
+                    if has_xpath(subscription):
+                        selector = self._selectors[subscription.id] = selector_of(subscription)
+                        self._uses.setdefault(subscription.owner, Counter())[selector] += 1
             case SubscriptionEnded(id=identifier):
                 self._remove(identifier)
             case Tombstone(key=key) if key.startswith(_KEY):
@@ -39,14 +46,23 @@ class Owners:
         """The number of this owner's subscriptions, including paused and expired ones."""
         return self._counts[owner]
 
+    def xpath_expressions(self, owner: str) -> int:
+        """The number of different selectors with an XPath in this owner's subscriptions."""
+        return len(self._uses.get(owner, ()))
+
     def _remove(self, identifier: str) -> None:
         owner = self._owners.pop(identifier, "")
         if owner:
             drop(self._counts, owner)
+        selector = self._selectors.pop(identifier, None)
+        if selector is not None:
+            drop(self._uses[owner], selector)
+            if not self._uses[owner]:
+                del self._uses[owner]
 
 
 def drop(counts: Counter[str], owner: str) -> None:
-    """Decrease an owner's count; a count of 0 is removed."""
+    """Decrease a count, for instance of an owner; a count of 0 is removed."""
     counts[owner] -= 1
     if not counts[owner]:
         del counts[owner]

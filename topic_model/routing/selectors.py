@@ -99,6 +99,11 @@ def selector_of(subscription: Subscription) -> str:
     return subscription.selector() or EVERYTHING
 
 
+def has_xpath(subscription: Subscription) -> bool:
+    """Whether an XPath is among the topic filters."""
+    return any(topic.normal.startswith(XPATH_SCHEME) for topic in subscription.topics)
+
+
 def normals_of(subscription: Subscription) -> tuple[str, ...]:
     """The normal forms in `selector_of`, whose text cannot be split, since an XPath may contain any text."""
     return tuple(sorted({topic.normal for topic in subscription.topics})) or (EVERYTHING,)

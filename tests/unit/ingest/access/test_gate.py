@@ -37,7 +37,16 @@ from tests.support.guarded_gateway import (
     token,
     users_in,
 )
-from tests.support.soap_messages import envelope, message, notify, register, subscribe, topic, topic_expression
+from tests.support.soap_messages import (
+    XPATH_1,
+    envelope,
+    message,
+    notify,
+    register,
+    subscribe,
+    topic,
+    topic_expression,
+)
 
 
 @pytest.fixture
@@ -239,6 +248,10 @@ TRIGGER = (
     f"</wsnt:Filter><p:Publish>{topic('t:a/to')}</p:Publish></p:CreateTrigger>"
 )
 
+BY_XPATH = subscribe(
+    filters=topic_expression("t:a//.") + f'<wsnt:TopicExpression Dialect="{XPATH_1}">//x%d</wsnt:TopicExpression>'
+)
+
 
 @pytest.mark.parametrize(
     ("limit", "body", "path"),
@@ -246,6 +259,7 @@ TRIGGER = (
         ("pull_points", "<wsnt:CreatePullPoint/>", "/wsn/CreatePullPoint"),
         ("registrations", register("t:a"), "/wsn/NotificationBroker"),
         ("triggers", TRIGGER, "/wsn/NotificationBroker"),
+        ("xpath_expressions", BY_XPATH, "/wsn/NotificationBroker"),
     ],
 )
 def test_no_owner_has_more_than_its_share(parts: GatewayParts, limit: str, body: str, path: str) -> None:

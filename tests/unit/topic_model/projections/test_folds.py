@@ -216,6 +216,15 @@ def test_owners_have_each_subscription_once() -> None:
 
     owners = folded(Owners(), record("1"), record("2"), record("1", paused=True), record("3", "bert"), record("4", ""))
     assert [owners.subscriptions(name) for name in ("anna", "bert", "", "carl")] == [2, 1, 0, 0]
+
+    def filtered(name: str, *normals: str) -> SubscriptionRecord:
+        changed = msgspec.structs.replace(subscription(name, owner="anna"), topics=topics(*normals))
+        return SubscriptionRecord(changed)
+
+    folded(owners, filtered("1", "xpath:1"), filtered("2", "xpath:1", "a"), filtered("5", "xpath:1"))
+    assert [owners.xpath_expressions(name) for name in ("anna", "bert", "")] == [2, 0, 0], "5 has the expression of 1"
+    folded(owners, record("1"), Tombstone(subscription_key("5")))
+    assert owners.xpath_expressions("anna") == 1
     folded(owners, record("2", "bert"))
     assert [owners.subscriptions(name) for name in ("anna", "bert")] == [1, 2]
     folded(owners, SubscriptionEnded("1", "unsubscribed", 0), *(Tombstone(subscription_key(name)) for name in "12345"))

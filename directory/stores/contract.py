@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,10 +24,12 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Written:
-    """The result of a write: the problems of unwritten changes, and the directory's state."""
+    """The result of a write: the problems of unwritten changes, the directory's state, and the number of changes left
+    after a stop."""
 
     problems: tuple[EntryProblem, ...]
     listing: Listing
+    left: int = 0
 
 
 class Directory(Protocol):
@@ -40,10 +42,11 @@ class Directory(Protocol):
     def load(self) -> Listing:
         """Read everything. Raises DirectoryError."""
 
-    def write(self, changes: Sequence[Change], seen: Listing) -> Written:
+    def write(self, changes: Sequence[Change], seen: Listing, stop: Callable[[], bool] = lambda: False) -> Written:
         """Write the changes; the result has the unwritten ones, each with its reason. `seen` is the listing on which
-        they are based; topics edited since are not changed (a CONFLICT problem). Raises DirectoryError for a failure of
-        the directory; then the changes may be partly written, and may be repeated."""
+        they are based; topics edited since are not changed (a CONFLICT problem). Once `stop` is true, a long write
+        ends, and the other changes are left. Raises DirectoryError for a failure of the directory; then the changes may
+        be partly written, and may be repeated."""
 
     def watch(self, watcher: Watcher) -> None:
         """Start to report all changes to `watcher`, in a thread of the directory. Call once."""

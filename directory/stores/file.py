@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,8 +100,8 @@ class FileDirectory:
             self._store(blocks, signature, fresh=before is None)
             return self._listing
 
-    def write(self, changes: Sequence[Change], seen: Listing) -> Written:
-        """Apply the changes to the file's current content."""
+    def write(self, changes: Sequence[Change], seen: Listing, stop: Callable[[], bool] = lambda: False) -> Written:
+        """Apply the changes to the file's current content; in one step, so it does not stop."""
         self._await_settled()
         with self._lock:
             now = self.load()

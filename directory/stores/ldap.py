@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -95,8 +95,8 @@ class LdapDirectory:
                 self._store(mirror, listing)
         return listing
 
-    def write(self, changes: Sequence[Change], seen: Listing) -> Written:
-        """Write the changes, one request per edited entry."""
+    def write(self, changes: Sequence[Change], seen: Listing, stop: Callable[[], bool] = lambda: False) -> Written:
+        """Write the changes, one request per edited entry: 100,000 take minutes."""
         with self._lock:
             while self._echoes and self._echoed.wait(_ECHO_SECONDS):
                 pass
@@ -108,7 +108,10 @@ class LdapDirectory:
                 refused = conflicts(changes, seen, now)
                 problems = list(refused.values())
                 workspace = Workspace(self._entries(), now, self._base)
-                for change in in_writing_order([c for c in changes if c not in refused]):
+                ordered = in_writing_order([c for c in changes if c not in refused])
+                for number, change in enumerate(ordered):
+                    if stop():
+                        return Written(tuple(problems), self._current(), len(ordered) - number)
                     problem = self._write_one(session, workspace, change)
                     if problem is not None:
                         problems.append(problem)

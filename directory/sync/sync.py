@@ -364,7 +364,7 @@ class DirectorySync:
 
     def _reconcile(self) -> None:
         listing = self._latest.listing
-        if self._paused or not self._allowed():
+        if self._must_not_write():
             # The next run is complete: it does not need the changed topics, which another process writes. It needs the
             # common state: without it the removals that the other process could not complete would be undone.
             changed = self._tree.begin()
@@ -409,6 +409,9 @@ class DirectorySync:
         if only is None or plan.problems or refused:
             self._report((*listing.problems, *plan.problems, *refused))
 
+    def _must_not_write(self) -> bool:
+        return self._paused or not self._allowed() or self._service.stopping
+
     def _append_records(
         self, plan: Plan, edits: Mapping[TopicPath, TopicRecord | None], before: Mapping[TopicPath, TopicRecord | None]
     ) -> None:
@@ -430,14 +433,16 @@ class DirectorySync:
         if not changes:
             self._reconciled = listing
             return refused
-        written = self._directory.write(changes, listing)
+        # After the loss of the lease another process writes: an older value would seem to be an edit in the directory.
+        written = self._directory.write(changes, listing, self._must_not_write)
         self._latest.store(written.listing)
         self._known.agree(plan.agreed, written.listing)
         # The listing may have edits of other clients besides these changes, so the next run is complete.
         self._reconciled = None
         self._service.wake()
         self._refusals.add(changes, written.problems)
-        _log.info("directory.written %d changes to %s", len(changes) - len(written.problems), self._directory.name)
+        count = len(changes) - len(written.problems) - written.left
+        _log.info("directory.written %d changes to %s", count, self._directory.name)
         return (*refused, *written.problems)
 
     def _report(self, problems: tuple[EntryProblem, ...]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from arborcast.directory.entries.changes import Put
 from arborcast.directory.entries.dn import parse_dn
 from arborcast.directory.entries.mapping import Listing, write_base, write_entry
 from arborcast.directory.entries.reader import ListingReader
@@ -76,3 +77,20 @@ def test_a_write_waits_for_all_events_of_the_previous_one(monkeypatch: pytest.Mo
     monkeypatch.setattr(directory, "_writing_session", lambda: None)
     directory.write([], directory._listing)
     assert events == []
+
+
+def test_a_write_ends_between_two_requests_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway that has lost the lease must not go on for minutes: its values may be older than those of the other."""
+    base = write_base(BASE)
+    assert base is not None
+    directory = LdapDirectory(DirectorySettings(kind="ldap", base_dn="ou=topics,dc=x"))
+    directory._mirror, directory._stale = Mirror([base]), True
+    added: list[str] = []
+    session = SimpleNamespace(add=lambda entry: added.append(entry.dn[0][0][1]), close=lambda: None)
+    monkeypatch.setattr(directory, "_writing_session", lambda: session)
+    seen = directory._current()
+    changes = [Put(topic(name)) for name in "abc"]
+    result = directory.write(changes, seen, lambda: len(added) == 2)
+    assert (added, set(result.listing.entries), result.left) == (["a", "b"], {"a", "b"}, 1)
+    assert directory.write(changes, result.listing).left == 0
+    assert added == ["a", "b", "c"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -65,7 +65,7 @@ class ScriptedDirectory:
         assert self.watcher is not None
         self.watcher.changed(self.load())
 
-    def write(self, changes: Sequence[Change], seen: Listing) -> Written:
+    def write(self, changes: Sequence[Change], seen: Listing, stop: Callable[[], bool] = lambda: False) -> Written:
         if self.write_errors:
             raise self.write_errors.pop(0)
         self.writes += changes
@@ -224,15 +224,30 @@ def test_records_before_an_append_that_fails_are_valid(rig: Rig, monkeypatch: py
     wait_until(lambda: rig.directory.load().records() == {"a": topic("a", priority=5)} == rig.log.topics())
 
 
+def test_a_write_is_to_stop_with_the_loss_of_the_lease(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    stops: list[bool] = []
+
+    def write(changes: Sequence[Change], seen: Listing, stop: Callable[[], bool]) -> Written:
+        stops.append(stop())
+        rig.sync.pause()
+        stops.append(stop())
+        return Written((), rig.directory.load(), len(changes))
+
+    monkeypatch.setattr(rig.directory, "write", write)
+    rig.log.append([topic("b")])
+    wait_until(lambda: len(stops) == 2)
+    assert stops == [False, True]
+
+
 def test_edits_are_taken_over_soon_after_a_long_write(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, pauses = SimpleNamespace(now_s=1_000.0, worked_s=0.0), list[float]()
     write = rig.directory.write
 
-    def slow(changes: Sequence[Change], seen: Listing) -> Written:
+    def slow(changes: Sequence[Change], seen: Listing, stop: Callable[[], bool]) -> Written:
         # 100,000 topics on a slow server take an hour, mostly of waiting, and minutes of work.
         clock.now_s += 3_600.0
         clock.worked_s += 2.0 if Put(topic("b")) in changes else 100.0
-        return write(changes, seen)
+        return write(changes, seen, stop)
 
     def pause(seconds: float) -> bool:
         pauses.append(seconds)

@@ -29,8 +29,10 @@ Form = Literal["set", "expressions"]
 # A topic set of this many topics is about 5 MB of XML. For a larger one there is the export.
 _MAX_TOPICS = 50_000
 
-# How much is cached, in characters.
+# How much is cached, in characters of answers and rights: each change of the policy gives all clients other rights.
 _CACHED = 32 * 1024 * 1024
+# Of an answer, or a topic in the rights, beyond its text.
+_OBJECT = 128
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class _Written:
     tree: TopicTree
     version: int
     text: str
+    size: int
 
 
 class TopicSets:
@@ -80,9 +83,10 @@ class TopicSets:
                     "ResourceUnavailableFault",
                 )
             text = await asyncio.to_thread(_WRITERS[form], there, grant, tree.prefixes)
-            self._written[key] = _Written(tree, version, text)
+            size = sum(len(each) + _OBJECT for each in (text, *grant.subtrees, *grant.topics))
+            self._written[key] = _Written(tree, version, text, size)
             self._written.move_to_end(key)
-            while len(self._written) > 1 and sum(len(each.text) for each in self._written.values()) > self._cached:
+            while len(self._written) > 1 and sum(each.size for each in self._written.values()) > self._cached:
                 self._written.popitem(last=False)
 
 

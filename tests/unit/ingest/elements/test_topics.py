@@ -118,3 +118,12 @@ async def test_the_number_of_cached_documents_is_bounded(threads: list[int]) -> 
     for viewer, written in ((callers[-1], 10), (callers[0], 11)):
         await sets.text("set", there, viewer)
         assert len(threads) == written
+
+
+@pytest.mark.usefixtures("threads")
+async def test_the_rights_count_among_the_cached_documents() -> None:
+    there, sets = tree("{urn:t}a"), TopicSets(cached=10_000)
+    for number in range(10):
+        viewer = caller(str(number), subscribe=below(*(f"{{urn:u}}{number}/{each}" for each in range(20))))
+        await sets.text("expressions", there, viewer)
+    assert len(sets._written) < 5

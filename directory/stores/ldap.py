@@ -10,7 +10,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -28,7 +29,7 @@ from arborcast.directory.entries.changes import (
     in_writing_order,
     renamed_entry,
 )
-from arborcast.directory.entries.dn import Dn, format_dn, parse_dn
+from arborcast.directory.entries.dn import Dn, format_dn, format_rdn, parse_dn
 from arborcast.directory.entries.entries import EntrySet
 from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKind
 from arborcast.directory.entries.reader import ListingReader
@@ -132,12 +133,17 @@ class LdapDirectory:
             except (EntryRefused, NoSuchEntry) as error:
                 # Another client has added or removed it; the watch will report that.
                 conflict = isinstance(error, NoSuchEntry) or error.exists
-                kind = ProblemKind.CONFLICT if conflict else ProblemKind.REFUSED
-                return EntryProblem(kind, format_dn(edit.entry.dn), str(error), touched(change)[-1])
+                kind, reason = ProblemKind.CONFLICT if conflict else ProblemKind.REFUSED, str(error)
+                key = _key_after(edit)
+                twin = _same_for_servers(key, workspace.entries.children(key[1:])) if conflict else None
+                if twin is not None:
+                    kind = ProblemKind.REFUSED
+                    reason = f"{format_dn(twin)} has the same name in other Unicode characters: rename one of the two"
+                return EntryProblem(kind, format_dn(edit.entry.dn), reason, touched(change)[-1])
             workspace.completed(edit)
             self._stale = True
             if self._streaming:
-                self._echoes.add(renamed_entry(edit).key if isinstance(edit, RenameEntry) else edit.entry.key)
+                self._echoes.add(_key_after(edit))
         return None
 
     def watch(self, watcher: Watcher) -> None:
@@ -288,6 +294,17 @@ class LdapDirectory:
                 watcher.changed(listing)
             if listing.initialised and awaits_base:
                 return
+
+
+def _key_after(edit: Edit) -> Dn:
+    return renamed_entry(edit).key if isinstance(edit, RenameEntry) else edit.entry.key
+
+
+def _same_for_servers(key: Dn, siblings: Iterable[Dn]) -> Dn | None:
+    """Another entry that servers do not distinguish from this one: they compare normalised strings (RFC 4518)."""
+    name = unicodedata.normalize("NFKC", format_rdn(key[0]))
+    same = (each for each in siblings if unicodedata.normalize("NFKC", format_rdn(each[0])) == name)
+    return next((each for each in same if each != key), None)
 
 
 def _carry_out(session: LdapSession, edit: Edit) -> None:

@@ -47,6 +47,18 @@ def test_a_too_long_name_is_a_problem_and_others_are_written(settings: Directory
     assert set(directory.load().entries) == {"a"}
 
 
+def test_of_two_names_that_are_equal_for_the_server_the_second_is_refused(
+    settings: DirectorySettings, opened: Open
+) -> None:
+    directory = opened(settings)
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    result = directory.write([Put(topic(composed)), Put(topic(decomposed)), Put(topic("a"))], directory.load())
+    (problem,) = result.problems
+    assert (problem.kind, problem.path) == (ProblemKind.REFUSED, decomposed)
+    assert "other Unicode characters" in problem.reason
+    assert set(directory.load().entries) == {composed, "a"}
+
+
 def test_the_server_reports_a_manual_edit(slapd: Slapd, settings: DirectorySettings, opened: Open) -> None:
     directory = opened(replace(settings, poll_interval_s=60.0))  # so that polling does not find it
     fill(directory, "a")

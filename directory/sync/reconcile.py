@@ -166,9 +166,11 @@ class _Merge:
 
     def _decide_held(self, path: TopicPath) -> None:
         """Leave an invalid entry unchanged, except for a generated code that another client has used for another
-        topic."""
-        ours = self._tree.get(path)
-        if ours is not None and ours.placed and path in self._clashing:
+        topic, and for a code that the engine gave to another topic: that write was interrupted."""
+        ours, known = self._tree.get(path), self._known.get(path)
+        if ours is None or path not in self._clashing:
+            return
+        if ours.placed or (known is not None and known.code != ours.code):
             self._to_directory[path] = self._agreed[path] = canonical(ours)
 
     def plan(self, *, moves: bool) -> Plan:

@@ -28,6 +28,9 @@ logger.addFilter(LogLimit())  # any client can send parts
 
 _COPY_BYTES = 1024 * 1024
 
+# Incomplete messages in memory, in multiples of the limit of one.
+_MOST_IN_MEMORY = 64
+
 
 @dataclass
 class _Spool:
@@ -36,8 +39,12 @@ class _Spool:
     file: tempfile.SpooledTemporaryFile[bytes]
     spans: dict[int, tuple[int, int]] = field(default_factory=dict)
     size: int = 0
+    on_disk: bool = False
 
-    def add(self, record: int, content: bytes) -> None:
+    def add(self, record: int, content: bytes, *, to_disk: bool) -> None:
+        if to_disk:
+            self.file.rollover()
+            self.on_disk = True
         self.file.seek(self.size)
         self.file.write(content)
         self.file.flush()  # so that a full disk is found here
@@ -70,7 +77,8 @@ class Assembler:
 
     A message of up to `memory_bytes` has its content in `payload`. A larger one has it in `file`, a temporary file
     opened for reading, which is deleted when it is closed; its `payload` is empty. A message is given up without a
-    further part for `timeout_s`, above `max_bytes`, and, as the oldest one, above `max_open` incomplete messages.
+    further part for `timeout_s`, above `max_bytes`, and, as the oldest one, above `max_open` incomplete messages or
+    `max_open_bytes`. All incomplete messages together have 64 times `memory_bytes` of memory, the others are on disk.
     """
 
     def __init__(
@@ -79,6 +87,7 @@ class Assembler:
         memory_bytes: int = 1024 * 1024,
         max_bytes: int = 1024 * 1024 * 1024,
         max_open: int = 1_000,
+        max_open_bytes: int = 4 * 1024 * 1024 * 1024,
         timeout_s: float = 300.0,
         folder: str | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -87,6 +96,7 @@ class Assembler:
         self._memory_bytes = memory_bytes
         self._max_bytes = max_bytes
         self._max_open = max_open
+        self._max_open_bytes = max_open_bytes
         self._timeout_s = timeout_s
         self._folder = folder
         self._clock = clock
@@ -158,10 +168,10 @@ class Assembler:
         message = self._messages.complete.get(record) or self._messages.open[part.owner, part.identification]
         spool = self._spools.get(message.first)
         if spool is None:
-            file = tempfile.SpooledTemporaryFile(self._memory_bytes, dir=self._folder)  # noqa: SIM115  # closed later
+            file = tempfile.SpooledTemporaryFile(dir=self._folder)  # noqa: SIM115  # closed later
             spool = self._spools[message.first] = _Spool(file)
         try:
-            spool.add(record, part.content)
+            spool.add(record, part.content, to_disk=self._is_full(spool, len(part.content)))
         except OSError:
             self._give_up(message, "lost")  # its other parts may be damaged, too
             raise
@@ -170,13 +180,20 @@ class Assembler:
             return None
         return message if message.complete else None
 
+    def _is_full(self, spool: _Spool, more: int) -> bool:
+        """Whether the memory of this message, or of all messages, is exhausted with this number of further bytes."""
+        in_memory = sum(each.size for each in self._spools.values() if not each.on_disk)
+        return spool.size + more > self._memory_bytes or in_memory + more > _MOST_IN_MEMORY * self._memory_bytes
+
     def _expire(self, now: float) -> None:
         """Give up expired messages, including complete ones that were not handled."""
         for message in [*self._messages.open.values(), *self._messages.complete.values()]:
             if now - message.seen >= self._timeout_s:
                 self._give_up(message, "time")
-        while len(self._messages.open) > self._max_open:
-            self._give_up(min(self._messages.open.values(), key=lambda each: each.seen), "time")
+        while len(self._messages.open) > self._max_open or self._messages.bytes > self._max_open_bytes:
+            # Messages whose handling failed are the last: only one part of each is repeated.
+            messages = self._messages.open or self._messages.complete
+            self._give_up(min(messages.values(), key=lambda each: each.seen), "time")
 
     def _give_up(self, message: OpenMessage, reason: Reason) -> None:
         record = message.given_up(reason, int(self._clock() * 1000))

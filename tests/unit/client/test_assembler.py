@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arborcast.client import assembler as assembler_module
 from arborcast.client import received
 from arborcast.client.assembler import Assembler, _Spool
 from arborcast.client.calls import Calls
@@ -167,6 +168,23 @@ def test_incomplete_messages_are_given_up(caplog: pytest.LogCaptureFixture) -> N
         assert (assembler.open, assembler.given_up) == (3, 2), "one message too many"
         assert not joined(assembler, part(1, b"x" * 100, name="m"))
         assert assembler.open == 1
+    assembler.close()
+
+
+def test_all_incomplete_messages_together_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(assembler_module, "_MOST_IN_MEMORY", 3)
+    assembler = Assembler(memory_bytes=100, max_open_bytes=500, folder=str(tmp_path), clock=lambda: now)
+    for number in range(20):
+        now += 1
+        assert not joined(assembler, part(0, b"x" * 90, name=str(number)))
+        # One part is added above the limit, and the oldest message is given up before the next one.
+        assert assembler.open == min(number + 1, 6)
+        in_memory = sum(spool.size for spool in assembler._spools.values() if not spool.on_disk)
+        assert in_memory <= 300
+    (whole,) = joined(assembler, part(1, b"y", more=False, name="19"))
+    assert whole.payload == b"x" * 90 + b"y"
+    assert not joined(assembler, part(1, b"y", more=False, name="13")), "it was given up"
     assembler.close()
 
 

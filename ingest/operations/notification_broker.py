@@ -140,10 +140,15 @@ def time_element(name: str, at_ms: int | None) -> str:
 
 def requested_termination(element: etree._Element, now: datetime, *, initial: bool) -> int | None:
     """The requested termination time in milliseconds; None without one (nil, or the maximum time)."""
-    if element.get(_NIL, "").strip() in ("1", "true"):
+    if is_nil(element):
         return None
     moment = times.grant(element.text or "", now, initial=initial)
     return None if moment is None else times.to_ms(moment)
+
+
+def is_nil(element: etree._Element) -> bool:
+    """Whether an element has no value."""
+    return element.get(_NIL, "").strip() in ("1", "true")
 
 
 def _learn(request: Request, notification: Notification) -> None:

@@ -15,6 +15,7 @@ from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.filters import read_filters, read_policy
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, reply_of
 from arborcast.ingest.operations.notification_broker import (
+    is_nil,
     reference_element,
     requested_termination,
     termination_element,
@@ -47,7 +48,9 @@ async def create_pull_point_subscription(gateway: Gateway, request: Request, _ta
     operation = request.operation
     now = gateway.now()
     requested = operation.find(_tev("InitialTerminationTime"))
-    if requested is not None:
+    # .NET and gSOAP write nil for a value that is not set. Without an end the subscription of a client that crashed
+    # would collect messages for ever.
+    if requested is not None and not is_nil(requested):
         terminates_ms = requested_termination(requested, now, initial=True)
     else:
         terminates_ms = times.to_ms(now + timedelta(seconds=gateway.settings.pull_subscription_s))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from lxml import etree
 
 from arborcast.ingest.settings import GatewaySettings
@@ -140,9 +141,16 @@ def test_pulls_extend_the_subscription() -> None:
     answer = pull(parts, path, timeout="PT50S")
     assert answer.text("TerminationTime") == "2026-01-01T00:03:41Z", "it does not expire during or after the wait"
     # The schema requires a time, also without an end.
-    for never in (f' xmlns:xsi="{soap.XSI}" xsi:nil="true"/>', ">9999-12-31T23:59:59Z</tev:InitialTerminationTime>"):
-        path = create(parts, f"<tev:InitialTerminationTime{never}")
-        assert pull(parts, path).text("TerminationTime") == "9000-01-01T00:00:00Z"
+    path = create(parts, "<tev:InitialTerminationTime>9999-12-31T23:59:59Z</tev:InitialTerminationTime>")
+    assert pull(parts, path).text("TerminationTime") == "9000-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize("nil", ["true", "1"])
+def test_a_nil_initial_termination_is_the_default(parts: GatewayParts, nil: str) -> None:
+    """.NET and gSOAP write it for a value that is not set."""
+    create(parts, f'<tev:InitialTerminationTime xmlns:xsi="{soap.XSI}" xsi:nil="{nil}"/>')
+    now_ms = round(parts.now.timestamp() * 1000)
+    assert only_subscription(parts).terminates_ms == now_ms + parts.gateway.settings.pull_subscription_s * 1000
 
 
 def test_a_synchronization_point_renew_and_unsubscribe(parts: GatewayParts) -> None:

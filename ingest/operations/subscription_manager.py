@@ -202,6 +202,10 @@ _INTERVAL_S = 1.0
 # Ends per append: a million that expire together must not become one request.
 _AT_ONCE = 500
 
+# A subscription ends this much later than its last possible renewal, which then is in the log: with the end after it, a
+# renewed subscription would be lost. Above Kafka's usual time-out, with the difference of two gateways' clocks.
+_AFTER_RENEWALS_MS = 15_000
+
 
 async def end_expired_forever(gateway: Gateway) -> None:
     """Run until cancelled."""
@@ -218,7 +222,7 @@ async def end_expired_forever(gateway: Gateway) -> None:
 async def end_expired(gateway: Gateway) -> int:
     """End expired subscriptions, some with each append; returns their number."""
     now_ms = times.to_ms(gateway.now())
-    before_ms = now_ms - gateway.settings.expiry_grace_s * 1000
+    before_ms = now_ms - gateway.settings.expiry_grace_s * 1000 - _AFTER_RENEWALS_MS
     # Listed once: the list of a million takes seconds.
     due, ended = gateway.table.due(before_ms), 0
     for begin in range(0, len(due), _AT_ONCE):

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import psutil
 
 from arborcast.core.backoff import Backoff
+from arborcast.core.security.ip_addresses import EVERYWHERE
 from arborcast.engine.processes.errors import PortInUse
 
 
@@ -79,8 +80,7 @@ LOOPBACK = "127.0.0.1"
 
 def free_port(host: str = LOOPBACK) -> int:
     """A port that is currently free. The caller should bind it soon."""
-    with _probe(host) as probe:
-        probe.bind((host, 0))
+    with _bound(host, 0) as probe:
         port: int = probe.getsockname()[1]
         return port
 
@@ -92,20 +92,28 @@ def is_free(port: int, host: str = LOOPBACK) -> bool:
 
 def obstacle(port: int, host: str) -> str:
     """Why this process cannot listen on the port, with its holder if it is in use; empty if it can."""
-    with _probe(host) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                return f"cannot be used on {host}: {error.strerror}"
-            by = holder(port)
-            return f"is in use by {by}" if by else "is in use"
+    try:
+        _bound(host, port).close()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return f"cannot be used on {host}: {error.strerror}"
+        by = holder(port)
+        return f"is in use by {by}" if by else "is in use"
     return ""
 
 
-def _probe(host: str) -> socket.socket:
-    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket at the address of a server with this host, which may be a name. Raises OSError."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host or EVERYWHERE, port, type=socket.SOCK_STREAM)[0]
+    probe = socket.socket(family, kind, protocol)
+    try:
+        if port:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+    except OSError:
+        probe.close()
+        raise
+    return probe
 
 
 def holder(port: int) -> str:

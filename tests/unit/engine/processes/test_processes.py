@@ -71,6 +71,16 @@ def test_a_port_of_a_foreign_address_is_not_reported_as_in_use() -> None:
     assert "in use" not in str(caught.value)
 
 
+def test_a_port_of_a_name_with_only_an_ipv6_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **more: resolve("::1", *rest, **more))
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+        port = server.getsockname()[1]
+        assert processes.obstacle(port, "six.test").startswith("is in use")
+    assert processes.is_free(port, "six.test")
+    assert processes.free_port("six.test")
+
+
 def test_an_ignored_hangup_stays_ignored_as_nohup_requires() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -178,8 +178,8 @@ class CurlTransport:
         self._multi.run_due()
 
     def _must_look_up(self, host: str) -> bool:
-        """An address needs no lookup, and through a proxy no host does."""
-        return not (self._settings.proxy or _NUMBER.search(host) or self._lookups.resolves(host))
+        """Through a proxy no host needs a lookup."""
+        return not (self._settings.proxy or self._lookups.resolves(host))
 
     def _add(self, handle: _Handle) -> None:
         """Begin the push. libcurl requests its first turn through the timer function."""
@@ -213,10 +213,6 @@ class CurlTransport:
         handle.clear()
         self._free.setdefault(handle.certificate, []).append(handle)
         callback(result)
-
-
-# A host that is an address.
-_NUMBER = re.compile(r":|(?:^|\.)[0-9]+$")
 
 
 class _Multi:

@@ -46,6 +46,7 @@ from arborcast.dispatch.delivery.transport.contract import (
     announces_later,
     retry_after_s,
 )
+from arborcast.dispatch.delivery.transport.lookups import Lookups
 from arborcast.dispatch.settings import PushSettings
 
 # More threads bring nothing: at a few thousand pushes per second the interpreter lock is saturated.
@@ -68,6 +69,14 @@ class _Push:
     overdue: bool = False
     done: bool = False
     connection: Any = None
+
+    @property
+    def host(self) -> str:
+        """The receiver's host; empty for a URL that cannot be read."""
+        try:
+            return place_of(to_uri(self.request.url))[0]
+        except ValueError:
+            return ""
 
     @property
     def over_kept(self) -> bool:
@@ -245,6 +254,8 @@ class FuturesTransport:
         self._finished: queue.SimpleQueue[tuple[_Push, PushResult] | None] = queue.SimpleQueue()
         self._waiting: dict[int, _Push] = {}
         self._deadlines: list[tuple[float, int]] = []
+        # A name server that does not answer would occupy the threads.
+        self._lookups: Lookups[int] = Lookups(settings.connect_timeout_s, self.wake)
 
     @property
     def in_flight(self) -> int:
@@ -257,14 +268,20 @@ class FuturesTransport:
         refusal = self._urls.refusal(request.url)
         if refusal is not None:
             self._finished.put((push, PushResult(0, "address", str(refusal))))
-            return
-        future: Future[PushResult] = self._session.post(request.url, push=push)
+        elif self._settings.proxy or not push.host or self._lookups.resolves(push.host):
+            self._begin(push)
+        else:
+            self._lookups.add(push.host, id(push))
+
+    def _begin(self, push: _Push) -> None:
+        future: Future[PushResult] = self._session.post(push.request.url, push=push)
         future.add_done_callback(lambda done: self._finished.put((push, done.result())))
         heapq.heappush(self._deadlines, (time.monotonic() + self._settings.total_timeout_s, id(push)))
 
     def drive(self, timeout_s: float) -> None:
         end = time.monotonic() + timeout_s
         while self._waiting:
+            self._end_lookups()
             self._stop_overdue()
             try:
                 finished = self._finished.get(timeout=max(self._next_wake(end) - time.monotonic(), 0))
@@ -301,10 +318,20 @@ class FuturesTransport:
             push, result = finished
             push.done = True
             del self._waiting[id(push)]
+            if result.failure == "dns" and push.started:
+                self._lookups.failed(push.host)
             push.callback(result)
 
     def _next_wake(self, end: float) -> float:
-        return min(end, self._deadlines[0][0]) if self._deadlines else end
+        return min(end, self._lookups.due_at, *(due for due, _ in self._deadlines[:1]))
+
+    def _end_lookups(self) -> None:
+        for key, failure, took_s in self._lookups.take():
+            push = self._waiting[key]
+            if failure:
+                self._finished.put((push, PushResult(0, "dns", failure, took_s)))
+            else:
+                self._begin(push)
 
     def _stop_overdue(self) -> None:
         now = time.monotonic()

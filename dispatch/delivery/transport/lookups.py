@@ -8,6 +8,7 @@ delay each other only, and a host with an address has its turn.
 from __future__ import annotations
 
 import queue
+import re
 import socket
 import time
 from collections import OrderedDict
@@ -22,6 +23,9 @@ T = TypeVar("T")
 
 # Lookups at a time.
 MOST = 128
+
+# A host that is an address.
+_NUMBER = re.compile(r":|(?:^|\.)[0-9]+$")
 
 # Bytes of host names, twice: some thirty thousand.
 _REMEMBERED = 8 * 1024 * 1024
@@ -42,8 +46,8 @@ class Lookups(Generic[T]):
         self._ended: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
 
     def resolves(self, host: str) -> bool:
-        """Whether the last lookup of the host succeeded."""
-        return self._failures.get(host) == 0
+        """Whether the host is an address, or its last lookup succeeded."""
+        return _NUMBER.search(host) is not None or self._failures.get(host) == 0
 
     def failed(self, host: str) -> None:
         """A lookup elsewhere has failed."""

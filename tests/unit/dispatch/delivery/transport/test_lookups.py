@@ -8,8 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.dispatch.delivery.transport import lookups
+from arborcast.dispatch.delivery.transport.contract import PushRequest
+from arborcast.dispatch.delivery.transport.futures import FuturesTransport
 from arborcast.dispatch.delivery.transport.lookups import Lookups
+from arborcast.dispatch.settings import PushSettings
 from tests.support.waiting import wait_until
 
 
@@ -107,3 +111,39 @@ def test_an_error_names_the_host(resolver: Resolver) -> None:
     of.add("hang.test", "push")
 
     assert taken(of, 1) == {"push": "hang.test: its name cannot be resolved now"}
+
+
+def test_names_without_an_answer_occupy_no_thread_of_a_push(
+    monkeypatch: pytest.MonkeyPatch, resolver: Resolver
+) -> None:
+    def look_up(host: str | bytes, port: int | None, *rest: int, type: int = 0) -> list[object]:
+        if isinstance(host, bytes):
+            resolver.look_up(host, None, rest[0], rest[1])
+        elif "hang" in host:
+            resolver.look_up(host.encode(), None, socket.AF_INET, type)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(lookups, "MOST", 3)
+    settings = PushSettings(max_in_flight=2, connect_timeout_s=200.0, total_timeout_s=200.0)
+    transport = FuturesTransport(settings, AddressPolicy(OutboundSettings("loopback")))
+    ended: list[str] = []
+
+    def submit(name: str, port: int) -> None:
+        request = PushRequest(f"http://{name}.test:{port}/", (), b"<x/>")
+        transport.submit(request, lambda result: ended.append(f"{name} {result.failure}"))
+
+    def driven(count: int) -> bool:
+        transport.drive(0.1)
+        return len(ended) >= count
+
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        for name in ("hang-1", "hang-2", "there"):
+            submit(name, closed.getsockname()[1])
+        wait_until(lambda: driven(1))
+        assert ended == ["there connect"]
+        resolver.release()
+        wait_until(lambda: driven(3))
+    assert sorted(ended) == ["hang-1 dns", "hang-2 dns", "there connect"]
+    transport.close()

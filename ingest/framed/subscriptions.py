@@ -45,6 +45,10 @@ _MOST_UNANSWERED = 20_000
 # Maximum number of subscriptions of a connection that claim messages in parallel. Claimed messages are in memory.
 _MOST_CLAIMING = 8
 
+# Bytes of unanswered messages of a subscription; with that many no further ones are claimed. A client has them in
+# memory, and its window is a number of messages.
+_WINDOW_BYTES = 64 * 1024 * 1024
+
 _NUMBERS = 2**32
 
 # Time limit of a wait for messages, and for a client that can take them; then the subscription is checked again.
@@ -169,6 +173,8 @@ class Sender:
         self._gateway = gateway
         self.outgoing = outgoing
         self._window = window
+        self._sizes: dict[int, int] = {}  # of unanswered messages, by their numbers
+        self._bytes = 0
         self._room = asyncio.Event()
         self._room.set()
         self._renewed = asyncio.get_running_loop().time()
@@ -197,14 +203,15 @@ class Sender:
     def answered(self, number: int, *, taken: bool) -> None:
         """The client has accepted this message, or has refused it: then it is sent again once all messages of its claim
         are answered."""
-        claim = self.given.pop(number, None)
+        claim = self._forget(number)
         if claim is None:
             return  # the subscription has ended on this connection
         offset = claim.open.pop(number)
         if taken:
             claim.taken.append(offset)
         claim.refused |= not taken
-        self._room.set()
+        if self._has_room:
+            self._room.set()
         if not claim.open:
             if claim.refused:
                 asyncio.get_running_loop().call_later(_AGAIN_S, claim.return_but, claim.taken)
@@ -216,6 +223,14 @@ class Sender:
         for claim in set(self.given.values()):
             claim.return_but(claim.taken)
         self.given.clear()
+
+    def _forget(self, number: int) -> _Claim | None:
+        self._bytes -= self._sizes.pop(number, 0)
+        return self.given.pop(number, None)
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self.given) < self._window and self._bytes < _WINDOW_BYTES
 
     def _send(self, handout: Handout) -> None:
         claim = _Claim(handout.finish, handout.return_but)
@@ -234,15 +249,17 @@ class Sender:
                 claim.open[number] = each.offset
                 self.given[number] = claim
                 out += frames.encode(FrameKind.MESSAGE, number, message, LOOSE if loose else 0)
+                self._sizes[number] = len(message.payload)
+                self._bytes += len(message.payload)
         except BaseException:
             for number in claim.open:
-                self.given.pop(number, None)
+                self._forget(number)
             claim.return_but(())
             raise
         if not claim.open:
             claim.finish(True)
             return
-        if len(self.given) >= self._window:
+        if not self._has_room:
             self._room.clear()
         self.outgoing.link.send(bytes(out))
 

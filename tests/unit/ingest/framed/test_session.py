@@ -304,6 +304,24 @@ def test_the_window_and_the_number_of_unacknowledged_messages(
     assert [raw.read().kind for _ in range(200)] == [FrameKind.MESSAGE] * 200
 
 
+def test_the_bytes_of_unacknowledged_messages(
+    edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handlers of a client are slower than its connection: it has a window of large messages in memory."""
+    monkeypatch.setattr(subscriptions, "_AT_ONCE", 1)
+    monkeypatch.setattr(subscriptions, "_WINDOW_BYTES", 2_500)
+    raw = dial(edge)
+    large = element(1_000).decode()
+    deliver(edge, raw.subscribe("a", window=100), *(stored("a", large, f"n{number}") for number in range(5)))
+    some = [raw.read() for _ in range(3)]
+    assert raw.is_alive(), "no fourth message"
+    raw.send(frames.encode(FrameKind.ACK, some[0].correlation))
+    some.append(raw.read())
+    raw.send(frames.encode(FrameKind.REFUSE, some[1].correlation, frames.RefuseBody("busy")))
+    some.append(raw.read())
+    assert [each.kind for each in some] == [FrameKind.MESSAGE] * 5
+
+
 def test_unreadable_messages_are_settled(
     edge: FramedEdge, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:

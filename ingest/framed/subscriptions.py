@@ -13,8 +13,9 @@ import contextlib
 import hashlib
 import itertools
 import logging
+import sys
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -23,6 +24,7 @@ from arborcast.ingest.access.grants import owner_of
 from arborcast.ingest.elements.filters import SubscriptionPolicy
 from arborcast.ingest.framed.messages import filters_of, message_of, policy_of
 from arborcast.ingest.framed.publishing import FrameLink
+from arborcast.ingest.http.inflight import SMALL, Reservation
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
 from arborcast.ingest.operations.subscription_manager import managed_subscription, replace
@@ -54,7 +56,13 @@ _NUMBERS = 2**32
 # Time limit of a wait for messages, and for a client that can take them; then the subscription is checked again.
 _WAIT_S = 60.0
 
-# Delay before a refused message is sent again.
+# Copies of a message: the element, and its frame for the connection.
+_COPIES = 2
+
+# Of the memory for requests: clients that do not read leave the rest to those that publish.
+_SHARE = 0.5
+
+# Delay before a refused message is sent again, and before another attempt where there is no memory.
 _AGAIN_S = 1.0
 
 # A subscription that ends with its connection expires after this time if the end of the connection is not noticed.
@@ -121,7 +129,7 @@ class Outgoing:
         self.link = link
         self.counts = counts
         self.claiming = asyncio.Semaphore(_MOST_CLAIMING)
-        """Held from the claim of messages until they are sent."""
+        """Held from the claim of messages until the connection has taken them."""
         self._unanswered: dict[int, Sender] = {}
         self._numbers = itertools.count(1)
         self._few = asyncio.Event()
@@ -175,6 +183,7 @@ class Sender:
         self._window = window
         self._sizes: dict[int, int] = {}  # of unanswered messages, by their numbers
         self._bytes = 0
+        self._memory = Reservation(gateway.inflight)
         self._room = asyncio.Event()
         self._room.set()
         self._renewed = asyncio.get_running_loop().time()
@@ -191,9 +200,11 @@ class Sender:
                         await self.outgoing.until_writable()
                         waits.reschedule(None)
                         room = min(self._window - len(self.given), _AT_ONCE)
-                        handout = await self._gateway.pulls.take(self.subscription, room, 0)
-                        if handout.messages:
-                            self._send(handout)
+                        with self._memory_for(room) as size:
+                            handout = await self._gateway.pulls.take(self.subscription, room, 0, size=size)
+                            if handout.messages:
+                                self._send(handout)
+                                await self.outgoing.link.until_writable()
             except TimeoutError:
                 continue
             except InfrastructureError as error:
@@ -231,6 +242,18 @@ class Sender:
     @property
     def _has_room(self) -> bool:
         return len(self.given) < self._window and self._bytes < _WINDOW_BYTES
+
+    @contextlib.contextmanager
+    def _memory_for(self, room: int) -> Iterator[int]:
+        """A context with the memory for the next messages, and their bytes. Raises InfrastructureError."""
+        inflight = self._gateway.inflight
+        size = self._gateway.pulls.next_bytes(self.subscription, room, sys.maxsize)
+        if size > SMALL and not inflight.take(self._memory, _COPIES * size, _SHARE):
+            raise InfrastructureError("other messages use the memory for requests", _AGAIN_S)
+        try:
+            yield size
+        finally:
+            inflight.lessen(self._memory, _COPIES * size)
 
     def _send(self, handout: Handout) -> None:
         claim = _Claim(handout.finish, handout.return_but)

@@ -766,3 +766,21 @@ def test_a_client_that_does_not_read_answers_is_not_read(edge: FramedEdge, dial:
     held, size = edge.on_loop(sizes)
     assert held
     assert size < 1024 * 1024
+
+
+def test_messages_to_clients_that_do_not_read_are_in_the_budget_of_all_requests(dial: Connects) -> None:
+    with framed_edge(inflight_bytes=16 * 1024 * 1024) as edge:
+        silent, other = dial(edge), dial(edge)
+        name, sent = silent.subscribe("a", window=10_000), 0
+        large = f"<x>{'y' * 3_500_000}</x>"
+        while not edge.server.unread:
+            deliver(edge, name, stored("a", large, f"n{sent}"))
+            sent += 1
+        wait_until(lambda: edge.inflight.taken > 2 * len(large))
+        # Half of the budget is for messages.
+        deliver(edge, other.subscribe("b"), stored("b", large, "waits"))
+        assert other.is_alive(), "no message"
+        for _ in range(sent):
+            assert silent.read().kind == FrameKind.MESSAGE
+        assert frames.read_body(other.read(), frames.MessageBody).id == "waits"
+        wait_until(lambda: edge.inflight.taken == 0)

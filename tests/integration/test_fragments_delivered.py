@@ -96,22 +96,6 @@ def test_each_subscriber_gets_the_whole_message_once(engine: Engine, alone: bool
         assert sorted(pulled) == expected
 
 
-def test_an_old_subscriber_gets_a_standard_message_in_parts(engine: Engine) -> None:
-    one, _, _ = engine
-    got = Got()
-    apart: list[ReceivedMessage] = []
-    other = Listener(apart.append, parts="apart")
-    with got.listener, other, LegacyClient(one.base) as old, Client(one.broker) as new:
-        old.subscribe("whole", to=got.listener.url, fragment_bytes=600)
-        old.subscribe("whole", to=other.url, fragment_bytes=600)
-        text = f"<x>{'words &amp; more ' * 200}</x>"
-        new.notify("whole", text)
-        assert got.wait_for(1) == [text.replace("&amp;", "&")]
-        wait_until(lambda: any(e.part and not e.part.fragment.more for e in apart), "the last part")
-        assert len(apart) > 5
-        assert len({each.part.identification for each in apart if each.part}) == 1
-
-
 def test_an_incomplete_message_is_an_event_and_a_row(engine: Engine) -> None:
     one, other, job = engine
     events = Got()

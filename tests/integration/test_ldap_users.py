@@ -66,15 +66,6 @@ def test_a_user_is_authenticated_with_any_spelling_of_the_name(people: Slapd) ->
         ("anna)(cn=*", "pa"),
         ("anna\x00", "pa"),
         ("", "pa"),
-        # SASLprep prohibits these: a control character, one of private use, two directions of writing, a lone
-        # surrogate, and text that is mapped to nothing.
-        ("anna", "p\x07a"),
-        ("anna", "p\x85a"),
-        ("anna", "p\ue000a"),
-        ("anna", "pa\u05d0"),
-        ("anna", "pa\udc80"),
-        ("anna", "\u00ad\u2060"),
-        ("anna", "p" * 2_000),
     ],
 )
 def test_other_names_and_passwords_are_refused(people: Slapd, name: str, password: str) -> None:

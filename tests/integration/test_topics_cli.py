@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from arborcast.core.errors import ConfigError, ExpressionError, TopicError
+from arborcast.core.errors import ExpressionError, TopicError
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.recording.folds import OperationsFold
 from arborcast.dispatch.recording.state_tables import FoldedTables
 from arborcast.topic_model.control_log import ControlLog
-from arborcast.topic_model.expressions import parse_friendly
-from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended
-from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from tests.support.command import Shell
 from tests.support.directory import topic
 
@@ -80,61 +76,6 @@ def test_an_export_can_be_imported(shell: Shell, tmp_path: Path) -> None:
     assert shell.json("list") == before
 
 
-def test_suspended_subscriptions_are_listed_and_resumed(shell: Shell, kafka_settings: KafkaSettings) -> None:
-    def subscription(name: str, endpoint: str, **more: Any) -> SubscriptionRecord:
-        topics = (parse_friendly("ALARM//."),)
-        return SubscriptionRecord(Subscription(name, EndpointReference(endpoint), f"http://b/{name}", topics, **more))
-
-    with closing(ControlLog(kafka_settings)) as log:
-        log.append(
-            [
-                *(subscription(name, "http://away/") for name in ("s1", "s2")),
-                subscription("s3", "http://other/"),
-                subscription("s4", "http://well/"),
-                subscription("s5", "http://well/", paused=True),
-                subscription("s6", "http://gone/", terminates_ms=3_000),
-                *(SubscriptionSuspended(name, "refused", 1_000, 2_000) for name in ("s1", "s2", "s3")),
-            ]
-        )
-
-    def listed(*options: str) -> list[tuple[str, str]]:
-        found = json.loads(shell.command("subscriptions", "list", "--json", *options))
-        return [(each["subscription"], each["state"]) for each in found["subscriptions"]]
-
-    assert [(each["subscription"], each["state"]) for each in shell.json("who", "ALARM")] == [
-        ("s1", "suspended"),
-        ("s2", "suspended"),
-        ("s3", "suspended"),
-        ("s4", "active"),
-        ("s5", "paused"),
-        ("s6", "expired"),
-    ]
-    assert [name for name, _ in listed()] == ["s1", "s2", "s3", "s6", "s4", "s5"]
-    assert listed("--state", "expired") == [("s6", "expired")]
-    assert listed("--state", "paused") == [("s5", "paused")]
-    assert listed("--topic", "elsewhere") == []
-    assert [name for name, _ in listed("--endpoint", "http://well/", "--topic", "ALARM:fire")] == ["s4", "s5"]
-    said = shell.command("subscriptions", "list", "--state", "suspended", "--limit", "1")
-    assert "refused, failing since" in said
-
-    for arguments, message in (
-        (("s1", "s4"), "s4 is not suspended"),
-        (("s5",), "paused it.*http://b/s5"),
-        (("s9",), "no subscription s9"),
-        ((), "name subscriptions"),
-        (("s1", "--all"), "name subscriptions"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            shell.command("subscriptions", "resume", *arguments)
-    assert [name for name, _ in listed("--state", "suspended")] == ["s1", "s2", "s3"], "all or none"
-
-    assert json.loads(shell.command("subscriptions", "resume", "http://b/s1", "--json")) == {"resumed": ["s1"]}
-    assert shell.command("subscriptions", "resume", "--endpoint", "http://away/").split() == ["resumed", "s2"]
-    assert shell.command("subscriptions", "resume", "--all").split() == ["resumed", "s3"]
-    assert listed("--state", "suspended") == []
-    assert "none is suspended" in shell.command("subscriptions", "resume", "--all")
-
-
 def test_topics_are_found_and_named_by_their_codes(shell: Shell) -> None:
     shell("add", "{urn:t}Größe/x", "--code", "1.4.A", "--update")
     assert shell("find", "1.4.A").split() == ["{urn:t}Größe/x"]
@@ -147,6 +88,7 @@ def test_topics_are_found_and_named_by_their_codes(shell: Shell) -> None:
         "{urn:t}Größe/x",
     ]
     assert "no subscriptions" in shell("who", "code:1.4.A")
+    assert shell.json("who", "code:1.4.A") == []
     assert shell.json("list", "code:1.4.A")[0]["code"] == "1.4.A"
     with pytest.raises(ExpressionError, match=r"no topic has the code '1\.5'"):
         shell("match", "code:1.5//.")

@@ -36,10 +36,6 @@ POST_CORS = """([address, body]) => fetch(address, {
     }).then(answer => answer.text(), error => String(error))"""
 
 
-# The browser requests an icon of the site.
-_NO_ICON = "404 (Not Found)"
-
-
 @dataclass
 class Place:
     """A page, and a gateway on another port."""
@@ -67,23 +63,6 @@ def test_a_page_cannot_subscribe_or_publish(place: Place, visit: Visitors, host:
         assert answered == "answered", "the request has reached the gateway"
     assert place.parts.control.records == []
     assert place.parts.notifications.accepted == []
-
-
-def test_a_form_cannot_subscribe_or_publish(place: Place, visit: Visitors) -> None:
-    visit.expected = ("403 (Forbidden)", _NO_ICON)
-    place.page.evaluate(
-        """([address, body]) => {
-            const form = document.createElement("form");
-            form.method = "POST"; form.enctype = "text/plain"; form.action = address;
-            const field = document.createElement("input");
-            [field.name, field.value] = [body.split("=")[0], body.split("=").slice(1).join("=")];
-            form.append(field); document.body.append(form); form.submit();
-        }""",
-        [f"http://127.0.0.1:{place.gateway}{BROKER}", SUBSCRIBE.decode()],
-    )
-    place.page.wait_for_url("**" + BROKER)
-    assert "refused" in place.page.inner_text("body")
-    assert place.parts.control.records == []
 
 
 def test_a_page_at_a_rebound_name_reads_nothing(place: Place, visit: Visitors) -> None:

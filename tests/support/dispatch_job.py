@@ -25,7 +25,7 @@ from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.dispatch.job.runtime import DispatchJob
 from arborcast.dispatch.logs import attempts
-from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt
+from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.realtime.mode_controller import ModeController
 from arborcast.dispatch.realtime.mode_policy import Mode
 from arborcast.dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
@@ -322,9 +322,9 @@ class Own:
         self._log.raw(value, key)
         return made
 
-    def attempts(self, expected: int, of_batches: bool = False) -> list[dict[str, Any]]:
+    def attempts(self, expected: int) -> list[dict[str, Any]]:
         """This number of rows of the test in the attempts table, when it has them."""
-        return attempt_rows(self.job.settings, expected, of_batches=of_batches, own=self)
+        return attempt_rows(self.job.settings, expected, own=self)
 
     def mine(self, row: dict[str, Any]) -> dict[str, Any] | None:
         """A row with the names of this test; None for a row of another test or of the engine itself."""
@@ -352,16 +352,9 @@ def attempts_in(kafka: KafkaSettings) -> list[Attempt]:
     return [row for record in records_in(kafka, "attempts") for row in attempts.decode(record.value or b"")]
 
 
-def attempt_rows(
-    settings: JobSettings, expected: int, of_batches: bool = False, own: Own | None = None
-) -> list[dict[str, Any]]:
-    """The rows of the attempts table (`of_batches`: without those of the redelivery; with `own`: those of that test)
-    once there are `expected`."""
-
-    def wanted(rows: list[Row]) -> list[Row]:
-        return [row for row in rows if not of_batches or row["batch"] != NO_BATCH]
-
-    return wanted(wait_for_rows(settings, ATTEMPTS, lambda rows: len(wanted(rows)) >= expected, own))
+def attempt_rows(settings: JobSettings, expected: int, own: Own | None = None) -> list[dict[str, Any]]:
+    """The rows of the attempts table, with `own` those of that test, once there are `expected`."""
+    return wait_for_rows(settings, ATTEMPTS, lambda rows: len(rows) >= expected, own)
 
 
 def wait_for_rows(

@@ -4,8 +4,7 @@ the match."""
 from __future__ import annotations
 
 import time
-from collections import deque
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +15,6 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from arborcast.client import Client, RemoteSubscription
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.matching import view as view_module
@@ -24,7 +22,6 @@ from arborcast.dispatch.matching.bases import BroadcastBases, FileBase, FileBase
 from arborcast.dispatch.matching.unmatched import Unmatched
 from arborcast.dispatch.matching.view import RoutingView, SharedView
 from arborcast.dispatch.operations.audit import audit
-from arborcast.dispatch.realtime.driver import WorkerUpdates
 from arborcast.dispatch.realtime.mode_policy import Mode
 from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.records.control import SubscriptionRecord, Tombstone
@@ -32,7 +29,6 @@ from arborcast.topic_model.snapshot import SteppedView
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import GEARS, Logs, attempt_rows, job_settings, running, subscription
-from tests.support.gateway_process import ROOT, gateway_run
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
@@ -231,63 +227,3 @@ def test_view_is_sent_again_when_the_overlay_has_grown(
     assert shared.base == base, "sent without a change"
     assert matched_in_a_task(context, shared) == [8]
     view.close()
-
-
-# Run by each Python process of a gateway at its start: the view of the process with this argument is delayed.
-LATE_VIEW = """
-import sys
-import time
-
-if {argument!r} in sys.orig_argv:
-    from arborcast.ingest.state.log_view import ControlLogView
-
-    in_time = ControlLogView._hand_over
-
-    def late(view):
-        if view._gathered:
-            time.sleep(0.05)
-        in_time(view)
-
-    ControlLogView._hand_over = late
-"""
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("rounds", [25, pytest.param(2_000, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])])
-def test_a_new_subscription_at_another_gateway_process(
-    spark: SparkSession,
-    tmp_path: Path,
-    kafka_settings: KafkaSettings,
-    monkeypatch: pytest.MonkeyPatch,
-    receiver: Receiver,
-    rounds: int,
-) -> None:
-    """In real time, with delayed views of the other process and of the job."""
-    write = WorkerUpdates._write
-
-    def late(driver: WorkerUpdates, end: int | None = None) -> None:
-        time.sleep(0 if end is None else 0.5)
-        write(driver, end)
-
-    monkeypatch.setattr(WorkerUpdates, "_write", late)
-    argument = str(tmp_path / "late" / "arborcast.toml")
-    (tmp_path / "sitecustomize.py").write_text(LATE_VIEW.format(argument=argument))
-    with ExitStack() as stack:
-        stack.enter_context(running(spark, job_settings(tmp_path, kafka_settings, "realtime")))
-        with monkeypatch.context() as environment:
-            environment.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
-            runs = [
-                stack.enter_context(gateway_run(tmp_path / name, kafka_settings, forked=False))
-                for name in ("one", "late")
-            ]
-        one, late_one = (stack.enter_context(Client(each.broker)) for each in runs)
-        for number in range(rounds):
-            one.notify(f"t{number}", "<x/>")
-        made: deque[tuple[int, RemoteSubscription]] = deque()
-        for number in range(rounds):
-            made.append((number, one.subscribe(f"t{number}", to=receiver.url(f"/{number}"))))
-            late_one.notify(f"t{number}", "<x/>")
-            while len(made) > (20 if number < rounds - 1 else 0):
-                first, subscription = made.popleft()
-                receiver.wait_for(1, f"/{first}")
-                one.unsubscribe(subscription)

@@ -15,7 +15,7 @@ from arborcast.core.security.signatures import check
 from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Protection, SigningSecret, XPathFilter
 from tests.support.dispatch_job import Logs, Own, subscription
-from tests.support.receiver import Received, Receiver, refusing_url
+from tests.support.receiver import Received, Receiver
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -52,32 +52,6 @@ def test_a_notification_reaches_subscribers_and_is_a_row(own: Own, receiver: Rec
         ("subtree", sent, "delivered", 202, 1),
     }
     assert all(row["accepted_at"] <= row["started_at"] for row in rows)
-
-
-def test_failures_have_a_class_and_affect_no_other_endpoint(own: Own, receiver: Receiver) -> None:
-    with refusing_url() as refused:
-        own.subscribe("good", receiver.url("/good"), "a")
-        own.subscribe("failing", receiver.url("/status/500"), "a")
-        own.subscribe("gone", receiver.url("/status/410"), "a")
-        own.subscribe("moved", receiver.url("/redirect"), "a")
-        own.subscribe("hanging", receiver.url("/hang"), "a")
-        own.subscribe("dropping", receiver.url("/drop"), "a")
-        own.subscribe("refusing", refused, "a")
-        own.subscribe("wrong", "ftp://127.0.0.1/", "a")
-        own.notify("a")
-        rows = own.attempts(8, of_batches=True)
-
-    assert {row["subscription"]: (row["state"], row["error"], row["status"]) for row in rows} == {
-        "good": ("delivered", "", 202),
-        "failing": ("parked", "server-error", 500),
-        "gone": ("cancelled", "client-error", 410),
-        "moved": ("parked", "redirect", 307),
-        "hanging": ("parked", "timeout", 0),
-        "dropping": ("parked", "disconnected", 0),
-        "refusing": ("parked", "connect", 0),
-        "wrong": ("dead", "address", 0),
-    }
-    assert len(receiver.received("/good")) == 1
 
 
 def test_a_job_continues_in_order_and_shares_pushes(own: Own, receiver: Receiver) -> None:

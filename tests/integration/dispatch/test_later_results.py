@@ -5,27 +5,22 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import requests
 from pyspark.sql import SparkSession
 
-from arborcast.client import Client, FaultReceived
+from arborcast.client import Client
 from arborcast.client.later import Later
 from arborcast.client.listener import Listener, ReceivedMessage
-from arborcast.client.queues.worker import Worker
-from arborcast.client.values import Delivery
 from arborcast.core.security.keyring import add_key
 from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.operations.trace.explain import explain
 from arborcast.dispatch.operations.trace.gathering import Gatherer
 from arborcast.dispatch.settings import JobSettings
-from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
-from arborcast.topic_model.topics import TopicPath
-from tests.support.dispatch_job import IN_BOTH_GEARS, Logs, RunningJob, attempt_rows, running
+from tests.support.dispatch_job import IN_BOTH_GEARS, RunningJob, running
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.waiting import wait_until
 
@@ -72,11 +67,11 @@ class Patient:
 
 
 @contextmanager
-def subscribed(gateway: GatewayRun, topic: str, *, strict: bool = False) -> Iterator[Patient]:
+def subscribed(gateway: GatewayRun, topic: str) -> Iterator[Patient]:
     """One message per push: several in one push have one result."""
     patient = Patient()
     with Listener(patient.received) as listener, Client(gateway.base) as client:
-        subscription = client.subscribe(topic, to=listener.url, raw=True, delivery=Delivery(strict=strict))
+        subscription = client.subscribe(topic, to=listener.url, raw=True)
         yield patient
         client.unsubscribe(subscription)
 
@@ -119,40 +114,3 @@ def test_delivered_failed_and_refused(job: RunningJob, gateway: GatewayRun) -> N
         assert [patient.attempts(each) for each in (done, failed, refused)] == [[1], [1, 2], [1]]
         report = audit(job.settings.kafka, 0, deep=True, patience_s=120)
         assert report.balanced, report.problems
-
-
-def test_a_worker_of_a_queue_is_busy_until_its_result(job: RunningJob, gateway: GatewayRun, job_logs: Logs) -> None:
-    topic = "later/jobs"
-    job_logs.control(TopicRecord(TopicPath(topic), policy=TopicPolicy(queue=True)))
-    begun, go_on = threading.Event(), threading.Event()
-    did: list[bytes] = []
-
-    def handle(request: ReceivedMessage) -> None:
-        did.append(request.payload)
-        begun.set()
-        assert go_on.wait(240)
-
-    def ends(notification: str, column: str) -> list[str]:
-        rows = attempt_rows(job.settings, 0)
-        return [row[column] for row in rows if row["notification"] == notification]
-
-    def delivered(notification: str) -> bool:
-        return "delivered" in ends(notification, "state")
-
-    with Client(gateway.base) as client, Worker(handle, later=True) as worker:
-
-        def serves() -> bool:
-            with suppress(FaultReceived):  # the gateway reads the topic
-                return bool(worker.serve(client, topic))
-            return False
-
-        wait_until(serves)
-        first = publish(gateway, topic)
-        assert begun.wait(240)
-        second = publish(gateway, topic)  # equal waiting requests would be merged
-        wait_until(lambda: "later" in ends(first, "error"), "the acknowledgement")
-        assert len(did) == 1, "the other one waits for the server"
-        go_on.set()
-        for each in (first, second):
-            wait_until(partial(delivered, each), "a delivery by its result")
-    assert len(did) == 2

@@ -17,8 +17,6 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-TEV = "http://www.onvif.org/ver10/events/wsdl"
-
 
 def notify(gateway: GatewayRun, topic: str, number: int) -> None:
     post(gateway.broker, soap.notify(soap.message(topic, f"<n>{number}</n>")))
@@ -41,23 +39,6 @@ def pull_all(url: str, expected: int) -> list[int]:
 
     wait_until(all_there, lambda: f"{len(found)} of {expected}")
     return found
-
-
-def test_an_onvif_client_waits_for_its_messages(gateway: GatewayRun) -> None:
-    """The first test: its subscription is to all topics."""
-    body = f'<tev:CreatePullPointSubscription xmlns:tev="{TEV}"/>'
-    url = address(post(f"{gateway.base}/onvif/event_service", body))
-    request = (
-        f'<tev:PullMessages xmlns:tev="{TEV}"><tev:Timeout>PT30S</tev:Timeout>'
-        "<tev:MessageLimit>10</tev:MessageLimit></tev:PullMessages>"
-    )
-    for number in range(10):
-        notify(gateway, "t:a", number)
-        # On a slow machine its time may be over before the first batch.
-        assert wait_until(lambda: numbers(post(url, request))) == [number]
-    post(url, "<wsnt:Unsubscribe/>")
-    refused = requests.post(url, data=soap.envelope(request), timeout=60)
-    assert "ResourceUnknownFault" in refused.text
 
 
 def test_a_pull_point_gets_the_matches_of_its_subscriptions(gateway: GatewayRun, job: RunningJob) -> None:

@@ -94,10 +94,9 @@ def running(
     known: Any,
     publish_event: Callable[[OperatorEvent], None] = lambda event: None,
     retry: RetrySettings = QUICK,
-    callback_s: float = 60.0,
 ) -> Iterator[Redeliverer]:
     policy = AddressPolicy(OutboundSettings(scope="loopback"))
-    push = PushSettings(callback_s=callback_s)
+    push = PushSettings(callback_s=60.0)
     redeliverer = Redeliverer(kafka, push, retry, policy, cast(Any, known), file, VAULT, publish_event)
     redeliverer.start(60)
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from arborcast.admin import federation, operations, queues
+from arborcast.admin import federation, operations, queues, subscriptions
 from arborcast.admin.federation import Groups, GroupStatus, MemberList
 from arborcast.admin.moments import iso
 from arborcast.admin.operations import OperationFilter, Recorded
@@ -130,10 +130,31 @@ def test_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
     found = SHELL.json("subscriptions", "list", "--limit", "1")
     assert found["more"] == 2
     assert found["subscriptions"] == [json.loads(AWAY_AS_JSON)]
+    found = SHELL.json("subscriptions", "list", "--endpoint", "http://away/", "--topic", "a")
+    assert [each["subscription"] for each in found["subscriptions"]] == ["away"]
     for names, message in ((["well"], "no matching subscriptions"), ([], "no subscriptions yet")):
         subscribed(monkeypatch, *names)
         listed = SHELL.run("subscriptions", "list", "--state", "paused")
         assert (listed.stdout, message in listed.stderr) == ("", True)
+
+
+def test_all_named_subscriptions_are_resumed_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    subscribed(monkeypatch, "well", "away")
+    resumed: list[list[str]] = []
+    monkeypatch.setattr(subscriptions, "end_suspensions", lambda _kafka, _control, names: resumed.append(names))
+    for arguments, message in (
+        ((), "name subscriptions"),
+        (("away", "--all"), "name subscriptions"),
+        (("away", "well"), "well is not suspended"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            SHELL("subscriptions", "resume", *arguments)
+    assert resumed == []
+    assert SHELL.json("subscriptions", "resume", "away") == {"resumed": ["away"]}
+    for options in (("--all",), ("--endpoint", "http://away/")):
+        assert SHELL("subscriptions", "resume", *options).split() == ["resumed", "away"]
+    assert "none is suspended of http://well/" in SHELL("subscriptions", "resume", "--endpoint", "http://well/")
+    assert resumed == [["away"]] * 3 + [[]]
 
 
 def test_operations(monkeypatch: pytest.MonkeyPatch) -> None:

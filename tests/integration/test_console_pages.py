@@ -174,21 +174,6 @@ def test_a_dragged_node_is_staged_as_a_move(own: tuple[ConsoleParts, str], visit
     assert parts.control.table.topics.is_node(TopicPath("{urn:plant}plant/building"))
 
 
-def test_it_works_without_script(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
-    parts, url = own
-    page = visit(java_script_enabled=False)
-    page.goto(f"{url}/topics")
-    page.click(f"{node('{urn:plant}plant')} > .toggle")
-    page.click(f"{node('{urn:plant}plant/line2')} > .name")
-    page.click("text=Add subtopic")
-    page.fill("#name", "new")
-    page.click("button:has-text('Stage')")
-    page.click("text=Review and save")
-    page.click("button:has-text('Save')")
-    assert "Saved: 1 added" in page.inner_text("body")
-    assert TopicPath("{urn:plant}plant/line2/new") in parts.control.table.topics
-
-
 def test_typed_text_is_not_lost(own: tuple[ConsoleParts, str], visit: Visitors) -> None:
     _, url = own
     visit.expected = ("ERR_FAILED",)

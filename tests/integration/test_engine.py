@@ -92,24 +92,6 @@ def everything_pushed(receiver: Receiver, path: str) -> list[str]:
     return [text for request in receiver.requests if request.path == path for _, text in pushed(request)]
 
 
-def test_the_commands_of_the_tour(engine: Engine) -> None:
-    listening = engine.start("listen", "tour//.", "--count", "2", "--json")
-    assert listening.stderr is not None
-    assert "listening to tour//." in listening.stderr.readline()
-    first = engine.run("publish", "tour/floor-1/temperature", "-", input='<?xml version="1.0"?><reading>21.5</reading>')
-    engine.run_here("publish", "other", "-", input="<reading>not for us</reading>")
-    engine.run_here("publish", "tour:floor-2", "-", input="<reading>é</reading>")
-    out, _ = listening.communicate(timeout=300)
-    assert listening.returncode == 0
-    lines = [json.loads(line) for line in out.splitlines()]
-    assert [(line["topic"], line["payload"]) for line in lines] == [
-        ("tour/floor-1/temperature", "<reading>21.5</reading>"),
-        ("tour/floor-2", "<reading>é</reading>"),
-    ]
-    assert lines[0]["notification_id"] == first.stdout.strip() != lines[1]["notification_id"]
-    assert "tour//." not in engine.run_here("subscriptions", "list").stdout
-
-
 def test_the_python_of_the_readme(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     blocks: list[str] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (code,) = [each for each in blocks if "Queue" in each]

@@ -9,23 +9,12 @@ from typing import Any
 
 import pytest
 
-from arborcast.admin.filters import TopicTest
-from arborcast.admin.messages import (
-    Busiest,
-    LastMessages,
-    MessageSearch,
-    busiest,
-    last_attempts,
-    last_messages,
-    recent,
-    search,
-)
+from arborcast.admin.messages import Busiest, LastMessages, busiest, last_attempts, last_messages, recent
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import make_producer
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog
-from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.notifications import Notification, encode
 from arborcast.topic_model.topics import TopicPath
 
@@ -147,19 +136,3 @@ def test_the_last_attempts_of_a_subscription_and_no_others(kafka_settings: Kafka
     assert [(each.subscription, each.number) for each in found.attempts] == [("s1", 59), ("s1", 58), ("s1", 57)]
     assert len(found.attempts[0].response) == 2_000
     assert last_attempts(kafka_settings, "none").attempts == ()
-
-
-def test_a_search_of_payloads_continues_at_its_end(kafka_settings: KafkaSettings) -> None:
-    ensure_topics(kafka_settings)
-    write(kafka_settings, "notifications", (made(f"{{urn:x}}a/t{number % 7}", number) for number in range(300)))
-    found: list[str] = []
-    after, looks = "", 0
-    while looks == 0 or after:
-        wanted = MessageSearch("<n>1", TopicTest("{urn:x}a//."), "1h", after=after)
-        part = search(kafka_settings, wanted, ControlView(), most=20, patience_s=PATIENCE_S)
-        found += [each.id.rpartition("-")[2] for each in part.messages]
-        after, looks = part.next, looks + 1
-    assert sorted(map(int, found)) == [number for number in range(300) if str(number).startswith("1")]
-    assert looks > 1
-    beyond = MessageSearch("<n>1", TopicTest(), "2h", "1h")
-    assert search(kafka_settings, beyond, ControlView(), patience_s=PATIENCE_S).looked_at == 0

@@ -19,14 +19,7 @@ from arborcast.topic_model.records.notifications import MAX_HOPS, Notification
 from arborcast.topic_model.topics import TopicPath
 from tests.support.broker import notifications_in
 from tests.support.command import Shell
-from tests.support.dispatch_job import (
-    IN_BOTH_GEARS,
-    Logs,
-    Own,
-    RunningJob,
-    attempt_rows,
-    trigger,
-)
+from tests.support.dispatch_job import IN_BOTH_GEARS, Logs, Own, RunningJob, attempt_rows, trigger
 from tests.support.gateway_process import GatewayRun
 from tests.support.receiver import Receiver
 

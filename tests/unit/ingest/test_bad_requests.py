@@ -36,6 +36,8 @@ class BadRequest:
 
 
 _CREATION = "SubscribeCreationFailedFault"
+_DIALECT, _SEVERAL = "TopicExpressionDialectUnknownFault", "MultipleTopicsSpecifiedFault"
+_PRODUCER = "InvalidProducerPropertiesExpressionFault"
 _CONTENT = "InvalidMessageContentExpressionFault"
 _TERMINATION = "UnacceptableInitialTerminationTimeFault"
 _TOPIC = "InvalidTopicExpressionFault"
@@ -101,38 +103,25 @@ HEADERS = [
     for version, true in (("1.1", "1"), ("1.2", "true"))
 ]
 
+MANAGER = "/wsn/subscriptions/x"
+
 OPERATIONS = [
     _operation("unknown operation", "ActionNotSupported", "{urn:x}Do", '<x:Do xmlns:x="urn:x"/>'),
-    BadRequest("unknown operation, 1.2", soap.envelope("<wsnt:Do/>", "1.2"), 500, "ActionNotSupported", "}Do"),
-    _operation(
-        "Subscribe to a subscription",
-        "ActionNotSupported",
-        "not offered at this address",
-        soap.subscribe(),
-        path="/wsn/subscriptions/x",
-    ),
+    _operation("Subscribe to a subscription", "ActionNotSupported", "not offered at this", soap.subscribe(), MANAGER),
     _operation("Unsubscribe without a subscription", _UNKNOWN, "no subscription is named", "<wsnt:Unsubscribe/>"),
     _operation("GetMessages without a pull point", _UNKNOWN, "no pull point is named", "<wsnt:GetMessages/>"),
     *(
         _operation(name, fault, words, f"<wsnt:GetCurrentMessage>{topic}</wsnt:GetCurrentMessage>")
         for name, topic, fault, words in (
             ("GetCurrentMessage without a topic", "", "Client", "no wsnt:Topic"),
-            (
-                "GetCurrentMessage of several topics",
-                soap.topic("t:a//.", "Full"),
-                "MultipleTopicsSpecifiedFault",
-                "one topic",
-            ),
+            ("GetCurrentMessage of several topics", soap.topic("t:a//.", "Full"), _SEVERAL, "one topic"),
             ("GetCurrentMessage of an invalid topic", soap.topic("t:a b"), _TOPIC, "t:a b"),
-            (
-                "GetCurrentMessage in an unknown dialect",
-                soap.topic("t:a", "K"),
-                "TopicExpressionDialectUnknownFault",
-                "K",
-            ),
+            ("GetCurrentMessage in an unknown dialect", soap.topic("t:a", "K"), _DIALECT, "K"),
         )
     ),
 ]
+
+FETCHING = soap.content_filter("document('http://h/')", "ProducerProperties")
 
 SUBSCRIBES = [
     _operation("no consumer", "Client", "no wsnt:ConsumerReference", "<wsnt:Subscribe/>"),
@@ -147,12 +136,7 @@ SUBSCRIBES = [
     _subscribe("an unknown filter", "InvalidFilterFault", "{urn:x}F", filters='<x:F xmlns:x="urn:x"/>'),
     _subscribe("a content filter that is no XPath", _CONTENT, "too early", filters=soap.content_filter("o:order[")),
     _subscribe("too many content filters", _CONTENT, "16", filters=soap.content_filter("true()") * 17),
-    _subscribe(
-        "a producer filter that is no XPath",
-        "InvalidProducerPropertiesExpressionFault",
-        "not available",
-        filters=soap.content_filter("document('http://h/')", "ProducerProperties"),
-    ),
+    _subscribe("a producer filter that is no XPath", _PRODUCER, "not available", filters=FETCHING),
     _subscribe("a bad expression", _TOPIC, "position 3", filters=soap.topic_expression("a//|")),
     _subscribe("an unbound prefix", _TOPIC, "nope", filters=soap.topic_expression("nope:a")),
     _subscribe(

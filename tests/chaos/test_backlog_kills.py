@@ -10,15 +10,14 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import psutil
 import pytest
 
-from arborcast.core.eventlog.client import TopicPartition, make_consumer
+from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import Attempt, decode
 from arborcast.dispatch.operations.audit import audit
 from tests.support.dispatch_job import Logs, logs, subscription
-from tests.support.dispatch_process import running_job
+from tests.support.dispatch_process import running_job, with_suppressed_kill
 from tests.support.receiver import Received, Receiver
 from tests.support.waiting import wait_until
 
@@ -102,7 +101,7 @@ def test_a_kill_repeats_pushes_in_flight_and_none_that_was_answered(
             wait_until_all_is_written(kafka_settings, set(stubborn.arrived) - hung_again)
             stubborn.hang_after(10**9)
             for worker in job.processes()["worker"]:
-                kill(worker)
+                with_suppressed_kill(worker)
             wait_until_all_is_written(kafka_settings, {(f"/s{number}", name) for name in sent for number in range(6)})
             assert audit(kafka_settings, 0, deep=True, order=True, patience_s=120).balanced
 
@@ -134,24 +133,5 @@ def wait_until_all_is_written(kafka: KafkaSettings, deliveries: set[Delivery]) -
 
 
 def written(kafka: KafkaSettings) -> list[Attempt]:
-    topic, rows = kafka.topic("attempts"), []
-    consumer = make_consumer(kafka, wait_ms=50)
-    try:
-        partitions = [TopicPartition(topic, number) for number in range(kafka.partitions)]
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        for partition in partitions:
-            consumer.seek(partition, 0)
-        while any(consumer.position(partition) < ends[partition] for partition in partitions):
-            for records in consumer.poll(timeout_ms=200).values():
-                rows += [row for record in records if record.value for row in decode(record.value)]
-    finally:
-        consumer.close()
-    return rows
-
-
-def kill(process: psutil.Process) -> None:
-    try:
-        process.kill()
-    except psutil.NoSuchProcess:
-        return
+    with LogScan(kafka, "attempts") as log:
+        return [row for record in log.read_all() if record.value for row in decode(record.value)]

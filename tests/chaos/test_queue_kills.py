@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from arborcast.client import Client, ClientError, Retries
@@ -23,7 +22,7 @@ from arborcast.dispatch.operations.audit import audit
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import logs
-from tests.support.dispatch_process import DispatchProcess, running_job, with_suppressed_kill
+from tests.support.dispatch_process import running_job
 from tests.support.gateway_process import gateway_run
 from tests.support.held_port import HeldPort
 from tests.support.waiting import wait_until
@@ -139,15 +138,6 @@ class Users:
             listener.stop()
 
 
-def killed(job: DispatchProcess) -> None:
-    """kill -9 of the driver, and its restart."""
-    family = [process for processes in job.processes().values() for process in processes]
-    with_suppressed_kill(job.processes()["driver"][0])
-    job.wait(120)
-    psutil.wait_procs(family, timeout=60)
-    job.start()
-
-
 @pytest.mark.parametrize("gear", ["realtime", "batch"])
 def test_every_request_is_answered_after_a_kill_of_any_process(
     tmp_path: Path, kafka_settings: KafkaSettings, gear: str
@@ -175,7 +165,8 @@ def test_every_request_is_answered_after_a_kill_of_any_process(
                 servers[0].kill()
                 users.wait_for_more(40)
                 servers[0].start()
-                killed(job)
+                job.kill_part("driver")
+                job.start()
                 users.wait_for_more(40)
                 gateway.kill()
                 time.sleep(1)
@@ -187,7 +178,8 @@ def test_every_request_is_answered_after_a_kill_of_any_process(
                 for server in servers:
                     server.start()
                 users.wait_for_more(40)
-                killed(job)
+                job.kill_part("driver")
+                job.start()
                 users.wait_for_more(40)
             assert users.wrong == []
             begun: defaultdict[str, list[int]] = defaultdict(list)

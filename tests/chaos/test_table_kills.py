@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from arborcast.core.eventlog.follower import LogCursor
+from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS
 from arborcast.dispatch.tables.delta_table import rows_of
 from arborcast.dispatch.tables.spec import TableSpec
 from arborcast.topic_model.records import notifications
-from tests.support.dispatch_job import logs, subscription
+from tests.chaos.test_disasters import tear
+from tests.support.dispatch_job import Logs, logs, subscription
 from tests.support.dispatch_process import DispatchProcess, running_job
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
@@ -31,7 +33,9 @@ pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mar
 
 KILLS = 3
 PER_LIFE = 100
-SETTINGS: dict[str, str | int | float] = {
+Settings = dict[str, str | int | float]
+
+SETTINGS: Settings = {
     "tables.interval_s": 0.2,
     "tables.upkeep_interval_s": 1,
     # Messages for the failing receiver stay in the table of retries.
@@ -41,21 +45,24 @@ SETTINGS: dict[str, str | int | float] = {
 FINAL = ("delivered", "dead", "expired", "cancelled", "dropped")
 
 
+@contextmanager
+def written_to(home: Path, kafka: KafkaSettings, settings: Settings) -> Iterator[tuple[Logs, DispatchProcess]]:
+    """A job with a receiver that works and one that fails."""
+    with Receiver() as receiver, logs(kafka) as log, running_job(home, kafka, settings) as job:
+        log.subscribe(
+            subscription("well", receiver.url("/well"), "a//."),
+            subscription("sick", receiver.url("/status/503"), "a//."),
+        )
+        yield log, job
+
+
 def test_tables_hold_each_row_once_however_often_their_writer_is_killed(
     tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
     moments = random.Random(7)
     sent: list[str] = []
     tables = Tables(tmp_path)
-    with (
-        Receiver() as receiver,
-        logs(kafka_settings) as log,
-        running_job(tmp_path, kafka_settings, SETTINGS) as job,
-    ):
-        log.subscribe(
-            subscription("well", receiver.url("/well"), "a//."),
-            subscription("sick", receiver.url("/status/503"), "a//."),
-        )
+    with written_to(tmp_path, kafka_settings, SETTINGS) as (log, job):
         for _ in range(KILLS):
             versions = tables.versions()
             sent += [log.notify("a/b") for _ in range(PER_LIFE)]
@@ -74,15 +81,7 @@ def test_tables_that_a_power_cut_has_damaged_are_whole_again_by_themselves(
     tmp_path: Path, kafka_settings: KafkaSettings
 ) -> None:
     tables = Tables(tmp_path)
-    with (
-        Receiver() as receiver,
-        logs(kafka_settings) as log,
-        running_job(tmp_path, kafka_settings, {**SETTINGS, "tables.upkeep_interval_s": 3_600}) as job,
-    ):
-        log.subscribe(
-            subscription("well", receiver.url("/well"), "a//."),
-            subscription("sick", receiver.url("/status/503"), "a//."),
-        )
+    with written_to(tmp_path, kafka_settings, {**SETTINGS, "tables.upkeep_interval_s": 3_600}) as (log, job):
         sent: list[str] = []
         for _ in range(3):
             versions = tables.versions()
@@ -92,7 +91,9 @@ def test_tables_that_a_power_cut_has_damaged_are_whole_again_by_themselves(
         wait(lambda: tables.caught_up(written, sent), job, "the tables to have all that is in the logs")
         job.kill()
         # The queries' checkpoints are intact and cover all rows.
-        tear(tables.newest(ATTEMPTS, "_delta_log/*.json"))
+        newest = tables.newest(ATTEMPTS, "_delta_log/*.json")
+        tear(newest)
+        newest.with_name(f"{int(newest.stem) + 1:020}.json.tmp").write_text('{"add":{"path":"part-')
         tables.newest(NOTIFICATIONS, "_delta_log/*.json").write_bytes(b"")
         tear(tables.newest(DELIVERIES, "*/*.parquet"))
         tables.newest(RETRIES, "*.parquet").unlink()
@@ -125,12 +126,6 @@ def test_tables_that_cannot_be_written_hold_up_no_delivery(tmp_path: Path, kafka
 def arrived(receiver: Receiver, path: str) -> set[str]:
     headers = (request.headers["arborcast-notification-id"] for request in receiver.received(path))
     return {name for each in headers for name in each.split(",")}
-
-
-def tear(file: Path) -> None:
-    """Cut the file to its first half, as a loss of power does without a flush."""
-    content = file.read_bytes()
-    file.write_bytes(content[: len(content) // 2])
 
 
 def assert_each_once(tables: Tables, written: Written, sent: list[str]) -> None:
@@ -203,14 +198,8 @@ class Written:
         return self.attempts
 
     def _values(self, log: str) -> list[bytes]:
-        tail = LogCursor(self._kafka, log, {})
-        found: list[bytes] = []
-        try:
-            while records := tail.read(10_000):
-                found += [record.value for record in records if record.value is not None]
-        finally:
-            tail.close()
-        return found
+        with LogScan(self._kafka, log) as scan:
+            return [record.value for record in scan.read_all() if record.value is not None]
 
 
 def wait(condition: Callable[[], bool], job: DispatchProcess, what: str) -> None:

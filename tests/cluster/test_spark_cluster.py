@@ -75,7 +75,7 @@ def bundled(
 
 
 @both_gears
-def test_lost_worker_loses_nothing_and_reorders_nothing(
+def test_a_lost_executor_and_a_lost_worker_lose_nothing_and_reorder_nothing(
     tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, gear: Mode
 ) -> None:
     bundle = bundled(tmp_path, cluster)
@@ -95,6 +95,10 @@ def test_lost_worker_loses_nothing_and_reorders_nothing(
             assert_guarded(cluster)
             # Further messages for this one are parked and retried beside the batches, in order.
             receiver.behave(FLAPPING, "status/503")
+            killed = cluster.executors()[0]
+            killed.kill()
+            wait_for_more(receiver, timeout=240)
+            wait_for_executors(cluster, 2, without=killed.pid)
             # Where an earlier test has left a worker more than there are executors, one of them has none.
             lost = next(each for each in cluster.workers if each.executors())
             lost.kill()
@@ -107,7 +111,7 @@ def test_lost_worker_loses_nothing_and_reorders_nothing(
             receiver.behave(FLAPPING, "status/202")
             time.sleep(2)
             accepted = load.stop()
-        assert_all_arrived(receiver, accepted, duplicates_allowed=400, timeout=300)
+        assert_all_arrived(receiver, accepted, duplicates_allowed=800, timeout=300)
         assert_nothing_waits(kafka_settings, len(accepted))
         if more:
             wait_until(
@@ -154,26 +158,6 @@ def assert_nothing_waits(kafka: KafkaSettings, accepted: int, more: int = 1, tim
     # An unacknowledged notification may be in the log. An opened breaker is a notification without
     # recipients.
     assert report.totals.delivered == report.matches >= (len(PATHS) + more) * accepted
-
-
-@both_gears
-def test_lost_executor_is_replaced(
-    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, gear: Mode
-) -> None:
-    bundle = bundled(tmp_path, cluster)
-    with (
-        running_job(tmp_path, kafka_settings, {"dispatch.gear": gear}, bundle) as job,
-        under_load(kafka_settings, receiver) as load,
-    ):
-        receiver.wait_for(100, timeout=180)
-        assert_gear(job, kafka_settings, gear)
-        killed = cluster.executors()[0]
-        killed.kill()
-        wait_for_more(receiver, timeout=240)
-        wait_for_executors(cluster, 2, without=killed.pid)
-        assert running(job)
-        accepted = load.stop()
-        assert_all_arrived(receiver, accepted, duplicates_allowed=400, timeout=300)
 
 
 @pytest.mark.parametrize("how", ["dies", "stands-still"])

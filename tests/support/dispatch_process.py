@@ -133,6 +133,14 @@ class DispatchProcess:
         """Wait for its exit; returns the exit status."""
         return self._submitted.wait(timeout)
 
+    def kill_part(self, role: str) -> None:
+        """kill -9 of the process of this role; the others end by themselves."""
+        roles = self.processes()
+        with_suppressed_kill(roles[role][0])
+        self.wait()
+        _, alive = psutil.wait_procs([each for processes in roles.values() for each in processes], timeout=60)
+        assert not alive
+
     def kill(self) -> None:
         """kill -9 of all remaining processes."""
         self._submitted.kill()

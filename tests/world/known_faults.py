@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -14,17 +14,15 @@ import pytest
 from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
-from arborcast.dispatch.hot import intervals, recovered, sink, stream, waiting
+from arborcast.dispatch.hot import recovered, sink
 from arborcast.dispatch.hot import task as partition_task
 from arborcast.dispatch.hot.intake import Exclusions
-from arborcast.dispatch.job import deadlines
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.realtime import driver, realtime_mode, recovery, task
-from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerProgress, encode_feeds
+from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerProgress
 from arborcast.dispatch.redelivery import redeliverer, session
 from arborcast.ingest.state import changes
 from arborcast.topic_model.records.notifications import UNSTAMPED
-from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
 from tests.world import spark
 from tests.world.history import History
 from tests.world.oracle import Violated
@@ -57,10 +55,10 @@ def subscribe(history: History, name: str, topic: str, **policy: Any) -> None:
     history.wait(lambda: member.changes[-1].answered is not None, 10, "the Subscribe is answered")
 
 
-def notify(history: History, topic: str, count: int = 1, pause_s: float = 0.05, **said: Any) -> None:
+def notify(history: History, topic: str, count: int = 1, **said: Any) -> None:
     for _ in range(count):
         history.notify(history.gateways[0], topic, **said)
-        history.kernel.sleep(pause_s)
+        history.kernel.sleep(0.05)
 
 
 def settled(history: History, within_s: float = 300.0) -> None:
@@ -68,18 +66,6 @@ def settled(history: History, within_s: float = 300.0) -> None:
     while history.oracle.left() and history.kernel.now < until:
         history.kernel.sleep(0.5)
     history.kernel.sleep(2.0)
-
-
-def topics_of(history: History, partitions: Mapping[int, int]) -> list[str]:
-    """The given number of topics of each partition."""
-    left, found = dict(partitions), []
-    for number in range(10_000):
-        name = f"t{number}"
-        partition = partition_of_key(name.encode(), history.kafka.partitions)
-        if left.get(partition):
-            left[partition] -= 1
-            found.append(name)
-    return found
 
 
 def rest(history: History, seconds: float) -> None:
@@ -94,7 +80,7 @@ def rest(history: History, seconds: float) -> None:
 
 def an_idle_partition_and_an_orderly_stop(history: History) -> None:
     begin(history)
-    (busy,) = topics_of(history, {0: 1})
+    busy = next(name for number in range(100) if not partition_of_key((name := f"t{number}").encode(), 4))
     subscribe(history, "s", busy)
     start(history)
     for _ in range(10):
@@ -106,32 +92,6 @@ def an_idle_partition_and_an_orderly_stop(history: History) -> None:
     read = history.broker.read.get(("attempts", history.engine.process.pid), 0)
     if read > 20:
         raise Violated(f"start: {read} records of attempts were read behind an orderly stop with nothing under way")
-
-
-def a_restart_from_batches_to_real_time(history: History) -> None:
-    begin(history, "batch")
-    subscribe(history, "s", "a")
-    start(history)
-    for _ in range(3):
-        notify(history, "a")
-        history.kernel.sleep(1.0)
-    stop(history)
-    history.gear = "realtime"
-    start(history)
-    notify(history, "a")
-
-
-def a_subscription_larger_than_a_third_of_a_record(history: History) -> None:
-    begin(history)
-    start(history)
-    gateway = history.gateways[0]
-    subscribe(history, "s", "a")
-    member = history.oracle.members["s"]
-    for _ in range(3):
-        large = EndpointReference("http://s/", ("<p>" + "x" * 45_000 + "</p>",))
-        history.change(gateway, member, consumer=large, terminates_ms=int((history.kernel.wall_s() + 86_400) * 1000))
-        history.wait(lambda: member.changes[-1].answered is not None, 10, "the Renew is answered")
-    notify(history, "a", 3)
 
 
 def an_interval_of_a_day_for_nine_days(history: History) -> None:
@@ -160,20 +120,6 @@ def the_clock_put_back_before_a_task_begins(history: History) -> None:
     history.kernel.sleep(4.0)
     notify(history, "a", 3)
     history.network.receiver("http://s/").behaviour = "well"
-
-
-def an_interval_and_a_deadline_with_the_clock_put_back(history: History) -> None:
-    begin(history)
-    subscribe(history, "interval", "a", interval_ms=60_000)
-    subscribe(history, "deadline", "a", deadline_ms=60_000)
-    start(history)
-    notify(history, "a", 2)
-    history.kernel.sleep(5.0)
-    history.kernel.note("clock set")
-    history.hosts["one"].ahead_s -= 3_600.0
-    notify(history, "a", 2)
-    history.kernel.sleep(300.0)
-    history.oracle.check_silences()
 
 
 def a_notify_through_another_gateway_behind_a_subscribe(history: History) -> None:
@@ -218,29 +164,6 @@ def a_worker_killed_while_it_parks(history: History) -> None:
 def the_same_with_a_driver_an_hour_ahead_of_kafka(history: History) -> None:
     history.broker.host.ahead_s = -3_600.0
     a_worker_killed_while_it_parks(history)
-
-
-def a_stop_behind_a_batch_that_failed(history: History) -> None:
-    """Each worker dies when the first rows of its task are in the log, until Spark gives the task up."""
-    begin(history, "batch")
-    subscribe(history, "s", "a")
-    start(history)
-    engine = history.engine
-    assert engine is not None
-
-    def die(log: str, record: Any) -> None:
-        if log == "attempts" and attempts.decode_all(record.value or attempts.NOTHING)[0]:
-            for worker in engine.spark.workers:
-                history.kernel.call(0.2, worker.kill)
-
-    history.broker.appended.append(die)
-    history.network.receiver("http://s/").behaviour = "slow"
-    for _ in range(30):
-        history.notify(history.gateways[0], "a")
-    history.wait(lambda: engine.job is not None and engine.job.modes.supervisor.failures > 0, 120, "a batch has failed")
-    history.broker.appended.remove(die)
-    stop(history)
-    start(history)
 
 
 def endpoints_that_are_dead_for_an_hour(history: History) -> None:
@@ -307,29 +230,6 @@ def a_last_message_while_a_worker_is_dead(history: History) -> None:
     history.kernel.sleep(90.0)
 
 
-def a_message_for_many_behind_later_ones(history: History) -> None:
-    """It joins the lane of a slow receiver when messages of another topic wait there, and the worker dies."""
-    begin(history)
-    many, other = topics_of(history, {0: 2})
-    for number in range(1_000):
-        history.subscribe(history.gateways[0], f"r{number}", many)
-    topics = (TopicFilter("", f"{many}|{other}", f"{many}|{other}"),)
-    member = history.subscribe(history.gateways[0], "s", many, "notify", {"topics": topics})
-    history.wait(lambda: member.changes[-1].answered is not None, 10, "the Subscribe is answered")
-    start(history)
-    receiver = history.network.receiver("http://s/")
-    receiver.behaviour = "slow"
-    notify(history, other)
-    history.wait(lambda: bool(receiver.pushes), 10, "the first push has begun")
-    notify(history, many, pause_s=0.02)
-    notify(history, other, 12, pause_s=0.0)
-    history.wait(lambda: len(receiver.pushes) > 1, 10, "the next push has begun")
-    history.kernel.sleep(0.5)
-    assert history.engine is not None
-    for worker in history.engine.spark.workers:
-        history.kernel.call(0.0, worker.kill)
-
-
 def workers_that_die_again_and_again(history: History) -> None:
     begin(history)
     subscribe(history, "s", "a")
@@ -371,24 +271,7 @@ def an_outage_of_kafka_right_after_retries(history: History) -> None:
     history.kernel.sleep(60.0)
 
 
-def a_subscription_of_three_megabytes(history: History) -> None:
-    begin(history)
-    start(history)
-    subscribe(history, "s", "a")
-    large = EndpointReference("http://s/", ("<p>" + "x" * 3_000_000 + "</p>",))
-    history.change(history.gateways[0], history.oracle.members["s"], consumer=large)
-    history.kernel.sleep(2.0)
-    notify(history, "a", 3)
-
-
 # The faults
-
-
-def _before_the_last(write: Callable[..., None]) -> Callable[..., None]:
-    def written(self: Any, run: int, begin: recovered.StartState, positions: Mapping[int, int]) -> None:
-        write(self, run, begin, {number: max(0, position - 1) for number, position in positions.items()})
-
-    return written
 
 
 async def _nothing(*_: object) -> None:
@@ -400,14 +283,6 @@ def patched(*attributes: tuple[Any, str, Any]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for owner, name, value in attributes:
             patch.setattr(owner, name, value)
-        yield
-
-
-@contextlib.contextmanager
-def always_clean() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        clean = property(lambda hot: True, lambda hot, clean: None)
-        patch.setattr(stream.HotPath, "clean", clean, raising=False)  # else an attribute of each object
         yield
 
 
@@ -446,10 +321,6 @@ def _counts_or_signs(progress: WorkerProgress) -> bool:
     return bool(progress.signs or progress.gone or progress.costly or progress.notifications)
 
 
-def _of_the_first(messages: waiting.WaitingMessages) -> int:
-    return min(queue[0].offset for queue in messages._queues.values())
-
-
 def _of_batch_alone(
     kafka: KafkaSettings, batch: int, ends: recovered.OutcomeEnds, timeout_s: float
 ) -> recovered.SettledRows:
@@ -466,9 +337,6 @@ def _wall_clock(here: bool) -> Callable[[], float]:
 # A task of a second batch of a run begins with the state of the first.
 _TASKS_OF_SECOND_BATCHES = ((spark.TaskOfSpark, "getLocalProperty", lambda task, name: "0"),)
 
-KAFKA = KafkaSettings(partitions=4)
-SMALL = replace(KAFKA, max_record_bytes=64 * 1024)
-
 
 @dataclass(frozen=True)
 class KnownFault:
@@ -478,8 +346,6 @@ class KnownFault:
     put_back: Callable[[], Any]
     history: Callable[[History], None]
     found: str
-    kafka: KafkaSettings = KAFKA
-    seed: int = 1
 
 
 KNOWN = (
@@ -519,28 +385,6 @@ KNOWN = (
         "bytes",
     ),
     KnownFault(
-        "a start is before the last batch of the run before it",
-        lambda: patched(
-            (recovery.Recovery, "write_positions", _before_the_last(recovery.Recovery.write_positions)),
-            (recovery.Recovery, "write_clean", _before_the_last(recovery.Recovery.write_clean)),
-        ),
-        a_restart_from_batches_to_real_time,
-        "twice",
-    ),
-    KnownFault(
-        "a stop after a failed batch counts as clean",
-        always_clean,
-        a_stop_behind_a_batch_that_failed,
-        "twice",
-    ),
-    KnownFault(
-        "a message to the workers is larger than a record",
-        lambda: patched((driver, "encode_feeds", lambda messages, most: encode_feeds(messages, 1 << 40))),
-        a_subscription_larger_than_a_third_of_a_record,
-        "lost",
-        SMALL,
-    ),
-    KnownFault(
         "a gateway stamps before it has read the answered changes of another gateway",
         lambda: patched((changes.ControlChanges, "keep_up", _nothing)),
         a_notify_through_another_gateway_behind_a_subscribe,
@@ -577,24 +421,6 @@ KNOWN = (
         "silence",
     ),
     KnownFault(
-        "a minimum interval lasts until the clock reaches its former time after it was put back",
-        lambda: patched((intervals, "_CLOCKS_MS", math.inf)),
-        an_interval_and_a_deadline_with_the_clock_put_back,
-        "interval",
-    ),
-    KnownFault(
-        "a deadline is checked only when the clock reaches its former time after it was put back",
-        lambda: patched((deadlines.Deadlines, "put_back", lambda self, now_ms: None)),
-        an_interval_and_a_deadline_with_the_clock_put_back,
-        "silence",
-    ),
-    KnownFault(
-        "the position of a task is behind a message that waits after later ones of its lane",
-        lambda: patched((waiting.WaitingMessages, "oldest", _of_the_first)),
-        a_message_for_many_behind_later_ones,
-        "lost",
-    ),
-    KnownFault(
         "a driver keeps the recovered deliveries of each run",
         lambda: patched((spark.Broadcast, "destroy", lambda self: None)),
         workers_that_die_again_and_again,
@@ -612,18 +438,12 @@ KNOWN = (
         an_outage_of_kafka_right_after_retries,
         "twice",
     ),
-    KnownFault(
-        "a message to the workers is not cut",
-        lambda: patched((driver, "encode_feeds", lambda messages, most: encode_feeds(messages, 1 << 40))),
-        a_subscription_of_three_megabytes,
-        "size",
-    ),
 )
 
 
 def find(fault: KnownFault, tell: Callable[[str], None] = lambda line: None, put_back: bool = True) -> str:
     """The finding of the world; empty without one."""
-    history = History(fault.seed, tell, fault.kafka)
+    history = History(1, tell, KafkaSettings(partitions=4))
 
     def scenario(history: History) -> None:
         fault.history(history)

@@ -170,8 +170,6 @@ def _legal(topics: list[TopicRecord]) -> dict[TopicPath, TopicRecord]:
     for each in sorted(topics, key=lambda record: record.path.count("/")):
         if each.code in codes or any(a in held and held[a].final for a in ancestors(each.path)):
             continue
-        if each.final and any(each.path in ancestors(path) for path in held):
-            continue
         codes |= {each.code} - {""}
         held[each.path] = each
     return held

@@ -46,7 +46,9 @@ TOPIC = TopicPath("all/alarm")
 AROUND = len(wrapped("", TOPIC, "me:1", Fragment(True, True, False, MAX_PARTS - 1)).encode())
 
 
-@given(st.text(st.characters(codec="utf-8"), max_size=400), st.integers(64, 120), st.booleans(), st.randoms())
+@given(
+    st.text(st.characters(codec="utf-8"), min_size=60, max_size=400), st.integers(64, 120), st.booleans(), st.randoms()
+)
 def test_split_shuffle_and_join(content: str, room: int, alone: bool, chance: random.Random) -> None:
     pieces = list(split(content, TOPIC, "me:1", AROUND + room, alone=alone))
     if not pieces:

@@ -23,7 +23,8 @@ from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.matching.view import SharedView
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 
-# Bytes of the notifications of a round. Many, since each round reads all rows of the batch again.
+# Bytes of the notifications of a round, and of further rows that a task reads. A batch with more in a partition costs
+# the worker, and the next batches have fewer rows.
 _MOST_BYTES = 256 * 1024 * 1024
 
 # A row of the `notifications` log from the query: value, partition, offset. Spark's Row is a tuple; access by name
@@ -45,7 +46,7 @@ class SinkJob(TaskJob):
 
 class RoundRows:
     """The rows of a partition that belong to a round: those behind the offsets `done`, up to `most` deliveries or a
-    limit of bytes. Reads all rows: Spark discards a worker that leaves some unread."""
+    limit of bytes. Reads the others, too, up to that limit: Spark discards a worker that leaves rows unread."""
 
     error: BaseException | None = None
     last_offset = -1
@@ -60,6 +61,10 @@ class RoundRows:
         """The last offset of each partition that was taken."""
         self.rest = False
         """Whether there are rows for the next round."""
+        self.read = self.size = 0
+        """The number of rows read, and their bytes."""
+        self.unread = False
+        """Whether there are more rows."""
 
     def first(self) -> tuple[bytes, int, int] | None:
         """The next row, without removing it."""
@@ -67,11 +72,18 @@ class RoundRows:
             return self._first
         for value, partition, offset in self._rows:
             liveness.beat()
+            self.read += 1
+            self.size += len(value)
             if offset > self._done.get(partition, -1) and not self.rest:
                 if self._left > 0 and self._bytes_left > 0:
                     self._first = bytes(value), partition, offset
                     return self._first
                 self.rest = True
+            if self.rest:
+                self._bytes_left -= len(value)
+                if self._bytes_left < -_MOST_BYTES:
+                    self.unread = True
+                    break
         self.over = True
         return None
 
@@ -113,8 +125,11 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
             log.held.begin_batch(job.exclusions.held | parked)
             task, taken = round_task(job, worker, known, log.held), RoundRows(rows, job.done, job.most)
             task.run(taken)
+            if taken.unread:
+                worker.await_answers()  # Spark ends this process
             report = task.intake.outcomes.report
             report.done, report.rest = taken.done, taken.rest
+            report.read, report.size, report.unread = taken.read, taken.size, taken.unread
             report.passed = task.intake.intervals.passed
             report.reach = log.reach()
             report.gone |= gone

@@ -50,6 +50,34 @@ class Rounds:
         self.most = max(_FEWEST, int(self.most * min(growth, _MOST_GROWTH)))
 
 
+# Bytes of the rows of a partition in a batch, after one with too many: each round reads them again.
+_BATCH_BYTES = 64 * 1024 * 1024
+
+# A query with a larger maximum is started when the rows of full batches have less than this share of the bytes.
+_SMALL_BATCH = 8
+
+
+class BatchSize:
+    """The maximum number of notifications in a batch. Each round reads the rows of its batch again, and Spark can limit
+    their number only, for a whole query: after a batch with too many bytes another query has a lower maximum."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.rows = most
+        self.outdated = False
+        """Whether another query should begin, with `rows`."""
+
+    def read(self, reports: Sequence[PartitionReport]) -> None:
+        """Adapt to the rows that the tasks of a round have read."""
+        rows, size = sum(report.read for report in reports), sum(report.size for report in reports)
+        room = _BATCH_BYTES * sum(report.read > 0 for report in reports)
+        full = 2 * rows > self.rows and not any(report.rest for report in reports)
+        is_small = full and self.rows < self._most and size * _SMALL_BATCH < room
+        if rows and (is_small or any(report.unread for report in reports)):
+            self.rows = min(self._most, max(1, rows * room // max(size, 1)))
+            self.outdated = True
+
+
 # Length of a round of a longer batch: changes of subscriptions and a stop take effect between two rounds.
 _ROUND_S = 3.0
 
@@ -111,6 +139,7 @@ class HotPath:
         self.clean = False
         """Whether no push was started behind these: a query was started, and no round is in progress or failed."""
         self._rounds = Rounds(_ROUND_S)
+        self._size = BatchSize(parts.settings.dispatch.max_rows_per_batch)
         self._interval_policies = IntervalPolicies(parts.view)
         self._passed: Passed = {}  # before the next batch
         self._outcomes = OutcomeLogs(parts.settings.kafka)
@@ -139,7 +168,7 @@ class HotPath:
             "notifications",
             starting=begin.starting(kafka),
             fail_on_data_loss=dispatch.fail_on_data_loss,
-            most=dispatch.max_rows_per_batch,
+            most=self._size.rows,
         )
         return (
             source.select("value", "partition", "offset")
@@ -149,10 +178,16 @@ class HotPath:
             .start()
         )
 
+    @property
+    def outdated(self) -> bool:
+        """Whether another query should begin, with another number of notifications in a batch."""
+        return self._size.outdated
+
     def pause(self) -> None:
-        """Begin no further batch, and wait for the current one. `positions` are then final."""
+        """Begin no further round, and wait for the current one. `positions` are then final."""
         self._pausing = True
         self._parts.gate.wait_empty()
+        self._size.outdated = False
 
     def run_batch(self, frame: DataFrame, batch: int) -> None:
         """Dispatch one batch, with Spark's number; returns when every outcome is in the `attempts` log, or parked.
@@ -162,12 +197,14 @@ class HotPath:
         each begins with the current subscriptions, parked deliveries and degraded endpoints, and the job can stop
         between two rounds."""
         with self._parts.gate.batch(), self._parts.metrics.batch() as stages:
-            if self._pausing:
-                raise StopRequested
             done: dict[int, int] = {}
-            while self._round(frame, self._first_number + batch, done, stages):
+            rest = True
+            while rest:
                 # The next start dispatches the remaining rows.
                 self._parts.gate.raise_if_closed()
+                if self._pausing:
+                    raise StopRequested
+                rest = self._round(frame, self._first_number + batch, done, stages)
 
     def _round(self, frame: DataFrame, number: int, done: dict[int, int], stages: Stages) -> bool:
         """Dispatch one round behind the offsets `done`; returns whether rows are left. The control log is read to its
@@ -198,6 +235,7 @@ class HotPath:
             # Parked deliveries of the dead worker were not reported.
             parts.redeliverer.catch_up(timeout_s)
         stages.over("feedback")
+        self._size.read(reports)
         rest = any(report.rest for report in reports)
         if rest:
             self._rounds.took(time.monotonic() - began)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 
+from arborcast.core import liveness
 from arborcast.core.recent import Recent
 from arborcast.core.threads import Service
 from arborcast.dispatch.delivery.credentials import Vault
@@ -78,6 +79,13 @@ class Worker:
             resting.stop()
             self.transport.wake()
             resting.stop(None)
+
+    def await_answers(self) -> None:
+        """Return when no push is in flight and all is written: the process ends after its task."""
+        while self.transport.in_flight:
+            liveness.beat()
+            self.pump.drive(_REST_S)
+        self.journal.catch_up()
 
     def _await_answer(self) -> float | None:
         self.transport.rest(_REST_S)

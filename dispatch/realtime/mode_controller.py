@@ -125,9 +125,9 @@ class ModeController:
         return self.mode == "batch" or self._listener.wait_ready(timeout_s)
 
     def watch(self) -> None:
-        """Change modes, if the settings allow it, and restart the query after a task has lost its worker."""
-        if self._may_be_realtime:
-            self._service.start()
+        """Change modes, if the settings allow it, and restart the query after a task has lost its worker, or for
+        another size of batches."""
+        self._service.start()
 
     def stop(self, timeout_s: float) -> None:
         """Settle pushes in flight in real time, and write the next start. The gate is closed, and batches have
@@ -187,7 +187,7 @@ class ModeController:
         with self._lock:
             if mode == self._target or self._parts.gate.closed:
                 return
-            if mode == "realtime" and not self._has_slots():
+            if mode == "realtime" and (self._has_rest() or not self._has_slots()):
                 return
             self._switch(mode)
 
@@ -203,7 +203,7 @@ class ModeController:
                     positions = self.positions()
                     if len(positions) == self._recovery.partitions:
                         self._begin = self._began.advanced(positions, self._recovery.ends, self._run)
-                self._target, self._returns_to_realtime = mode, False
+                self._target, self._returns_to_realtime = mode, self._returns_to_realtime and mode == self.mode
         logger.info("gear: %s (%.1f s to settle pushes in flight)", mode, time.monotonic() - began)
 
     @property
@@ -251,6 +251,11 @@ class ModeController:
         at, mode, arrivals = time.monotonic(), self.mode, self._arrivals
         if mode != self._target:
             return _CHECK_S  # the query is not yet started in the new mode
+        if mode == "batch" and self._hot.outdated:
+            logger.info("the query is started again with batches of another size, for the size of its notifications")
+            self._switch(mode)
+        if not self._may_be_realtime:
+            return _CHECK_S
         if arrivals.quiet and self._listener.reported_at < arrivals.at and at - arrivals.at < _IDLE_S:
             return _CHECK_S
         arrived, passed_s = arrivals.poll(at)
@@ -287,6 +292,11 @@ class ModeController:
             elif self._realtime.is_over:
                 logger.info("the real-time run has reached its maximum duration: the next one continues")
                 self._switch("realtime")
+
+    def _has_rest(self) -> bool:
+        """Whether the rest of an interrupted batch may not be settled yet: see `start`."""
+        at = self.positions()
+        return self._began.batches and any(at.get(number, end) < end for number, end in self._recovery.ends.items())
 
     def _waiting(self, ends: Mapping[int, int]) -> int:
         at = self.positions()

@@ -14,7 +14,7 @@ import pytest
 from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
-from arborcast.dispatch.hot import recovered, sink
+from arborcast.dispatch.hot import recovered, sink, stream
 from arborcast.dispatch.hot import task as partition_task
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.logs import attempts
@@ -271,6 +271,20 @@ def an_outage_of_kafka_right_after_retries(history: History) -> None:
     history.kernel.sleep(60.0)
 
 
+def a_backlog_of_large_messages(history: History) -> None:
+    """Each round has room for some of them."""
+    begin(history, "batch")
+    subscribe(history, "s", "a")
+    with patched((sink, "_MOST_BYTES", 40_000), (stream, "_BATCH_BYTES", 40_000)):
+        start(history)
+        history.kernel.sleep(10.0)
+        notify(history, "a", 200, 0.0, payload=b"<m>" + b"x" * 10_000 + b"</m>")
+        settled(history)
+    read = history.kernel.counts["rows read by tasks of batches"]
+    if read > 400:
+        raise Violated(f"size: the tasks have read {read} rows of 200 notifications")
+
+
 # The faults
 
 
@@ -437,6 +451,12 @@ KNOWN = (
         lambda: patched((session.RedeliverySession, "end", lambda self, until: None)),
         an_outage_of_kafka_right_after_retries,
         "twice",
+    ),
+    KnownFault(
+        "each round of a batch reads a large backlog again",
+        lambda: patched((stream.BatchSize, "read", lambda self, reports: None)),
+        a_backlog_of_large_messages,
+        "size",
     ),
 )
 

@@ -194,6 +194,7 @@ class Frame:
         if first < partition.first:
             raise TaskFailed("offsets are out of range: the log has lost them")
         for record in partition.records[partition.index(first) : partition.index(end)]:
+            self.sparkSession.kernel.count("rows read by tasks of batches")
             yield bytearray(record.value or b""), number, record.offset
 
     def foreachPartition(self, call: Callable[[Iterator[Any]], object]) -> None:

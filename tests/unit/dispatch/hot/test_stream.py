@@ -17,7 +17,7 @@ from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.pump import PumpRun
 from arborcast.dispatch.hot.recovered import OutcomeEnds, OutcomeLogs, RecoveredDeliveries
 from arborcast.dispatch.hot.sink import SinkJob
-from arborcast.dispatch.hot.stream import HotPath, JobParts, Rounds
+from arborcast.dispatch.hot.stream import BatchSize, HotPath, JobParts, Rounds
 from arborcast.dispatch.logs.parked import ParkingLog
 from arborcast.dispatch.matching.bases import FileBase
 from arborcast.dispatch.matching.filters import Conditions
@@ -106,6 +106,16 @@ def test_a_failed_batch_keeps_the_positions_of_its_rounds(
     assert stopped.hot.clean
 
 
+def test_a_pause_ends_a_batch_between_two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = Batches(monkeypatch, [report(rest=True, p0=7)])
+    monkeypatch.setattr(batches.gate, "wait_empty", lambda: None)
+    monkeypatch.setattr(JobParts, "take_reports", lambda parts, reports: batches.hot.pause())
+    with pytest.raises(StopRequested):
+        batches.hot.run_batch(cast(Any, None), 0)
+    assert batches.hot.positions == {0: 8}
+    assert batches.hot.clean
+
+
 @pytest.mark.parametrize("per_second", [50, 400, 3_000, 20_000, 1_000_000])
 def test_the_duration_of_rounds_converges(per_second: int) -> None:
     rounds = Rounds(3.0)
@@ -143,6 +153,35 @@ def test_a_round_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         taken.append(task.intake.outcomes.report.notifications)
         done, rest = dict(rows.done), rows.rest
     assert taken == [3, 3, 2]
+
+
+def test_the_rows_read_for_later_rounds_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink, "_MOST_BYTES", 30)
+    rows = sink.RoundRows([(bytearray(10), 0, offset) for offset in range(100)], {0: 4}, 10_000)
+    while rows.first() is not None:
+        rows.drop_first()
+    assert rows.done == {0: 7}
+    assert (rows.read, rows.size, rows.unread) == (12, 120, True)
+
+
+def read_by(tasks: int, rows: int, size: int, unread: bool = False) -> list[PartitionReport]:
+    return [PartitionReport(read=rows, size=size, unread=unread, rest=unread) for _ in range(tasks)]
+
+
+def test_the_number_of_rows_in_a_batch_follows_their_size() -> None:
+    size = BatchSize(20_000)
+    size.read(read_by(4, 5_000, 100 << 20))
+    assert not size.outdated, "each task has read all rows"
+    size.read(read_by(4, 128, 512 << 20, unread=True))
+    assert (size.rows, size.outdated) == (4 * 16, True), "of 4 MiB each, with 64 MiB for a task"
+    size.outdated = False
+    size.read(read_by(4, 3, 300))
+    size.read(read_by(4, 16, 32 << 20))
+    assert not size.outdated, "the batch is not full, or its rows are not small"
+    size.read(read_by(4, 16, 16_000))
+    assert (size.rows, size.outdated) == (20_000, True)
+    size.read(read_by(1, 4, 512 << 20, unread=True))
+    assert size.rows == 1
 
 
 def test_a_late_recipient_does_not_overtake_its_parked_messages(

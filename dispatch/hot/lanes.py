@@ -56,6 +56,12 @@ class Lane:
         """Whether the state of the lane permits one more push."""
         return len(self.in_flight) < self.room and self.deferral is None and self.waiting.may_go()
 
+    def takes(self, changed: Subscription) -> bool:
+        """Whether waiting messages may be pushed by a changed state of the subscription: to the same address, in the
+        same order."""
+        by_topic = isinstance(self.waiting, WaitingByTopic)
+        return changed.consumer.address == self.subscription.consumer.address and _may_overtake(changed) == by_topic
+
     def begin(self, taken: Sequence[Received]) -> None:
         topic = taken[0].notification.topic if isinstance(self.waiting, WaitingByTopic) else None
         self.in_flight[topic] = min([each.offset for each in taken])
@@ -190,6 +196,9 @@ class Lanes:
             waiting = WaitingByTopic() if _may_overtake(subscription) else WaitingMessages()
             lane = Lane(subscription, scopes_of(subscription.consumer.address), waiting)
             self._lanes[subscription.id] = lane
+        elif lane.subscription is not subscription and lane.takes(subscription):
+            # Under steady load a lane is never empty, and would sign with a former secret for days.
+            lane.subscription = subscription
         # Timely messages are never pushed after newer ones, whatever their priority; nor are those in strict order.
         by_priority = subscription.policy.reliability != "timely" and not subscription.policy.strict
         lane.waiting.add(received, received.notification.priority if by_priority else 0)

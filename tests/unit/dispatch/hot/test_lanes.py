@@ -5,6 +5,7 @@ from itertools import chain
 from random import Random
 from typing import NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +14,14 @@ from arborcast.dispatch.delivery.capacity import Limits
 from arborcast.dispatch.hot.batch_outcomes import waits
 from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
 from arborcast.dispatch.hot.waiting import Received
-from arborcast.topic_model.subscriptions import DEFAULT_POLICY, DeliveryForm, DeliveryPolicy, Peer, Subscription
+from arborcast.topic_model.subscriptions import (
+    DEFAULT_POLICY,
+    DeliveryForm,
+    DeliveryPolicy,
+    Peer,
+    Protection,
+    Subscription,
+)
 from arborcast.topic_model.topics import TopicPath
 from tests.support.hot import received
 from tests.support.make import subscription
@@ -60,6 +68,21 @@ def test_a_priority_does_not_count_in_a_timely_lane() -> None:
     lanes.add(message(0), subscription("plain"))
     lanes.add(message(1, priority=5), subscription("timely", policy=DeliveryPolicy(reliability="timely")))
     assert [names(lanes.take())[0] for _ in range(2)] == ["plain", "timely"]
+
+
+@pytest.mark.parametrize("form", ["notify", "raw"])
+def test_a_lane_that_is_never_empty_follows_changes_of_its_subscription(form: DeliveryForm) -> None:
+    before = subscription("s", form=form)
+    changed = msgspec.structs.replace(before, protection=Protection(authorization="sealed"))
+    lanes = Lanes(LaneLimits(max_messages=1, max_bytes=100))
+    for number, current in enumerate((before, before, changed)):
+        lanes.add(message(number), current)
+    for expected in (changed, changed, changed):
+        taken = lanes.take()
+        assert taken is not None
+        assert taken[0] is expected
+        lanes.settle("s", TOPIC)
+    assert lanes.empty
 
 
 def test_equal_xml_ids_do_not_share_a_push() -> None:

@@ -316,6 +316,11 @@ class Lanes:
         lane = self._lanes.get(subscription_id)
         return 0 if lane is None else len(lane.in_flight)
 
+    def leave_fan_outs(self) -> int | None:
+        """Remove all deliveries that have not joined their lanes; returns their lowest offset, None without any."""
+        left, self.fan_outs = min(self.fan_outs.oldest(), default=None), FanOuts()
+        return left
+
     def oldest(self) -> int | None:
         """The lowest offset of the messages that wait, join later or are in flight; None without any. Examines each
         lane."""

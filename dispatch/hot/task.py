@@ -226,7 +226,9 @@ class PartitionTask:
         self._check_at = 0.0  # while it settles
         self._release_at = 0.0
         self.stopped = False
-        """Whether everything is settled after the driver's request to stop."""
+        """Whether the task has ended after the driver's request to stop."""
+        self.left: int | None = None
+        """The lowest offset with deliveries that were left to the next run; None without any."""
 
     def run(self, rows: TaskRows) -> None:
         """Run until all rows are settled and written. Raises InfrastructureError if outcomes cannot be written,
@@ -292,8 +294,8 @@ class PartitionTask:
 
     def mark(self) -> int:
         """The offset before which all is settled once the journal has passed the mark set here."""
-        buffered, waiting = self.intake.buffer.oldest(), self.intake.lanes.oldest()
-        position = min([each for each in (waiting, buffered) if each is not None], default=self.taken.next)
+        unsettled = self.intake.buffer.oldest(), self.intake.lanes.oldest(), self.left
+        position = min([each for each in unsettled if each is not None], default=self.taken.next)
         self.taken.settled(position)
         self.write_evaluations()
         self.worker.journal.mark()
@@ -341,9 +343,12 @@ class PartitionTask:
         self._link.report(self, now)
 
     def _settle(self) -> None:
-        """Settle all taken notifications, and report it."""
+        """Settle all taken notifications, and report it. After a stop, deliveries that have not joined their lanes are
+        left to the next run: there may be a million."""
         pump = self.worker.pump
         self._release_buffered(math.inf)
+        if self.stopped:
+            self.left = self.intake.lanes.leave_fan_outs()
         pump.run(self.lanes, self._between)
         if self.stopped:  # this process ends: a late answer saves a second push
             until = time.monotonic() + self._patience_s

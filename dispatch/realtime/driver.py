@@ -360,6 +360,11 @@ class ProgressListener:
         with self._changed:
             return self._changed.wait_for(lambda: len(self._stopped) >= self._tasks, timeout_s)
 
+    @property
+    def settled(self) -> bool:
+        """Whether the tasks that have stopped have left no deliveries to the next run."""
+        return all(each.position >= each.taken for each in list(self.known.values()))
+
     def _step(self) -> float:
         self._follower.poll(_POLL_S)
         return 0.0

@@ -111,7 +111,7 @@ class RealtimeMode:
         return time.monotonic() > self._ends_at
 
     def drain(self, timeout_s: float) -> bool:
-        """Let the tasks settle their messages; returns whether all have."""
+        """Let the tasks settle their messages; returns whether all have, and have left none to the next run."""
         if self._updates is None:
             return False
         try:
@@ -119,10 +119,10 @@ class RealtimeMode:
         except InfrastructureError as error:
             logger.warning("the request to stop could not be sent to the workers: %s", error)
             return False
-        clean = self.listener.wait_stopped(timeout_s)
-        if not clean:
+        if not self.listener.wait_stopped(timeout_s):
             logger.warning("not all pushes ended in time; some will be repeated")
-        return clean
+            return False
+        return self.listener.settled
 
     def stop_updates(self) -> None:
         if self._updates is not None:

@@ -207,7 +207,9 @@ class LogLink(DriverLink):
 
     def end(self, task: PartitionTask) -> None:
         self._marked = None
-        if task.stopped or task.taken.next >= 0:
+        if task.left is not None:
+            self._write(task, task.left, stopped=True)
+        elif task.stopped or task.taken.next >= 0:
             self._write(task, task.taken.next, clean=True, stopped=task.stopped)
         self._progress.settle(OUTCOMES_TIMEOUT_S)
 

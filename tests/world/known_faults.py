@@ -271,6 +271,23 @@ def an_outage_of_kafka_right_after_retries(history: History) -> None:
     history.kernel.sleep(60.0)
 
 
+def a_stop_while_messages_for_many_wait(history: History) -> None:
+    begin(history)
+    for number in range(600):
+        history.subscribe(history.gateways[0], f"r{number}", "a")
+    subscribe(history, "s", "a")
+    with patched((engine, "PUSH", replace(engine.PUSH, max_in_flight=2))):
+        start(history)
+        notify(history, "a", 4, 0.0)
+        history.wait(lambda: len(history.oracle.pushes) > 10, 60, "pushes have begun")
+        stop(history)
+        start(history)
+        settled(history)
+    # The oracle excuses the kill of a worker.
+    if any(sum(each.accepted for each in pushes) > 1 for pushes in history.oracle.pushes.values()):
+        raise Violated("twice: pushes were repeated after an orderly stop")
+
+
 def a_backlog_of_large_messages(history: History) -> None:
     """Each round has room for some of them."""
     begin(history, "batch")
@@ -450,6 +467,18 @@ KNOWN = (
         "a session of the redelivery that cannot read the control log drops its outcomes",
         lambda: patched((session.RedeliverySession, "end", lambda self, until: None)),
         an_outage_of_kafka_right_after_retries,
+        "twice",
+    ),
+    KnownFault(
+        "a message to the workers is not cut",
+        lambda: patched((driver, "encode_feeds", lambda messages, most: encode_feeds(messages, 1 << 40))),
+        a_subscription_of_three_megabytes,
+        "size",
+    ),
+    KnownFault(
+        "a stop waits for the deliveries of messages for many, and ends the workers before",
+        lambda: patched((lanes.Lanes, "leave_fan_outs", lambda self: None)),
+        a_stop_while_messages_for_many_wait,
         "twice",
     ),
     KnownFault(

@@ -114,6 +114,7 @@ def test_a_task_reports_its_stop_after_all_is_settled() -> None:
     outcomes = SimpleNamespace(report=PartitionReport(), take_report=PartitionReport, forget=lambda: None)
     settling = SimpleNamespace(
         stopped=True,
+        left=None,
         taken=SimpleNamespace(partition=0, next=2),
         intake=SimpleNamespace(outcomes=outcomes),
         worker=SimpleNamespace(journal=SimpleNamespace(passed=lambda: True)),

@@ -350,6 +350,9 @@ class PartitionTask:
         if self.stopped:
             self.left = self.intake.lanes.leave_fan_outs()
         pump.run(self.lanes, self._between)
+        while self.intake.buffer.size:  # messages for many that joined held lanes meanwhile
+            self._release_buffered(math.inf)
+            pump.run(self.lanes, self._between)
         if self.stopped:  # this process ends: a late answer saves a second push
             until = time.monotonic() + self._patience_s
             while pump.unanswered and time.monotonic() < until:

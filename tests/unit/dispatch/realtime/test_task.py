@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 import pyarrow as pa
 import pytest
 
+from arborcast.dispatch.hot import intake
 from arborcast.dispatch.hot import task as partition_task
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.hold_buffer import HoldBuffer
@@ -130,6 +131,38 @@ def test_a_task_reports_its_stop_after_all_is_settled() -> None:
     link.end(cast(Any, settling))
     assert [(each.position, each.stopped) for each in written[-2:]] == [(1, False), (2, True)]
     assert sum(each.stopped for each in written) == 1
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_end_of_a_task_loses_no_message_for_many(monkeypatch: pytest.MonkeyPatch, stopped: bool) -> None:
+    """It joins a held lane when the other messages of the hold buffer are parked already."""
+    monkeypatch.setattr(intake, "_FAN_OUT", 0)
+    engine = Engine()
+    monkeypatch.setattr(partition_task, "time", SimpleNamespace(monotonic=engine.monotonic))
+    reports: list[WorkerProgress] = []
+    records: list[Sent] = []
+    monkeypatch.setattr(engine, "write", reports.append)
+
+    def written(record: Sent) -> int:
+        records.append(record)
+        return 0
+
+    monkeypatch.setattr(engine, "written", written)
+    running = Running(cast(Any, engine), RealtimeJob(settings=SETTINGS, number=1, began_s=engine.monotonic()), 0, 0)
+    running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(held=frozenset({"s"}))))
+    running.task._link.apply(running.task)
+    accepted = notification("n", "a", accepted_ms=engine.setup.now_ms)
+    running.rows.append((notifications.encode(accepted)[1], 0, 7))
+    running.task._take(cast(Any, running.rows))
+    running.task.stopped = stopped
+
+    running.task._settle()
+    if stopped:
+        assert running.task.mark() == 7, "a report before the end of the last pushes"
+
+    parked = [record for record in records if record.topic.endswith(".parked")]
+    assert (reports[-1].position, len(parked), running.task.intake.buffer.size) == ((7, 0, 0) if stopped else (8, 1, 0))
+    assert reports[-1].clean == (not stopped)
 
 
 def test_an_idle_task_forgets_unreachable_hosts() -> None:

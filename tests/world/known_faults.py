@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ import pytest
 from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
-from arborcast.dispatch.hot import recovered, sink, stream
+from arborcast.dispatch.hot import lanes, recovered, sink, stream
 from arborcast.dispatch.hot import task as partition_task
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.logs import attempts
@@ -23,7 +23,7 @@ from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerProgress
 from arborcast.dispatch.redelivery import redeliverer, session
 from arborcast.ingest.state import changes
 from arborcast.topic_model.records.notifications import UNSTAMPED
-from tests.world import spark
+from tests.world import engine, spark
 from tests.world.history import History
 from tests.world.oracle import Violated
 
@@ -55,10 +55,10 @@ def subscribe(history: History, name: str, topic: str, **policy: Any) -> None:
     history.wait(lambda: member.changes[-1].answered is not None, 10, "the Subscribe is answered")
 
 
-def notify(history: History, topic: str, count: int = 1, **said: Any) -> None:
+def notify(history: History, topic: str, count: int = 1, pause_s: float = 0.05, **said: Any) -> None:
     for _ in range(count):
         history.notify(history.gateways[0], topic, **said)
-        history.kernel.sleep(0.05)
+        history.kernel.sleep(pause_s)
 
 
 def settled(history: History, within_s: float = 300.0) -> None:
@@ -468,12 +468,6 @@ KNOWN = (
         lambda: patched((session.RedeliverySession, "end", lambda self, until: None)),
         an_outage_of_kafka_right_after_retries,
         "twice",
-    ),
-    KnownFault(
-        "a message to the workers is not cut",
-        lambda: patched((driver, "encode_feeds", lambda messages, most: encode_feeds(messages, 1 << 40))),
-        a_subscription_of_three_megabytes,
-        "size",
     ),
     KnownFault(
         "a stop waits for the deliveries of messages for many, and ends the workers before",

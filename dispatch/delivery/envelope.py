@@ -92,6 +92,9 @@ _UNSAFE = re.compile(r"[^\x21-\x7e]")
 # further beginning would be searched to there.
 _VERBATIM = re.compile(rb"<!\[CDATA\[.*?(?:\]\]>|\Z)|<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)", re.DOTALL)
 
+# One pattern for both: a search for two bytes takes three times as long.
+_OPENS_VERBATIM = re.compile(rb"<[!?]")
+
 
 class Envelope:
     """The prepared form of the pushes to one subscription. Immutable; cached until the subscription changes."""
@@ -391,7 +394,7 @@ def _as_text(payload: bytes, *, strip: bool) -> bytes:
     content = unwrap(payload)
     if strip:
         content = content.strip()
-    if b"<!" in content or b"<?" in content:
+    if _OPENS_VERBATIM.search(content):
         # There an ampersand begins no reference; unescaped, it would break the XML around the text.
         content = _VERBATIM.sub(lambda found: found[0].replace(b"&", b"&amp;"), content)
     return content

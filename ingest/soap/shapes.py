@@ -20,7 +20,7 @@ from lxml import etree
 
 from arborcast.core.recent import Recent
 from arborcast.wire.envelope import Request
-from arborcast.wire.fragments import Inherited, Source, element_between, self_contained
+from arborcast.wire.fragments import Inherited, Source, element_between, may_disguise_tags, self_contained
 
 _T = TypeVar("_T")
 
@@ -108,7 +108,7 @@ _SLASH, _BRACKET = ord("/"), ord(">")
 def _lead(request: Request) -> tuple[int, int] | None:
     """Start (after the header) and end of the bytes before the payload; None if ambiguous."""
     document, operation = request.document, request.operation
-    if len(operation) != 1 or b"<!" in document or document.find(b"<?", 1) >= 0:
+    if len(operation) != 1 or may_disguise_tags(document):
         return None
     begin = 0
     if len(request.root) > 1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -209,6 +210,18 @@ def test_text_like_tags_is_not_counted() -> None:
     xml_reading.check_tags(b"<a b='>'" + b" c='2'" * 900 + b">" + b" c='2'" * 900 + b"</a>")
     with pytest.raises(MalformedMessage, match="more than 1000 attributes"):
         xml_reading.check_tags(b"<a b='>'" + b" c='2'" * 1_000 + b"/>")
+
+
+def test_text_like_declarations_is_not_counted() -> None:
+    words = b"<a>" + b"xmlns " * (PAYLOAD_DECLARATIONS + 1) + b"</a>"
+    xml_reading.check_payload(words, etree.fromstring(words))
+
+
+def test_an_empty_element_is_a_level() -> None:
+    for around, refused in ((PAYLOAD_LEVELS - 1, False), (PAYLOAD_LEVELS, True)):
+        nested = b"<a>" * around + b"<a/>" + b"</a>" * around
+        with pytest.raises(MalformedMessage, match="levels") if refused else nullcontext():
+            xml_reading.check_payload(nested, etree.fromstring(nested))
 
 
 def test_the_total_of_declarations_is_bounded() -> None:

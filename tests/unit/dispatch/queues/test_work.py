@@ -112,6 +112,9 @@ def test_a_request_that_one_server_refuses_goes_to_another(answer: PushResult) -
     is_gone = answer.status == 410
     assert setup.gone_reported == ["s1"] * is_gone
     assert (len(setup.arrived("s1")) == 1) == is_gone
+    repeated = [number for server, name, number in sent(setup) if server != "s1" and name in setup.arrived("s1")]
+    assert repeated
+    assert all(repeated), "the next server can detect that the request may have been executed"
 
 
 def test_a_request_that_all_servers_refuse_is_a_dead_letter() -> None:

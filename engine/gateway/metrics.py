@@ -200,13 +200,13 @@ def declare_pull_points(metrics: Registry, store: PullStore, pulls: PullQueues) 
     metrics.gauge("arborcast_pull_waiting_messages", "Messages in pull points.", lambda: store.total)
     metrics.gauge("arborcast_pull_claims", "Answers with messages in transit.", lambda: store.claims)
     metrics.gauge("arborcast_pull_memory_bytes", "Messages of pull points in memory.", lambda: store.resident_bytes)
-    metrics.gauge(
-        "arborcast_pull_dropped_messages",
+    metrics.counted(
+        "arborcast_pull_dropped_messages_total",
         "Since the start, by full pull points.",
         lambda: store.dropped,
     )
-    metrics.gauge(
-        "arborcast_pull_expired_messages",
+    metrics.counted(
+        "arborcast_pull_expired_messages_total",
         "Since the start.",
         lambda: pulls.expired,
     )

@@ -203,7 +203,7 @@ def _states(readings: Scrape) -> dict[str, float]:
     found = {
         "batch": readings.most("arborcast_dispatch_batch_under_way_seconds"),
         "record lag": readings.most("arborcast_dispatch_lag_seconds", query="record"),
-        "pull dropped": readings.sum("arborcast_pull_dropped_messages"),
+        "pull dropped": readings.sum("arborcast_pull_dropped_messages_total"),
     }
     least = {
         "gateway": readings.least("arborcast_gateway_ready"),

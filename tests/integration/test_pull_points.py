@@ -83,7 +83,7 @@ def test_kill_9_in_the_middle_of_fetching_loses_nothing(gateway: GatewayRun, set
         return sum(map(int, re.findall(r"(\d+) messages were dropped", gateway.text())))
 
     gateway.wait_for(lambda: logged() == 10, "in the log")
-    assert gateway.metric("arborcast_pull_dropped_messages") == 10
+    assert gateway.metric("arborcast_pull_dropped_messages_total") == 10
     assert gateway.metric("arborcast_pull_memory_bytes") <= 8_000
     fetched: list[int] = []
 

@@ -87,7 +87,10 @@ METRICS = {
         "warn waiting: 1 delivery dropped",
     ),
     "SubscriptionsSuspended": ("arborcast_suspended_subscriptions 2", "warn suspended: 2 subscriptions suspended"),
-    "PullPointsDrop": ("arborcast_pull_dropped_messages 5", "warn pull points: Full pull points dropped 5 messages"),
+    "PullPointsDrop": (
+        "arborcast_pull_dropped_messages_total 5",
+        "warn pull points: Full pull points dropped 5 messages",
+    ),
     "SloBurnsFast": (
         burning("5m", "1h", "30m", "6h"),
         "bad objective: Deliveries are late or lost: in 1h 15 times as many as the objective allows",

@@ -20,23 +20,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 PART = 3_000
 
-Engine = tuple[GatewayRun, GatewayRun, RunningJob]
-
-
-@pytest.fixture(scope="module")
-def engine(job: RunningJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """Two gateways for this module; each test has separate topics."""
-    more, folder = "[fragments]\ntimeout_s = 5\n", tmp_path_factory.mktemp("fragments")
-    with (
-        gateway_run(folder / "a", job.settings.kafka, more=more) as one,
-        gateway_run(folder / "b", job.settings.kafka, more=more) as other,
-    ):
-        yield one, other, job
-
-
-def content(parts: int) -> str:
-    return f"<m n='{parts}'>{'é<v>some words</v>'.ljust(60) * (PART * parts // 70)}</m>"
-
 
 class Got:
     """Messages of a listener."""
@@ -50,9 +33,35 @@ class Got:
         return sorted(each.payload.decode() for each in self.messages)
 
 
+Engine = tuple[GatewayRun, GatewayRun, RunningJob, Got]
+"""With the events of an incomplete message."""
+
+
+@pytest.fixture(scope="module")
+def engine(job: RunningJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """Two gateways for this module; each test has separate topics. The parts of the incomplete message are sent first:
+    the other tests run until its time-out, which is long for a busy machine."""
+    more, folder, events = "[fragments]\ntimeout_s = 30\n", tmp_path_factory.mktemp("fragments"), Got()
+    with (
+        gateway_run(folder / "a", job.settings.kafka, more=more) as one,
+        gateway_run(folder / "b", job.settings.kafka, more=more) as other,
+        events.listener,
+        Client(one.broker) as new,
+    ):
+        new.subscribe("a:system/fragments//.", to=events.listener.url, namespaces={"a": "urn:arborcast"})
+        for gateway, number in ((one, 0), (other, 3)):
+            text = legacy.notify("lost:parts", "<half", f"1-1-0-{number}", "me:7")
+            assert "success!" in legacy.post(f"{gateway.base}/wsnprocess/", text).text
+        yield one, other, job, events
+
+
+def content(parts: int) -> str:
+    return f"<m n='{parts}'>{'é<v>some words</v>'.ljust(60) * (PART * parts // 70)}</m>"
+
+
 @pytest.mark.parametrize("alone", [False, True])
 def test_each_subscriber_gets_the_whole_message_once(engine: Engine, alone: bool) -> None:
-    one, other, _ = engine
+    one, other, *_ = engine
     topic = f"parts{alone:d}"
     whole, in_parts, modern = Got(), Got(), Got()
     with (
@@ -97,31 +106,25 @@ def test_each_subscriber_gets_the_whole_message_once(engine: Engine, alone: bool
 
 
 def test_an_incomplete_message_is_an_event_and_a_row(engine: Engine) -> None:
-    one, other, job = engine
-    events = Got()
-    with events.listener, Client(one.broker) as new:
-        new.subscribe("a:system/fragments//.", to=events.listener.url, namespaces={"a": "urn:arborcast"})
-        for gateway, number in ((one, 0), (other, 3)):
-            text = legacy.notify("lost:parts", "<half", f"1-1-0-{number}", "me:7")
-            assert "success!" in legacy.post(f"{gateway.base}/wsnprocess/", text).text
-        (event,) = events.wait_for(1)
-        for words in ('kind="fragments-incomplete"', ">me:7<", "<Had>0 3</Had>", "<Missing>1-2 4-</Missing>"):
-            assert words in event
-        location = INCOMPLETE.location(job.settings.tables, job.settings.home)
+    *_, job, events = engine
+    (event,) = events.wait_for(1)
+    for words in ('kind="fragments-incomplete"', ">me:7<", "<Had>0 3</Had>", "<Missing>1-2 4-</Missing>"):
+        assert words in event
+    location = INCOMPLETE.location(job.settings.tables, job.settings.home)
 
-        def rows() -> list[dict[str, object]]:
-            from deltalake import DeltaTable
+    def rows() -> list[dict[str, object]]:
+        from deltalake import DeltaTable
 
-            is_there = DeltaTable.is_deltatable(location)
-            return DeltaTable(location).to_pyarrow_table().to_pylist() if is_there else []
+        is_there = DeltaTable.is_deltatable(location)
+        return DeltaTable(location).to_pyarrow_table().to_pylist() if is_there else []
 
-        wait_until(lambda: bool(rows()), "a row")
-        (row,) = rows()
-        found = {name: row[name] for name in ("identification", "topic", "reason", "had", "missing")}
-        assert found == {
-            "identification": "me:7",
-            "topic": "lost/parts",
-            "reason": "time",
-            "had": "0 3",
-            "missing": "1-2 4-",
-        }
+    wait_until(lambda: bool(rows()), "a row")
+    (row,) = rows()
+    found = {name: row[name] for name in ("identification", "topic", "reason", "had", "missing")}
+    assert found == {
+        "identification": "me:7",
+        "topic": "lost/parts",
+        "reason": "time",
+        "had": "0 3",
+        "missing": "1-2 4-",
+    }

@@ -1,7 +1,7 @@
 """A soak of a whole engine with its default settings, minute by minute: delays, memory, threads, files and disk.
 
     python -m benchmarks.storms.soak --minutes 60 [--rate 50] [--subscribers 20] [--publishers 8] [--topics 8]
-        [--failing] [--ending 200] [--home DIR] [--json FILE]
+        [--failing | --ending 200] [--home DIR] [--json FILE]
 
 Without --rate publishers send when they have their answer: full load. A minute ends when all of its messages have
 arrived. Publishers create the topics. With --failing there are two more subscriptions, to an address without a listener
@@ -42,8 +42,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--subscribers", type=int, default=20)
     parser.add_argument("--publishers", type=int, default=8)
     parser.add_argument("--topics", type=int, default=0, help="new ones, in equal parts in each minute")
-    parser.add_argument("--failing", action="store_true")
-    parser.add_argument("--ending", type=int, default=0, metavar="N")
+    # Messages of failing receivers would be among the traces of ended subscriptions.
+    others = parser.add_mutually_exclusive_group()
+    others.add_argument("--failing", action="store_true")
+    others.add_argument("--ending", type=int, default=0, metavar="N")
     parser.add_argument("--home", type=Path, help="keep everything in this new folder, to look at it afterwards")
 
 

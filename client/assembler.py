@@ -168,7 +168,7 @@ class Assembler:
         message = self._messages.complete.get(record) or self._messages.open[part.owner, part.identification]
         spool = self._spools.get(message.first)
         if spool is None:
-            file = tempfile.SpooledTemporaryFile(dir=self._folder)  # noqa: SIM115  # closed later
+            file = tempfile.SpooledTemporaryFile(dir=self._folder)  # noqa: SIM115  # closed with its message
             spool = self._spools[message.first] = _Spool(file)
         try:
             spool.add(record, part.content, to_disk=self._is_full(spool, len(part.content)))

@@ -71,7 +71,7 @@ class Endings:
         return f"http://127.{1 + (number >> 16) % 250}.{(number >> 8) % 256}.{number % 256}:9/r{number}"
 
     def _waiting(self, lanes: Sequence[str]) -> int:
-        statement = f"SELECT COUNT(*) FROM waiting WHERE lane IN ({', '.join('?' * len(lanes))})"  # noqa: S608  # marks
+        statement = f"SELECT COUNT(*) FROM waiting WHERE lane IN ({', '.join('?' * len(lanes))})"  # noqa: S608  # question marks only
         with closing(self._opened()) as opened:
             return int(opened.execute(statement, lanes).fetchone()[0])
 

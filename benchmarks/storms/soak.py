@@ -100,7 +100,7 @@ def _soak(report: Report, victim: Victim, receiver: ReceiverProcess) -> bool:
             samples.append({part: each.memory_mib for part, each in usage.items()})
             if chosen.ending:
                 endings.wave(chosen.ending)
-                if minute in (min(_WARM_MINUTES, minutes), minutes):
+                if minute in (max(1, min(_WARM_MINUTES, minutes - 1)), minutes):
                     traces.append(endings.traces())
             print(*(f"{cell:.4g}" for cell in table.rows[-1] if isinstance(cell, int | float)), flush=True)
     with report.table("memory, MiB", "part", "warm", "end", "change %") as table:

@@ -98,7 +98,7 @@ def test_waiting_deliveries_are_found_with_their_last_result(
     waits = by_delivery["twice", "s2"]
     assert (waits["attempts"], waits["next"], waits["error"]) == (0, "", "waiting")
 
-    counts = Waiting(kafka_settings).tally({"s1", "s2", "nobody"})
+    counts = Waiting(kafka_settings).tally({"s1", "s2", "unknown"})
     assert {name: count for name, (count, _) in counts.items()} == {"s1": 2, "s2": 1}
     assert counts["s1"][1] < counts["s2"][1], "since the oldest delivery was parked"
 

@@ -6,7 +6,7 @@ import dataclasses
 import heapq
 import itertools
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -57,6 +57,10 @@ DAY_MS = 24 * HOUR_MS
 
 # More turns than there can be work at one time.
 _MOST_TURNS = 10_000
+
+# Stores of deleted setups. The garbage collector may delete a setup in any thread, and SQLite closes a connection only
+# in its own.
+_UNUSED: deque[ParkedStore] = deque()
 
 OK = PushResult(202)
 REFUSED = PushResult(0, "connect", "refused")
@@ -232,15 +236,17 @@ class Setup:
         self._places = itertools.count(1)
         self._ties = itertools.count()
         self._offsets = itertools.count()
-        self._close_store: Callable[[], object] = lambda: None
+        self._unused_store: Callable[[], object] = lambda: None
         self.restart()
 
     def restart(self) -> None:
         """A restart loses all state outside the logs: pushes in flight, the store, the health of endpoints."""
         self._in_flight: list[tuple[int, int, PushRequest, Callback]] = []
-        self._close_store()
+        self._unused_store()
+        while _UNUSED:
+            _UNUSED.popleft().close()
         self.store = ParkedStore(None)
-        self._close_store = weakref.finalize(self, self.store.close)
+        self._unused_store = weakref.finalize(self, _UNUSED.append, self.store)
         self.lanes = HeldLanes()
         self.health = EndpointHealthRegistry(self.retry, self.is_pushed_to)
         self.writes_left = None

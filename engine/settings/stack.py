@@ -105,7 +105,7 @@ class StackSettings:
         "Flush every write, against power cuts. Slow.",
     )
     start_timeout_s: float = setting(
-        120.0, "Until a part is ready, or reports progress.", minimum=1, maximum=3_600, unit="s"
+        300.0, "Until a part is ready, or reports progress.", minimum=1, maximum=3_600, unit="s"
     )
     hang_timeout_s: float = setting(
         30.0,

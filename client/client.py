@@ -23,14 +23,7 @@ from arborcast.client.publications import publication_attributes
 from arborcast.client.queues.replies import PulledReplies, Replies
 from arborcast.client.received import read_reply, retry_after_s
 from arborcast.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, RequestsTransport, Transport
-from arborcast.client.values import (
-    BrokerUnreachable,
-    ClientClosed,
-    Credentials,
-    FaultReceived,
-    Remote,
-    Retries,
-)
+from arborcast.client.values import BrokerUnreachable, ClientClosed, Credentials, FaultReceived, Remote, Retries
 from arborcast.topic_model.subscriptions import SoapVersion
 
 if TYPE_CHECKING:
@@ -115,11 +108,7 @@ def result_of(call: Call[ResultT], answer: HttpAnswer) -> ResultT:
     """The result of a call for this answer. Raises ClientError."""
     try:
         reply = read_reply(
-            call.to.address,
-            answer.status,
-            answer.header("Retry-After"),
-            answer.header("Content-Type"),
-            answer.body,
+            call.to.address, answer.status, answer.header("Retry-After"), answer.header("Content-Type"), answer.body
         )
     except FaultReceived as error:
         if error.fault and error.fault == call.absent:

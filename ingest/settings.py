@@ -17,30 +17,16 @@ class GatewaySettings:
 
     host: str = setting("127.0.0.1", "Address to listen on.")
     port: int = setting(8080, "Port to listen on; 0 takes a free one.", minimum=0, maximum=65_535)
-    public_url: str = setting(
-        "",
-        "Base URL for clients; empty: http://host:port.",
-    )
-    page_origins: str = setting(
-        "",
-        "Origins of web pages that may send requests; others get 403.",
-    )
+    public_url: str = setting("", "Base URL for clients; empty: http://host:port.")
+    page_origins: str = setting("", "Origins of web pages that may send requests; others get 403.")
     trusted_proxies: str = setting(
-        "",
-        "Addresses and networks of reverse proxies whose proxy_header has the client's address.",
+        "", "Addresses and networks of reverse proxies whose proxy_header has the client's address."
     )
     proxy_header: Literal["X-Forwarded-For", "Forwarded"] = setting("X-Forwarded-For", "Their header.")
-    workers: int = setting(
-        1,
-        "Processes that share the port.",
-        minimum=1,
-        maximum=256,
-    )
+    workers: int = setting(1, "Processes that share the port.", minimum=1, maximum=256)
     max_body_bytes: int = setting(4 * 1024 * 1024, "Larger bodies get 413.", minimum=1024, unit="bytes")
     max_elements: int = setting(
-        200_000,
-        "Bodies with more elements and attributes get 400; each takes up to 400 bytes.",
-        minimum=1_000,
+        200_000, "Bodies with more elements and attributes get 400; each takes up to 400 bytes.", minimum=1_000
     )
     inflight_bytes: int = setting(
         256 * 1024 * 1024,
@@ -55,28 +41,15 @@ class GatewaySettings:
         2_000, "Further connections replace unused ones, or get 503 (per worker).", minimum=1
     )
     max_unacknowledged_bytes: int = setting(
-        64 * 1024 * 1024,
-        "Not acknowledged by Kafka; further notifications get 503.",
-        minimum=1024 * 1024,
-        unit="bytes",
+        64 * 1024 * 1024, "Not acknowledged by Kafka; further notifications get 503.", minimum=1024 * 1024, unit="bytes"
     )
     default_termination_s: int = setting(
         0, "For a Subscribe without a termination time; 0: no end.", minimum=0, unit="s"
     )
-    subscriptions_per_owner: int = setting(
-        0,
-        "Subscriptions of one authenticated client; 0: no limit.",
-        minimum=0,
-    )
-    expression_steps: int = setting(
-        1_024,
-        "Steps after wildcards in a topic expression.",
-        minimum=16,
-    )
+    subscriptions_per_owner: int = setting(0, "Subscriptions of one authenticated client; 0: no limit.", minimum=0)
+    expression_steps: int = setting(1_024, "Steps after wildcards in a topic expression.", minimum=16)
     xpath_expressions: int = setting(
-        100,
-        "XPath topic expressions; each takes memory for each selected topic.",
-        minimum=0,
+        100, "XPath topic expressions; each takes memory for each selected topic.", minimum=0
     )
     expiry_grace_s: int = setting(
         3_600,
@@ -93,12 +66,7 @@ class GatewaySettings:
         maximum=100,
         unit="%",
     )
-    endpoint_idle_s: int = setting(
-        600,
-        "Unused pull points of HPwsn clients end after this time.",
-        minimum=1,
-        unit="s",
-    )
+    endpoint_idle_s: int = setting(600, "Unused pull points of HPwsn clients end after this time.", minimum=1, unit="s")
     pull_messages: int = setting(
         10_000, "Per pull point; beyond it the oldest are dropped.", minimum=1, maximum=1_000_000
     )
@@ -106,10 +74,7 @@ class GatewaySettings:
         16 * 1024 * 1024, "Per pull point; beyond it the oldest are dropped.", minimum=1024, unit="bytes"
     )
     pull_memory_bytes: int = setting(
-        64 * 1024 * 1024,
-        "Memory for all pull points; other messages are read from the log.",
-        minimum=0,
-        unit="bytes",
+        64 * 1024 * 1024, "Memory for all pull points; other messages are read from the log.", minimum=0, unit="bytes"
     )
     pull_total_messages: int = setting(
         1_000_000, "All pull points, 300 bytes of memory each; the longest drops its oldest.", minimum=1
@@ -117,23 +82,12 @@ class GatewaySettings:
     pull_wait_s: float = setting(0.0, "Where GetMessages names none.", minimum=0, unit="s")
     pull_max_wait_s: float = setting(60.0, "Of GetMessages and PullMessages.", minimum=0, maximum=3_600, unit="s")
     pull_claim_s: float = setting(
-        30.0,
-        "Messages in transit at a gateway's death are handed out again then.",
-        minimum=1,
-        unit="s",
+        30.0, "Messages in transit at a gateway's death are handed out again then.", minimum=1, unit="s"
     )
     pull_subscription_s: int = setting(
-        60,
-        "Lifetime of an ONVIF pull point subscription after each PullMessages.",
-        minimum=1,
-        unit="s",
+        60, "Lifetime of an ONVIF pull point subscription after each PullMessages.", minimum=1, unit="s"
     )
-    stream_lease_s: int = setting(
-        600,
-        "Event streams without a connection end then.",
-        minimum=10,
-        unit="s",
-    )
+    stream_lease_s: int = setting(600, "Event streams without a connection end then.", minimum=10, unit="s")
     requires_registration: bool = setting(False, "Only registered publishers may publish.")
     registrations: int = setting(10_000, "Maximum number of publishers.", minimum=0)
     deduplication_window_s: int = setting(
@@ -218,21 +172,13 @@ class TopicSettings:
         minimum=0,
     )
     codes: Literal["given", "position"] = setting(
-        "given",
-        "position: topics without a given code have one of their place, such as 1.4.A.",
+        "given", "position: topics without a given code have one of their place, such as 1.4.A."
     )
-    default: str = setting(
-        "",
-        "Topic of a Notify without one; empty: it is refused.",
-    )
+    default: str = setting("", "Topic of a Notify without one; empty: it is refused.")
     retain_all: bool = setting(
-        False,
-        "Retain the last message of all topics, unless their policy excludes it; writes notifications twice.",
+        False, "Retain the last message of all topics, unless their policy excludes it; writes notifications twice."
     )
-    check_types: bool = setting(
-        False,
-        "Refuse notifications of other than their topic's message types.",
-    )
+    check_types: bool = setting(False, "Refuse notifications of other than their topic's message types.")
 
     def __post_init__(self) -> None:
         try:
@@ -258,18 +204,8 @@ class FragmentSettings:
         minimum=0,
         unit="bytes",
     )
-    timeout_s: float = setting(
-        30.0,
-        "Wait for a further part.",
-        minimum=1,
-        maximum=1_800,
-        unit="s",
-    )
-    open: int = setting(
-        1_000,
-        "Incomplete messages of one client (without authentication: of all).",
-        minimum=1,
-    )
+    timeout_s: float = setting(30.0, "Wait for a further part.", minimum=1, maximum=1_800, unit="s")
+    open: int = setting(1_000, "Incomplete messages of one client (without authentication: of all).", minimum=1)
     max_bytes: int = setting(
         0,
         "Of a message. 0: gateway.max_body_bytes; above raise kafka.max_record_bytes, max_unacknowledged_bytes, too.",

@@ -160,11 +160,7 @@ class NonceMemory:
     """
 
     def __init__(
-        self,
-        window_s: float,
-        maximum: int,
-        folder: Path | None = None,
-        steady: Callable[[], float] = time.monotonic,
+        self, window_s: float, maximum: int, folder: Path | None = None, steady: Callable[[], float] = time.monotonic
     ) -> None:
         self._window_s = window_s
         self._steady = steady

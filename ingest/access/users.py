@@ -158,12 +158,7 @@ class Users:
     """A source of users, queried without blocking the event loop, with a cache."""
 
     def __init__(
-        self,
-        source: UserSource,
-        *,
-        remember_s: float,
-        guesses: Guesses,
-        clock: Callable[[], float] = time.monotonic,
+        self, source: UserSource, *, remember_s: float, guesses: Guesses, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._source = source
         self._remember_s = remember_s

@@ -204,14 +204,7 @@ class CameraSession:
             since_ms = before.since_ms
         else:
             since_ms = times.to_ms(self._gateway.now())
-        after = CameraState(
-            name,
-            state,
-            since_ms,
-            error[:500],
-            conversation.subscription,
-            conversation.by_push,
-        )
+        after = CameraState(name, state, since_ms, error[:500], conversation.subscription, conversation.by_push)
         self._recorded_at = time.monotonic()
         self._recording = asyncio.create_task(self._write(before, after))
 

@@ -19,15 +19,7 @@ from arborcast.core.http_client import HttpAnswer, HttpClient
 from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute
 from arborcast.ingest.addresses import OwnAddresses
 from arborcast.ingest.elements.endpoints import check_consumer
-from arborcast.topic_model.namespaces import (
-    ACTION_BW,
-    SOAP11,
-    SOAP12,
-    WSA,
-    WSNT,
-    XSI,
-    wsnt,
-)
+from arborcast.topic_model.namespaces import ACTION_BW, SOAP11, SOAP12, WSA, WSNT, XSI, wsnt
 from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter, parameter_blocks
 from arborcast.wire import answers, times

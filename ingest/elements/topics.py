@@ -119,12 +119,7 @@ class TopicMemory:
         self._topics: Recent[bytes, PublishedTopic] = Recent(_REMEMBERED_BYTES)
 
     def read(
-        self,
-        element: etree._Element,
-        identity: bytes,
-        unchecked: dict[bytes, PublishedTopic],
-        *,
-        colons: bool = False,
+        self, element: etree._Element, identity: bytes, unchecked: dict[bytes, PublishedTopic], *, colons: bool = False
     ) -> PublishedTopic:
         """The topic of the element with this identity (Source.identity). Raises ExpressionError.
 

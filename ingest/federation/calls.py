@@ -15,13 +15,7 @@ import msgspec
 from arborcast.core.errors import DeliveryError, NoAnswer, SignatureError
 from arborcast.core.http_client import HttpAnswer, HttpClient
 from arborcast.ingest.federation.keys import SharedKeys
-from arborcast.ingest.federation.topology import (
-    AdministratorRefused,
-    Beat,
-    MemberRegistration,
-    Registered,
-    Topology,
-)
+from arborcast.ingest.federation.topology import AdministratorRefused, Beat, MemberRegistration, Registered, Topology
 
 T = TypeVar("T")
 

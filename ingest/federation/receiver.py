@@ -33,14 +33,7 @@ from arborcast.topic_model.records import peers
 from arborcast.topic_model.records.control import PeerInterest
 from arborcast.topic_model.records.notifications import MAX_PRIORITY, MAX_TRIGGERED, Notification
 from arborcast.topic_model.records.packages import read_package
-from arborcast.topic_model.records.peers import (
-    INTEREST_PATH,
-    MAX_PER_PUSH,
-    Forwarded,
-    drop_reason,
-    group_of,
-    is_engine,
-)
+from arborcast.topic_model.records.peers import INTEREST_PATH, MAX_PER_PUSH, Forwarded, drop_reason, group_of, is_engine
 from arborcast.topic_model.routing.interest import MAX_CHARACTERS, MAX_NODES, is_summary
 from arborcast.topic_model.topics import TopicPath, parse_path
 from arborcast.topic_model.tree.distribution import distribution_of

@@ -229,11 +229,7 @@ class FramedServer:
     """All connections of this process."""
 
     def __init__(
-        self,
-        gateway: Gateway,
-        settings: FramedSettings,
-        limits: LimitSettings,
-        tls: ServerTls | None = None,
+        self, gateway: Gateway, settings: FramedSettings, limits: LimitSettings, tls: ServerTls | None = None
     ) -> None:
         self.edge = Edge(gateway, settings)
         self.buffer = memoryview(bytearray(_BUFFER))

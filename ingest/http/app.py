@@ -62,14 +62,7 @@ from arborcast.topic_model.records.peers import PATH as PEERS
 from arborcast.wire import answers, faults
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request, parse
-from arborcast.wire.errors import (
-    AccessRefused,
-    Compressed,
-    PageRefused,
-    TooLarge,
-    UnknownOperation,
-    UnreadableRequest,
-)
+from arborcast.wire.errors import AccessRefused, Compressed, PageRefused, TooLarge, UnknownOperation, UnreadableRequest
 from arborcast.wire.faults import Answer
 from arborcast.wire.xml_reading import memory_to_read
 
@@ -80,9 +73,7 @@ class RequestMetrics:
     def __init__(self, registry: Registry) -> None:
         self.answered = registry.counter("arborcast_gateway_requests_total", "Answers.", ("operation", "status"))
         self.refused = registry.counter(
-            "arborcast_gateway_refused_total",
-            "Faults, by class; Defect is internal.",
-            ("reason",),
+            "arborcast_gateway_refused_total", "Faults, by class; Defect is internal.", ("reason",)
         )
         self.refused.begin(("Defect",), (InfrastructureError.__name__,))
         self.notify_seconds = registry.histogram("arborcast_gateway_notify_seconds", "Until Kafka's acknowledgement.")
@@ -110,11 +101,7 @@ _NAMES = frozenset(name for name, _ in _OPERATIONS)
 
 _NOTIFY = wsnt("Notify")
 
-_ACCEPTED: dict[str, Any] = {
-    "type": "http.response.start",
-    "status": 202,
-    "headers": [(b"content-length", b"0")],
-}
+_ACCEPTED: dict[str, Any] = {"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]}
 
 _NO_CONTENT: dict[str, Any] = {"type": "http.response.start", "status": 204, "headers": []}
 
@@ -160,11 +147,7 @@ class GatewayApp:
     """
 
     def __init__(
-        self,
-        gateway: Gateway,
-        metrics: Registry,
-        ready: Callable[[], str],
-        lives: Callable[[], str] = lambda: "",
+        self, gateway: Gateway, metrics: Registry, ready: Callable[[], str], lives: Callable[[], str] = lambda: ""
     ) -> None:
         self._gateway = gateway
         self._metrics = metrics

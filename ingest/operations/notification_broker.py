@@ -222,13 +222,7 @@ async def _submitted(request: Request, payload: bytes) -> list[dsub.EntryNotific
 
 
 def _read_message(
-    message: etree._Element,
-    node: Node,
-    source: Source,
-    number: int,
-    topics: dict[bytes, PublishedTopic],
-    *,
-    old: bool,
+    message: etree._Element, node: Node, source: Source, number: int, topics: dict[bytes, PublishedTopic], *, old: bool
 ) -> tuple[PublishedTopic | None, bytes, bytes, str]:
     """Topic (None for none), payload, producer (empty for none) and the payload's name of one NotificationMessage."""
     topic: PublishedTopic | None = None

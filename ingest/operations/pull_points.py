@@ -23,12 +23,7 @@ from arborcast.ingest.elements.publication import NO_ATTRIBUTES, of_request
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_room, reply_of
 from arborcast.ingest.operations.notification_broker import AT_A_TIME, PAYLOAD_DEPTH, reference_element
 from arborcast.topic_model.namespaces import ACTION_BW, WSNT, wsa, wsnt
-from arborcast.topic_model.records.control import (
-    ControlRecord,
-    PullPointRecord,
-    ending,
-    ending_pull_point,
-)
+from arborcast.topic_model.records.control import ControlRecord, PullPointRecord, ending, ending_pull_point
 from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.topic_model.records.results import ANSWER, ServedRequest, may_answer
 from arborcast.wire import limits, times

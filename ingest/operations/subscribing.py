@@ -17,14 +17,7 @@ from arborcast.ingest.access.grants import check_fill, check_serve, check_subscr
 from arborcast.ingest.addresses import resource_id
 from arborcast.ingest.consumers import check_name
 from arborcast.ingest.elements import dsub
-from arborcast.ingest.elements.filters import (
-    CLOUD_EVENTS,
-    DELIVERY,
-    QUEUE,
-    Filters,
-    SubscriptionPolicy,
-    check_server,
-)
+from arborcast.ingest.elements.filters import CLOUD_EVENTS, DELIVERY, QUEUE, Filters, SubscriptionPolicy, check_server
 from arborcast.ingest.operations.current_message import Since, check_few, send_current_messages
 from arborcast.ingest.operations.gateway import Gateway, check_callable, check_room, endpoint_of
 from arborcast.topic_model.expressions import XPathPattern, compile_normal
@@ -146,7 +139,7 @@ def check_supported(gateway: Gateway, expression: TopicFilter) -> None:
     if isinstance(pattern, Pattern) and pattern.steps > gateway.settings.expression_steps:
         raise ExpressionError(
             f"the expression has {pattern.steps} steps from the first wildcard of each alternative on, "
-            f"more than {gateway.settings.expression_steps}: use fewer alternatives, or several subscriptions",
+            f"more than {gateway.settings.expression_steps}: use fewer alternatives, or several subscriptions"
         )
     if not gateway.topics.fixed:
         return

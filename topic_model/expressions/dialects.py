@@ -68,12 +68,7 @@ def parse(text: str, dialect: str | None, namespaces: Mapping[str, str], *, lega
 
 
 def concrete_topic(
-    text: str,
-    dialect: str | None,
-    namespaces: Mapping[str, str],
-    *,
-    legacy: bool = False,
-    colons: bool = False,
+    text: str, dialect: str | None, namespaces: Mapping[str, str], *, legacy: bool = False, colons: bool = False
 ) -> TopicPath:
     """The topic of a Notify.
 

@@ -172,12 +172,7 @@ async def _accept_whole(gateway: Gateway, message: OpenMessage, parts: Sequence[
     payload, kind = await in_thread_if_large(len(content), messages.joined, content, first.namespaces, most)
     identifier = derived_id(message.accepted_ms, b"%b\n%d" % (key_of(last), message.at))
     whole = Notification(
-        identifier,
-        message.topic,
-        payload,
-        message.accepted_ms,
-        traceparent=first.traceparent,
-        type=stored_type(kind),
+        identifier, message.topic, payload, message.accepted_ms, traceparent=first.traceparent, type=stored_type(kind)
     )
     await publish(gateway, PublishRequest([whole], None, accepted_ms=message.accepted_ms))
 

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import re
 import sys
-from contextlib import AsyncExitStack
 
 import msgspec
 from lxml import etree
@@ -168,9 +167,7 @@ async def end_pull_point(gateway: Gateway, pull_point_id: str) -> None:
     """Append the end of a pull point and of the subscriptions that fill it, in one piece."""
     now_ms = times.to_ms(gateway.now())
     subscriptions = sorted(gateway.pull_points.subscriptions_of(pull_point_id))
-    async with AsyncExitStack() as locks:
-        for subscription_id in subscriptions:
-            await locks.enter_async_context(gateway.locks.hold(subscription_id))
+    async with gateway.locks.hold_all(subscriptions):
         records: list[ControlRecord] = [
             record for each in subscriptions for record in ending(each, "destroyed", now_ms)
         ]
@@ -184,14 +181,12 @@ async def end_unused(gateway: Gateway) -> None:
     if not gateway.pull_points.unused(now_ms):
         return
     await gateway.changes.catch_up()  # one may be in use through another gateway
-    async with AsyncExitStack() as locks:
-        # One in use is locked, and checked again in the next round.
-        unlocked = [each for each in gateway.pull_points.unused(now_ms) if ("pull point", each) not in gateway.locks]
-        ended = unlocked[:_AT_ONCE]
-        if not ended:
-            return
-        for pull_point_id in ended:
-            await locks.enter_async_context(gateway.locks.hold(("pull point", pull_point_id)))
+    # One in use is locked, and checked again in the next round.
+    unlocked = [each for each in gateway.pull_points.unused(now_ms) if ("pull point", each) not in gateway.locks]
+    ended = unlocked[:_AT_ONCE]
+    if not ended:
+        return
+    async with gateway.locks.hold_all([("pull point", each) for each in ended]):
         await gateway.changes.commit([record for one in ended for record in ending_pull_point(one, "expired", now_ms)])
     logger.info("ended %d unused pull points", len(ended))
 

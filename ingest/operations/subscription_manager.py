@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import msgspec
 
@@ -83,9 +83,7 @@ async def end(gateway: Gateway, request: Request, target: Target) -> None:
 async def _end_of_endpoint(gateway: Gateway, request: Request, endpoint: str) -> None:
     """End the subscription of a client of HPwsn with this endpoint. Raises UnknownResource or InvalidRequest."""
     await gateway.changes.catch_up()
-    async with AsyncExitStack() as locks:
-        for identifier in sorted(gateway.pull_points.endpoints.subscriptions_of(endpoint)):
-            await locks.enter_async_context(gateway.locks.hold(identifier))
+    async with gateway.locks.hold_all(sorted(gateway.pull_points.endpoints.subscriptions_of(endpoint))):
         found = map(gateway.table.get, sorted(gateway.pull_points.endpoints.subscriptions_of(endpoint)))
         meant = [one for one in found if one is not None and may_manage(request.caller, one.owner, one.topics)]
         if not meant:
@@ -235,9 +233,7 @@ async def end_expired(gateway: Gateway) -> int:
         ]
         if not free:
             continue
-        async with AsyncExitStack() as locks:
-            for subscription_id in free:
-                await locks.enter_async_context(gateway.locks.hold(subscription_id))
+        async with gateway.locks.hold_all(free):
             await gateway.changes.commit([record for one in free for record in ending(one, "expired", now_ms)])
         logger.info("ended %d expired subscriptions", len(free))
         ended += len(free)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import AsyncIterator, Hashable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -148,6 +149,14 @@ class KeyedLocks:
     def hold(self, key: Hashable) -> asyncio.Lock:
         """The lock of a key, for `async with`."""
         return self._locks.setdefault(key, asyncio.Lock())
+
+    @asynccontextmanager
+    async def hold_all(self, keys: Iterable[Hashable]) -> AsyncIterator[None]:
+        """A context with the locks of these keys, taken one after the other."""
+        async with AsyncExitStack() as locks:
+            for key in keys:
+                await locks.enter_async_context(self.hold(key))
+            yield
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._locks

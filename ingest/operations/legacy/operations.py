@@ -17,7 +17,6 @@ topic set, invalid parts, Kafka away) are SOAP faults.
 from __future__ import annotations
 
 import logging
-from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from arborcast.core.errors import PeerError
@@ -102,10 +101,8 @@ async def _answer(gateway: Gateway, request: Request, target: Target) -> str:
 
 async def _read(gateway: Gateway, request: Request) -> messages.Action:
     size, most = len(request.document), gateway.settings.max_elements
-    async with AsyncExitStack() as locks:
-        if size > SMALL:
-            # One at a time: the memory for requests does not include the tree of an escaped text.
-            await locks.enter_async_context(gateway.locks.hold("WsnProcess"))
+    # Large ones one at a time: the memory for requests does not include the tree of an escaped text.
+    async with gateway.locks.hold_all(["WsnProcess"] if size > SMALL else []):
         return await in_thread_if_large(size, messages.read_request, request, gateway.default_topic, most)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from functools import partial
 
 from arborcast.core.backoff import Backoff, repeated
@@ -142,12 +141,10 @@ async def assemble(gateway: Gateway, message: OpenMessage) -> None:
     Raises PeerError for an unacceptable message, and InfrastructureError if the caller has to repeat the call.
     """
     held = gateway.parts
-    async with AsyncExitStack() as locks:
-        if message.bytes > SMALL:
-            # One at a time: so there is one text of them in memory, however many are complete.
-            await locks.enter_async_context(gateway.locks.hold("assemble"))
-        # A repeated part may have started the same work.
-        await locks.enter_async_context(gateway.locks.hold(("assemble", message.at)))
+    # Large ones one at a time: so there is one text of them in memory, however many are complete.
+    large = ["assemble"] if message.bytes > SMALL else []
+    # A repeated part may have started the same work.
+    async with gateway.locks.hold_all([*large, ("assemble", message.at)]):
         if message.at not in held.messages.complete:
             return
         parts = await held.parts(message)

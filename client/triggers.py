@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -83,17 +82,13 @@ class Triggers:
 
         Raises TimeoutError after `timeout` seconds, ClientError if the listener is stopped, ExpressionError.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
         found: list[ReceivedMessage] = []
         waiting = (_pattern(expression, namespaces), found)
         with self._changed:
             self._waiting.append(waiting)
             try:
-                while not (found or self._stopped):
-                    left = None if deadline is None else deadline - time.monotonic()
-                    if left is not None and left <= 0:
-                        raise TimeoutError(f"no message arrived on {expression} within {timeout:g} s")
-                    self._changed.wait(left)
+                if not self._changed.wait_for(lambda: found or self._stopped, timeout):
+                    raise TimeoutError(f"no message arrived on {expression} within {timeout:g} s")
             finally:
                 self._waiting = [each for each in self._waiting if each is not waiting]
         if not found:

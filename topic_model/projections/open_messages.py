@@ -92,32 +92,19 @@ class OpenMessage:
 
     def given_up(self, reason: Reason, now_ms: int, detail: str = "") -> GivenUp:
         """The record of the give-up."""
-        missing = (n for n in range(self.highest + 1) if n not in self.parts)
-        owner, identification = self.key
-        lacks = ranges(missing)
+        lacks = ranges(n for n in range(self.highest + 1) if n not in self.parts)
         if self.last is None:
             lacks = f"{lacks} {self.highest + 1}-".lstrip()
         had = ranges(sorted(self.parts))
-        at = self.at
-        return GivenUp(
-            owner,
-            self.topic,
-            identification,
-            self.first,
-            at,
-            reason,
-            self.since_ms,
-            now_ms,
-            had,
-            lacks,
-            self.bytes,
-            detail,
-        )
+        return GivenUp(*self._range(), reason, self.since_ms, now_ms, had, lacks, self.bytes, detail)
 
     def assembled(self) -> Assembled:
         """The record of the assembly."""
+        return Assembled(*self._range())
+
+    def _range(self) -> tuple[str, TopicPath, str, int, int]:
         owner, identification = self.key
-        return Assembled(owner, self.topic, identification, self.first, self.at)
+        return owner, self.topic, identification, self.first, self.at
 
 
 class OpenMessages:
@@ -177,11 +164,10 @@ class OpenMessages:
         if self.again(part) is not None:
             return
         key = key_of(part)
-        message = self.open.get(key)
-        why = "" if message is None else message.contradiction(part)
-        if why:
+        if why := self.contradiction(part):
             self._refuse(offset, why)
             return
+        message = self.open.get(key)
         if message is None:
             message = self.open[key] = OpenMessage(key, part.topic, offset, part.accepted_ms)
             self.per_owner[part.owner] += 1

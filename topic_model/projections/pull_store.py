@@ -150,8 +150,7 @@ class PullStore:
 
     def claimed(self, pull_point_id: str, claim: str) -> list[WaitingMessage]:
         """The messages of a claim, oldest first; none for a closed one."""
-        queue = self._queues.get(pull_point_id)
-        found = queue.claims.get(claim) if queue is not None else None
+        found = self._open_claims.get((pull_point_id, claim))
         return [] if found is None else list(found.messages)
 
     def waiting(self, pull_point_id: str) -> int:
@@ -281,22 +280,22 @@ class PullStore:
             self._open_claims[pull_point_id, record.claim] = claim
 
     def _settle(self, pull_point_id: str, claim: str) -> None:
-        queue = self._queues.get(pull_point_id)
-        found = queue.claims.pop(claim, None) if queue is not None else None
-        if queue is None or found is None:
+        found = self._open_claims.pop((pull_point_id, claim), None)
+        if found is None:
             return
-        del self._open_claims[pull_point_id, claim]
+        queue = self._queues[pull_point_id]
+        del queue.claims[claim]
         for message in found.messages:
             self._release(message)
         if queue.idle:
             del self._queues[pull_point_id]
 
     def _return(self, pull_point_id: str, claim: str, settled: Container[int]) -> None:
-        queue = self._queues.get(pull_point_id)
-        found = queue.claims.pop(claim, None) if queue is not None else None
-        if queue is None or found is None:
+        found = self._open_claims.pop((pull_point_id, claim), None)
+        if found is None:
             return
-        del self._open_claims[pull_point_id, claim]
+        queue = self._queues[pull_point_id]
+        del queue.claims[claim]
         back = []
         for message in found.messages:
             if message.offset in settled:

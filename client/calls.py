@@ -420,7 +420,7 @@ def _written_topic(element: str, topic: str, namespaces: tuple[tuple[str, str], 
     path = single_topic(topic, dict(namespaces))
     text, declarations = write_topic(path, prefixes_in(topic, path, dict(namespaces)))
     dialect = answers.attribute(CONCRETE)
-    return f"<{element}{_declared(declarations)} Dialect={dialect}>{answers.text(text)}</{element}>"
+    return f"<{element}{answers.declarations(declarations)} Dialect={dialect}>{answers.text(text)}</{element}>"
 
 
 def _plain(to: str | Remote, operation: str, port_type: str, *, repeatable: bool = True) -> Call[None]:
@@ -464,14 +464,10 @@ def _filter(expression: TopicFilter | None, types: str) -> str:
     topics = ""
     if expression is not None and expression.normal != EVERYTHING:
         topics = (
-            f"<wsnt:TopicExpression{_declared(expression.namespaces)} "
+            f"<wsnt:TopicExpression{answers.declarations(expression.namespaces)} "
             f"Dialect={answers.attribute(expression.dialect)}>{answers.text(expression.text)}</wsnt:TopicExpression>"
         )
     return f"<wsnt:Filter>{topics}{types}</wsnt:Filter>" if topics or types else ""
-
-
-def _declared(namespaces: Mapping[str, str]) -> str:
-    return "".join(f" xmlns:{prefix}={answers.attribute(uri)}" for prefix, uri in namespaces.items())
 
 
 def _delivery(delivery: Delivery) -> str:

@@ -52,7 +52,7 @@ def publications(attributes: Sequence[str]) -> str:
 
 def conditions(expressions: Iterable[str], namespaces: Mapping[str, str] | None = None) -> str:
     """The filters for payloads that fulfil all of these XPath 1.0 conditions."""
-    declared = "".join(f" xmlns:{prefix}={answers.attribute(uri)}" for prefix, uri in (namespaces or {}).items())
+    declared = answers.declarations(namespaces or {})
     return "".join(
         f"<wsnt:MessageContent{declared} Dialect={answers.attribute(XPATH_1)}>{answers.text(each)}"
         "</wsnt:MessageContent>"

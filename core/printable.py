@@ -22,6 +22,9 @@ _CONTROL = re.compile(
     "]"
 )
 
+# Outside XML 1.0, which cannot express them.
+NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
 
 def printable(text: str) -> str:
     """The text with control characters escaped. Idempotent."""

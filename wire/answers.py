@@ -5,11 +5,11 @@ Answers have WS-Addressing headers only if the request has, and never a mustUnde
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from uuid import uuid4
 from xml.sax.saxutils import escape, quoteattr
 
+from arborcast.core.printable import NOT_XML
 from arborcast.topic_model.namespaces import PREFIXES, SOAP11, SOAP12, WSA, WSNT
 from arborcast.topic_model.subscriptions import SoapVersion
 from arborcast.wire.envelope import Addressing
@@ -19,16 +19,12 @@ def expression_element(
     element: str, dialect: str, expression: str, namespaces: Mapping[str, str], namespace: str = WSNT
 ) -> str:
     """An expression as an element, by default of base notification, with its prefix declarations."""
-    declared = "".join(
-        f" xmlns:{prefix}={attribute(uri)}" if prefix else f" xmlns={attribute(uri)}"
-        for prefix, uri in namespaces.items()
-    )
     # A prefix for the element that the declarations of the expression do not have.
     own = PREFIXES[namespace]
     while own in namespaces:
         own += "_"
     return (
-        f'<{own}:{element} xmlns:{own}="{namespace}"{declared} Dialect={attribute(dialect)}>'
+        f'<{own}:{element} xmlns:{own}="{namespace}"{declarations(namespaces)} Dialect={attribute(dialect)}>'
         f"{text(expression)}</{own}:{element}>"
     )
 
@@ -40,8 +36,6 @@ _MEDIA_TYPE: dict[SoapVersion, bytes] = {
 
 _NAMESPACE: dict[SoapVersion, str] = {"1.1": SOAP11, "1.2": SOAP12}
 
-_ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
 _ANONYMOUS = f"{WSA}/anonymous"
 
 
@@ -52,12 +46,17 @@ def media_type(soap: SoapVersion) -> bytes:
 
 def text(value: str) -> str:
     """`value` as XML text; characters that are not allowed in XML become question marks."""
-    return escape(_ILLEGAL.sub("?", value))
+    return escape(NOT_XML.sub("?", value))
 
 
 def attribute(value: str) -> str:
     """`value` as an XML attribute value, quotes included."""
-    return quoteattr(_ILLEGAL.sub("?", value))
+    return quoteattr(NOT_XML.sub("?", value))
+
+
+def declarations(namespaces: Mapping[str, str]) -> str:
+    """The declarations of these prefixes; the default one is under ""."""
+    return "".join(f" xmlns{':' if prefix else ''}{prefix}={attribute(uri)}" for prefix, uri in namespaces.items())
 
 
 def qname(name: str) -> tuple[str, str]:

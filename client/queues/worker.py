@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol, get_args
+from typing import Protocol, get_args
 
 from arborcast.client.calls import Lasts, Namespaces, without_declaration
 from arborcast.client.http_server import Response, Server, in_thread
@@ -362,5 +362,4 @@ def _topic(request: ReceivedMessage) -> str:
     if request.topic is None:
         return ""
     text, namespaces = write_topic(request.topic)
-    declared: Any = "".join(f" xmlns:{prefix}={answers.attribute(uri)}" for prefix, uri in namespaces.items())
-    return f'<wsnt:Topic{declared} Dialect="{CONCRETE}">{answers.text(text)}</wsnt:Topic>'
+    return f'<wsnt:Topic{answers.declarations(namespaces)} Dialect="{CONCRETE}">{answers.text(text)}</wsnt:Topic>'

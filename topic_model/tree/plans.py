@@ -7,13 +7,13 @@ Tombstone for compaction. Every refusal is a TopicError with the topic.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from arborcast.core.errors import TopicError
+from arborcast.core.printable import NOT_XML
 from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
 from arborcast.topic_model.topics import TopicPath, ancestors, last_step, make_path, parent_of, parse_path, split_path
 from arborcast.topic_model.tree.distribution import check_routing
@@ -24,9 +24,6 @@ MAX_MESSAGE_TYPES: Final = 256
 MAX_TOPIC_BYTES: Final = 65_536
 """Of a topic's record, below each `kafka.max_record_bytes` of a gateway: one larger record would stop the sync with the
 directory for all topics."""
-
-# Characters outside XML 1.0, which cannot be escaped or exported.
-_not_xml = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def plan_create(tree: TopicTree, record: TopicRecord) -> list[ControlRecord]:
@@ -109,7 +106,7 @@ def check_record(record: TopicRecord) -> TopicRecord:
         raise TopicError(f"a topic may have {MAX_MESSAGE_TYPES} message types, {path} has {len(record.message_types)}")
     policy = record.policy
     for text in (record.code, policy.routing, *record.message_types, *policy.publishers):
-        if _not_xml.search(text):
+        if NOT_XML.search(text):  # it could not be exported
             raise TopicError(f"{text[:80]!r}, of topic {path}, has a control character")
     if (size := len(msgspec.json.encode(record))) > MAX_TOPIC_BYTES:
         raise TopicError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from xml.sax.saxutils import quoteattr
 
 from lxml import etree
 
@@ -16,7 +15,7 @@ from arborcast.topic_model.namespaces import WSNT, WSNT_SLASH, wsa
 from arborcast.topic_model.records.packages import MAX_IDENTIFICATION, Fragment, read_fragment, write_package
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy
 from arborcast.topic_model.topics import TopicPath
-from arborcast.wire import limits
+from arborcast.wire import answers, limits
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import InvalidRequest, TooLarge
 from arborcast.wire.fragments import Node, Source
@@ -207,7 +206,7 @@ def joined(content: str, namespaces: Mapping[str, str], most_elements: int) -> t
     """The payload and the type of a message with this content of its Message and these namespaces in scope: read as a
     message in one piece. Raises MalformedMessage or TooLarge."""
     scope = {"wsnt": WSNT} | dict(namespaces)
-    declared = "".join(f" xmlns{':' if prefix else ''}{prefix}={quoteattr(uri)}" for prefix, uri in scope.items())
+    declared = answers.declarations(scope)
     text = f"<wsnt:NotificationMessage{declared}><wsnt:Message>{content}</wsnt:Message></wsnt:NotificationMessage>"
     memory_to_read(text.encode(), most_elements)
     root, document = mended(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+from arborcast.core.printable import NOT_XML
 from arborcast.wire.errors import MalformedMessage
 from arborcast.wire.xml_reading import Xml, check_tags, read_xml
 
@@ -22,8 +23,6 @@ _CHARACTER = re.compile(r"&#(?:([0-9]{1,7})|x([0-9A-Fa-f]{1,6}));")
 _DECLARATION = re.compile(r"<\?xml\s[^>]*\?>")
 
 _CONTENT = re.compile(r"<((?:[^\s<>/:!?]+:)?Message)(?:\s[^<>]*)?(?<!/)>")
-
-_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def decoded_once(text: str) -> str:
@@ -75,7 +74,7 @@ def with_escaped_ampersands(text: str) -> str:
 def _if_there_is_one(reference: re.Match[str]) -> str:
     """The reference, with its ampersand as a character when there is no such one in XML."""
     number = int(reference[1]) if reference[1] else int(reference[2], 16)
-    there = number < 0x110000 and _NOT_XML.match(chr(number)) is None
+    there = number < 0x110000 and NOT_XML.match(chr(number)) is None
     return reference[0] if there else f"&amp;{reference[0][1:]}"
 
 
@@ -91,7 +90,7 @@ def _with_plain_content(text: str) -> str | None:
     end = text.rfind(f"</{start[1]}", start.end())
     if end < 0:
         return None
-    content = _NOT_XML.sub("?", text[start.end() : end])
+    content = NOT_XML.sub("?", text[start.end() : end])
     escaped = _CHARACTER.sub(_if_there_is_one, _ONLY_BARE.sub("&amp;", content))
     escaped = escaped.replace("<", "&lt;").replace(">", "&gt;")
     return with_escaped_ampersands(text[: start.end()]) + escaped + with_escaped_ampersands(text[end:])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 
 from arborcast.core.errors import ExpressionError
 from arborcast.topic_model.routing.groups import LinkedGroup
 from arborcast.topic_model.routing.rest import LinkTarget, RestIndex
-from arborcast.topic_model.routing.selectors import Selector, node_key
+from arborcast.topic_model.routing.selectors import Selector
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
 
@@ -51,14 +51,6 @@ class Links:
     def at(self, key: str) -> tuple[LinkTarget, ...]:
         """The targets linked to a simple key."""
         return _targets_of(self.fixed.get(key, ()))
-
-    def expansion(self) -> Iterator[tuple[str, str]]:
-        """All keys with their selectors, including those of steps: one walk over the tree."""
-        for key, targets in self.fixed.items():
-            yield from ((key, target.selector) for target in _targets_of(targets))
-        for node, found in self.rest.over(self._tree):
-            # Two alternatives may reach the same node.
-            yield from {(node_key(node, reach), target.selector) for target, reach in found}
 
     def frozen(self) -> dict[str, tuple[LinkTarget, ...]]:
         """A copy for a snapshot."""

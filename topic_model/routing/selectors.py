@@ -152,11 +152,6 @@ def _width(pattern: Pattern) -> int:
     )
 
 
-def node_key(node: str, reach: Reach) -> str:
-    """The simple key for a reach at a node that is not a virtual root."""
-    return node + reach.value
-
-
 def parent_node(path: TopicPath) -> str:
     """The node above a topic; for a root topic the virtual root of its namespace."""
     return parent_of(path) or root_anchor(path)

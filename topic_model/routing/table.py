@@ -206,19 +206,6 @@ class RoutingTable(Resolver):
         """The number of recipients of a notification on this topic, without listing them."""
         return sum(len(self._active(selector)) for selector in self.selectors_at(path))
 
-    def routes(self) -> Iterator[Route]:
-        """Every topic of the tree with each of its subscriptions, generated. The table must not change meanwhile."""
-        for path in self.topics.paths():
-            yield from self.who(path)
-
-    def expansion(self) -> Iterator[tuple[str, str]]:
-        """The selectors by simple key; a key such as `a//.` means a subtree."""
-        self._prepare()
-        for selector in self._entries:
-            if is_simple(selector):
-                yield selector, selector
-        yield from self._links.expansion()
-
     def statistics(self) -> Statistics:
         """Sizes, in constant time."""
         return Statistics(

@@ -9,6 +9,7 @@ from arborcast.topic_model.records.control import SubscriptionRecord, ending
 from arborcast.topic_model.routing import members
 from arborcast.topic_model.routing.groups import Group
 from arborcast.topic_model.routing.members import PIECE, Answer, Members, answer_of, joined, order, replaced
+from arborcast.topic_model.routing.selectors import selector_of
 from arborcast.topic_model.snapshot import Snapshot, SnapshotView
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
@@ -118,7 +119,7 @@ def test_a_change_of_one_member_copies_a_few_pieces() -> None:
 def test_a_popular_topic_is_unpacked_once() -> None:
     table = table_of(*map(SubscriptionRecord, many()))
     snapshot = Snapshot.build(table)
-    (selector,) = {selector for _, selector in table.expansion()}
+    (selector,) = {selector_of(each) for each in table.subscriptions()}
     popular = snapshot.members(selector)
     for _ in range(10):
         assert snapshot.members("nobody") == ()

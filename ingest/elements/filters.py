@@ -12,7 +12,7 @@ from arborcast.ingest.elements import dsub
 from arborcast.ingest.elements.protection import CREDENTIALS, SIGNING, RequestedProtection, read_protection
 from arborcast.ingest.elements.publication import duration_ms, is_number, priority_of
 from arborcast.topic_model.expressions import compile_normal
-from arborcast.topic_model.expressions.conditions import check_content, check_producer
+from arborcast.topic_model.expressions.conditions import check_conditions
 from arborcast.topic_model.expressions.item_filter import ITEM_FILTER, to_xpath
 from arborcast.topic_model.message_types import read_type
 from arborcast.topic_model.namespaces import ARBORCAST_POLICY, CURRENT_MESSAGE, DSUB, MESSAGE_TYPE, wsnt
@@ -233,10 +233,8 @@ def read_filters(element: etree._Element | None) -> Filters:
         raise ProducerExpressionError(
             f"a Filter may have {limits.CONDITIONS} wsnt:ProducerProperties, not {len(producer)}"
         )
-    for each in content:
-        check_content(each)
-    for each in producer:
-        check_producer(each)
+    check_conditions(content)
+    check_conditions(producer, ProducerExpressionError)
     topics = tuple(read_filter(child) for child in element.iterchildren(_TOPICS))
     return Filters(topics, content, producer, _types(element.findall(MESSAGE_TYPE)))
 

@@ -9,7 +9,7 @@ from arborcast.core.errors import ContentExpressionError
 from arborcast.ingest.elements.filters import Filters
 from arborcast.ingest.http.asgi import Headers, Scope, header
 from arborcast.topic_model.expressions import CONCRETE, FULL, SIMPLE, XPATH, parse, parse_friendly
-from arborcast.topic_model.expressions.conditions import check_content
+from arborcast.topic_model.expressions.conditions import check_conditions
 from arborcast.topic_model.patterns.patterns import EVERYTHING
 from arborcast.topic_model.subscriptions import XPathFilter
 from arborcast.wire import limits
@@ -105,6 +105,5 @@ def _filters(expression: str, dialect: str, conditions: list[str], namespaces: d
         XPathFilter(XPATH, text, {prefix: uri for prefix, uri in namespaces.items() if f"{prefix}:" in text})
         for text in conditions
     )
-    for each in content:
-        check_content(each)
+    check_conditions(content)
     return Filters(() if topic.normal == EVERYTHING else (topic,), content)

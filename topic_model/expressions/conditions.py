@@ -19,13 +19,13 @@ that the workers evaluate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NoReturn, Protocol, cast
 
 from lxml import etree
 
-from arborcast.core.errors import ConditionError, ContentExpressionError, ProducerExpressionError
+from arborcast.core.errors import ConditionError, ContentExpressionError
 from arborcast.core.xml import xml_parser
 from arborcast.topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, NODE_TESTS, Scanner, Token, Words
 from arborcast.topic_model.subscriptions import XPathFilter
@@ -137,20 +137,13 @@ def parse_document(data: bytes) -> Document:
     return Document(root, data)
 
 
-def check_content(expression: XPathFilter) -> None:
-    """Raises ContentExpressionError for an invalid or unsupported wsnt:MessageContent."""
+def check_conditions(conditions: Iterable[XPathFilter], refusal: type[ConditionError] = ContentExpressionError) -> None:
+    """Raises `refusal` for an invalid or unsupported one."""
     try:
-        compile_condition(expression)
+        for each in conditions:
+            compile_condition(each)
     except ConditionError as error:
-        raise ContentExpressionError(str(error)) from error
-
-
-def check_producer(expression: XPathFilter) -> None:
-    """Raises ProducerExpressionError for an invalid or unsupported wsnt:ProducerProperties."""
-    try:
-        compile_condition(expression)
-    except ConditionError as error:
-        raise ProducerExpressionError(str(error)) from error
+        raise refusal(str(error)) from error
 
 
 def compile_condition(expression: XPathFilter) -> Condition:

@@ -21,8 +21,8 @@ from uuid import uuid4
 from arborcast.client.calls import Call, Calls, Namespaces, ResultT, notification_message
 from arborcast.client.publications import publication_attributes
 from arborcast.client.queues.replies import PulledReplies, Replies
-from arborcast.client.received import read_reply, retry_after_s
-from arborcast.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, RequestsTransport, Transport
+from arborcast.client.received import read_reply
+from arborcast.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, RequestsTransport, Transport, retry_after_s
 from arborcast.client.values import BrokerUnreachable, ClientClosed, Credentials, FaultReceived, Remote, Retries
 from arborcast.topic_model.subscriptions import SoapVersion
 

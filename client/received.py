@@ -11,6 +11,7 @@ from typing import IO
 from lxml import etree
 
 from arborcast.client.later import Later, OpenPush
+from arborcast.client.transport import retry_after_s
 from arborcast.client.values import (
     BrokerUnavailable,
     ClientError,
@@ -29,7 +30,7 @@ from arborcast.topic_model.namespaces import (
     ARBORCAST_POLICY,
     HPWSN_PUSH,
     SOAP11,
-    SOAP12,
+    SOAP_FAULTS,
     WSRF_BF,
     wsa,
     wsn_br,
@@ -318,16 +319,11 @@ def read_reply(address: str, status: int, retry_after: str, content_type: str, c
         raise UnreadableAnswer(
             f"{address} answered {status} without a SOAP message: is it the address of a broker? It sent {shown!r}"
         ) from error
-    if reply.name in (f"{{{SOAP11}}}Fault", f"{{{SOAP12}}}Fault"):
+    if reply.name in SOAP_FAULTS:
         raise _fault(reply.operation, status)
     if not successful:
         raise UnreadableAnswer(f"{address} answered {status}: {content[:200].decode(errors='replace')!r}")
     return reply
-
-
-def retry_after_s(header: str) -> float | None:
-    """Seconds in a Retry-After header; None without one (or with a date, which brokers do not send here)."""
-    return float(header) if header.isascii() and header.isdigit() else None
 
 
 def nothing(_reply: Reply) -> None:

@@ -41,6 +41,11 @@ class HttpAnswer:
         return next((value for each, value in self.headers.items() if each.lower() == lower), "")
 
 
+def retry_after_s(header: str) -> float | None:
+    """Seconds in a Retry-After header; None without one (or with a date, which brokers do not send here)."""
+    return float(header) if header.isascii() and header.isdigit() else None
+
+
 class Transport(Protocol):
     """Sends requests to brokers. A client can have another one, for instance with another library, through a gateway,
     or without a network in tests."""

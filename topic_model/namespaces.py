@@ -4,6 +4,7 @@ from __future__ import annotations
 
 SOAP11 = "http://schemas.xmlsoap.org/soap/envelope/"
 SOAP12 = "http://www.w3.org/2003/05/soap-envelope"
+SOAP_FAULTS = (f"{{{SOAP11}}}Fault", f"{{{SOAP12}}}Fault")
 WSA = "http://www.w3.org/2005/08/addressing"
 WSSE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-secext-1.0.xsd"
 WSNT = "http://docs.oasis-open.org/wsn/b-2"

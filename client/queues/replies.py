@@ -26,7 +26,7 @@ from arborcast.client.values import (
     UnreadableAnswer,
 )
 from arborcast.core.xml import xml_parser
-from arborcast.topic_model.namespaces import SOAP11, SOAP12
+from arborcast.topic_model.namespaces import SOAP12, SOAP_FAULTS
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def _payload(answer: ReceivedMessage) -> bytes:
     """The payload of an answer. Raises FaultReceived if it is a fault."""
     if b"Fault" in answer.payload:
         root = etree.fromstring(answer.payload, xml_parser())
-        if root.tag in (f"{{{SOAP11}}}Fault", f"{{{SOAP12}}}Fault"):
+        if root.tag in SOAP_FAULTS:
             code = (
                 root.findtext("faultcode") or root.findtext(f".//{{{SOAP12}}}Subcode/{{{SOAP12}}}Value") or ""
             ).strip()

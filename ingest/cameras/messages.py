@@ -24,7 +24,7 @@ from arborcast.ingest.cameras.conversation import (
 )
 from arborcast.ingest.cameras.credentials import Credentials
 from arborcast.ingest.operations.onvif import TDS, TEV, TT
-from arborcast.topic_model.namespaces import ACTION_BW, SOAP11, SOAP12, WSA, WSNT, wsnt
+from arborcast.topic_model.namespaces import ACTION_BW, SOAP12, SOAP_FAULTS, WSA, WSNT, wsnt
 from arborcast.topic_model.subscriptions import EndpointReference, parameter_blocks
 from arborcast.wire import answers, times
 from arborcast.wire.endpoints import read_reference
@@ -127,7 +127,7 @@ def read_answer(request: Request, answer: HttpAnswer, now: datetime) -> tuple[Ou
         if 200 <= answer.status < 300 and not answer.body.strip() and request.operation is CameraOperation.SYNCHRONIZE:
             return Done(), []
         return Broken(f"HTTP {answer.status} and no SOAP message: {error}"), []
-    fault = next((each for name in (SOAP12, SOAP11) for each in xml.root.iter(f"{{{name}}}Fault")), None)
+    fault = next(xml.root.iter(*SOAP_FAULTS), None)
     if fault is not None or answer.status >= 400:
         return _fault(fault, answer.status), []
     try:

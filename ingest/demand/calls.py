@@ -19,7 +19,7 @@ from arborcast.core.http_client import HttpAnswer, HttpClient
 from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute
 from arborcast.ingest.addresses import OwnAddresses
 from arborcast.ingest.elements.endpoints import check_consumer
-from arborcast.topic_model.namespaces import ACTION_BW, SOAP11, SOAP12, WSA, WSNT, XSI, wsnt
+from arborcast.topic_model.namespaces import ACTION_BW, SOAP11, SOAP12, SOAP_FAULTS, WSA, WSNT, XSI, wsnt
 from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter, parameter_blocks
 from arborcast.wire import answers, times
@@ -185,7 +185,7 @@ def _read(url: str, status: int, content: bytes) -> tuple[etree._Element, bytes]
         root, content = read_xml(content, what="the answer")
     except MalformedMessage as error:
         raise PublisherRefused(f"{url} answered {status} and no SOAP message: {error}: {content[:200]!r}") from error
-    fault = next((each for name in (SOAP11, SOAP12) for each in root.iter(f"{{{name}}}Fault")), None)
+    fault = next(root.iter(*SOAP_FAULTS), None)
     if fault is not None or not ok:
         reason = "" if fault is None else " ".join(" ".join(str(part) for part in fault.itertext()).split())
         raise PublisherRefused(f"{url} answered {status}: {reason[:300] or content[:200]!r}")

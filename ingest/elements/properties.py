@@ -14,8 +14,6 @@ from arborcast.wire.errors import InvalidRequest
 from arborcast.wire.fragments import Source
 from arborcast.wire.xml_reading import read_xml
 
-_ANONYMOUS = "http://www.w3.org/2005/08/addressing/anonymous"
-
 _PROPERTIES, _PROPERTY = f"{{{ARBORCAST_POLICY}}}Properties", f"{{{ARBORCAST_POLICY}}}Property"
 
 
@@ -42,7 +40,7 @@ def producer_with(properties: Mapping[str, str]) -> bytes:
             f"the properties of a message may have {limits.PROPERTY_CHARACTERS} characters, these have {size}"
         )
     reference = etree.Element(wsnt("ProducerReference"), nsmap={"wsnt": WSNT, "wsa": WSA, "p": ARBORCAST_POLICY})
-    etree.SubElement(reference, wsa("Address")).text = _ANONYMOUS
+    etree.SubElement(reference, wsa("Address")).text = f"{WSA}/anonymous"
     inside = etree.SubElement(etree.SubElement(reference, wsa("Metadata")), _PROPERTIES)
     for name, value in properties.items():
         if not name:

@@ -99,7 +99,7 @@ def parse(document: bytes, content_type: bytes = b"", *, bounded: bool = True) -
         raise
     if bounded:
         check_tags(document)
-    namespace, name = _split(root)
+    namespace, name = split_tag(root)
     soap = _VERSIONS.get(namespace)
     if soap is None:
         if name == "Envelope":
@@ -142,7 +142,7 @@ def _read(document: bytes, root: etree._Element, namespace: str, soap: SoapVersi
 def _addressing(header: etree._Element, namespace: str, understood: str) -> Addressing | None:
     found: dict[str, str] = {}
     for block in header:
-        block_namespace, name = _split(block)
+        block_namespace, name = split_tag(block)
         if block_namespace == WSA:
             found.setdefault(name, (block.text or "").strip())
         elif block_namespace not in _UNDERSTOOD and block.tag != understood and _mandatory(block, namespace):
@@ -172,6 +172,7 @@ def is_for_us(block: etree._Element, namespace: str) -> bool:
     return target in _OURS
 
 
-def _split(element: etree._Element) -> tuple[str, str]:
+def split_tag(element: etree._Element) -> tuple[str, str]:
+    """Namespace, empty for none, and local name of an element."""
     namespace, _, name = str(element.tag).rpartition("}")
     return namespace[1:], name

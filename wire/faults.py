@@ -108,8 +108,7 @@ def of_peer(error: PeerError, soap: SoapVersion, addressing: Addressing | None, 
 def of_infrastructure(error: InfrastructureError, soap: SoapVersion, addressing: Addressing | None) -> Answer:
     """The answer to a failure of the infrastructure: 503 with Retry-After."""
     body = _fault(soap, "Server", str(error))
-    answer = _answer(503, soap, body, WSA_FAULT_ACTION, addressing)
-    return Answer(answer.status, answer.body, answer.content_type, seconds_until(error))
+    return replace(_answer(503, soap, body, WSA_FAULT_ACTION, addressing), retry_after_s=seconds_until(error))
 
 
 def seconds_until(error: InfrastructureError) -> int:

@@ -31,13 +31,7 @@ from arborcast.ingest.federation.calls import Administrator, call
 from arborcast.ingest.federation.interests import PeerInterests
 from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.federation.settings import FederationSettings
-from arborcast.ingest.federation.topology import (
-    AdministratorRefused,
-    Member,
-    MemberRegistration,
-    Topology,
-    read_topology,
-)
+from arborcast.ingest.federation.topology import AdministratorRefused, Member, MemberRegistration, Topology
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.topic_model.records.peers import INTEREST_PATH, datagram_url, encode_interest, group_of
 from arborcast.topic_model.routing import RoutingTable, interest
@@ -384,10 +378,10 @@ def address_of(member: Member) -> str:
 
 
 def read_file(file: Path) -> Topology:
-    """The topology that an engine stored in this file; an empty one without the file."""
+    """The topology that an engine stored in this file; an empty one without it."""
     try:
-        return read_topology(file.read_bytes()) or Topology()
-    except OSError:
+        return msgspec.json.decode(file.read_bytes(), type=Topology)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return Topology()
 
 

@@ -86,11 +86,3 @@ class AdministratorRefused(DeliveryError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
-
-
-def read_topology(data: bytes) -> Topology | None:
-    """None for invalid data."""
-    try:
-        return msgspec.json.decode(data, type=Topology)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None

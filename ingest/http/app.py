@@ -161,10 +161,7 @@ class GatewayApp:
         self._parsers = pool("parse", _PARSERS)
         self._parsing = 0
         self._usual_gil_turn_s = sys.getswitchinterval()
-        counted = RequestMetrics(metrics)
-        self._requests = counted.answered
-        self._refused = counted.refused
-        self._accept_seconds = counted.notify_seconds
+        self._counts = RequestMetrics(metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -187,7 +184,7 @@ class GatewayApp:
             elif self._gateway.federation is not None and path.startswith(PEERS):
                 await self._gateway.federation.answer(scope, receive, send)
             elif target is None:
-                await self._page(scope, path, receive, send)
+                await self._page(scope, path, send)
             elif scope["method"] in ("GET", "HEAD") and scope.get("query_string", b"").lower() == b"wsdl":
                 await self._wsdl(send, lambda descriptions: descriptions.wsdl(target, self._gateway.own))
             elif scope["method"] != "POST":
@@ -195,7 +192,7 @@ class GatewayApp:
             else:
                 await self._answer(scope, target, receive, send, reservation)
         except PageRefused as error:
-            self._refused.add(type(error).__name__)
+            self._counts.refused.add(type(error).__name__)
             # The body is not read, so no other request can follow on this connection.
             await send_answer(send, error.status, f"{error}\n".encode(), _TEXT, [(b"connection", b"close")])
         except asyncio.CancelledError:
@@ -230,7 +227,7 @@ class GatewayApp:
         except (PeerError, InfrastructureError) as error:
             await self._fail(send, "Events", http_publish.refused(error), error)
         else:
-            self._requests.add("Events", "200")
+            self._counts.answered.add("Events", "200")
 
     async def _posted(
         self, scope: Scope, path: str, receive: Receive, send: Send, take: _Take, posted: _Posted
@@ -255,7 +252,7 @@ class GatewayApp:
         except Exception:
             await self._fail(send, posted.name, http_publish.DEFECT)
         else:
-            self._requests.add(posted.name, str(posted.answer["status"]))
+            self._counts.answered.add(posted.name, str(posted.answer["status"]))
             await send(posted.answer)
             await send(_NO_BODY)
 
@@ -294,7 +291,7 @@ class GatewayApp:
             began = time.perf_counter()
             reply = await self._perform(known, request, target)
             if known.name in (_NOTIFY, "Publish"):
-                self._accept_seconds.observe(time.perf_counter() - began)
+                self._counts.notify_seconds.observe(time.perf_counter() - began)
             if isinstance(reply, Reply):
                 self._reserve(reservation, reply)
         except (PeerError, InfrastructureError) as error:
@@ -306,10 +303,10 @@ class GatewayApp:
             await self._fail(send, operation, answer)
         else:
             if isinstance(reply, Reply):
-                self._requests.add(operation, "200")
+                self._counts.answered.add(operation, "200")
                 await _send_reply(send, request, reply)
             else:
-                self._requests.add(operation, "202")
+                self._counts.answered.add(operation, "202")
                 await send(_ACCEPTED if reply is None else _stored(reply))
                 await send(_NO_BODY)
 
@@ -317,8 +314,8 @@ class GatewayApp:
         """Count an error, and send it. Without `error` it is a defect, which is logged."""
         if error is None:
             logger.exception("%s failed", operation)
-        self._requests.add(operation, str(answer.status))
-        self._refused.add("Defect" if error is None else type(error).__name__)
+        self._counts.answered.add(operation, str(answer.status))
+        self._counts.refused.add("Defect" if error is None else type(error).__name__)
         extra = list(answer.headers)
         if answer.retry_after_s is not None:
             extra.append((b"retry-after", str(answer.retry_after_s).encode()))
@@ -389,7 +386,7 @@ class GatewayApp:
             soap = error.soap
         return faults.of_peer(error, soap, addressing, self._gateway.now())
 
-    async def _page(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
+    async def _page(self, scope: Scope, path: str, send: Send) -> None:
         match path.rstrip("/"):
             case "/health/live":
                 ill = self._lives()

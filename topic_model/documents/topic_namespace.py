@@ -27,7 +27,7 @@ from arborcast.topic_model.namespaces import WSTOP
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import NCNAME, TopicPath, last_step, make_path, parent_of, parse_path, split_path
 from arborcast.topic_model.tree.prefixes import KnownPrefixes, with_prefixes
-from arborcast.topic_model.tree.tree import IS_TOPIC, TopicSetBuilder
+from arborcast.topic_model.tree.tree import IS_TOPIC, TopicSetBuilder, namespace_of
 
 
 def read_topic_set(data: bytes) -> tuple[TopicRecord, ...]:
@@ -91,7 +91,7 @@ def read_topic_namespace(data: bytes) -> tuple[TopicRecord, ...]:
         records[path] = read_facts(
             element,
             path,
-            message_types=tuple(_read_qnames(element, "messageTypes")),
+            message_types=tuple(_read_qnames(element)),
             final=boolean(element.get("final")),
         )
         waiting.extend((child, path) for child in element.iterchildren(_TOPIC))
@@ -103,13 +103,13 @@ def write_topic_namespaces(records: Iterable[TopicRecord]) -> dict[str, bytes]:
     """One document for each namespace that defines topics, by namespace ("" is none)."""
     by_namespace: dict[str, list[TopicRecord]] = {}
     for record in records:
-        by_namespace.setdefault(_namespace_of(record.path), []).append(record)
+        by_namespace.setdefault(namespace_of(record.path), []).append(record)
     return {namespace: write_topic_namespace(by_namespace[namespace], namespace) for namespace in sorted(by_namespace)}
 
 
 def write_topic_namespace(records: Iterable[TopicRecord], namespace: str) -> bytes:
     """The document of one namespace, with the topics of `records` that it defines."""
-    own = sorted((r for r in records if _namespace_of(r.path) == namespace), key=lambda record: record.path)
+    own = sorted((r for r in records if namespace_of(r.path) == namespace), key=lambda record: record.path)
     root = etree.Element(f"{{{WSTOP}}}TopicNamespace", nsmap=_prefixes(own), targetNamespace=namespace)
     elements: dict[TopicPath, etree._Element] = {}
     for record in own:
@@ -125,11 +125,6 @@ def write_topic_namespace(records: Iterable[TopicRecord], namespace: str) -> byt
             element.set("parent", _as_concrete(above, root))
         write_facts(element, record, standard=True)
     return serialize(root)
-
-
-def _namespace_of(path: TopicPath) -> str:
-    *_, (namespace, _name) = split_path(path)
-    return namespace
 
 
 def _path_of(element: etree._Element, parent: TopicPath | None, namespace: str) -> TopicPath:
@@ -153,12 +148,12 @@ def _named_parent(element: etree._Element) -> TopicPath | None:
         raise DocumentError(f"@parent: {error}", line=line_of(element)) from error
 
 
-def _read_qnames(element: etree._Element, attribute: str) -> Iterator[str]:
-    for text in element.get(attribute, "").split():
+def _read_qnames(element: etree._Element) -> Iterator[str]:
+    for text in element.get("messageTypes", "").split():
         prefix, colon, name = text.rpartition(":")
         namespace = element.nsmap.get(prefix or None)
         if colon and namespace is None:
-            raise DocumentError(f"the prefix of {text!r} in @{attribute} is not declared", line=line_of(element))
+            raise DocumentError(f"the prefix of {text!r} in @messageTypes is not declared", line=line_of(element))
         yield f"{{{namespace}}}{name}" if namespace else name
 
 

@@ -160,10 +160,6 @@ def _colon_topic(text: str) -> TopicPath:
         raise ExpressionError(f"colon path {text.strip()[:60]!r}: {error}") from error
 
 
-def _check_full(text: str, paths: tuple[RawPath, ...]) -> None:
-    """The scanner accepts the Full dialect only."""
-
-
 def _check_concrete_set(text: str, paths: tuple[RawPath, ...]) -> None:
     for path in paths:
         _check_names(text, _without_subtree(path), "ConcreteSet")
@@ -184,7 +180,7 @@ def _check_simple(text: str, paths: tuple[RawPath, ...]) -> None:
 _RULES: Final[dict[str, Callable[[str, tuple[RawPath, ...]], None]]] = {
     SIMPLE: _check_simple,
     CONCRETE: _check_concrete,
-    FULL: _check_full,
+    FULL: lambda _text, _paths: None,  # the scanner accepts nothing else
     CONCRETE_SET: _check_concrete_set,
 }
 

@@ -259,7 +259,7 @@ class TopicTree:
         anchor = TopicPath(alternative.anchor)
         arrived, reach = alternative.arrived, alternative.reach
         children: Iterable[TopicPath] = self._tops(anchor) if is_virtual(anchor) else self.children(anchor)
-        namespace = anchor[1:-1] if is_virtual(anchor) else _last_namespace(anchor)
+        namespace = anchor[1:-1] if is_virtual(anchor) else namespace_of(anchor)
         waiting: list[tuple[Iterable[TopicPath], int, int, str]] = [
             (children, 0 if is_virtual(anchor) else len(anchor) + 1, 1, namespace)
         ]
@@ -328,6 +328,7 @@ def _step(path: TopicPath, start: int, parent_namespace: str) -> Step:
     return namespace, name
 
 
-def _last_namespace(path: TopicPath) -> str:
+def namespace_of(path: TopicPath) -> str:
+    """The namespace of the last step."""
     *_, (namespace, _name) = split_path(path)
     return namespace

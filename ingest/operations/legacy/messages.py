@@ -16,7 +16,7 @@ from arborcast.topic_model.records.packages import MAX_IDENTIFICATION, Fragment,
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire import answers, limits
-from arborcast.wire.envelope import Request
+from arborcast.wire.envelope import Request, split_tag
 from arborcast.wire.errors import InvalidRequest, TooLarge
 from arborcast.wire.fragments import Node, Source
 from arborcast.wire.xml_reading import check_payload, memory_to_read
@@ -114,7 +114,7 @@ def read_request(request: Request, default: TopicPath | None, most_elements: int
         text = holder.text or ""
         memory_to_read(text.encode(), most_elements)
         return read(text, default)
-    stray = "".join([holder.text or "", *(child.tail or "" for child in holder)]).strip()
+    stray = _stray_text(holder)
     if len(holder) > 1 or stray:
         raise InvalidRequest(
             "WsnProcess takes one WS-Notification message, as an element or as escaped text; this one has "
@@ -128,12 +128,12 @@ def read_subscribe(root: etree._Element) -> Subscribe:
     delivery = read_old_delivery(_child(root, "SubscriptionPolicy"))
     reference = _child(root, "ConsumerReference")
     endpoint = None if reference is None else next(reference.iterdescendants(wsa("Address")), None)
-    return Subscribe(*_address_and_topic(root), "" if endpoint is None else _text(endpoint), delivery)
+    return Subscribe(*_address_and_topic(root), _text(endpoint), delivery)
 
 
 def _read(root: etree._Element, cut: Callable[[], Source], default: TopicPath | None, text: str | None) -> Action:
     """`text` is the received text of the root, before its repair; None if it was received as an element."""
-    namespace, name = _split(root)
+    namespace, name = split_tag(root)
     match name if namespace in _NAMESPACES else "":
         case "Subscribe":
             return read_subscribe(root)
@@ -171,8 +171,10 @@ def _read(root: etree._Element, cut: Callable[[], Source], default: TopicPath | 
 
 
 def _address_and_topic(root: etree._Element) -> tuple[str, str]:
-    expression = next(_descendants(root, "TopicExpression"), None)
-    return _text_of(root, "SubscriberAddress"), "" if expression is None else _text(expression)
+    holder, topic = (next(_descendants(root, name), None) for name in ("SubscriberAddress", "TopicExpression"))
+    # The address may be the content itself or in a wsa:Address.
+    inner = None if holder is None else holder.find(wsa("Address"))
+    return _text(holder if inner is None else inner), _text(topic)
 
 
 def _is_held(package: tuple[Fragment, str]) -> bool:
@@ -231,7 +233,7 @@ def _package(element: etree._Element) -> tuple[Fragment, str]:
     if package is None:
         return _NO_PACKAGE
     # Its own children are written without a prefix.
-    fields = {name: _text(child) for child in reversed(package) if (name := _split(child)[1]) in _PACKAGE}
+    fields = {name: _text(child) for child in reversed(package) if (name := split_tag(child)[1]) in _PACKAGE}
     try:
         fragment = read_fragment(fields["Fragment"]) if fields.get("Fragment") else Fragment()
     except ValueError as error:
@@ -247,8 +249,7 @@ def _package(element: etree._Element) -> tuple[Fragment, str]:
 
 
 def _payload(content: etree._Element, node: Node, source: Source, *, strip: bool = True) -> tuple[bytes, str]:
-    stray = "".join([content.text or "", *(child.tail or "" for child in content)]).strip()
-    if len(content) == 1 and not stray:
+    if len(content) == 1 and not _stray_text(content):
         payload = source.fragment(node.children[0])
         check_payload(payload, content[0])
         return payload, str(content[0].tag)
@@ -264,6 +265,10 @@ def _payload(content: etree._Element, node: Node, source: Source, *, strip: bool
     return payload, legacy_content.TYPE
 
 
+def _stray_text(element: etree._Element) -> str:
+    return "".join([element.text or "", *(child.tail or "" for child in element)]).strip()
+
+
 def _scope(content: etree._Element) -> dict[str, str]:
     scope = {prefix or "": uri for prefix, uri in content.nsmap.items()}
     if len(scope) > limits.LOOSE_NAMESPACES:
@@ -271,21 +276,12 @@ def _scope(content: etree._Element) -> dict[str, str]:
     return scope
 
 
-def _text_of(root: etree._Element, name: str) -> str:
-    found = next(_descendants(root, name), None)
-    if found is None:
-        return ""
-    # The address may be the content itself or in a wsa:Address.
-    inner = found.find(wsa("Address"))
-    return _text(found if inner is None else inner)
-
-
-def _text(element: etree._Element) -> str:
-    return (element.text or "").strip()
+def _text(element: etree._Element | None) -> str:
+    return "" if element is None else (element.text or "").strip()
 
 
 def _is(element: etree._Element, name: str) -> bool:
-    namespace, local = _split(element)
+    namespace, local = split_tag(element)
     return local == name and namespace in _NAMESPACES
 
 
@@ -295,8 +291,3 @@ def _child(element: etree._Element, name: str) -> etree._Element | None:
 
 def _descendants(element: etree._Element, name: str) -> Iterator[etree._Element]:
     return element.iterdescendants(*(f"{{{namespace}}}{name}" for namespace in _NAMESPACES))
-
-
-def _split(element: etree._Element) -> tuple[str, str]:
-    namespace, _, name = str(element.tag).rpartition("}")
-    return namespace[1:], name

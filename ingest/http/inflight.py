@@ -134,10 +134,7 @@ class Inflight:
     """The budget. `fell` is called when far less is reserved than at the last peak."""
 
     def __init__(
-        self,
-        limit: int,
-        fell: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
+        self, limit: int, fell: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._limit = limit
         self._fell = fell

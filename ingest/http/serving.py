@@ -87,10 +87,7 @@ def proxies(settings: GatewaySettings) -> Proxies:
 
 
 def make_server(
-    app: GatewayApp,
-    settings: GatewaySettings,
-    limits: LimitSettings | None = None,
-    tls: ServerTls | None = None,
+    app: GatewayApp, settings: GatewaySettings, limits: LimitSettings | None = None, tls: ServerTls | None = None
 ) -> GatewayServer:
     """A server for the application; run it with `serve(sockets=[listen(settings)])`."""
     limits = limits or LimitSettings()

@@ -126,10 +126,7 @@ def parse_normal(normal: str) -> XPathPattern:
 def _compile(branch: _Branch, namespaces: Mapping[str, str], text: str) -> tuple[_Segment, ...]:
     first, *others = branch.segments
     try:
-        return (
-            _xpath(branch.start + first, namespaces),
-            *(_xpath(f".//{segment}", namespaces) for segment in others),
-        )
+        return (_xpath(branch.start + first, namespaces), *(_xpath(f".//{segment}", namespaces) for segment in others))
     except (etree.XPathSyntaxError, ValueError) as error:  # ValueError: characters that XML does not have
         refuse(text, branch.position, f"not a legal XPath: {error}")
 

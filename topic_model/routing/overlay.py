@@ -152,9 +152,7 @@ class OverlayChanges(MemberChanges):
         self._overlay = None
 
     def overlay(
-        self,
-        subscriptions: Mapping[str, Subscription],
-        selection: Callable[[str], tuple[TopicPath, ...] | None],
+        self, subscriptions: Mapping[str, Subscription], selection: Callable[[str], tuple[TopicPath, ...] | None]
     ) -> Overlay:
         """The changes so far; the same object until another change."""
         if self._overlay is None:

@@ -98,9 +98,7 @@ class StepChanges(MemberChanges):
                 changed[path] = is_selected
 
     def take(
-        self,
-        subscriptions: Mapping[str, Subscription],
-        selection: Callable[[str], tuple[TopicPath, ...] | None],
+        self, subscriptions: Mapping[str, Subscription], selection: Callable[[str], tuple[TopicPath, ...] | None]
     ) -> tuple[Overlay, dict[str, Reselection]]:
         """The recorded changes, with the current state; the recording restarts."""
         overlay = Overlay(

@@ -97,6 +97,9 @@ class _Queue:
             yield claim.messages[0].offset
 
 
+_NO_MESSAGES = _Queue()
+
+
 class PullStore:
     """The queues of all pull points. `changed(pull_point_id)` is called when messages were added to one."""
 
@@ -130,12 +133,9 @@ class PullStore:
     ) -> list[WaitingMessage]:
         """The oldest waiting messages, up to these numbers of messages, bytes and nodes, at least one, no two with the
         same xml:id; and the expired ones between them, which do not count."""
-        queue = self._queues.get(pull_point_id)
         chosen: list[WaitingMessage] = []
-        if queue is None:
-            return chosen
         ids, counted = NO_IDS, 0
-        for message in queue.waiting:
+        for message in self._queue(pull_point_id).waiting:
             if message.is_over(now_ms):
                 chosen.append(message)
                 continue
@@ -154,13 +154,12 @@ class PullStore:
         return [] if found is None else list(found.messages)
 
     def waiting(self, pull_point_id: str) -> int:
-        queue = self._queues.get(pull_point_id)
-        return 0 if queue is None else len(queue.waiting)
+        return len(self._queue(pull_point_id).waiting)
 
     def status(self, pull_point_id: str, claim_ms: int) -> PullPointStatus:
         """The status of a pull point whose claims last for `claim_ms`. Its cost does not depend on the number of
         waiting messages."""
-        queue = self._queues.get(pull_point_id) or _Queue()
+        queue = self._queue(pull_point_id)
         until_ms = self._claimed_until.get(pull_point_id)
         return PullPointStatus(
             messages=len(queue.waiting),
@@ -182,8 +181,7 @@ class PullStore:
 
     def claims_of(self, pull_point_id: str) -> list[str]:
         """The open claims of a pull point."""
-        queue = self._queues.get(pull_point_id)
-        return [] if queue is None else list(queue.claims)
+        return list(self._queue(pull_point_id).claims)
 
     def open_claims(self) -> Iterator[tuple[str, str, int]]:
         """Pull point, claim and time of each open claim."""
@@ -209,13 +207,13 @@ class PullStore:
 
     def first(self, pull_point_id: str) -> int | None:
         """The first required offset of the log for a pull point; None without messages."""
-        queue = self._queues.get(pull_point_id)
-        return None if queue is None else min(queue.firsts(), default=None)
+        return min(self._queue(pull_point_id).firsts(), default=None)
+
+    def _queue(self, pull_point_id: str) -> _Queue:
+        return self._queues.get(pull_point_id, _NO_MESSAGES)
 
     def _put(self, pull_point_id: str, record: StoredMessage, offset: int) -> None:
-        queue = self._queues.get(pull_point_id)
-        if queue is None:
-            queue = self._queues[pull_point_id] = _Queue()
+        queue = self._queues.setdefault(pull_point_id, _Queue())
         size = len(record.element)
         resident = self.resident_bytes + size <= self._limits.resident_bytes
         self.resident_bytes += size if resident else 0
@@ -265,9 +263,7 @@ class PullStore:
             return
         if not record.claim.startswith(ERASED):
             self._claimed_until[pull_point_id] = record.until_ms
-        queue = self._queues.get(pull_point_id)
-        if queue is None:
-            return
+        queue = self._queue(pull_point_id)
         taken: list[WaitingMessage] = []
         older: list[WaitingMessage] = []  # returned since the claim was appended
         while queue.waiting and queue.waiting[0].offset <= record.last:

@@ -85,11 +85,9 @@ def gate(settings: Settings) -> Gate | None:
 
     Raises ConfigError for unreadable files of users or of policy.
     """
-    limits = Rates(settings.limits)
-    rates = limits if limits.enabled else None
-    access, trusted = settings.access, proxies(settings.gateway)
+    rates, access, trusted = Rates(settings.limits), settings.access, proxies(settings.gateway)
     if not access.chosen():
-        return Gate(rates, proxies=trusted) if rates else None
+        return Gate(rates, proxies=trusted) if rates.enabled else None
     guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
     users = Users(user_source(access, settings.directory), remember_s=access.cache_s, guesses=guesses)
     if "certificate" in access.chosen() and not settings.tls.client_ca_file:

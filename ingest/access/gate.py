@@ -16,7 +16,7 @@ from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.access.policy import DEFAULT, AccessPolicy
 from arborcast.ingest.access.proxies import NONE, Proxies
 from arborcast.ingest.access.rates import Rates, client_key
-from arborcast.ingest.access.settings import METHODS, AccessSettings
+from arborcast.ingest.access.settings import METHODS, AccessSettings, LimitSettings
 from arborcast.ingest.access.username_token import NonceMemory, UsernameToken, digest_matches, find_token
 from arborcast.ingest.access.users import Users
 from arborcast.ingest.access.users_file import may_be_name
@@ -185,7 +185,7 @@ class Gate:
         policy: Callable[[], AccessPolicy] = lambda: DEFAULT,
         proxies: Proxies = NONE,
     ) -> None:
-        self._rates = rates
+        self._rates = rates or Rates(LimitSettings())
         self._authenticator = authenticator
         self._policy = policy
         self._proxies = proxies
@@ -195,7 +195,7 @@ class Gate:
     @property
     def requests_per_minute(self) -> int:
         """The rate of one client; 0 for no limit."""
-        return 0 if self._rates is None else self._rates.requests_per_minute
+        return self._rates.requests_per_minute
 
     async def enter(self, scope: Mapping[str, Any]) -> ClientRequest:
         """Admit a request by its head. Raises AccessRefused."""
@@ -205,15 +205,13 @@ class Gate:
             client_request.identity = await authenticator.of_head(scope, client_request.address)
             if client_request.identity is None and not authenticator.reads_messages:
                 raise authenticator.missing()
-        if self._rates is not None:
-            self._rates.request(client_request.client)
+        self._rates.request(client_request.client)
         return client_request
 
     def unauthenticated(self, scope: Mapping[str, Any]) -> ClientRequest:
         """A request that proves its right itself counts for its address. Raises AccessRefused."""
         client_request = ClientRequest(client_key(self._proxies.client(scope)))
-        if self._rates is not None:
-            self._rates.request(client_request.client)
+        self._rates.request(client_request.client)
         return client_request
 
     async def check_page(self, scope: Mapping[str, Any]) -> None:
@@ -236,8 +234,7 @@ class Gate:
     def again(self, client_request: ClientRequest) -> Caller | None:
         """Count another request on a connection whose client is known; None without authentication. Raises
         AccessRefused."""
-        if self._rates is not None:
-            self._rates.request(client_request.client)
+        self._rates.request(client_request.client)
         return None if client_request.identity is None else self._caller(client_request.identity)
 
     async def acting(self, name: str) -> ClientRequest | None:
@@ -248,12 +245,11 @@ class Gate:
 
     def received(self, client_request: ClientRequest, size: int) -> None:
         """The body has arrived, with this number of bytes."""
-        if self._rates is not None:
-            self._rates.received(client_request.client, size)
+        self._rates.received(client_request.client, size)
 
     def publishes(self, client: str, deliveries: Callable[[], int]) -> None:
         """Count notifications of a client before they are stored; `deliveries` returns the number of pushes."""
-        if self._rates is not None and self._rates.count_deliveries:
+        if self._rates.count_deliveries:
             self._rates.deliveries(client, deliveries)
 
     async def identify(self, client_request: ClientRequest, root: etree._Element) -> Caller | None:
@@ -263,9 +259,8 @@ class Gate:
             return None
         if client_request.identity is None:
             client_request.identity = await authenticator.of_message(root, client_request.address)
-            if self._rates is not None:
-                # Until here the request was counted for its address. The user may be over its rate already.
-                self._rates.request(client_request.client)
+            # Until here the request was counted for its address. The user may be over its rate already.
+            self._rates.request(client_request.client)
         return self._caller(client_request.identity)
 
     def _caller(self, identity: Identity) -> Caller:

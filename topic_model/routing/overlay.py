@@ -57,11 +57,16 @@ def decode_overlay(data: bytes) -> Overlay:
 _decoder = msgspec.msgpack.Decoder(Overlay)
 
 
-class MemberChanges:
-    """Records added, removed and changed members of selectors. Memory is bounded by the initial and the current
-    members: a subscription that was added and removed in between leaves no trace."""
+class SelectorChanges:
+    """Records added, removed and changed members of selectors, and new selectors. Memory is bounded by the initial and
+    the current members: a subscription that was added and removed in between leaves no trace. `xpaths` are the XPath
+    selectors of the base."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: str, xpaths: frozenset[str]) -> None:
+        self._base = base
+        self._xpaths = xpaths
+        self._linked: dict[str, tuple[str, ...]] = {}  # new selectors
+        self._selected: set[str] = set()  # new XPaths
         self._touched: dict[str, set[str]] = {}  # selector -> subscription ids
         self._where: dict[str, tuple[str, ...]] = {}  # subscription id -> selectors
         self._born: set[str] = set()
@@ -91,6 +96,13 @@ class MemberChanges:
                 if selector not in self._deltas:
                     self._pending.discard(selector)
 
+    def linked(self, selector: str, normals: tuple[str, ...], selects: bool) -> None:
+        """A selector that is not simple has its first member; `selects`: it is an XPath."""
+        if selects:
+            self._selected.add(selector)
+        else:
+            self._linked[selector] = normals
+
     def deltas(self, subscriptions: Mapping[str, Subscription]) -> dict[str, Delta]:
         """The changes so far, by selector. Only selectors touched since the last call are examined."""
         for selector in self._pending:
@@ -113,15 +125,11 @@ class MemberChanges:
         self._deltas[selector] = Delta(frozenset(touched), tuple(present))
 
 
-class OverlayChanges(MemberChanges):
-    """Records changes after a checkpoint; `xpaths` are the existing XPath selectors."""
+class OverlayChanges(SelectorChanges):
+    """Records changes after a checkpoint. `_selected` has changed XPaths of the base, too."""
 
-    def __init__(self, base: str, xpaths: frozenset[str] = frozenset()) -> None:
-        super().__init__()
-        self._base = base
-        self._xpaths = xpaths
-        self._linked: dict[str, tuple[str, ...]] = {}
-        self._selected: set[str] = set()
+    def __init__(self, base: str, xpaths: frozenset[str]) -> None:
+        super().__init__(base, xpaths)
         self._overlay: Overlay | None = Overlay(base)
 
     def touch(self, selector: str, subscription_id: str, born: bool = False) -> None:
@@ -129,11 +137,7 @@ class OverlayChanges(MemberChanges):
         self._overlay = None
 
     def linked(self, selector: str, normals: tuple[str, ...], selects: bool) -> None:
-        """A selector that is not simple has its first member; `selects`: it is an XPath."""
-        if selects:
-            self._selected.add(selector)
-        else:
-            self._linked[selector] = normals
+        super().linked(selector, normals, selects)
         self._overlay = None
 
     def unlinked(self, selector: str) -> None:

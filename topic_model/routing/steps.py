@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from arborcast.topic_model.routing.history import Change, History
-from arborcast.topic_model.routing.overlay import Checkpoint, Delta, MemberChanges, Overlay
+from arborcast.topic_model.routing.overlay import Checkpoint, Delta, Overlay, SelectorChanges
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 
@@ -59,24 +59,13 @@ Recorded = tuple[int, Overlay, dict[str, Reselection]]
 """A table's position, and its changes since the last request."""
 
 
-class StepChanges(MemberChanges):
-    """Records changes after a step; `xpaths` are the XPath selectors of the base."""
+class StepChanges(SelectorChanges):
+    """Records changes after a step."""
 
     def __init__(self, base: str, xpaths: frozenset[str]) -> None:
-        super().__init__()
-        self._base = base
-        self._xpaths = xpaths
-        self._linked: dict[str, tuple[str, ...]] = {}  # selectors new since the last step
-        self._selected: set[str] = set()  # XPaths among them
+        super().__init__(base, xpaths)
         self._emptied: set[str] = set()  # older selectors that lost their last member
         self._reselected: dict[str, dict[str, bool]] = {}
-
-    def linked(self, selector: str, normals: tuple[str, ...], selects: bool) -> None:
-        """A selector that is not simple has its first member; `selects`: it is an XPath."""
-        if selects:
-            self._selected.add(selector)
-        else:
-            self._linked[selector] = normals
 
     def unlinked(self, selector: str) -> None:
         """The selector's last member was removed."""

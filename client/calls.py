@@ -88,10 +88,11 @@ class Call(Generic[ResultT]):
     def encode(self, soap: SoapVersion, message_id: str) -> tuple[bytes, dict[str, str]]:
         """The HTTP body and headers; a repetition sends them unchanged."""
         namespace = SOAP11 if soap == "1.1" else SOAP12
+        reply_to = "" if self.reply_to is None else _endpoint("wsa:ReplyTo", self.reply_to)
         message = (
             f'<soap:Envelope xmlns:soap="{namespace}"><soap:Header xmlns:wsa="{WSA}">'
             f"<wsa:To>{answers.text(self.to.address)}</wsa:To><wsa:Action>{self.action}</wsa:Action>"
-            f"<wsa:MessageID>{message_id}</wsa:MessageID>{_reply_to(self.reply_to)}{parameter_blocks(self.to.parameters)}</soap:Header>"
+            f"<wsa:MessageID>{message_id}</wsa:MessageID>{reply_to}{parameter_blocks(self.to.parameters)}</soap:Header>"
             f"<soap:Body>{self.body}</soap:Body></soap:Envelope>"
         )
         headers = {"Content-Type": answers.media_type(soap).decode()}
@@ -100,10 +101,6 @@ class Call(Generic[ResultT]):
         if self.traceparent:
             headers["traceparent"] = self.traceparent
         return message.encode(), headers
-
-
-def _reply_to(remote: Remote | None) -> str:
-    return "" if remote is None else _endpoint("wsa:ReplyTo", remote)
 
 
 class Calls:

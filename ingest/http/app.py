@@ -450,7 +450,7 @@ def _find(request: Request, target: Target) -> Operation:
     if operation is not None:
         return operation
     if target.kind is Kind.REGISTRATION:
-        raise UnknownResource(f"there is no {target.kind.name.lower().replace('_', ' ')} {target.id[:200]!r}")
+        raise UnknownResource(f"there is no registration {target.id[:200]!r}")
     if request.name not in _NAMES:
         raise UnknownOperation(f"the operation {request.name:.200} is not known here")
     raise UnknownOperation(f"the operation {request.name:.200} is not offered at this address")

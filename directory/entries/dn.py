@@ -36,7 +36,7 @@ _SPELLINGS = {
 _CASE_EXACT = frozenset({"topicname", "topicnamespace", "topiccode"})
 
 _TYPE = re.compile(r" *([A-Za-z][A-Za-z0-9-]*|[0-9]+(?:\.[0-9]+)+) *= *")
-_HEX = re.compile(r"#((?:[0-9A-Fa-f]{2})+)")
+_HEX = re.compile(r"#((?:[0-9A-Fa-f]{2})+) *")
 # Most values have no special characters; this shortcut reads large listings a fifth faster.
 _PLAIN = re.compile(r'[^,;+"\\<>\0]*(?=[,;+]|\Z)')
 _ESCAPED_BYTES = re.compile(r"(?:\\[0-9A-Fa-f]{2})+")
@@ -72,7 +72,7 @@ def _read_value(text: str, start: int) -> tuple[str, int]:
     """The unescaped value from `start`, and the position of the separator after it."""
     encoded = _HEX.match(text, start)
     if encoded is not None:
-        end = _skip_spaces(text, encoded.end())
+        end = encoded.end()
         if end < len(text) and text[end] not in ",;+":
             raise DnError(f"{text[:200]!r} is not a DN: {text[end]!r} after a hexadecimal value at character {end}")
         # BER is not decoded, only compared.
@@ -111,12 +111,6 @@ def _unescape(text: str, position: int) -> tuple[str, int]:
     if following and (following in _SPECIAL or following in " #"):
         return following, position + 2
     raise DnError(f"{text[:200]!r} is not a DN: a lone backslash at character {position}")
-
-
-def _skip_spaces(text: str, position: int) -> int:
-    while position < len(text) and text[position] == " ":
-        position += 1
-    return position
 
 
 def format_dn(dn: Dn) -> str:

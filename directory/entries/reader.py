@@ -87,7 +87,6 @@ class ListingReader:
             reading = cached.get(entry.key)
             if reading is None or reading.above is not above or reading.entry != entry:
                 reading = _read(entry, above)
-            self._readings[entry.key] = reading
             if reading.path is not None and reading.path in taken:
                 # With `above` None it is read again next time: it is valid once the other entry is removed.
                 reading = _without_place(reading, f"topic {reading.path} has another entry already")

@@ -7,7 +7,6 @@ the last listing stays valid. Writes use another connection.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 import unicodedata
@@ -214,7 +213,7 @@ class LdapDirectory:
             # After a long connection the count of failures restarts.
             self._failures = 1 if time.monotonic() - started > _BACKOFF.longest_s else self._failures + 1
             watcher.away(error)
-            return _pause(error, self._failures)
+            return _REFUSED_RETRY_SECONDS if isinstance(error, DirectoryRefused) else _BACKOFF.jittered(self._failures)
         except Exception as error:
             # A bug must not end the watch silently: it is reported as an unavailable server.
             watcher.away(DirectoryError(f"watching {self.name} failed: {error!r}"))
@@ -317,10 +316,3 @@ def _carry_out(session: LdapSession, edit: Edit) -> None:
             session.delete(entry.dn)
         case RenameEntry(entry, rdn, parent):
             session.rename(entry.dn, rdn, parent)
-
-
-def _pause(error: DirectoryError, failures: int) -> float:
-    """Seconds until the next attempt, with jitter for many engines."""
-    if isinstance(error, DirectoryRefused):
-        return _REFUSED_RETRY_SECONDS
-    return _BACKOFF.after(failures) * random.uniform(0.75, 1.25)  # noqa: S311 - not for secrets

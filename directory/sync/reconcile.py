@@ -78,11 +78,6 @@ class Plan:
     agreed: Mapping[TopicPath, TopicRecord | None] = field(default_factory=dict)
     problems: tuple[EntryProblem, ...] = ()
 
-    @property
-    def idle(self) -> bool:
-        """Whether there is nothing to do."""
-        return not self.records and not self.changes
-
 
 # A difference that a person may make while no engine watches, in topics.
 _MANY = 100

@@ -12,7 +12,7 @@ from arborcast.directory.entries.dn import parse_dn
 from arborcast.directory.entries.entries import EntrySet
 from arborcast.directory.entries.mapping import Listing, ProblemKind, TopicEntry, canonical
 from arborcast.directory.entries.reader import read_listing
-from arborcast.directory.sync.reconcile import Records, lost, reconcile
+from arborcast.directory.sync.reconcile import Plan, Records, lost, reconcile
 from arborcast.topic_model.records.control import Tombstone, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath, ancestors, parse_path
 from tests.support.directory import carry_out, records, topic
@@ -100,7 +100,7 @@ def test_a_manually_moved_topic_loses_the_code_of_its_place() -> None:
 
 def test_a_topic_with_an_unreadable_entry_is_unchanged() -> None:
     listing = listed({}, held=frozenset({A.path}))
-    assert reconcile(by_path(A), listing, by_path(A)).idle
+    assert reconcile(by_path(A), listing, by_path(A)) == Plan()
 
 
 def test_a_subtree_moved_in_the_tree_is_moved_in_one_operation() -> None:
@@ -128,7 +128,7 @@ def test_topics_below_a_final_one_are_reported() -> None:
     final, before = by_path(topic("a", final=True)), by_path(topic("a"), C)
     for here, there, path in ((final, final | by_path(C), "a/c"), (before, by_path(topic("a", final=True), C), "a")):
         plan = reconcile(here, listed(there), here)
-        assert plan.idle
+        assert (plan.records, plan.changes) == ((), ())
         assert [(p.kind, p.path) for p in plan.problems] == [(ProblemKind.BELOW_FINAL, path)]
 
 
@@ -209,4 +209,5 @@ def test_both_sides_become_equal_and_edits_in_the_directory_win(state: tuple[Rec
     for path, record in directory.items():
         assert tree.get(path) == record or known.get(path) == record or path in refused
     agreed = {path: record for path, record in {**known, **plan.agreed}.items() if record is not None}
-    assert reconcile(agreed, listing, tree).idle, "a second run has nothing to do"
+    again = reconcile(agreed, listing, tree)
+    assert (again.records, again.changes) == ((), ()), "a second run has nothing to do"

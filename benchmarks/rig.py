@@ -25,7 +25,6 @@ from arborcast.core.eventlog.client import make_producer
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.security.keyring import add_key
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord
@@ -34,7 +33,7 @@ from arborcast.topic_model.subscriptions import DeliveryForm
 from arborcast.topic_model.topics import TopicPath
 from benchmarks.load import Sent, Traffic, send
 from benchmarks.report import cpu_with_children_s, percentile
-from tests.support.broker import new_broker, settings_for
+from tests.support.broker import BrokerProcess, new_broker, settings_for
 from tests.support.dispatch_job import subscription
 from tests.support.dispatch_process import ROOT, DispatchProcess, running_job
 from tests.support.gateway_process import GatewayRun, gateway_run
@@ -259,7 +258,7 @@ class Rig:
 
 
 @contextmanager
-def started_broker() -> Iterator[tuple[KafkaBroker, Path]]:
+def started_broker() -> Iterator[tuple[BrokerProcess, Path]]:
     """A broker of its own, and the temporary folder that it is in."""
     with tempfile.TemporaryDirectory(prefix="arborcast-bench-", ignore_cleanup_errors=True) as name:
         broker = new_broker(Path(name) / "kafka")

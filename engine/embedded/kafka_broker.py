@@ -11,7 +11,6 @@ import base64
 import socket
 import struct
 import subprocess
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from arborcast.core.class_sharing import sharing
 from arborcast.engine.install.java import java_environ
-from arborcast.engine.processes import logfiles, processes
+from arborcast.engine.processes import processes
 from arborcast.engine.processes.errors import PartFailed
 
 # The gateway accepts bodies up to a few MiB (gateway.max_body_bytes); Kafka's default of 1 MiB would refuse them after
@@ -149,7 +148,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 class KafkaBroker:
-    """Prepares the broker's directory and its command line; runs it for callers without a supervisor.
+    """Prepares the broker's directory and its command line.
 
     `jars` are the jar files of the broker, `java` the executable, `classes` an archive of the loaded classes;
     `archive_to` is the path of a new one, written at the broker's exit.
@@ -168,20 +167,6 @@ class KafkaBroker:
         self._classes = classes
         self._archive_to = archive_to
         self._class_path = ":".join(str(jar) for jar in jars)
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def _log(self) -> Path:
-        return self.layout.home / "kafka.log"
-
-    @property
-    def bootstrap_servers(self) -> str:
-        return f"{processes.LOOPBACK}:{self.layout.port}"
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the broker while it runs under this object."""
-        return self._process.pid if self._process and self._process.poll() is None else None
 
     def command(self) -> list[str]:
         """The command line, after `prepare`."""
@@ -222,56 +207,6 @@ class KafkaBroker:
         if done.returncode != 0:
             output = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
             raise PartFailed(f"Kafka could not format {layout.data}: {output}", "kafka")
-
-    def start(self, timeout: float = 120.0) -> None:
-        """Start the broker and wait for its answer. Raises PartFailed with the end of its log."""
-        self.launch()
-        self.wait_until_it_answers(timeout)
-
-    def launch(self) -> None:
-        """Start the broker after formatting. Raises PartFailed."""
-        self.prepare()
-        with self._log.open("ab") as sink:
-            self._process = subprocess.Popen(
-                self.command(),
-                env=java_environ(),
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                start_new_session=True,
-            )
-
-    def wait_until_it_answers(self, timeout: float) -> None:
-        """Wait for the answer of a started broker; raises PartFailed with the end of its log."""
-        if self._process is None:
-            raise ValueError("launch() comes first")
-        deadline = time.monotonic() + timeout
-        while not answers(self.layout.port):
-            code = self._process.poll()
-            if code is not None:
-                raise PartFailed(f"Kafka ended with code {code} while starting: {logfiles.tail(self._log)}", "kafka")
-            if time.monotonic() > deadline:
-                self.kill()
-                raise PartFailed(f"Kafka did not answer within {timeout:g} s: {logfiles.tail(self._log)}", "kafka")
-            time.sleep(0.05)
-
-    def stop(self, timeout: float = 10.0) -> None:
-        """Ask the broker to stop, wait, and kill it after the timeout."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self._process = None
-
-    def kill(self) -> None:
-        """kill -9, and wait for its end."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
 
     def _java_command(self, sharing_options: Sequence[str], main: str, *arguments: str) -> list[str]:
         options = (*sharing_options, *java_options(self.layout.heap_mb))

@@ -9,8 +9,7 @@ import pytest
 
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.operations.audit import audit
-from arborcast.engine.embedded.kafka_broker import KafkaBroker
-from tests.support.broker import settings_for
+from tests.support.broker import BrokerProcess, settings_for
 from tests.support.dispatch_process import running_job
 from tests.support.receiver import Receiver
 from tests.support.steady_load import PATHS, assert_all_arrived, counted, under_load, wait_for_more
@@ -31,7 +30,7 @@ def assert_accounted_for(kafka: KafkaSettings, receiver: Receiver, accepted: lis
 
 
 def test_job_survives_a_broker_that_is_killed_and_comes_back(
-    tmp_path: Path, own_broker: KafkaBroker, receiver: Receiver
+    tmp_path: Path, own_broker: BrokerProcess, receiver: Receiver
 ) -> None:
     kafka = settings_for(own_broker)
     with running_job(tmp_path / "job", kafka) as job, under_load(kafka, receiver) as load:

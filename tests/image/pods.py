@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker
-from tests.support.broker import broker_of
+from arborcast.engine.embedded.kafka_broker import BrokerLayout
+from tests.support.broker import BrokerProcess, broker_of
 from tests.support.gateway_process import ROOT
 
 Manifest = dict[str, Any]
@@ -108,7 +108,7 @@ class _NodeLayout(BrokerLayout):
         }
 
 
-def node_broker(folder: Path) -> KafkaBroker:
+def node_broker(folder: Path) -> BrokerProcess:
     """A broker on the node, for the pods at KAFKA_PORT."""
     return broker_of(_NodeLayout(folder, 19092, 19093))
 

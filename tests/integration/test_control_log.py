@@ -12,13 +12,13 @@ from arborcast.core.errors import ConfigError, InfrastructureError, RecordVersio
 from arborcast.core.eventlog.client import Admin, make_producer
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.embedded.kafka_broker import KafkaBroker, answers
+from arborcast.engine.embedded.kafka_broker import answers
 from arborcast.topic_model.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.records import control
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, Tombstone, TopicRecord
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
-from tests.support.broker import settings_for
+from tests.support.broker import BrokerProcess, settings_for
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -155,7 +155,7 @@ def test_a_missing_broker_fails_in_time_and_leaves_no_threads() -> None:
 
 
 @pytest.mark.chaos
-def test_log_and_clients_survive_a_kill_and_a_stop_of_the_broker(own_broker: KafkaBroker) -> None:
+def test_log_and_clients_survive_a_kill_and_a_stop_of_the_broker(own_broker: BrokerProcess) -> None:
     settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=2)
     log = ControlLog(settings)
     log.ensure_created()

@@ -15,12 +15,11 @@ import pytest
 import requests
 
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from arborcast.topic_model.legacy_content import unwrap
 from arborcast.topic_model.records import fragments
 from arborcast.topic_model.records.notifications import Notification
 from tests.support import legacy_messages as legacy
-from tests.support.broker import notifications_in, records_in, settings_for
+from tests.support.broker import BrokerProcess, notifications_in, records_in, settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.waiting import wait_until
 
@@ -113,7 +112,7 @@ def _is_logged(kafka: KafkaSettings, identification: str) -> bool:
 
 
 @pytest.mark.long
-def test_sixty_megabytes_with_a_larger_limit(tmp_path: Path, own_broker: KafkaBroker) -> None:
+def test_sixty_megabytes_with_a_larger_limit(tmp_path: Path, own_broker: BrokerProcess) -> None:
     """`fragments.max_bytes` at 64 MiB: larger messages are refused with the name of the setting."""
     kafka = dataclasses.replace(settings_for(own_broker), max_record_bytes=102_000_000)
     more = "[fragments]\nmax_bytes = 67_108_864\n"

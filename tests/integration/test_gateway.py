@@ -16,9 +16,8 @@ import pytest
 from arborcast.client import BrokerUnavailable, Client, ClientError, FaultReceived, Retries
 from arborcast.core.eventlog.client import make_producer
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from tests.support import soap_messages as soap
-from tests.support.broker import notifications_in, settings_for
+from tests.support.broker import BrokerProcess, notifications_in, settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.waiting import wait_until
 
@@ -81,7 +80,7 @@ def test_no_accepted_notification_is_lost_by_kill_9(tmp_path: Path, kafka_settin
 
 
 @pytest.mark.chaos
-def test_an_outage_of_kafka_is_503_until_its_end(tmp_path: Path, own_broker: KafkaBroker) -> None:
+def test_an_outage_of_kafka_is_503_until_its_end(tmp_path: Path, own_broker: BrokerProcess) -> None:
     settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=2)
     with (
         gateway_run(tmp_path, settings) as gateway,
@@ -121,7 +120,7 @@ def test_an_outage_of_kafka_is_503_until_its_end(tmp_path: Path, own_broker: Kaf
 
 
 @pytest.mark.chaos
-def test_the_gateway_stops_within_seconds_also_without_kafka(tmp_path: Path, own_broker: KafkaBroker) -> None:
+def test_the_gateway_stops_within_seconds_also_without_kafka(tmp_path: Path, own_broker: BrokerProcess) -> None:
     settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=300)
     with gateway_run(tmp_path, settings) as gateway:
         own_broker.kill()
@@ -137,7 +136,7 @@ def test_the_gateway_stops_within_seconds_also_without_kafka(tmp_path: Path, own
 
 @pytest.mark.long
 @pytest.mark.chaos
-def test_the_gateway_waits_for_a_kafka_that_starts_later(tmp_path: Path, own_broker: KafkaBroker) -> None:
+def test_the_gateway_waits_for_a_kafka_that_starts_later(tmp_path: Path, own_broker: BrokerProcess) -> None:
     own_broker.stop()
     gateway = GatewayRun(tmp_path, dataclasses.replace(settings_for(own_broker), request_timeout_s=2))
     try:

@@ -19,8 +19,7 @@ from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.job import lease
 from arborcast.dispatch.job.lease import HOLD_S, LEASE_S, is_held
-from arborcast.engine.embedded.kafka_broker import KafkaBroker
-from tests.support.broker import settings_for
+from tests.support.broker import BrokerProcess, settings_for
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -178,7 +177,7 @@ def test_a_job_stopped_for_long_exits_without_another_push(jobs: Jobs) -> None:
 
 
 @pytest.mark.long
-def test_pushes_wait_during_an_outage_of_kafka(own_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_pushes_wait_during_an_outage_of_kafka(own_broker: BrokerProcess, tmp_path: Path) -> None:
     with ExitStack() as stack:
         jobs = Jobs(settings_for(own_broker), tmp_path, stack)
         first = jobs.start("a")

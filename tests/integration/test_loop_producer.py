@@ -19,8 +19,7 @@ from arborcast.core.eventlog import loop_producer
 from arborcast.core.eventlog.client import EventLoopProducer, make_loop_producer
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.embedded.kafka_broker import KafkaBroker
-from tests.support.broker import records_in, settings_for
+from tests.support.broker import BrokerProcess, records_in, settings_for
 from tests.support.open_sockets import sockets
 from tests.support.waiting import wait_until_async
 
@@ -120,7 +119,7 @@ async def test_a_too_large_record_is_refused_and_the_largest_is_stored(kafka_set
     assert [len(each) for each in sending.stored] == [most - 1_000]
 
 
-async def test_each_record_is_stored_once_despite_a_stopped_broker(own_broker: KafkaBroker) -> None:
+async def test_each_record_is_stored_once_despite_a_stopped_broker(own_broker: BrokerProcess) -> None:
     kafka = settings_for(own_broker)
     sending = await attached(kafka)
     assert own_broker.pid is not None
@@ -139,7 +138,7 @@ async def test_each_record_is_stored_once_despite_a_stopped_broker(own_broker: K
 
 
 async def test_a_name_server_that_does_not_answer_blocks_no_request(
-    own_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+    own_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka = settings_for(own_broker)
     sending = await attached(kafka)
@@ -164,7 +163,7 @@ async def test_a_name_server_that_does_not_answer_blocks_no_request(
     assert sending.stored == [b"x"]
 
 
-async def test_without_a_broker_records_fail_in_time_and_nothing_is_left_open(own_broker: KafkaBroker) -> None:
+async def test_without_a_broker_records_fail_in_time_and_nothing_is_left_open(own_broker: BrokerProcess) -> None:
     before = len(sockets())
     kafka = settings_for(own_broker)
     sending = await attached(kafka)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -13,7 +15,10 @@ from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.engine import find_tools
-from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker, controller_port
+from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker, answers, controller_port
+from arborcast.engine.install.java import java_environ
+from arborcast.engine.processes import logfiles, processes
+from arborcast.engine.processes.errors import PartFailed
 from arborcast.topic_model.records.notifications import Notification, notification_in
 from tests.support.held_port import HeldPort
 from tests.support.once_per_run import State, once_per_run
@@ -21,13 +26,82 @@ from tests.support.once_per_run import State, once_per_run
 _tools = cache(find_tools)
 
 
-def broker_of(layout: BrokerLayout) -> KafkaBroker:
+class BrokerProcess(KafkaBroker):
+    """The embedded engine's broker, run without a supervisor; its log is kafka.log in its folder."""
+
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{processes.LOOPBACK}:{self.layout.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the broker while it runs."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    @property
+    def _log(self) -> Path:
+        return self.layout.home / "kafka.log"
+
+    def start(self, timeout: float = 120.0) -> None:
+        """Start the broker and wait for its answer. Raises PartFailed with the end of its log."""
+        self.launch()
+        self.wait_until_it_answers(timeout)
+
+    def launch(self) -> None:
+        """Start the broker after formatting. Raises PartFailed."""
+        self.prepare()
+        with self._log.open("ab") as sink:
+            self._process = subprocess.Popen(
+                self.command(),
+                env=java_environ(),
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,
+            )
+
+    def wait_until_it_answers(self, timeout: float) -> None:
+        """Wait for the answer of a started broker; raises PartFailed with the end of its log."""
+        if self._process is None:
+            raise ValueError("launch() comes first")
+        deadline = time.monotonic() + timeout
+        while not answers(self.layout.port):
+            code = self._process.poll()
+            if code is not None:
+                raise PartFailed(f"Kafka ended with code {code} while starting: {logfiles.tail(self._log)}", "kafka")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise PartFailed(f"Kafka did not answer within {timeout:g} s: {logfiles.tail(self._log)}", "kafka")
+            time.sleep(0.05)
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Ask the broker to stop, wait, and kill it after the timeout."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process = None
+
+    def kill(self) -> None:
+        """kill -9, and wait for its end."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def broker_of(layout: BrokerLayout) -> BrokerProcess:
     """A broker, not started, with the class archive of this machine."""
     tools = _tools()
-    return KafkaBroker(layout, tools.broker_jars, tools.java.executable, tools.classes.get("kafka"))
+    return BrokerProcess(layout, tools.broker_jars, tools.java.executable, tools.classes.get("kafka"))
 
 
-def new_broker(home: Path) -> KafkaBroker:
+def new_broker(home: Path) -> BrokerProcess:
     """A broker in `home`, on free ports, not started."""
     held = HeldPort()
     broker = broker_of(BrokerLayout(home, held.number, controller_port(home)))
@@ -35,7 +109,7 @@ def new_broker(home: Path) -> KafkaBroker:
     return broker
 
 
-def settings_for(broker: KafkaBroker) -> KafkaSettings:
+def settings_for(broker: BrokerProcess) -> KafkaSettings:
     """Settings for the broker, with a unique topic prefix."""
     return _unshared(broker.bootstrap_servers)
 
@@ -80,7 +154,7 @@ def kafka_settings(kafka: KafkaSettings) -> KafkaSettings:
 
 
 @pytest.fixture(scope="session")
-def _mortal_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+def _mortal_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     broker = new_broker(tmp_path_factory.mktemp("mortal-kafka"))
     try:
         yield broker
@@ -89,7 +163,7 @@ def _mortal_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBr
 
 
 @pytest.fixture
-def own_broker(_mortal_broker: KafkaBroker) -> KafkaBroker:
+def own_broker(_mortal_broker: BrokerProcess) -> BrokerProcess:
     """A started broker that the test may stop, kill and start, while no other test uses it; `settings_for` has
     settings for it. Records of earlier tests have other names."""
     if _mortal_broker.pid is None:

@@ -25,7 +25,6 @@ from arborcast.dispatch.redelivery.events import OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import PushSettings, RetrySettings
-from arborcast.engine.embedded.kafka_broker import KafkaBroker
 from arborcast.topic_model.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.records.control import (
     ControlRecord,
@@ -38,7 +37,7 @@ from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.results import Result, State, encode, read_promise
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
-from tests.support.broker import records_in, settings_for
+from tests.support.broker import BrokerProcess, records_in, settings_for
 from tests.support.dispatch_job import attempts_in
 from tests.support.make import known_to_redelivery
 from tests.support.receiver import NOTIFICATION_ID, Receiver
@@ -159,7 +158,7 @@ def test_a_restart_with_a_kept_lost_or_spoilt_file(
     assert waiting(kafka_settings) == set()
 
 
-def test_an_outage_of_the_broker_loses_nothing(own_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_an_outage_of_the_broker_loses_nothing(own_broker: BrokerProcess, tmp_path: Path) -> None:
     kafka = settings_for(own_broker)
     ensure_topics(kafka)
     names = [f"n{number}" for number in range(400)]

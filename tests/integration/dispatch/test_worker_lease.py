@@ -13,8 +13,7 @@ from arborcast.core.eventlog.topics import FEED_LOG, PROGRESS_LOG, ensure_topics
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.realtime.messages import WorkerProgress, WorkerUpdate, decode_progress, encode_feed
-from arborcast.engine.embedded.kafka_broker import KafkaBroker
-from tests.support.broker import records_in, settings_for
+from tests.support.broker import BrokerProcess, records_in, settings_for
 
 pytestmark = [pytest.mark.kafka]
 
@@ -70,7 +69,7 @@ def test_a_worker_exits_at_the_record_of_the_end_of_its_run(kafka_settings: Kafk
         assert process.wait(240) == 1
 
 
-def test_a_worker_exits_when_it_cannot_read_the_log_of_runs(own_broker: KafkaBroker) -> None:
+def test_a_worker_exits_when_it_cannot_read_the_log_of_runs(own_broker: BrokerProcess) -> None:
     with worker(settings_for(own_broker)) as process:
         own_broker.kill()
         try:

@@ -107,23 +107,20 @@ class AdministratorApp:
             await asyncio.sleep(_CHECK_S)
 
     async def _answer(self, method: str, path: str, query: str, body: bytes) -> bytes:
-        now = self._clock()
-        if method == "POST" and path == MEMBERS:
-            before = self._members.version
-            registered = self._members.register(_decoded(body, MemberRegistration), now)
-            if self._members.version != before:
-                self._save()
-            return msgspec.json.encode(registered)
-        if method == "POST" and path.startswith(f"{MEMBERS}/") and path.endswith("/heartbeat"):
-            name = path.removeprefix(f"{MEMBERS}/").removesuffix("/heartbeat")
-            before = self._members.version
-            self._members.beat(name, _decoded(body, Beat).number, now)
-            if self._members.version != before:
-                self._save()
-            return b"{}"
         if method == "GET" and path == TOPOLOGY:
             return await self._topology(query)
-        raise MalformedMessage(f"there is no {method} {path[:100]}")
+        now, before = self._clock(), self._members.version
+        if method == "POST" and path == MEMBERS:
+            answer = msgspec.json.encode(self._members.register(_decoded(body, MemberRegistration), now))
+        elif method == "POST" and path.startswith(f"{MEMBERS}/") and path.endswith("/heartbeat"):
+            name = path.removeprefix(f"{MEMBERS}/").removesuffix("/heartbeat")
+            self._members.beat(name, _decoded(body, Beat).number, now)
+            answer = b"{}"
+        else:
+            raise MalformedMessage(f"there is no {method} {path[:100]}")
+        if self._members.version != before:
+            self._save()
+        return answer
 
     async def _topology(self, query: str) -> bytes:
         after = parse_qs(query).get("after", ["-1"])[0]

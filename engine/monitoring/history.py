@@ -66,7 +66,7 @@ class MetricsHistory:
         current, older = files_in(self._folder)
         if self._file_began is None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            first = next(_read(current, 0.0), None)
+            first = next(_read(current), None)
             self._file_began = first.at if first else sample.at
             _end_line(current)
         if abs(sample.at - self._file_began) > self._keep_s:
@@ -81,11 +81,10 @@ def files_in(folder: Path) -> tuple[Path, Path]:
     return folder / "history.jsonl", folder / "history.1.jsonl"
 
 
-def read_history(folder: Path, since: float = 0.0) -> list[MetricsSample]:
-    """Samples since a time (seconds since the epoch), oldest first. Unreadable lines are skipped."""
+def read_history(folder: Path) -> list[MetricsSample]:
+    """All samples, oldest first. Unreadable lines are skipped."""
     current, older = files_in(folder)
-    found = [*_read(older, since), *_read(current, since)]
-    return sorted(found, key=lambda sample: sample.at)
+    return sorted([*_read(older), *_read(current)], key=lambda sample: sample.at)
 
 
 def read_thinned(folder: Path, since: float, until: float, most: int) -> list[MetricsSample]:
@@ -125,13 +124,10 @@ def decode_samples(document: bytes) -> list[MetricsSample]:
     return msgspec.json.decode(document, type=list[MetricsSample])
 
 
-def _read(file: Path, since: float) -> Iterator[MetricsSample]:
+def _read(file: Path) -> Iterator[MetricsSample]:
     try:
         with file.open("rb") as stream:
-            for line in stream:
-                sample = _decoded(line)
-                if sample is not None and sample.at >= since:
-                    yield sample
+            yield from filter(None, map(_decoded, stream))
     except OSError:
         return
 

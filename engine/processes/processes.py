@@ -147,7 +147,9 @@ class Signals:
     def __init__(self) -> None:
         self.stops = 0
         # A pipe instead of an Event: setting an Event in a handler can deadlock with the wait that it interrupts.
-        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _pipe()
+        self._reader, self._writer = os.pipe()  # not inherited: PEP 446
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[Signals]:
@@ -174,13 +176,6 @@ class Signals:
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self.stops += 1
-
-
-def _pipe() -> tuple[int, int]:
-    reader, writer = os.pipe()  # not inherited: PEP 446
-    os.set_blocking(reader, False)
-    os.set_blocking(writer, False)
-    return reader, writer
 
 
 _DIE_WITH_PARENT = str(Path(__file__).with_name("die_with_parent.py"))

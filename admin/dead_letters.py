@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from arborcast.admin import control_log
-from arborcast.admin.filters import MOST_GROUPS, DeliveryGroup, TopicTest, chosen_text
+from arborcast.admin.filters import MOST_GROUPS, DeliveryGroup, TopicTest, options_text
 from arborcast.admin.operations import recorded
 from arborcast.admin.times import moment_ms
 from arborcast.core.errors import NotFound
@@ -49,9 +49,7 @@ class LetterFilter(NamedTuple):
 
     def text(self) -> str:
         """The conditions as text, as the options of a command."""
-        fields = {**self._asdict(), "topic": self.topic.text, "chosen": ""}
-        options = [f"--{name} {value}" for name, value in fields.items() if value]
-        return " ".join([*options, chosen_text(self.chosen)]).strip() or "all"
+        return options_text({**self._asdict(), "topic": self.topic.text, "chosen": ""}, self.chosen)
 
     def conditions(self, kafka: KafkaSettings, control: ControlView | None = None) -> LetterConditions:
         """The same, resolved. Raises ExpressionError, ConfigError, InfrastructureError."""

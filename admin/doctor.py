@@ -10,10 +10,9 @@ import resource
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 from urllib.parse import urlsplit
 
 import psutil
@@ -31,8 +30,6 @@ from arborcast.engine.processes import processes
 from arborcast.engine.processes.errors import StackError
 from arborcast.engine.settings.loading import Settings, load_settings
 from arborcast.ingest.mqtt.rules import read_rules
-
-Level = Literal["ok", "warn", "fail"]
 
 # An idle engine needs less; under heavy load Spark's heap grows up to its limit.
 _MEMORY_MB = 1_600
@@ -56,7 +53,7 @@ class Check:
     """One finding. `advice` is empty if no action is needed."""
 
     name: str
-    level: Level
+    level: kafka_safety.Level
     finding: str
     advice: str = ""
 
@@ -66,27 +63,26 @@ def doctor(settings: Settings) -> list[Check]:
     finding."""
     home = Home(settings.home)
     running = home.owner() is not None
-    checks: list[Callable[[], Iterator[Check]]] = [
-        _python,
-        _java,
-        lambda: _jars(jars.default_cache(), settings.stack.broker == "embedded"),
-        _versions,
-        _bash,
-        lambda: _home(home, settings.stack.min_free_disk_mb),
-        lambda: _tables(settings),
-        lambda: _keys(settings, home),
-        lambda: _gear(settings),
-        _memory,
-        _open_files,
-        lambda: _engine(home, running),
-        lambda: _parts(home, running),
-        lambda: _ports(settings, running),
-        lambda: _broker(settings, home, running),
-        lambda: _kafka_safety(settings),
-        lambda: _directory(settings),
-        lambda: _mqtt(settings.mqtt),
+    return [
+        *_python(),
+        *_java(),
+        *_jars(jars.default_cache(), settings.stack.broker == "embedded"),
+        *_versions(),
+        *_bash(),
+        *_home(home, settings.stack.min_free_disk_mb),
+        *_tables(settings),
+        *_keys(settings, home),
+        *_gear(settings),
+        *_memory(),
+        *_open_files(),
+        *_engine(home, running),
+        *_parts(home, running),
+        *_ports(settings, running),
+        *_broker(settings, home, running),
+        *_kafka_safety(settings),
+        *_directory(settings),
+        *_mqtt(settings.mqtt),
     ]
-    return [finding for check in checks for finding in check()]
 
 
 def _python() -> Iterator[Check]:

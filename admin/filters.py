@@ -26,12 +26,13 @@ MOST_GROUPS = 20
 _MOST_NAMED = 20
 
 
-def chosen_text(chosen: Collection[tuple[str, str]]) -> str:
-    """Pairs of notification and subscription as text."""
+def options_text(conditions: Mapping[str, str], chosen: Collection[tuple[str, str]]) -> str:
+    """The conditions of a filter as the options of a command, and pairs of notification and subscription."""
+    options = [f"--{name} {value}" for name, value in conditions.items() if value]
     named = [f"{notification} for {subscription}" for notification, subscription in sorted(chosen)]
     if len(named) > _MOST_NAMED:
         named[_MOST_NAMED:] = [f"{len(named) - _MOST_NAMED} more"]
-    return ", ".join(named)
+    return " ".join([*options, ", ".join(named)]).strip() or "all"
 
 
 class DeliveryGroup(NamedTuple):

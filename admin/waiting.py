@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from arborcast.admin import control_log
-from arborcast.admin.filters import MOST_GROUPS, DeliveryGroup, TopicTest, chosen_text, subscription_id
+from arborcast.admin.filters import MOST_GROUPS, DeliveryGroup, TopicTest, options_text, subscription_id
 from arborcast.admin.operations import recorded
 from arborcast.core.errors import NotFound
 from arborcast.core.security.uris import to_uri, without_password
@@ -40,9 +40,7 @@ class WaitingFilter(NamedTuple):
 
     def text(self) -> str:
         """The conditions as text, as the options of a command."""
-        fields = {**self._asdict(), "topic": self.topic.text, "chosen": ""}
-        options = [f"--{name} {value}" for name, value in fields.items() if value]
-        return " ".join([*options, chosen_text(self.chosen)]).strip() or "all"
+        return options_text({**self._asdict(), "topic": self.topic.text, "chosen": ""}, self.chosen)
 
     def selection(self, kafka: KafkaSettings, control: ControlView) -> DeliverySelection:
         """The same, resolved. Raises ExpressionError, ConfigError, InfrastructureError."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arborcast.admin.moments import iso, moment
+from arborcast.admin.documents import document
+from arborcast.admin.moments import moment
 from arborcast.admin.times import moment_ms
 from arborcast.cli.common import (
     FATES,
@@ -218,19 +219,8 @@ def _wanted(
 
 
 def _facts(letter: Letter) -> dict[str, Any]:
-    return {
-        "notification": letter.notification,
-        "subscription": letter.subscription,
-        "endpoint": letter.endpoint,
-        "topic": letter.topic,
-        "accepted": iso(letter.accepted_ms),
-        "given_up": iso(letter.given_up_ms),
-        "state": letter.state,
-        "attempts": letter.attempts,
-        "error": letter.error,
-        "detail": letter.detail,
-        "status": letter.status or "",
-    }
+    facts: dict[str, Any] = document(letter)
+    return facts | {"status": letter.status or ""}
 
 
 def replay(

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote, urlsplit
 
 import typer
@@ -76,26 +75,6 @@ class InputError(ArborcastError):
     """Invalid input of a command."""
 
 
-class _Reliability(StrEnum):
-    STRICT = "strict"
-    ADAPTIVE = "adaptive"
-    TIMELY = "timely"
-
-
-class _Mode(StrEnum):
-    BINARY = "binary"
-    STRUCTURED = "structured"
-    BATCHED = "batched"
-
-
-class _Kind(StrEnum):
-    SIGNAL = "signal"
-    COMMAND = "command"
-    STATE = "state"
-    EVENT = "event"
-    REQUEST = "request"
-
-
 def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=MESSAGES)(publish)
     app.command(rich_help_panel=MESSAGES)(listen)
@@ -109,7 +88,8 @@ def subscribe(
     lasts: Annotated[int | None, typer.Option("--for", help="Duration in seconds.", min=1)] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Push payloads alone, without wsnt:Notify.")] = False,
     cloudevents: Annotated[
-        _Mode | None, typer.Option("--cloudevents", help="Push CloudEvents, in this content mode.")
+        Literal["binary", "structured", "batched"] | None,
+        typer.Option("--cloudevents", help="Push CloudEvents, in this content mode."),
     ] = None,
     current: Annotated[bool, typer.Option("--current", help="Push at once what topics keep as their last.")] = False,
     signed: Annotated[bool, typer.Option("--signed", help="Sign pushes; the secret is printed, this once.")] = False,
@@ -119,11 +99,11 @@ def subscribe(
         typer.Option("--bearer-file", help="Send the token in this file along; - is standard input.", metavar="FILE"),
     ] = None,
     kind: Annotated[
-        _Kind | None,
+        Literal["signal", "command", "state", "event", "request"] | None,
         typer.Option("--kind", help="Preset for a kind of information; other options override it."),
     ] = None,
     reliability: Annotated[
-        _Reliability | None,
+        Literal["strict", "adaptive", "timely"] | None,
         typer.Option(
             "--reliability", help="strict: try until it is delivered, in order; timely: at once or not at all."
         ),
@@ -165,7 +145,7 @@ def subscribe(
 
     topic = topic_of(topic, url, namespace, config, home)
     given: dict[str, Any] = {
-        "reliability": reliability.value if reliability else None,
+        "reliability": reliability,
         "strict": strict or None,
         "maximum_attempts": attempts,
         "lifespan": duration(lifespan),
@@ -176,7 +156,7 @@ def subscribe(
         "interval_per_topic": False if together else None,
     }
     delivery = replace(
-        Delivery.of(kind.value) if kind else Delivery(),
+        Delivery.of(kind) if kind else Delivery(),
         **{name: value for name, value in given.items() if value is not None},
     )
     with client_of(url, config, home) as client:
@@ -184,8 +164,8 @@ def subscribe(
             topic,
             to=to,
             raw=raw,
-            cloudevents=cloudevents.value if cloudevents else "",
-            current=current or kind == _Kind.STATE,
+            cloudevents=cloudevents or "",
+            current=current or kind == "state",
             lasts=duration(lasts),
             namespaces=namespaces_of(namespace),
             signed=signed,

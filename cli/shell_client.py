@@ -168,12 +168,9 @@ class LeasedSubscription:
             self._notify(f"the subscription could not be ended; it expires at {at}: {failure}")
 
     def _look(self) -> float | None:
-        away = self._there and not self._reachable()
-        if not away and self._there and time.monotonic() < self._renew_at:
-            return min(LOOK_S, self._every_s)
-        if away:
+        if self._there and not self._reachable():
             self._note(there=False)
-        elif not self._renewed():
+        elif (not self._there or time.monotonic() >= self._renew_at) and not self._renewed():
             return None
         return min(LOOK_S, self._every_s)
 

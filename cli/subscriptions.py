@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -34,20 +33,16 @@ if TYPE_CHECKING:
 subscriptions_app = typer.Typer(help="Subscriptions and suspensions.", no_args_is_help=True)
 
 
-class _Activity(StrEnum):
-    ACTIVE = "active"
-    PAUSED = "paused"
-    SUSPENDED = "suspended"
-    EXPIRED = "expired"
-
-
 def register(app: typer.Typer) -> None:
     app.add_typer(subscriptions_app, name="subscriptions", rich_help_panel=SUBSCRIBING)
 
 
 @subscriptions_app.command("list")
 def list_subscriptions(
-    state: Annotated[_Activity | None, typer.Option("--state", help="Only those in this state.")] = None,
+    state: Annotated[
+        Literal["active", "paused", "suspended", "expired"] | None,
+        typer.Option("--state", help="Only those in this state."),
+    ] = None,
     endpoint: Annotated[str | None, typer.Option("--endpoint", help="Only those of this URL.", metavar="URL")] = None,
     topic: Annotated[
         str | None, typer.Option("--topic", help="Only those that get this topic.", metavar="TOPIC")
@@ -65,7 +60,7 @@ def list_subscriptions(
 
     control = control_log.read_control(kafka_of(config, home))
     path = topic_named(topic, control.table.topics, namespaces_of(namespace)) if topic else None
-    wanted = admin.SubscriptionFilter(state.value if state else "", endpoint, topic=path)
+    wanted = admin.SubscriptionFilter(state or "", endpoint, topic=path)
     found = admin.listed(control, wanted, limit)
     if json:
         print_json(document(found))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arborcast.admin.moments import iso, moment
+from arborcast.admin.documents import document
+from arborcast.admin.moments import moment
 from arborcast.cli.common import (
     FATES,
     ConfigOption,
@@ -124,21 +125,9 @@ def probe(
 
 
 def _facts(each: WaitingEntry) -> dict[str, Any]:
-    return {
-        "notification": each.notification,
-        "subscription": each.subscription,
-        "state": each.state,
-        "endpoint": each.endpoint,
-        "topic": each.topic,
-        "priority": each.priority,
-        "accepted": iso(each.accepted_ms),
-        "since": iso(each.since_ms),
-        "attempts": each.attempts,
-        "next": iso(each.next_ms) if each.next_ms else "",
-        "error": each.error,
-        "detail": each.detail,
-        "status": each.status or "",
-    }
+    facts: dict[str, Any] = document(each)
+    del facts["stage"]
+    return facts | {"status": each.status or ""}
 
 
 def _next(each: WaitingEntry) -> str:

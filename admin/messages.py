@@ -303,12 +303,11 @@ def recent(kafka: KafkaSettings, most: int = 20) -> tuple[RecentNotification, ..
 
 class Busiest(NamedTuple):
     """Topics with their shares of the newest notifications, the number of these notifications, and the time of the
-    oldest (ms). `problem` is the reason for a failed read."""
+    oldest (ms)."""
 
     topics: list[tuple[str, int]]
     of: int = 0
     since_ms: int = 0
-    problem: str = ""
 
 
 def busiest(kafka: KafkaSettings, most: int) -> Busiest:

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple
 
 from arborcast.core import liveness
@@ -55,6 +55,13 @@ class Answer(NamedTuple, Generic[T]):
     def rest_s(self) -> float:
         """Seconds until the next update of an open page."""
         return self.took_s / _SHARE
+
+
+async def soon(question: Awaitable[Answer[T]], within_s: float) -> Answer[T] | None:
+    """The answer; None if it takes longer. The question continues, and a later one shares its answer."""
+    asked = asyncio.ensure_future(question)
+    await asyncio.wait({asked}, timeout=within_s)
+    return asked.result() if asked.done() else None
 
 
 class Questions:

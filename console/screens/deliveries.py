@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
@@ -29,7 +28,7 @@ from arborcast.console.console import Console, Screen, go, operator, own_path, t
 from arborcast.console.downloads import AT_ONCE, Download, Parts, followed, in_parts
 from arborcast.console.guard import visitor_of
 from arborcast.console.live import PageParts, PartsReader
-from arborcast.console.questions import Answer
+from arborcast.console.questions import Answer, soon
 from arborcast.core.errors import ArborcastError, NotFound
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
@@ -377,9 +376,7 @@ class DeliveriesScreen:
             answer = await question(0.0)
             if answer.value is not None and not answer.value.complete:
                 # The search continues while the list is shown: the next update has its results.
-                search = asyncio.ensure_future(question(_SEARCHED_S))
-                await asyncio.wait({search}, timeout=_SHOWN_WITHOUT_S)
-                answer = search.result() if search.done() else answer
+                answer = await soon(question(_SEARCHED_S), _SHOWN_WITHOUT_S) or answer
             return self._main_part(request, answer, "waiting", asked)
 
         return read_parts

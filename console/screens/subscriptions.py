@@ -6,8 +6,8 @@ import asyncio
 import heapq
 import sys
 import time
-from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Literal
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -31,7 +31,7 @@ from arborcast.console.downloads import AT_ONCE, Download, Parts, in_parts
 from arborcast.console.guard import visitor_of
 from arborcast.console.health import EndpointsHealth
 from arborcast.console.live import PageParts, PartsReader
-from arborcast.console.questions import Answer
+from arborcast.console.questions import Answer, soon
 from arborcast.console.screens.receiver import rotated
 from arborcast.core.errors import ExpressionError, TopicError
 from arborcast.engine.monitoring.figures import WORDS, many
@@ -39,8 +39,6 @@ from arborcast.ingest.elements.protection import Protector
 from arborcast.topic_model.projections.suspensions import State
 from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.subscriptions import Subscription, is_cloud_events, queue_topic
-
-T = TypeVar("T")
 
 _AT_ONCE = 100
 
@@ -62,13 +60,6 @@ _HEALTH: tuple[Literal["failing", "degraded"], ...] = ("failing", "degraded")
 _PULL_POINT = "pull point"
 
 _DONE: Mapping[admin.Change, str] = {"pause": "paused", "resume": "resumed", "end": "deleted"}
-
-
-async def _soon(question: Coroutine[Any, Any, Answer[T]]) -> Answer[T] | None:
-    """The answer; None if it takes long."""
-    asked = asyncio.ensure_future(question)
-    await asyncio.wait({asked}, timeout=_SOON_S)
-    return asked.result() if asked.done() else None
 
 
 async def _nothing() -> None:
@@ -185,7 +176,7 @@ class SubscriptionsScreen:
         if not names:
             return {}
         questions = self._console.questions
-        counted = await _soon(questions.recent_log(waiting.counts, names, questions.views, age_s=age_s))
+        counted = await soon(questions.recent_log(waiting.counts, names, questions.views, age_s=age_s), _SOON_S)
         return (counted.value if counted else None) or {}
 
     async def triggers(self, request: Request) -> Response:
@@ -269,7 +260,7 @@ class SubscriptionsScreen:
                     waiting.oldest, wanted, 1, self._console.control, 0, False, questions.views, age_s=age_s
                 ),
                 questions.recent_log(messages.last_attempts, name, age_s=age_s),
-                _soon(questions.recent(slo.attempts, settings, name, age_s=max(age_s, _COUNTED_S))),
+                soon(questions.recent(slo.attempts, settings, name, age_s=max(age_s, _COUNTED_S)), _SOON_S),
                 questions.recent(admin.pull_point, settings, point, age_s=age_s) if point else _nothing(),
                 self._console.health.look(),
             )

@@ -65,40 +65,35 @@ class RecordFuture(Protocol):
     def add_errback(self, call: Callable[[BaseException], object]) -> object: ...
 
 
-class Producer(Protocol):
-    """The used part of KafkaProducer."""
+class AnyProducer(Protocol):
+    """The common part of both producers."""
 
     def send(
         self, topic: str, value: bytes | None = None, key: bytes | None = None, *, partition: int | None = None
     ) -> RecordFuture: ...
 
     def partitions_for(self, topic: str) -> set[int]: ...
+
+    def abort(self) -> None:
+        """Close, and give up everything that is not acknowledged, without waiting."""
+
+
+class Producer(AnyProducer, Protocol):
+    """The used part of KafkaProducer."""
 
     def flush(self, timeout: float | None = None) -> None: ...
 
     def close(self, timeout: float | None = None) -> None: ...
 
-    def abort(self) -> None:
-        """Give up everything that is not acknowledged, without waiting."""
 
-
-class EventLoopProducer(Protocol):
+class EventLoopProducer(AnyProducer, Protocol):
     """A producer whose records are settled on an event loop, where their callbacks run."""
 
     def attach(self) -> None:
         """Bind it to the running event loop; until then its methods block."""
 
-    def send(
-        self, topic: str, value: bytes | None = None, key: bytes | None = None, *, partition: int | None = None
-    ) -> RecordFuture: ...
-
-    def partitions_for(self, topic: str) -> set[int]: ...
-
     async def drained(self, timeout: float) -> None:
         """Return when all records are settled, or after `timeout` seconds."""
-
-    def abort(self) -> None:
-        """Close, and give up everything that is not acknowledged."""
 
 
 class ConsumerRecord(Protocol):

@@ -7,8 +7,6 @@ watching   arriving messages, as parts of the page
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +25,7 @@ from arborcast.admin.topics import topic_named
 from arborcast.console.console import Console, Screen, go, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.live import PageParts
-from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.errors import ArborcastError
 from arborcast.engine.embedded.state import reachable_kafka
 from arborcast.topic_model.expressions import parse_friendly, with_codes
 from arborcast.topic_model.subscriptions import TopicFilter
@@ -63,9 +61,6 @@ class Trying:
 
     console: Console
     credentials: OrderedDict[str, Credentials] = field(default_factory=OrderedDict)
-    _busiest: Busiest = field(default_factory=lambda: Busiest([]))
-    _counted: float = float("-inf")
-    _counting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def gateway(self) -> str:
@@ -87,18 +82,6 @@ class Trying:
     def topic(self, text: str) -> TopicPath:
         """Raises ArborcastError."""
         return topic_named(text, self.console.control.table.topics)
-
-    async def busiest(self) -> Busiest:
-        """The busiest topics, or why they are not known."""
-        async with self._counting:
-            if time.monotonic() - self._counted > _FRESH_S:
-                try:
-                    kafka = reachable_kafka(self.console.settings)
-                    self._busiest = await asyncio.to_thread(busiest, kafka, _BUSIEST)
-                except InfrastructureError as error:
-                    self._busiest = Busiest([], problem=str(error))
-                self._counted = time.monotonic()
-            return self._busiest
 
 
 def _routes(console: Console) -> list[Route]:
@@ -124,11 +107,15 @@ def _routes(console: Console) -> list[Route]:
             "offered": sorted(islice(console.control.table.topics.paths(), _OFFERED)),
         }
 
-        async def busiest(_age_s: float) -> PageParts:
-            return PageParts({"shown": console.render(request, "trying/busiest.html", busiest=await trying.busiest())})
+        async def read_parts(_age_s: float) -> PageParts:
+            kafka = reachable_kafka(console.settings)
+            counted = await console.questions.recent(busiest, kafka, _BUSIEST, age_s=_FRESH_S)
+            found = counted.value or Busiest([])
+            shown = console.render(request, "trying/busiest.html", busiest=found, problem=counted.wrong)
+            return PageParts({"shown": shown})
 
         status = 400 if answer and answer.refused else 200
-        return console.slow_page(request, "trying/page.html", busiest, status=status, **values)
+        return console.slow_page(request, "trying/page.html", read_parts, status=status, **values)
 
     async def publish(request: Request, form: FormData) -> Response:
         topic, payload = text_of(form, "topic"), text_of(form, "payload")

@@ -15,7 +15,7 @@ from arborcast.analysis import Tables
 from arborcast.analysis.plots import Plots
 from arborcast.cli import app
 from arborcast.core.telemetry.jvm import declare_jvm
-from arborcast.core.telemetry.metrics import Description, Registry
+from arborcast.core.telemetry.metrics import Metric, Registry
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.tables import TABLES
@@ -85,7 +85,7 @@ one. A push with notifications of several traces has a span with links to them.
 """
 
 
-def catalogue() -> Mapping[str, Sequence[Description]]:
+def catalogue() -> Mapping[str, Sequence[Metric]]:
     """Every metric by its exporter. Collects no values, so it needs no running engine."""
     nothing: Any = None
     gateway = Registry()
@@ -155,7 +155,7 @@ def metrics_page() -> str:
 _SHARED = ("process_", "jvm_")
 
 
-def _sample(metric: Description) -> str:
+def _sample(metric: Metric) -> str:
     """The name, with its labels as Prometheus writes them."""
     return f"{metric.name}{{{','.join(metric.labels)}}}" if metric.labels else metric.name
 

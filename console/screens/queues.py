@@ -24,65 +24,51 @@ _AT_ONCE = 100
 _SHOWN = 200
 
 
-class QueuesScreen:
-    """The routes of the screen."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def routes(self) -> list[Route]:
-        return [self._console.get("/queues", self.page), self._console.live_page("/queues/live", self._parts_of)]
-
-    async def page(self, request: Request) -> Response:
-        """All queues; or one, with its servers and its requests."""
-        wanted = _wanted(request)
-        template = "queues/one.html" if wanted else "queues/page.html"
-        return self._console.slow_page(request, template, self._parts_of(request), name=wanted)
-
-    def _parts_of(self, request: Request) -> PartsReader:
+def _routes(console: Console) -> list[Route]:
+    def reader_of(request: Request) -> PartsReader:
         wanted = _wanted(request)
 
         async def one(age_s: float) -> PageParts:
             try:
-                path = topic_named(wanted, self._console.control.table.topics)
+                path = topic_named(wanted, console.control.table.topics)
                 figures, waits = await asyncio.gather(
-                    self._figures(age_s),
-                    self._console.questions.recent_log(
-                        admin.requests, path, _AT_ONCE, self._console.questions.views, age_s=age_s
-                    ),
+                    _figures(console, age_s),
+                    console.questions.recent_log(admin.requests, path, _AT_ONCE, console.questions.views, age_s=age_s),
                 )
-                scrape = figures.value.scrape if figures.value else None
-                one = admin.queue(self._console.control, scrape, path)
+                one = admin.queue(console.control, figures.value.scrape if figures.value else None, path)
             except ArborcastError as error:
                 refused = Answer(None, str(error), time.time(), 0.0)
-                return self._console.main_part(request, refused, "queues/one-shown.html")
-            return self._console.main_part(
-                request, waits, "queues/one-shown.html", one=one, waits=waits.value, shown=_SHOWN
-            )
+                return console.main_part(request, refused, "queues/one-shown.html")
+            return console.main_part(request, waits, "queues/one-shown.html", one=one, waits=waits.value, shown=_SHOWN)
 
         async def everything(age_s: float) -> PageParts:
-            figures = await self._figures(age_s)
-            found = admin.queues(self._console.control, figures.value.scrape if figures.value else None)
+            figures = await _figures(console, age_s)
+            found = admin.queues(console.control, figures.value.scrape if figures.value else None)
             # The longest waiting first.
             found.sort(key=lambda each: (-(each.oldest_s or 0), each.queue))
-            return self._console.main_part(request, figures, "queues/shown.html", queues=found, shown=_SHOWN)
+            return console.main_part(request, figures, "queues/shown.html", queues=found, shown=_SHOWN)
 
         return one if wanted else everything
 
-    async def _figures(self, age_s: float) -> Answer[admin.JobFigures]:
-        home = self._console.settings.home
-        return await self._console.questions.recent(admin.job_figures, home, self._job(), age_s=age_s)
+    async def page(request: Request) -> Response:
+        """All queues; or one, with its servers and its requests."""
+        wanted = _wanted(request)
+        template = "queues/one.html" if wanted else "queues/page.html"
+        return console.slow_page(request, template, reader_of(request), name=wanted)
 
-    def _job(self) -> str:
-        """The address of an external job; empty for an embedded one."""
-        metrics = self._console.settings.metrics
-        if not metrics.job_port or "metrics" in addresses(self._console.settings.home):
-            return ""
-        return f"http://{in_url(host_to_reach(metrics.host))}:{metrics.job_port}"
+    return [console.get("/queues", page), console.live_page("/queues/live", reader_of)]
+
+
+async def _figures(console: Console, age_s: float) -> Answer[admin.JobFigures]:
+    home, metrics = console.settings.home, console.settings.metrics
+    job = f"http://{in_url(host_to_reach(metrics.host))}:{metrics.job_port}"
+    if not metrics.job_port or "metrics" in addresses(home):
+        job = ""  # an embedded one
+    return await console.questions.recent(admin.job_figures, home, job, age_s=age_s)
 
 
 def _wanted(request: Request) -> str:
     return request.query_params.get("queue", "").strip()
 
 
-SCREEN = Screen("queues", "Queues", "/queues", lambda console: QueuesScreen(console).routes())
+SCREEN = Screen("queues", "Queues", "/queues", _routes)

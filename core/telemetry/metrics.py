@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 # Seconds. Finer around the target for Notify (p99 of 20 ms) than elsewhere.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -14,26 +13,17 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 Labels = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Description:
-    """A metric for the reference page. By Prometheus' conventions the name has the unit."""
-
-    name: str
-    kind: str
-    labels: Labels
-    help: str
-
-
-class _Metric:
-    """The common part of all metrics."""
+class Metric:
+    """The common part of all metrics. By Prometheus' conventions the name has the unit."""
 
     def __init__(self, name: str, kind: str, labels: Labels, help: str) -> None:
         self.name = name
+        self.kind = kind
         self.labels = labels
-        self.description = Description(name, kind, labels, help)
+        self.help = help
 
 
-class Counter(_Metric):
+class Counter(Metric):
     """A monotonic count for each combination of label values."""
 
     def __init__(self, name: str, help: str, labels: Labels = ()) -> None:
@@ -54,7 +44,7 @@ class Counter(_Metric):
             yield f"{self.name}{_braces(self.labels, values)} {count}"
 
 
-class Readings(_Metric):
+class Readings(Metric):
     """Values that are read at each scrape, by combination of label values: gauges, or counters with their state
     elsewhere. A combination that is no longer returned is no longer exported."""
 
@@ -69,7 +59,7 @@ class Readings(_Metric):
             yield f"{self.name}{_braces(self.labels, values)} {value}"
 
 
-class Histogram(_Metric):
+class Histogram(Metric):
     """A histogram of durations for each combination of label values."""
 
     def __init__(self, name: str, help: str, labels: Labels = (), buckets: Sequence[float] = BUCKETS) -> None:
@@ -141,16 +131,15 @@ class Registry:
         self._metrics.append(metric)
         return metric
 
-    def descriptions(self) -> list[Description]:
-        """The descriptions of all metrics."""
-        return [metric.description for metric in self._metrics]
+    def descriptions(self) -> Sequence[Metric]:
+        """All metrics, for the reference page."""
+        return self._metrics
 
     def text(self) -> str:
         """All metrics in the text format of Prometheus."""
         lines: list[str] = []
         for metric in self._metrics:
-            about = metric.description
-            lines += (f"# HELP {about.name} {about.help}", f"# TYPE {about.name} {about.kind}", *metric.lines())
+            lines += (f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}", *metric.lines())
         return "\n".join(lines) + "\n"
 
 

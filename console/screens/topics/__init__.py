@@ -13,19 +13,19 @@ from __future__ import annotations
 from starlette.routing import Route
 
 from arborcast.console.console import Console, Screen
+from arborcast.console.screens.topics import problems
 from arborcast.console.screens.topics.documents import Documents
 from arborcast.console.screens.topics.editing import Editing
 from arborcast.console.screens.topics.kept import Drafts
 from arborcast.console.screens.topics.looking import Looking
 from arborcast.console.screens.topics.news import News
-from arborcast.console.screens.topics.problems import DirectoryProblems
 
 
 def routes(console: Console) -> list[Route]:
     """The routes of the screen."""
     looking = Looking(console, Drafts(console.settings.home / "console-drafts"))
-    parts = (looking, Editing(console, looking), Documents(console, looking), News(console), DirectoryProblems(console))
-    return [route for part in parts for route in part.routes()]
+    parts = (looking, Editing(console, looking), Documents(console, looking), News(console))
+    return [*(route for part in parts for route in part.routes()), *problems.routes(console)]
 
 
 SCREEN = Screen("topics", "Topics", "/topics", routes)

@@ -16,33 +16,20 @@ from arborcast.console.live import PageParts, PartsReader
 _SHOWN = 200
 
 
-class DirectoryProblems:
+def routes(console: Console) -> list[Route]:
     """A page with all of them, kept as things are."""
+    settings = console.settings
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def routes(self) -> list[Route]:
-        return [
-            self._console.get("/topics/problems", self.page),
-            self._console.live_page("/topics/problems/live", self._parts_of),
-        ]
-
-    async def page(self, request: Request) -> Response:
-        return self._console.slow_page(request, "topics/problems.html", self._parts_of(request))
-
-    def _parts_of(self, request: Request) -> PartsReader:
-        settings = self._console.settings
-
+    def reader_of(request: Request) -> PartsReader:
         async def read_parts(_age_s: float) -> PageParts:
             found = await asyncio.to_thread(directory.problems, settings.home)
-            text = self._console.render(
-                request,
-                "topics/problems-shown.html",
-                found=found,
-                shown=_SHOWN,
-                without=settings.directory.kind == "none",
-            )
-            return PageParts({"shown": text})
+            without = settings.directory.kind == "none"
+            template = "topics/problems-shown.html"
+            return PageParts({"shown": console.render(request, template, found=found, shown=_SHOWN, without=without)})
 
         return read_parts
+
+    async def page(request: Request) -> Response:
+        return console.slow_page(request, "topics/problems.html", reader_of(request))
+
+    return [console.get("/topics/problems", page), console.live_page("/topics/problems/live", reader_of)]

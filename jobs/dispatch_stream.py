@@ -121,12 +121,9 @@ def main(arguments: list[str] | None = None) -> int:
     # Maximum time for which a computing thread (conversion of records to columns) keeps the interpreter. A batch needs
     # it some fifty times; with the default of 5 ms each of these may wait for as long.
     sys.setswitchinterval(0.000_5)
-    # SQLQueryContextLogger prints every exception of Spark's a second time, as JSON with two stack traces.
-    for name, level in (
-        ("py4j", logging.WARNING),
-        ("SQLQueryContextLogger", logging.FATAL),
-    ):
-        logging.getLogger(name).setLevel(level)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    # It prints every exception of Spark's a second time, as JSON with two stack traces.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.FATAL)
     try:
         settings = _settings(options.config, options.home)
         log_format.configure(settings.logging.format, "dispatch", level_of(settings))

@@ -239,12 +239,11 @@ def read_host(text: str) -> Host:
 def loose_ipv4(text: str) -> IPv4Address | None:
     """The address that C libraries parse from one to four decimal, octal or hexadecimal parts; None for none."""
     parts = text.split(".")
-    numbers = [_number(part) for part in parts]
-    if len(parts) > 4 or any(number is None for number in numbers):
+    numbers = [number for part in parts if (number := _number(part)) is not None]
+    if len(parts) > 4 or len(numbers) < len(parts):
         return None
-    known = [number for number in numbers if number is not None]
-    *leading, last = known
-    if any(number > 255 for number in leading) or last >= 256 ** (5 - len(known)):
+    *leading, last = numbers
+    if any(number > 255 for number in leading) or last >= 256 ** (5 - len(numbers)):
         return None
     value = last
     for position, number in enumerate(leading):

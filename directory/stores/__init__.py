@@ -11,7 +11,7 @@ from arborcast.directory.settings import DirectorySettings
 from arborcast.directory.stores.contract import Directory
 
 
-def open_directory(settings: DirectorySettings, default_file: Path) -> Directory | None:
+def open_directory(settings: DirectorySettings) -> Directory | None:
     """The configured directory; None for kind = none. No I/O. Raises ConfigError."""
     if settings.kind == "none":
         return None
@@ -23,7 +23,7 @@ def open_directory(settings: DirectorySettings, default_file: Path) -> Directory
     if settings.kind == "file":
         from arborcast.directory.stores.file import FileDirectory
 
-        return FileDirectory(Path(settings.file) if settings.file else default_file, settings)
+        return FileDirectory(Path(settings.file), settings)
     if not settings.url.startswith(("ldap://", "ldaps://", "ldapi://")):
         raise ConfigError(f"directory.url is {settings.url!r}; it must begin with ldap://, ldaps:// or ldapi://")
     # Imported here, so that an engine with a file does not load ldap3.

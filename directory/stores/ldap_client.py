@@ -82,22 +82,9 @@ class LdapSession:
         """The base and every entry below it, page by page. Raises NoSuchEntry if the base does not exist."""
         cookie: bytes | None = None
         while True:
-            with translated(self._settings):
-                self._connection.search(
-                    format_dn(base),
-                    "(objectClass=*)",
-                    search_scope=ldap3.SUBTREE,
-                    dereference_aliases=ldap3.DEREF_NEVER,
-                    attributes=["*", "entryUUID"],
-                    paged_size=_PAGE_SIZE,
-                    paged_cookie=cookie,
-                )
-            result = self._result()
+            result = self._search(base, ldap3.SUBTREE, ["*", "entryUUID"], paged_size=_PAGE_SIZE, paged_cookie=cookie)
             check(self._settings, result, f"reading {format_dn(base)}")
-            for response in self._connection.response:
-                entry = _entry(response)
-                if entry is not None:
-                    yield entry
+            yield from filter(None, map(_entry, self._connection.response))
             cookie = result.get("controls", {}).get(_PAGED, {}).get("value", {}).get("cookie")
             if not cookie:
                 return
@@ -108,19 +95,10 @@ class LdapSession:
         The database's suffix has them, which is the base or above it.
         """
         for start in range(len(base)):
-            with translated(self._settings):
-                self._connection.search(
-                    format_dn(base[start:]),
-                    "(objectClass=*)",
-                    search_scope=ldap3.BASE,
-                    dereference_aliases=ldap3.DEREF_NEVER,
-                    attributes=["contextCSN"],
-                )
-            if self._result().get("result") != 0:
+            if self._search(base[start:], ldap3.BASE, ["contextCSN"]).get("result") != 0:
                 continue
-            for response in self._connection.response:
-                entry = _entry(response)
-                if entry is not None and entry.attributes.get("contextcsn"):
+            for entry in filter(None, map(_entry, self._connection.response)):
+                if entry.attributes.get("contextcsn"):
                     return entry.attributes["contextcsn"]
         return ()
 
@@ -230,6 +208,19 @@ class LdapSession:
     def close(self) -> None:
         """Close the connection; never raises."""
         disconnect(self._connection)
+
+    def _search(self, base: Dn, scope: Any, attributes: list[str], **page: Any) -> dict[str, Any]:
+        """The result; the connection has the entries."""
+        with translated(self._settings):
+            self._connection.search(
+                format_dn(base),
+                "(objectClass=*)",
+                search_scope=scope,
+                dereference_aliases=ldap3.DEREF_NEVER,
+                attributes=attributes,
+                **page,
+            )
+        return self._result()
 
     def _result(self) -> dict[str, Any]:
         result: dict[str, Any] | None = self._connection.result

@@ -316,13 +316,8 @@ def _zmq(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec
     return PartSpec(
         "zmq",
         [
-            sys.executable,
-            "-m",
-            "arborcast.engine.gateway.zmq_edge",
-            "--config",
-            str(home.settings_file),
-            "--alive",
-            str(alive),
+            *(sys.executable, "-m", "arborcast.engine.gateway.zmq_edge"),
+            *("--config", str(home.settings_file), "--alive", str(alive)),
         ],
         environ,
         home.run,

@@ -170,8 +170,8 @@ class KafkaBroker:
 
     def command(self) -> list[str]:
         """The command line, after `prepare`."""
-        sharing_options = sharing(self._classes, self._archive_to)
-        return self._java_command(sharing_options, "kafka.Kafka", str(self.layout.properties_file))
+        options = sharing(self._classes, self._archive_to)
+        return self._java_command(options, "kafka.Kafka", str(self.layout.properties_file))
 
     def prepare(self, timeout: float = 60.0) -> None:
         """Write the configuration and format new storage. Raises PartFailed."""

@@ -36,17 +36,21 @@ _MOST_HEALTH = 64 * 1024
 def gateway(host: str, port: int, *, tls: bool) -> Question:
     """Queries the event loop; with several workers, that of one, which also checks their parent."""
 
-    def check(deadline_s: float) -> None:
+    def check(deadline_s: float) -> str:
         status, text = _query_gateway(host, port, "/health/live", deadline_s, tls=tls)
-        if status == 500:
-            raise _Unhealthy(text)
+        return text if status == 500 else ""
 
     return lambda deadline_s: _failure_of(check, deadline_s)
 
 
 def kafka(port: int, host: str = "127.0.0.1") -> Question:
     """Queries the list of brokers, which needs a network thread and a request thread."""
-    return lambda deadline_s: _failure_of(lambda limit_s: kafka_broker.listed(port, host, limit_s), deadline_s)
+
+    def check(deadline_s: float) -> str:
+        kafka_broker.listed(port, host, deadline_s)
+        return ""
+
+    return lambda deadline_s: _failure_of(check, deadline_s)
 
 
 def job(file: Path) -> Question:
@@ -107,22 +111,15 @@ def answers_page(host: str, port: int, page: str, timeout: float = 0.5, *, tls: 
         return False
 
 
-class _Unhealthy(Exception):
-    """The part has answered that it is not healthy."""
-
-
-def _failure_of(check: Callable[[float], object], deadline_s: float) -> str:
+def _failure_of(check: Question, deadline_s: float) -> str:
     try:
-        check(deadline_s)
-    except _Unhealthy as no:
-        return str(no)
+        return check(deadline_s)
     except TimeoutError:
         return f"no answer within {deadline_s:g} s"
     except ConnectionRefusedError:
         return "no process listens"
     except OSError:
         return ""
-    return ""
 
 
 def _unverified() -> ssl.SSLContext:

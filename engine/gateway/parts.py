@@ -163,7 +163,7 @@ def descriptions() -> ServiceDescriptions | None:
 
 def directory_sync(settings: Settings, log: ControlLog) -> DirectorySync | None:
     """The synchronisation of control log and directory; None without a directory. Raises ConfigError."""
-    directory = open_directory(settings.directory, settings.home / "topics.ldif")
+    directory = open_directory(settings.directory)
     if directory is None:
         return None
     ensure_home(settings)

@@ -31,7 +31,7 @@ class _Home:
     path: Path
 
     def open(self) -> Directory:
-        directory = open_directory(self.settings, self.path)
+        directory = open_directory(self.settings)
         assert directory is not None
         return directory
 
@@ -86,7 +86,8 @@ Home = FileHome | LdapHome
 @pytest.fixture(params=["file", pytest.param("ldap", marks=pytest.mark.ldap)])
 def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
     if request.param == "file":
-        settings = DirectorySettings(kind="file", base_dn="ou=topics,dc=arborcast", poll_interval_s=0.05)
+        file = str(tmp_path / "topics.ldif")
+        settings = DirectorySettings(kind="file", file=file, base_dn="ou=topics,dc=arborcast", poll_interval_s=0.05)
         return FileHome(settings, tmp_path / "topics.ldif")
     server: Slapd = request.getfixturevalue("slapd")
     return LdapHome(server.settings(base_dn=f"ou=contract{next(_bases)},{SUFFIX}"), tmp_path, server)

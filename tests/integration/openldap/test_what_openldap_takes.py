@@ -75,9 +75,9 @@ def test_the_schema_for_cn_config_equals_the_one_for_slapd_conf(fresh_slapd: Sla
 
 def test_the_file_directory_never_imports_ldap3() -> None:
     code = (
-        "import sys; from pathlib import Path; from arborcast.directory.settings import DirectorySettings\n"
+        "import sys; from arborcast.directory.settings import DirectorySettings\n"
         "from arborcast.directory.stores import open_directory; import arborcast.directory.sync.sync\n"
-        "open_directory(DirectorySettings(), Path('x')); print('ldap3' in sys.modules)"
+        "open_directory(DirectorySettings(file='x')); print('ldap3' in sys.modules)"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
     assert output.stdout.strip() == "False"

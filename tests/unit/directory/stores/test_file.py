@@ -58,14 +58,13 @@ def directory(file: Path) -> Iterator[FileDirectory]:
     opened.close()
 
 
-def test_the_kind_of_directory_in_the_settings(tmp_path: Path) -> None:
-    assert open_directory(DirectorySettings(kind="none"), tmp_path / "default") is None
+def test_the_kind_of_directory_in_the_settings() -> None:
+    assert open_directory(DirectorySettings(kind="none")) is None
     for settings, name in (
-        (DirectorySettings(), str(tmp_path / "default")),
         (DirectorySettings(file="elsewhere.ldif"), "elsewhere.ldif"),
         (DirectorySettings(kind="ldap", base_dn="ou=t,dc=x"), "ldap://127.0.0.1:389 ou=t,dc=x"),
     ):
-        opened = open_directory(settings, tmp_path / "default")
+        opened = open_directory(settings)
         assert opened is not None
         assert (opened.name, isinstance(opened, FileDirectory)) == (name, settings.kind == "file")
     for settings, key in (
@@ -74,7 +73,7 @@ def test_the_kind_of_directory_in_the_settings(tmp_path: Path) -> None:
         (DirectorySettings(kind="ldap", url="http://127.0.0.1"), "url"),
     ):
         with pytest.raises(ConfigError, match=rf"directory\.{key}"):
-            open_directory(settings, tmp_path)
+            open_directory(settings)
 
 
 def test_writes_leave_the_rest_of_the_file_unchanged(file: Path, directory: FileDirectory) -> None:

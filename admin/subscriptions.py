@@ -176,12 +176,7 @@ def conditions_of(subscription: Subscription) -> str:
 
 def _order(control: ControlView, failing: frozenset[str]) -> Callable[[Subscription], tuple[bool, bool, str, str]]:
     suspended = control.suspensions.ids()
-    return lambda each: (
-        each.id not in suspended,
-        each.consumer.address not in failing,
-        each.consumer.address,
-        each.id,
-    )
+    return lambda each: (each.id not in suspended, each.consumer.address not in failing, each.consumer.address, each.id)
 
 
 def _selected(control: ControlView, selected: SubscriptionFilter, now_ms: int) -> Iterator[Subscription]:

@@ -64,10 +64,7 @@ class Plots:
         values = frame.latency_ms.clip(lower=0.1).sort_values().to_numpy()
         shares = [(number + 1) / len(values) for number in range(len(values))]
         table = frame.latency_ms.quantile([0.5, 0.9, 0.99, 1]).rename("ms").rename_axis("share").round(1).to_frame()
-        with canvas(f"Delays of {many(len(values), 'delivery', 'deliveries')}", 3.0) as (
-            figure,
-            (axes,),
-        ):
+        with canvas(f"Delays of {many(len(values), 'delivery', 'deliveries')}", 3.0) as (figure, (axes,)):
             axes.set_xscale("log")
             axes.step([values[0], *values], [0, *shares], where="post", color=BLUE, linewidth=2)
             scale = ticks.logarithmic(float(values[0]), float(values[-1]))
@@ -203,10 +200,7 @@ class Plots:
             pushes=("push", "nunique"),
         )
         table["duration_ms"] = (table.ended - table.began).dt.total_seconds() * 1000
-        with canvas(f"Duration of {many(len(table), 'batch', 'batches')} by size", 3.4) as (
-            figure,
-            (axes,),
-        ):
+        with canvas(f"Duration of {many(len(table), 'batch', 'batches')} by size", 3.4) as (figure, (axes,)):
             took = table.duration_ms.clip(lower=0.1)
             axes.scatter(table.deliveries, took, s=22, color=BLUE, alpha=0.45, linewidths=0)
             axes.set(

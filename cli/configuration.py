@@ -78,11 +78,7 @@ def schema() -> None:
     print_json(json_schema())
 
 
-def spark(
-    config: ConfigOption = None,
-    home: HomeOption = None,
-    master: MasterOption = None,
-) -> None:
+def spark(config: ConfigOption = None, home: HomeOption = None, master: MasterOption = None) -> None:
     """Print the properties file for spark-submit."""
     from arborcast.admin.bundle import spark_properties
 

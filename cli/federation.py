@@ -9,14 +9,7 @@ import typer
 
 from arborcast.admin.documents import document
 from arborcast.admin.moments import moment
-from arborcast.cli.common import (
-    OPERATING,
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    kafka_of,
-    settings_of,
-)
+from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import print_error, print_json, print_line, print_table
 
@@ -29,9 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 @federation_app.command()
-def key(
-    file: Annotated[Path, typer.Argument(help="The key file; a new secret becomes the first.")],
-) -> None:
+def key(file: Annotated[Path, typer.Argument(help="The key file; a new secret becomes the first.")]) -> None:
     """Make a secret for a federation. All its engines and the administrator need the same file (federation.key_file).
 
     To change it: put the new line behind the old one everywhere, then before it, then take the old one out."""

@@ -59,8 +59,7 @@ TypesOption = Annotated[
     typer.Option("--type", help="Only messages of this type, {urn:x}name or p:name; may be repeated.", metavar="TYPE"),
 ]
 IntervalOption = Annotated[
-    float | None,
-    typer.Option("--interval", help="Minimum interval between messages in seconds, per topic.", min=0.001),
+    float | None, typer.Option("--interval", help="Minimum interval between messages in seconds, per topic.", min=0.001)
 ]
 TogetherOption = Annotated[bool, typer.Option("--together", help="Apply the interval to all topics together.")]
 
@@ -156,8 +155,7 @@ def subscribe(
         "interval_per_topic": False if together else None,
     }
     delivery = replace(
-        Delivery.of(kind) if kind else Delivery(),
-        **{name: value for name, value in given.items() if value is not None},
+        Delivery.of(kind) if kind else Delivery(), **{name: value for name, value in given.items() if value is not None}
     )
     with client_of(url, config, home) as client:
         subscription = client.subscribe(
@@ -190,10 +188,7 @@ def topic_of(topic: str, url: str | None, namespace: list[str] | None, config: P
 
 
 def unsubscribe(
-    subscription: SubscriptionArgument,
-    url: UrlOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
+    subscription: SubscriptionArgument, url: UrlOption = None, config: ConfigOption = None, home: HomeOption = None
 ) -> None:
     """End a subscription."""
     broker = url or _broker_url(config, home, subscription)
@@ -216,11 +211,7 @@ def rotate_secret(
     given = _read_secret(secret_file)
     broker = url or _broker_url(config, home, subscription)
     with client_of(broker, config, home) as client:
-        secret = client.rotate_secret(
-            _address(subscription, broker),
-            given,
-            overlap=duration(overlap),
-        )
+        secret = client.rotate_secret(_address(subscription, broker), given, overlap=duration(overlap))
     if json:
         print_json({} if given else {"secret": secret})
     elif not given:

@@ -9,15 +9,7 @@ import typer
 from arborcast.admin.documents import document
 from arborcast.admin.moments import moment
 from arborcast.admin.times import moment_ms
-from arborcast.cli.common import (
-    OPERATING,
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    ListedOption,
-    kafka_of,
-    note_omitted,
-)
+from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, ListedOption, kafka_of, note_omitted
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import console, print_error, print_json
 

@@ -49,8 +49,7 @@ def register(app: typer.Typer) -> None:
 def add(
     name: NameArgument,
     on: Annotated[
-        str,
-        typer.Option("--on", help="The topics that set it off: a/b, 'a//.' (a and all below).", metavar="TOPIC"),
+        str, typer.Option("--on", help="The topics that set it off: a/b, 'a//.' (a and all below).", metavar="TOPIC")
     ],
     publish: Annotated[str, typer.Option("--publish", help="The topic that it publishes on.", metavar="TOPIC")],
     payload: Annotated[
@@ -97,12 +96,7 @@ def add(
 
 
 @triggers_app.command()
-def remove(
-    name: NameArgument,
-    url: UrlOption = None,
-    config: ConfigOption = None,
-    home: HomeOption = None,
-) -> None:
+def remove(name: NameArgument, url: UrlOption = None, config: ConfigOption = None, home: HomeOption = None) -> None:
     """Remove a trigger."""
     with client_of(url, config, home) as client, _recorded("triggers remove", name, None, url, config, home):
         client.destroy_trigger(name)
@@ -110,10 +104,7 @@ def remove(
 
 @triggers_app.command("list")
 def list_triggers(
-    limit: ListedOption = 100,
-    config: ConfigOption = None,
-    home: HomeOption = None,
-    json: JsonOption = False,
+    limit: ListedOption = 100, config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False
 ) -> None:
     """List the triggers."""
     from arborcast.admin import control_log, triggers

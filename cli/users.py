@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arborcast.admin.documents import document
-from arborcast.cli.common import (
-    OPERATING,
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    existing,
-    kafka_of,
-    settings_of,
-)
+from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, existing, kafka_of, settings_of
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import print_error, print_json, print_line, print_table
 

@@ -104,10 +104,6 @@ class SecretSettings:
         unit="s",
     )
     client_certificates: str = setting(
-        "",
-        "Folder on every pushing host: NAME.pem (certificate, chain, key), NAME.hosts (allowed hosts).",
+        "", "Folder on every pushing host: NAME.pem (certificate, chain, key), NAME.hosts (allowed hosts)."
     )
-    credentials_over_http: bool = setting(
-        False,
-        "Accept credentials for plain http addresses.",
-    )
+    credentials_over_http: bool = setting(False, "Accept credentials for plain http addresses.")

@@ -52,8 +52,7 @@ def import_topics(
         str | None, typer.Option("--base", help="There: the entry whose units (ou=…) are the topics.", metavar="DN")
     ] = None,
     root: Annotated[
-        str | None,
-        typer.Option("--root", help="The topic that the base itself is (default: none).", metavar="TOPIC"),
+        str | None, typer.Option("--root", help="The topic that the base itself is (default: none).", metavar="TOPIC")
     ] = None,
     bind_dn: Annotated[
         str | None,
@@ -89,13 +88,7 @@ def import_topics(
 
 
 def _import_document(
-    settings: Settings,
-    file: Path,
-    form: Form | None,
-    base_dn: str | None,
-    replace: bool,
-    dry_run: bool,
-    json: bool,
+    settings: Settings, file: Path, form: Form | None, base_dn: str | None, replace: bool, dry_run: bool, json: bool
 ) -> None:
     from arborcast.admin import topic_documents
 

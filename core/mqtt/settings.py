@@ -42,27 +42,14 @@ class MqttSettings:
     user: str = setting("", "User at the broker.")
     password: str = setting("", "Its password.", secret=True)
     ca_file: str = setting(
-        "",
-        "Authorities of the broker's certificate (PEM), on every connecting host; empty: those of certifi.",
+        "", "Authorities of the broker's certificate (PEM), on every connecting host; empty: those of certifi."
     )
     certificate_file: str = setting("", "Client certificate and key (PEM).")
-    act_as: str = setting(
-        "",
-        "The bridge's user of the gateway; required with access.methods.",
-    )
+    act_as: str = setting("", "The bridge's user of the gateway; required with access.methods.")
     session_hours: int = setting(
-        168,
-        "Retention of session and messages without a gateway.",
-        minimum=1,
-        maximum=1_000_000,
-        unit="h",
+        168, "Retention of session and messages without a gateway.", minimum=1, maximum=1_000_000, unit="h"
     )
-    receive_maximum: int = setting(
-        100,
-        "Maximum of incoming messages in progress.",
-        minimum=1,
-        maximum=65_535,
-    )
+    receive_maximum: int = setting(100, "Maximum of incoming messages in progress.", minimum=1, maximum=65_535)
     keep_alive_s: int = setting(30, "Interval of PINGREQ.", minimum=1, maximum=3_600, unit="s")
 
     def __post_init__(self) -> None:

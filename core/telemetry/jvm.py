@@ -37,10 +37,7 @@ def declare_jvm(metrics: Registry, read: Callable[[], JvmFigures | None]) -> Non
 
     heap = ("heap",)
     metrics.gauges(
-        "jvm_memory_used_bytes",
-        "Heap in use, garbage included.",
-        ("area",),
-        shown(lambda now: {heap: now.heap_used}),
+        "jvm_memory_used_bytes", "Heap in use, garbage included.", ("area",), shown(lambda now: {heap: now.heap_used})
     )
     metrics.gauges(
         "jvm_memory_committed_bytes",
@@ -62,9 +59,4 @@ def declare_jvm(metrics: Registry, read: Callable[[], JvmFigures | None]) -> Non
         shown(lambda now: {(name,): done.seconds for name, done in now.collectors.items()}),
     )
     metrics.gauges("jvm_classes_currently_loaded", "Loaded classes.", (), shown(lambda now: {(): now.classes}))
-    metrics.gauges(
-        "jvm_threads_current",
-        "Java threads.",
-        (),
-        shown(lambda now: {(): now.threads}),
-    )
+    metrics.gauges("jvm_threads_current", "Java threads.", (), shown(lambda now: {(): now.threads}))

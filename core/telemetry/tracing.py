@@ -94,14 +94,10 @@ class TracingSettings:
     """OpenTelemetry spans."""
 
     endpoint: str = setting(
-        "",
-        "OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces; empty: no spans. Needs the extra otel.",
+        "", "OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces; empty: no spans. Needs the extra otel."
     )
     ratio: float = setting(
-        0.01,
-        "Share of requests without a trace context that start a trace.",
-        minimum=0.0,
-        maximum=1.0,
+        0.01, "Share of requests without a trace context that start a trace.", minimum=0.0, maximum=1.0
     )
 
 

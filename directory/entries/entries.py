@@ -92,13 +92,7 @@ class EntrySet:
         self.discard(key)
         self.put(entry)
         for below in moved:
-            self.put(
-                Entry(
-                    below.dn[: -len(key)] + entry.dn,
-                    below.attributes,
-                    moved_key(below.key, key, entry.key),
-                )
-            )
+            self.put(Entry(below.dn[: -len(key)] + entry.dn, below.attributes, moved_key(below.key, key, entry.key)))
 
 
 def moved_key(key: Dn, old: Dn, new: Dn) -> Dn:

@@ -32,9 +32,7 @@ def declare_log(metrics: Registry, log: NotificationLog) -> None:
 
     log.acknowledged = acknowledged
     metrics.gauge(
-        "arborcast_gateway_unacknowledged_bytes",
-        "Not acknowledged by Kafka.",
-        lambda: log.unacknowledged_bytes,
+        "arborcast_gateway_unacknowledged_bytes", "Not acknowledged by Kafka.", lambda: log.unacknowledged_bytes
     )
 
 
@@ -60,9 +58,7 @@ def declare_framed(metrics: Registry, server: FramedServer) -> None:
     )
     metrics.counted("arborcast_framed_messages_total", "Messages to subscribers.", lambda: server.counts.sent)
     metrics.counted(
-        "arborcast_framed_unreadable_total",
-        "Unreadable messages, named in the log.",
-        lambda: server.counts.unreadable,
+        "arborcast_framed_unreadable_total", "Unreadable messages, named in the log.", lambda: server.counts.unreadable
     )
 
 
@@ -89,10 +85,7 @@ def declare_cameras(metrics: Registry, worker: CameraWorker) -> None:
         of_sessions(lambda each: round(each.conversation.offset_s, 3)),
     )
     metrics.counts(
-        "arborcast_camera_renewals_total",
-        "Renewals.",
-        label,
-        of_sessions(lambda each: each.conversation.renewals),
+        "arborcast_camera_renewals_total", "Renewals.", label, of_sessions(lambda each: each.conversation.renewals)
     )
     metrics.counts("arborcast_camera_events_total", "Stored events.", label, of_events(lambda each: each.events))
     metrics.counts(
@@ -118,30 +111,19 @@ def declare_federation(metrics: Registry, topology: Callable[[], Topology]) -> N
             found[each.state,] += 1
         return found
 
-    metrics.gauges(
-        "arborcast_federation_members",
-        "Engines; at gateways without the lease 0.",
-        ("state",),
-        by_state,
-    )
+    metrics.gauges("arborcast_federation_members", "Engines; at gateways without the lease 0.", ("state",), by_state)
 
 
 def declare_workers(metrics: Registry, hung: Callable[[], int]) -> None:
     """Metrics of the parent of several workers."""
-    metrics.counted(
-        "arborcast_gateway_hung_workers_total",
-        "Hanging workers that were replaced.",
-        hung,
-    )
+    metrics.counted("arborcast_gateway_hung_workers_total", "Hanging workers that were replaced.", hung)
 
 
 def declare_handshakes(metrics: Registry, handshakes: Handshakes) -> None:
     """TLS handshakes of the server."""
     metrics.counted("arborcast_gateway_tls_handshakes_begun_total", "TLS handshakes begun.", lambda: handshakes.begun)
     metrics.counted(
-        "arborcast_gateway_tls_handshakes_total",
-        "Of these, successful ones.",
-        lambda: handshakes.succeeded,
+        "arborcast_gateway_tls_handshakes_total", "Of these, successful ones.", lambda: handshakes.succeeded
     )
     metrics.counted(
         "arborcast_gateway_tls_handshakes_refused_total",
@@ -152,11 +134,7 @@ def declare_handshakes(metrics: Registry, handshakes: Handshakes) -> None:
 
 def declare_inflight(metrics: Registry, inflight: Inflight) -> None:
     """Memory of unanswered requests."""
-    metrics.gauge(
-        "arborcast_gateway_inflight_bytes",
-        "Memory of unanswered requests.",
-        lambda: inflight.taken,
-    )
+    metrics.gauge("arborcast_gateway_inflight_bytes", "Memory of unanswered requests.", lambda: inflight.taken)
     metrics.counted(
         "arborcast_gateway_inflight_refused_total",
         "503 for lack of this memory, or for a stalled body.",
@@ -178,21 +156,13 @@ def declare_state(metrics: Registry, ready: Callable[[], bool], ours: Callable[[
 def declare_routing(metrics: Registry, view: ControlLogView, gateway: Gateway) -> None:
     """The state of the control log."""
     metrics.gauge("arborcast_subscriptions", "Current subscriptions.", lambda: gateway.table.statistics().subscriptions)
-    metrics.gauge(
-        "arborcast_suspended_subscriptions",
-        "Suspended ones.",
-        lambda: len(gateway.suspensions),
-    )
+    metrics.gauge("arborcast_suspended_subscriptions", "Suspended ones.", lambda: len(gateway.suspensions))
     metrics.gauge("arborcast_topics", "Topics in the tree.", lambda: len(gateway.table.topics))
     metrics.gauge("arborcast_publisher_registrations", "Registered publishers.", lambda: len(gateway.registrations))
     metrics.gauge("arborcast_pull_points", "Pull points.", lambda: len(gateway.pull_points))
     metrics.gauge("arborcast_triggers", "Triggers.", lambda: len(gateway.table.triggers))
     metrics.gauge("arborcast_control_position", "Offset of the next control record to apply.", lambda: view.applied)
-    metrics.gauge(
-        "arborcast_gateway_repeated_requests",
-        "Since the start.",
-        lambda: gateway.repeats.count,
-    )
+    metrics.gauge("arborcast_gateway_repeated_requests", "Since the start.", lambda: gateway.repeats.count)
 
 
 def declare_pull_points(metrics: Registry, store: PullStore, pulls: PullQueues) -> None:
@@ -201,36 +171,20 @@ def declare_pull_points(metrics: Registry, store: PullStore, pulls: PullQueues) 
     metrics.gauge("arborcast_pull_claims", "Answers with messages in transit.", lambda: store.claims)
     metrics.gauge("arborcast_pull_memory_bytes", "Messages of pull points in memory.", lambda: store.resident_bytes)
     metrics.counted(
-        "arborcast_pull_dropped_messages_total",
-        "Since the start, by full pull points.",
-        lambda: store.dropped,
+        "arborcast_pull_dropped_messages_total", "Since the start, by full pull points.", lambda: store.dropped
     )
-    metrics.counted(
-        "arborcast_pull_expired_messages_total",
-        "Since the start.",
-        lambda: pulls.expired,
-    )
+    metrics.counted("arborcast_pull_expired_messages_total", "Since the start.", lambda: pulls.expired)
     metrics.gauge("arborcast_pull_waiting_clients", "Waiting requests for messages.", lambda: pulls.waiting_clients)
 
 
 def declare_parts(metrics: Registry, messages: OpenMessages) -> None:
     """Messages in parts. All gateways have the same values."""
     metrics.gauge("arborcast_fragments_open", "Incomplete messages.", lambda: len(messages.open))
+    metrics.gauge("arborcast_fragments_held_bytes", "Parts of incomplete messages.", lambda: messages.bytes)
     metrics.gauge(
-        "arborcast_fragments_held_bytes",
-        "Parts of incomplete messages.",
-        lambda: messages.bytes,
+        "arborcast_fragments_assembled", "Since the start, and within the hour before it.", lambda: messages.assembled
     )
-    metrics.gauge(
-        "arborcast_fragments_assembled",
-        "Since the start, and within the hour before it.",
-        lambda: messages.assembled,
-    )
-    metrics.gauge(
-        "arborcast_fragments_given_up",
-        "As in the table incomplete.",
-        lambda: messages.given_up,
-    )
+    metrics.gauge("arborcast_fragments_given_up", "As in the table incomplete.", lambda: messages.given_up)
 
 
 def declare_directory(metrics: Registry, sync: DirectorySync) -> None:
@@ -240,13 +194,7 @@ def declare_directory(metrics: Registry, sync: DirectorySync) -> None:
         "1 when the topic directory is readable.",
         lambda: 1 if sync.status.connected else 0,
     )
+    metrics.gauge("arborcast_directory_behind", "Changed topics that the directory does not have.", lambda: sync.behind)
     metrics.gauge(
-        "arborcast_directory_behind",
-        "Changed topics that the directory does not have.",
-        lambda: sync.behind,
-    )
-    metrics.gauge(
-        "arborcast_directory_problems",
-        "Unusable entries, and refused changes.",
-        lambda: len(sync.status.problems),
+        "arborcast_directory_problems", "Unusable entries, and refused changes.", lambda: len(sync.status.problems)
     )

@@ -260,9 +260,7 @@ class StackMonitor:
 
 
 def declare_stack(
-    registry: Registry,
-    status: Callable[[], EngineStatus | None],
-    figures: Callable[[], Mapping[str, ProcessFigures]],
+    registry: Registry, status: Callable[[], EngineStatus | None], figures: Callable[[], Mapping[str, ProcessFigures]]
 ) -> None:
     """Metrics that only the supervisor has: the state of the parts, and the usage of each process."""
 
@@ -277,16 +275,10 @@ def declare_stack(
         lambda: of_parts(lambda part: part.state is PartState.READY and not part.silent_since),
     )
     registry.counts(
-        "arborcast_part_restarts_total",
-        "Restarts.",
-        ("part",),
-        lambda: of_parts(lambda part: part.restarts),
+        "arborcast_part_restarts_total", "Restarts.", ("part",), lambda: of_parts(lambda part: part.restarts)
     )
     registry.counts(
-        "arborcast_part_hangs_total",
-        "Of these, after a hang.",
-        ("part",),
-        lambda: of_parts(lambda part: part.hangs),
+        "arborcast_part_hangs_total", "Of these, after a hang.", ("part",), lambda: of_parts(lambda part: part.hangs)
     )
     registry.gauges(
         "arborcast_part_silent_seconds",

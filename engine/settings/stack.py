@@ -17,24 +17,12 @@ class MetricsSettings:
 
     host: str = setting("127.0.0.1", "Of embedded engine and dispatch job.")
     port: int = setting(
-        0,
-        "Of the embedded engine; 0: a free one, shown by `arborcast status`.",
-        minimum=0,
-        maximum=65_535,
+        0, "Of the embedded engine; 0: a free one, shown by `arborcast status`.", minimum=0, maximum=65_535
     )
-    job_port: int = setting(
-        0,
-        "0: a free one, in the job's log.",
-        minimum=0,
-        maximum=65_535,
-    )
+    job_port: int = setting(0, "0: a free one, in the job's log.", minimum=0, maximum=65_535)
     sample_s: float = setting(5.0, "Interval for the history.", minimum=1, maximum=600, unit="s")
     history_hours: float = setting(
-        24.0,
-        "For `arborcast report`; about 1 MB an hour.",
-        minimum=0.1,
-        maximum=1_000,
-        unit="h",
+        24.0, "For `arborcast report`; about 1 MB an hour.", minimum=0.1, maximum=1_000, unit="h"
     )
 
 
@@ -42,10 +30,7 @@ class MetricsSettings:
 class LoggingSettings:
     """Log files."""
 
-    format: Literal["human", "json"] = setting(
-        "human",
-        "Text lines or JSON objects.",
-    )
+    format: Literal["human", "json"] = setting("human", "Text lines or JSON objects.")
     level: Literal["debug", "info", "warning", "error"] = setting("info", "A steady engine logs nothing at info.")
 
 
@@ -60,10 +45,7 @@ class ConsoleSettings:
         minimum=0,
         maximum=65_535,
     )
-    public_url: str = setting(
-        "",
-        "In links to subscribers; empty: console.host and console.port.",
-    )
+    public_url: str = setting("", "In links to subscribers; empty: console.host and console.port.")
     engines: str = setting(
         "",
         "Metrics addresses of other engines, separated by commas; without a supervisor those of gateways and "
@@ -86,40 +68,20 @@ class ConsoleSettings:
 class StackSettings:
     """The parts of `arborcast up` and their supervision."""
 
-    broker: Literal["embedded", "external"] = setting(
-        "embedded",
-        "external: those of kafka.bootstrap_servers.",
-    )
-    job: Literal["embedded", "external"] = setting(
-        "embedded",
-        "external: you submit it with spark-submit.",
-    )
-    home_access: Literal["owner", "group"] = setting(
-        "owner",
-        "Access to the data directory.",
-    )
+    broker: Literal["embedded", "external"] = setting("embedded", "external: those of kafka.bootstrap_servers.")
+    job: Literal["embedded", "external"] = setting("embedded", "external: you submit it with spark-submit.")
+    home_access: Literal["owner", "group"] = setting("owner", "Access to the data directory.")
     kafka_port: int = setting(9092, "On loopback; 0: a free one.", minimum=0, maximum=65_535)
     kafka_heap_mb: int = setting(256, "Maximum heap.", minimum=96, maximum=65_536, unit="MiB")
-    kafka_fsync: bool = setting(
-        False,
-        "Flush every write, against power cuts. Slow.",
-    )
+    kafka_fsync: bool = setting(False, "Flush every write, against power cuts. Slow.")
     start_timeout_s: float = setting(
         300.0, "Until a part is ready, or reports progress.", minimum=1, maximum=3_600, unit="s"
     )
     hang_timeout_s: float = setting(
-        30.0,
-        "Kafka or the gateway is restarted without an answer. 0: never.",
-        minimum=0,
-        maximum=3_600,
-        unit="s",
+        30.0, "Kafka or the gateway is restarted without an answer. 0: never.", minimum=0, maximum=3_600, unit="s"
     )
     job_hang_timeout_s: float = setting(
-        60.0,
-        "The job, without a heartbeat. 0: never.",
-        minimum=0,
-        maximum=3_600,
-        unit="s",
+        60.0, "The job, without a heartbeat. 0: never.", minimum=0, maximum=3_600, unit="s"
     )
     stop_timeout_s: float = setting(10.0, "For all parts; then they are killed.", minimum=1, maximum=300, unit="s")
     restart_first_s: float = setting(0.5, "First delay; doubled each time.", minimum=0.05, maximum=60, unit="s")

@@ -111,11 +111,11 @@ def check(
         raise typer.Exit(1)
 
 
-def read_password(stdin: bool, *, confirm: bool) -> str:
+def read_password(stdin: bool, *, confirm: bool, prompt: str = "Password") -> str:
     """The password of the first line of standard input, or of the terminal."""
     if stdin:
         return sys.stdin.readline().rstrip("\r\n")
-    password: str = typer.prompt("Password", hide_input=True, confirmation_prompt=confirm)
+    password: str = typer.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True)
     return password
 
 

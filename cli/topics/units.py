@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from urllib.parse import urlsplit
 
-import typer
-
 from arborcast.admin import topic_units, topics
+from arborcast.cli.users import read_password
 from arborcast.core.errors import ConfigError
 from arborcast.core.printable import one_line
 from arborcast.core.settings import KafkaSettings
@@ -43,6 +41,7 @@ def server(url: str, base: str, bind_dn: str, stdin: bool, start_tls: bool, ca_f
         raise ConfigError("--start-tls is for ldap:// addresses; with ldaps:// the connection is secured already")
     if stdin and not bind_dn:
         raise ConfigError("--stdin is the password of --bind-dn: name it, too")
+    prompt = f"Password of {one_line(bind_dn)}"
     return DirectorySettings(
         kind="ldap",
         url=url,
@@ -51,15 +50,8 @@ def server(url: str, base: str, bind_dn: str, stdin: bool, start_tls: bool, ca_f
         ca_file=ca_file,
         bind="simple" if bind_dn else "anonymous",
         bind_dn=bind_dn,
-        password=_password(bind_dn, stdin) if bind_dn else "",
+        password=read_password(stdin, confirm=False, prompt=prompt) if bind_dn else "",
     )
-
-
-def _password(bind_dn: str, stdin: bool) -> str:
-    if stdin:
-        return sys.stdin.readline().rstrip("\r\n")
-    password: str = typer.prompt(f"Password of {one_line(bind_dn)}", hide_input=True, err=True)
-    return password
 
 
 def import_units(

@@ -97,10 +97,8 @@ def effective(settings: Settings) -> Settings:
     Raises PortInUse with the option for another port, ConfigError for a contradiction.
     """
     free_gateway = settings.gateway.port == 0
-    if free_gateway:
-        settings = _replace(settings, gateway=dataclasses.replace(settings.gateway, port=processes.free_port()))
-    else:
-        processes.require_free(settings.gateway.port, "the gateway", "--gateway-port", settings.gateway.host)
+    gateway_port = _port(settings.gateway.port, "the gateway", "--gateway-port", settings.gateway.host)
+    settings = _replace(settings, gateway=dataclasses.replace(settings.gateway, port=gateway_port))
     if settings.zmq.enabled and not settings.framed.port:
         settings = _replace(settings, framed=dataclasses.replace(settings.framed, port=processes.free_port()))
     settings = _replace(settings, metrics=_metrics_ports(settings.metrics, settings.stack))
@@ -113,11 +111,7 @@ def effective(settings: Settings) -> Settings:
             f"kafka.bootstrap_servers = {settings.kafka.bootstrap_servers!r} names a broker, but stack.broker is "
             "embedded: leave out the one, or set stack.broker to external"
         )
-    port = settings.stack.kafka_port
-    if port == 0:
-        port = processes.free_port()
-    else:
-        processes.require_free(port, "Kafka", "--kafka-port")
+    port = _port(settings.stack.kafka_port, "Kafka", "--kafka-port")
     return _replace(
         settings,
         stack=dataclasses.replace(settings.stack, kafka_port=port),
@@ -135,14 +129,18 @@ def _outbound(settings: Settings) -> OutboundSettings:
 
 
 def _metrics_ports(metrics: MetricsSettings, stack: StackSettings) -> MetricsSettings:
-    chosen = dataclasses.replace(metrics, port=metrics.port or processes.free_port())
-    if metrics.port:
-        processes.require_free(metrics.port, "metrics", "--metrics-port", metrics.host)
+    chosen = dataclasses.replace(metrics, port=_port(metrics.port, "metrics", "--metrics-port", metrics.host))
     if stack.job == "external":
         return chosen  # an external job may be running
-    if metrics.job_port:
-        processes.require_free(metrics.job_port, "the job's metrics", "metrics.job_port", metrics.host)
-    return dataclasses.replace(chosen, job_port=metrics.job_port or processes.free_port())
+    job_port = _port(metrics.job_port, "the job's metrics", "metrics.job_port", metrics.host)
+    return dataclasses.replace(chosen, job_port=job_port)
+
+
+def _port(port: int, what: str, option: str, host: str = processes.LOOPBACK) -> int:
+    """The port of the settings; a free one for 0. Raises PortInUse."""
+    if port:
+        processes.require_free(port, what, option, host)
+    return port or processes.free_port()
 
 
 def addresses(settings: Settings) -> dict[str, str]:
@@ -199,23 +197,14 @@ def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, st
     environ["PYTHONUNBUFFERED"] = "1"  # without it the log is late
     # Each of a JVM's hundreds of threads would have a memory pool of its own: 30 MiB in all.
     environ.setdefault("MALLOC_ARENA_MAX", "2")
-    json_log = settings.logging.format == "json"
-    return [dataclasses.replace(spec, json_log=json_log) for spec in _parts(settings, tools, home, environ)]
-
-
-def _parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> list[PartSpec]:
     # The job first: it takes longest, and waits for the broker while Spark starts.
-    job = [_dispatch(settings, tools, home, environ)] if settings.stack.job == "embedded" else []
-    edges = [_zmq(settings, home, environ)] if settings.zmq.enabled else []
-    edges += [console_part.spec(settings, home, environ)] if settings.console.port else []
-    if settings.stack.broker == "external":
-        return [*job, _gateway(settings, home, environ, after=()), *edges]
-    return [
-        *job,
-        _kafka(settings, tools, home, environ),
-        _gateway(settings, home, environ, after=("kafka",)),
-        *edges,
-    ]
+    specs = [_dispatch(settings, tools, home, environ)] if settings.stack.job == "embedded" else []
+    specs += [_kafka(settings, tools, home, environ)] if settings.stack.broker == "embedded" else []
+    specs += [_gateway(settings, home, environ)]
+    specs += [_zmq(settings, home, environ)] if settings.zmq.enabled else []
+    specs += [console_part.spec(settings, home, environ)] if settings.console.port else []
+    json_log = settings.logging.format == "json"
+    return [dataclasses.replace(spec, json_log=json_log) for spec in specs]
 
 
 def _kafka(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> PartSpec:
@@ -295,7 +284,7 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
     )
 
 
-def _gateway(settings: Settings, home: Home, environ: Mapping[str, str], after: tuple[str, ...]) -> PartSpec:
+def _gateway(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec:
     host, port, tls = _reachable(settings), settings.gateway.port, bool(settings.tls.certificate_file)
     return PartSpec(
         "gateway",
@@ -304,7 +293,7 @@ def _gateway(settings: Settings, home: Home, environ: Mapping[str, str], after: 
         home.run,
         home.log("gateway"),
         is_ready=lambda: questions.answers_page(host, port, "/health/ready", tls=tls),
-        after=after,
+        after=("kafka",) if settings.stack.broker == "embedded" else (),
         stop_share=0.3,
         lives=questions_of(settings, home)["gateway"],
         hang_timeout_s=settings.stack.hang_timeout_s,

@@ -133,7 +133,6 @@ class MetricsSample(msgspec.Struct, frozen=True, omit_defaults=True):
     errors: dict[str, float] = {}  # (+) by class of error
     pushes: float = 0  # (+)
     reused: float = 0  # (+) pushes over a reused connection
-    batches: float = 0  # (+)
     stages: dict[str, float] = {}  # (+) seconds by stage
     append: Buckets = ()  # (+)
     delivery: Buckets = ()  # (+)
@@ -167,7 +166,6 @@ def sample_of(at: float, readings: Scrape) -> MetricsSample:
         errors={name: count for name, count in readings.by("arborcast_attempts_total", "error").items() if name},
         pushes=readings.sum("arborcast_push_seconds_count"),
         reused=readings.sum("arborcast_push_connections_total", connection="reused"),
-        batches=readings.sum("arborcast_dispatch_batches_total"),
         stages=stages,
         append=readings.buckets("arborcast_gateway_append_seconds"),
         delivery=readings.buckets("arborcast_delivery_seconds"),

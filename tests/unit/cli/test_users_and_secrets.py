@@ -47,6 +47,8 @@ def test_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status, checked = users("check", "anna", "--stdin", "--json", typed="a good one\n")
     assert (status, json.loads(checked)) == (0, {"name": "anna", "right": True, "groups": ["x"]})
     assert users("check", "anna", "--stdin", "--json", typed="a bad one\n")[0] == 1
+    prompted = Shell().run("users", "check", "anna", "--json", "--home", str(tmp_path), typed="a good one\n")
+    assert (json.loads(prompted.stdout)["right"], "Password" in prompted.stderr) == (True, True)
     listed = users("list", "--json")[1]
     assert [word in listed for word in ('"anna"', "scrypt", "another one")] == [True, False, False]
     assert users("remove", "anna")[0] == 0

@@ -184,14 +184,10 @@ def at_one_host(addresses: Sequence[str]) -> tuple[str, dict[str, str]]:
 
 def put_ticks(axes: Axes, ticks: Ticks, axis: str = "x") -> None:
     """Ticks, and the axis from the first to the last of them."""
-    values, labels = [at for at, _ in ticks], [text for _, text in ticks]
-    if axis == "x":
-        axes.set_xticks(values, labels, minor=False)
-        axes.set_xticks([], minor=True)
-    else:
-        axes.set_yticks(values, labels, minor=False)
-        axes.set_yticks([], minor=True)
-    axes.grid(visible=True, axis="x" if axis == "x" else "y")
+    side = axes.xaxis if axis == "x" else axes.yaxis
+    side.set_ticks([at for at, _ in ticks], [text for _, text in ticks], minor=False)
+    side.set_ticks([], minor=True)
+    side.grid(visible=True)
 
 
 def put_rows(axes: Axes, labels: Sequence[str], *, quiet: Sequence[bool] = ()) -> None:

@@ -118,9 +118,9 @@ class TableReader:
         `since` and `until` refer to the table's time column (`spec.time`); files of other days are not opened. `where`
         is a pyarrow expression.
         """
-        since, until = (None if each is None else as_time(each) for each in (since, until))
-        condition = _and(self._between(since, until), where)
-        return self.spec.read(self.delta(), columns, condition, self._days(since, until))
+        begin, end = (None if each is None else as_time(each) for each in (since, until))
+        condition = _and(self._between(begin, end), where)
+        return self.spec.read(self.delta(), columns, condition, self._days(begin, end))
 
     def pandas(
         self,
@@ -145,25 +145,20 @@ class TableReader:
         frame = pd.DataFrame(rows, columns=["column", "type", "unit", "meaning"]).set_index("column")
         return Rows.of(frame, "it has no columns")
 
-    def _between(self, since: When | None, until: When | None) -> ds.Expression | None:
+    def _between(self, since: datetime | None, until: datetime | None) -> ds.Expression | None:
         if since is None and until is None:
             return None
         if not self.spec.time:
             raise NoSuchTable(f"the table {self.spec.name} has no column of time: it has the current state only")
-        condition = None
-        for when, is_lower in ((since, True), (until, False)):
-            if when is None:
-                continue
-            field, at = ds.field(self.spec.time), as_time(when)
-            # Exclusive: consecutive periods contain every row once.
-            condition = _and(condition, field >= at if is_lower else field < at)
-        return condition
+        field = ds.field(self.spec.time)
+        # The end is exclusive: consecutive periods contain every row once.
+        return _and(None if since is None else field >= since, None if until is None else field < until)
 
-    def _days(self, since: When | None, until: When | None) -> str | None:
+    def _days(self, since: datetime | None, until: datetime | None) -> str | None:
         """The condition of files with days between these times."""
         if "day" not in self.spec.partition_by:
             return None
-        bounds = [f"day {sign} '{as_time(when).date()}'" for sign, when in ((">=", since), ("<=", until)) if when]
+        bounds = [f"day {sign} '{when.date()}'" for sign, when in ((">=", since), ("<=", until)) if when]
         return " and ".join(bounds) or None
 
 

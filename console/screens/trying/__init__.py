@@ -8,7 +8,7 @@ watching   arriving messages, as parts of the page
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -29,7 +29,6 @@ from arborcast.core.errors import ArborcastError
 from arborcast.engine.embedded.state import reachable_kafka
 from arborcast.topic_model.expressions import parse_friendly, with_codes
 from arborcast.topic_model.subscriptions import TopicFilter
-from arborcast.topic_model.topics import TopicPath
 
 if TYPE_CHECKING:
     from arborcast.client import Credentials
@@ -55,55 +54,39 @@ class PublishAnswer:
     refused: str = ""
 
 
-@dataclass
-class Trying:
-    """State shared by visitors. Credentials for the gateway are in memory, and on no page."""
-
-    console: Console
-    credentials: OrderedDict[str, Credentials] = field(default_factory=OrderedDict)
-
-    @property
-    def gateway(self) -> str:
-        """The address of the gateway. Raises ArborcastError."""
-        return gateway_url(self.console.settings).rstrip("/")
-
-    @property
-    def asks_who(self) -> bool:
-        return bool(self.console.settings.access.chosen())
-
-    def signed_in(self, request: Request) -> Credentials | None:
-        """The visitor's user at the gateway."""
-        return self.credentials.get(visitor_of(request.scope).session)
-
-    def expression(self, text: str) -> TopicFilter:
-        """Raises ArborcastError."""
-        return parse_friendly(with_codes(text, {}, self.console.control.table.topics.paths_with_code))
-
-    def topic(self, text: str) -> TopicPath:
-        """Raises ArborcastError."""
-        return topic_named(text, self.console.control.table.topics)
-
-
 def _routes(console: Console) -> list[Route]:
-    trying = Trying(console)
-    console.forgets.append(lambda session: trying.credentials.pop(session, None))
+    # Credentials for the gateway by session: in memory, and on no page.
+    credentials: OrderedDict[str, Credentials] = OrderedDict()
+    console.forgets.append(lambda session: credentials.pop(session, None))
+
+    def signed_in(request: Request) -> Credentials | None:
+        """The visitor's user at the gateway."""
+        return credentials.get(visitor_of(request.scope).session)
+
+    def gateway() -> str:
+        """The address of the gateway. Raises ArborcastError."""
+        return gateway_url(console.settings).rstrip("/")
+
+    def expression(text: str) -> TopicFilter:
+        """Raises ArborcastError."""
+        return parse_friendly(with_codes(text, {}, console.control.table.topics.paths_with_code))
 
     async def page(request: Request, answer: PublishAnswer | None = None, **said: str) -> Response:
         wanted, problem = request.query_params.get("watch", "").strip(), ""
         if wanted:
             try:
-                trying.expression(wanted)
+                expression(wanted)
             except ArborcastError as error:
                 problem = str(error)
-        signed_in = trying.signed_in(request)
+        user = signed_in(request)
         values = {
             "topic": said.get("topic", request.query_params.get("topic", "")),
             "payload": said.get("payload", _EXAMPLE),
             "watch": wanted,
             "watch_problem": problem,
             "answer": answer,
-            "asks_who": trying.asks_who,
-            "user": signed_in.user if signed_in else "",
+            "asks_who": bool(console.settings.access.chosen()),
+            "user": user.user if user else "",
             "offered": sorted(islice(console.control.table.topics.paths(), _OFFERED)),
         }
 
@@ -117,9 +100,20 @@ def _routes(console: Console) -> list[Route]:
         status = 400 if answer and answer.refused else 200
         return console.slow_page(request, "trying/page.html", read_parts, status=status, **values)
 
+    async def published(request: Request, topic: str, payload: str) -> PublishAnswer:
+        from arborcast.console.screens.trying import broker
+        from arborcast.console.screens.trying.watching import in_thread
+
+        try:
+            path = topic_named(topic, console.control.table.topics)
+            publication = partial(broker.publish, gateway(), signed_in(request), path, payload)
+            return PublishAnswer(id=await in_thread(publication))
+        except ArborcastError as error:
+            return PublishAnswer(refused=str(error))
+
     async def publish(request: Request, form: FormData) -> Response:
         topic, payload = text_of(form, "topic"), text_of(form, "payload")
-        answer = await _published(trying, request, topic, payload)
+        answer = await published(request, topic, payload)
         if request.headers.get("x-fragment"):
             return console.fragment(request, "trying/answer.html", answer=answer)
         return await page(request, answer, topic=topic, payload=payload)
@@ -128,21 +122,21 @@ def _routes(console: Console) -> list[Route]:
         from arborcast.client import Credentials
 
         session, name = visitor_of(request.scope).session, text_of(form, "name")
-        trying.credentials.pop(session, None)
+        credentials.pop(session, None)
         if name:
-            trying.credentials[session] = Credentials(user=name, password=text_of(form, "password"))
-        while len(trying.credentials) > _SESSIONS:
-            trying.credentials.popitem(last=False)
+            credentials[session] = Credentials(user=name, password=text_of(form, "password"))
+        while len(credentials) > _SESSIONS:
+            credentials.popitem(last=False)
         return go("/try")
 
     async def live(request: Request) -> Response:
         from arborcast.console.screens.trying.watching import arrivals
 
         try:
-            wanted, gateway = trying.expression(request.query_params.get("watch", "")), trying.gateway
+            wanted, url = expression(request.query_params.get("watch", "")), gateway()
         except ArborcastError as error:
             raise HTTPException(400, str(error)) from error
-        return console.live.response(arrivals(console, request, gateway, trying.signed_in(request), wanted))
+        return console.live.response(arrivals(console, request, url, signed_in(request), wanted))
 
     return [
         console.get("/try", page),
@@ -150,18 +144,6 @@ def _routes(console: Console) -> list[Route]:
         console.post("/try/who", say_who, edits=False),
         console.get("/try/live", live),
     ]
-
-
-async def _published(trying: Trying, request: Request, topic: str, payload: str) -> PublishAnswer:
-    from arborcast.console.screens.trying import broker
-    from arborcast.console.screens.trying.watching import in_thread
-
-    try:
-        path = trying.topic(topic)
-        publication = partial(broker.publish, trying.gateway, trying.signed_in(request), path, payload)
-        return PublishAnswer(id=await in_thread(publication))
-    except ArborcastError as error:
-        return PublishAnswer(refused=str(error))
 
 
 SCREEN = Screen("try", "Playground", "/try", _routes)

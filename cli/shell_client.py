@@ -29,6 +29,7 @@ from arborcast.client.client import arguments_of
 from arborcast.client.transport import PlainTransport
 from arborcast.core.errors import ConfigError
 from arborcast.core.reasons import reason_of
+from arborcast.core.security.outbound import place_of
 from arborcast.core.threads import Service, pool
 from arborcast.engine.terminal import noting_silence
 
@@ -71,10 +72,8 @@ class ShellClient(Client):
 
     def is_reachable(self) -> bool:
         """Whether something listens at the broker's address."""
-        parts = urlsplit(self._calls.broker.address)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
-            socket.create_connection((parts.hostname or "", port), TIMEOUT_S[0]).close()
+            socket.create_connection(place_of(self._calls.broker.address), TIMEOUT_S[0]).close()
         except OSError:
             return False
         return True

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from urllib.parse import urlsplit
 
 from arborcast.core.security.ip_addresses import EVERYWHERE
-from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
+from arborcast.core.security.outbound import AddressPolicy, OutboundSettings, place_of
 from arborcast.engine.embedded.kafka_broker import remembered_controller_port
 from arborcast.engine.processes.processes import LOOPBACK
 from arborcast.engine.settings.loading import Settings
@@ -35,10 +35,9 @@ def policy_of(
         name = host.lower().removesuffix(".")
         own.add((name, port))
         own.update((address, port) for address in _addresses(name, port))
-    public = urlsplit(settings.gateway.public_url)
-    if public.hostname:
+    if urlsplit(settings.gateway.public_url).hostname:
         # Not looked up: a reverse proxy may serve other systems, too.
-        own.add((public.hostname.lower(), public.port or (443 if public.scheme == "https" else 80)))
+        own.add(place_of(settings.gateway.public_url))
     return AddressPolicy(settings.outbound, frozenset(own))
 
 
@@ -69,9 +68,8 @@ def _services(settings: Settings, gateway_port: int) -> Iterator[tuple[str, int]
         for address in (zmq.subscribe, zmq.publish, zmq.pipeline, zmq.asked, zmq.tasks, zmq.results):
             if not address.startswith(">"):  # an address to connect to
                 yield from _place(address.removeprefix("tcp://"))
-    administrator = urlsplit(settings.federation.administrator)
-    if administrator.hostname:
-        yield administrator.hostname, administrator.port or (443 if administrator.scheme == "https" else 80)
+    if urlsplit(settings.federation.administrator).hostname:
+        yield place_of(settings.federation.administrator)
     if settings.stack.broker == "embedded":
         yield LOOPBACK, remembered_controller_port(settings.home / "kafka")
     for server in settings.kafka.bootstrap_servers.split(","):

@@ -169,7 +169,7 @@ def test_ports_of_the_engine_are_its_own(tmp_path: Path) -> None:
         tmp_path,
         gateway__host="127.0.0.5",
         gateway__port=8123,
-        gateway__public_url="https://Bus.example/wsn",
+        gateway__public_url="https://Bus.example./wsn",
         metrics__job_port=8124,
         kafka__bootstrap_servers="127.0.0.1:9192, [::1]:9193,kafka.invalid:9194",
         directory__kind="ldap",

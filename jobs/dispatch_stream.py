@@ -3,7 +3,7 @@
     spark-submit --properties-file FILE jobs/dispatch_stream.py --config arborcast.toml
 
 It reads the settings, opens the Spark session that spark-submit has configured, and runs `dispatch.job.runtime` in it
-until SIGTERM or SIGINT, which end the job between two batches. The file of ARBORCAST_READY_FILE is written when the job
+until SIGTERM or SIGINT, which end the job between two batches. The file of ARBORCAST_READY_FILE is made when the job
 delivers; from then on its time is that of the last heartbeat. If another job has the lease on the logs it ends with
 status 75 (EX_TEMPFAIL): at its start after that of Spark, later at once. The code of Spark's workers is in the package
 `dispatch`, not here: functions of a script would be sent with every task, and lose their state.
@@ -14,12 +14,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import gc
-import json
 import logging
 import os
 import signal
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import FrameType
@@ -65,7 +63,6 @@ _opening = ThreadPoolExecutor(1).submit(open_session) if __name__ == "__main__" 
 
 from arborcast.core import fence
 from arborcast.core.errors import ArborcastError
-from arborcast.core.files import write_atomically
 from arborcast.core.mqtt.settings import check_installed
 from arborcast.core.telemetry import log_format
 from arborcast.core.telemetry.jvm import declare_jvm
@@ -278,20 +275,8 @@ def _ready(heart: Heart) -> None:
     gc.freeze()
     logger.info("ready to deliver")
     if target := os.environ.get(_READY_FILE):
-        _write_ready(target)
-        heart.beat = lambda: _beat(target)
-
-
-def _beat(target: str) -> None:
-    try:
-        os.utime(target)  # needs no space on a full disk
-    except FileNotFoundError:
-        _write_ready(target)
-
-
-def _write_ready(target: str) -> None:
-    content = {"pid": os.getpid(), "at": time.time()}
-    write_atomically(Path(target), json.dumps(content), durable=False)
+        Path(target).touch()
+        heart.beat = Path(target).touch
 
 
 if __name__ == "__main__":

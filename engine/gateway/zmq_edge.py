@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -57,7 +56,6 @@ def _run(settings: Settings, alive: Path | None) -> None:
     def beat() -> None:
         if alive is not None:
             alive.touch()
-            os.utime(alive)
 
     edge = ZmqEdge(settings.zmq, _gateway(settings), settings.framed.max_frame_bytes, beat)
     metrics = Registry()

@@ -60,7 +60,7 @@ def test_the_pod_of_the_job_delivers_and_ends_in_order(tmp_path: Path, kafka_set
 
             def is_ready() -> bool:
                 assert pod.poll() is None, (tmp_path / "log").read_text()[-3000:]
-                return ready.exists()
+                return ready.exists() and not ready.read_text()
 
             wait_until(is_ready, lambda: (tmp_path / "log").read_text()[-3000:], timeout_s=500)
             check_ports(pod.pid)

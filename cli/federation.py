@@ -17,7 +17,6 @@ federation_app = typer.Typer(help="Links to other engines.", no_args_is_help=Tru
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     app.add_typer(federation_app, name="federation", rich_help_panel=OPERATING)
 
 

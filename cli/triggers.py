@@ -41,7 +41,6 @@ NameArgument = Annotated[str, typer.Argument(help="Its name: letters, digits, an
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
     app.add_typer(triggers_app, name="triggers", rich_help_panel=SUBSCRIBING)
 
 

@@ -106,7 +106,7 @@ def effective(settings: Settings) -> Settings:
     if settings.stack.broker == "external":
         return settings
 
-    if settings.origins.get("kafka.bootstrap_servers", "default") not in ("default", "data directory"):
+    if settings.origins.get("kafka.bootstrap_servers", "default") != "default":
         raise ConfigError(
             f"kafka.bootstrap_servers = {settings.kafka.bootstrap_servers!r} names a broker, but stack.broker is "
             "embedded: leave out the one, or set stack.broker to external"

@@ -45,21 +45,9 @@ class Editing:
         self._saving = asyncio.Lock()
 
     def routes(self) -> list[Route]:
-        return [
-            *(
-                self._console.post(f"/topics/{name}", self._kept(handler))
-                for name, handler in {
-                    "put": self.put,
-                    "move": self.move,
-                    "remove": self.remove,
-                    "drop": self.drop,
-                    "keep": self.keep,
-                    "discard": self.discard,
-                    "save": self.save,
-                }.items()
-            ),
-            self._console.get("/topics/review", self.review),
-        ]
+        handlers = (self.put, self.move, self.remove, self.drop, self.keep, self.discard, self.save)
+        actions = [self._console.post(f"/topics/{each.__name__}", self._kept(each)) for each in handlers]
+        return [*actions, self._console.get("/topics/review", self.review)]
 
     def _kept(self, handler: FormHandler) -> FormHandler:
         """The same, with the draft stored across restarts."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
 from arborcast.client import Client, Credentials, Remote, RemoteSubscription, Retries, UnreadableAnswer
-from arborcast.client.calls import Call
+from arborcast.client.calls import Call, ResultT
 from arborcast.client.received import ReceivedMessage, Reply, messages
 from arborcast.client.transport import RequestsTransport
 from arborcast.core.errors import ArborcastError
@@ -33,9 +33,6 @@ WAIT_S: Final = 5.0
 _MOST = 500
 
 _LASTS_S = 60
-
-
-ResultT = TypeVar("ResultT")
 
 
 class PublishRefused(ArborcastError):

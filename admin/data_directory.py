@@ -20,11 +20,10 @@ from arborcast.core.progress import Progress, no_progress
 from arborcast.core.reasons import reason_of
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
-from arborcast.engine.embedded.commands import UpOptions, down, up
+from arborcast.engine.embedded.commands import UpOptions, down, to_stderr, up
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.processes.errors import HomeError
 from arborcast.engine.settings.loading import Settings
-from arborcast.engine.terminal import print_error
 
 if TYPE_CHECKING:
     from arborcast.dispatch.operations.audit import Report
@@ -144,7 +143,7 @@ def drill(
     home, until_ms = settings.home, time_ms()
     _check_outside(folder, home)
     before = _audited(kafka(), since_ms, until_ms, progress)
-    print_error(f"before: {before}")
+    to_stderr(f"before: {before}")
     if not down(home):
         raise HomeError(f"no engine runs in {home}: the drill begins with one that does")
     place = home.resolve()  # not a link to the directory: the copy must be on the same disk
@@ -157,8 +156,8 @@ def drill(
         up(settings, UpOptions(detach=True))
         raise
     for file in files:
-        print_error(f"backed up: {file}, {file.stat().st_size:,} bytes")
-    print_error(f"the data directory was moved to {aside}")
+        to_stderr(f"backed up: {file}, {file.stat().st_size:,} bytes")
+    to_stderr(f"the data directory was moved to {aside}")
     try:
         restore_copy(folder, place, progress)
         progress("starting the engine")
@@ -170,10 +169,10 @@ def drill(
         down(home)
         shutil.rmtree(place, ignore_errors=True)
         aside.rename(place)
-        print_error(f"the data directory was moved back, its engine is stopped: {home}")
+        to_stderr(f"the data directory was moved back, its engine is stopped: {home}")
         raise
     shutil.rmtree(aside)
-    print_error(f"after: {after}")
+    to_stderr(f"after: {after}")
     return after
 
 

@@ -42,6 +42,11 @@ _WAITING_LINES = 1_000
 _LAST_LINES_S = 2.0
 
 
+def to_stderr(line: str) -> None:
+    """Report to a person at a terminal."""
+    print_error(line)
+
+
 @dataclass(frozen=True)
 class UpOptions:
     """Options of `up`. `detach`: continue in the background and return when ready. `on_ready` gets the engine's
@@ -49,7 +54,7 @@ class UpOptions:
 
     detach: bool = False
     companion: Sequence[str] = ()
-    report: Report = print_error
+    report: Report = to_stderr
     on_ready: Callable[[dict[str, str]], None] = lambda _addresses: None
 
 
@@ -136,7 +141,7 @@ def supervise(settings: Settings, tools: Tools, home: Home, options: UpOptions) 
             companion.stop()
 
 
-def down(path: Path, report: Report = print_error) -> bool:
+def down(path: Path, report: Report = to_stderr) -> bool:
     """Stop the engine of a data directory and return when all its processes have ended; False without one."""
     home = Home(path)
     if home.owner() is None:

@@ -1,7 +1,7 @@
 """Resealing of every secret in the control log with the first key, while the engine runs.
 
-The appended records are separate from the subscriptions' (`topic_model.projections.resealing`), so concurrent changes
-are not undone; an interrupted run has done a part, and the next one does the rest.
+The appended records are separate from those of subscriptions and cameras (`topic_model.projections.resealing`), so
+concurrent changes are not undone; an interrupted run has done a part, and the next one does the rest.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import msgspec
 
 from arborcast.admin import keys as key_files
 from arborcast.admin.operations import recorded
@@ -23,7 +21,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.projections.cameras import Cameras
 from arborcast.topic_model.projections.resealing import key_id, resealed, sealed_in
-from arborcast.topic_model.records.control import ControlRecord, SecretsResealed, Tombstone, resealing_key
+from arborcast.topic_model.records.control import ControlRecord, SecretsResealed, Tombstone, camera_key, resealing_key
 from arborcast.topic_model.records.operations import change
 from arborcast.topic_model.routing import RoutingTable
 
@@ -54,17 +52,17 @@ class SealedSecrets:
     def __init__(self) -> None:
         self._table = RoutingTable()
         self._cameras = Cameras()
-        # The table drops those of ended subscriptions; the log has them until they are removed.
-        self._ended: set[str] = set()
+        # Also of ended subscriptions and removed cameras: the log has them until they are removed.
+        self._resealed: set[str] = set()
 
     def apply(self, record: ControlRecord) -> None:
         self._table.apply(record)
         self._cameras.apply(record)
         match record:
-            case SecretsResealed(id=subscription_id):
-                self._ended.add(subscription_id)
+            case SecretsResealed(id=name):
+                self._resealed.add(name)
             case Tombstone(key=key):
-                self._ended.discard(key.removeprefix(resealing_key("")))
+                self._resealed.discard(key.removeprefix(resealing_key("")))
 
     def plan(self, keys: KeyRing) -> tuple[list[ControlRecord], ResealingReport]:
         """The records that reseal every secret with the first key, and the records' subjects."""
@@ -92,9 +90,15 @@ class SealedSecrets:
                     except SecretError as error:
                         report.stuck[camera.name] = str(error)
                         continue
-                    records.append(msgspec.structs.replace(camera, sealed=sealed))
+                    written = self._cameras.written(camera.name) or camera
+                    records.append(
+                        SecretsResealed(camera_key(camera.name), {written.sealed: sealed, camera.sealed: sealed})
+                    )
                     report.secrets += 1
-        records += [Tombstone(resealing_key(each)) for each in sorted(self._ended) if self._table.get(each) is None]
+        cameras = {camera_key(each.name) for each in self._cameras}
+        records += [
+            Tombstone(resealing_key(each)) for each in sorted(self._resealed - cameras) if self._table.get(each) is None
+        ]
         return records, report
 
 

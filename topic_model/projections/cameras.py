@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+import msgspec
 
 from arborcast.topic_model.records.control import (
     CameraRecord,
     CameraState,
     ControlRecord,
+    SecretsResealed,
     Tombstone,
     camera_key,
     camera_state_key,
+    resealing_key,
 )
 
 _KEY, _STATE = camera_key(""), camera_state_key("")
+_RESEALING = resealing_key(_KEY)
 
 
 class Cameras:
     """The current cameras, a function of the last record of each key. `version` grows with each change of a camera."""
 
     def __init__(self) -> None:
+        self._written: dict[str, CameraRecord] = {}
+        self._resealed: dict[str, Mapping[str, str]] = {}
         self._cameras: dict[str, CameraRecord] = {}
         self._states: dict[str, CameraState] = {}
         self.version = 0
@@ -28,15 +35,31 @@ class Cameras:
         """Apply one record; records of other kinds are ignored."""
         match record:
             case CameraRecord(name=name):
-                self._cameras[name] = record
-                self.version += 1
+                self._written[name] = record
+                self._put(name)
             case CameraState(name=name):
                 self._states[name] = record
             case Tombstone(key=key) if key.startswith(_KEY):
-                self._cameras.pop(key.removeprefix(_KEY), None)
-                self.version += 1
+                self._written.pop(key.removeprefix(_KEY), None)
+                self._put(key.removeprefix(_KEY))
+            case SecretsResealed(id=key, sealed=sealed) if key.startswith(_KEY):
+                self._resealed[key.removeprefix(_KEY)] = sealed
+                self._put(key.removeprefix(_KEY))
+            case Tombstone(key=key) if key.startswith(_RESEALING):
+                self._resealed.pop(key.removeprefix(_RESEALING), None)
+                self._put(key.removeprefix(_RESEALING))
             case Tombstone(key=key) if key.startswith(_STATE):
                 self._states.pop(key.removeprefix(_STATE), None)
+
+    def _put(self, name: str) -> None:
+        """Replace a camera by its written record with its current password."""
+        self.version += 1
+        written = self._written.get(name)
+        if written is None:
+            self._cameras.pop(name, None)
+            return
+        sealed = self._resealed.get(name, {}).get(written.sealed, written.sealed)
+        self._cameras[name] = written if sealed == written.sealed else msgspec.structs.replace(written, sealed=sealed)
 
     def __iter__(self) -> Iterator[CameraRecord]:
         return iter(sorted(self._cameras.values(), key=lambda each: each.name))
@@ -46,6 +69,10 @@ class Cameras:
 
     def get(self, name: str) -> CameraRecord | None:
         return self._cameras.get(name)
+
+    def written(self, name: str) -> CameraRecord | None:
+        """The camera with the password of its record, which may be resealed since."""
+        return self._written.get(name)
 
     def of_key(self, key: str) -> CameraRecord | None:
         """The camera whose pushes have this key."""

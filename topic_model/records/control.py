@@ -168,7 +168,8 @@ class SubscriptionSuspended(msgspec.Struct, frozen=True, tag="subscription-suspe
 
 
 class SecretsResealed(msgspec.Struct, frozen=True, tag="secrets-resealed"):
-    """The subscription's secrets under another key, by their old ciphertexts; see `projections.resealing`."""
+    """The secrets of a subscription, or of a camera (`id` is its key), under another key, by their old ciphertexts; see
+    `projections.resealing`."""
 
     id: str
     sealed: dict[str, str]
@@ -441,7 +442,8 @@ def ending_trigger(trigger_id: str, reason: EndReason, at_ms: int) -> list[Contr
 
 def ending_camera(name: str) -> list[ControlRecord]:
     """The records that end a camera."""
-    return [Tombstone(camera_key(name)), Tombstone(camera_state_key(name))]
+    key = camera_key(name)
+    return [Tombstone(key), Tombstone(camera_state_key(name)), Tombstone(resealing_key(key))]
 
 
 def encode(record: ControlRecord) -> tuple[bytes, bytes | None]:

@@ -14,7 +14,15 @@ from arborcast.core.security.keyring import KeyFile, KeyRing, add_key, parse_key
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.settings.loading import Settings
 from arborcast.topic_model.control_view import ControlView
-from arborcast.topic_model.records.control import CameraRecord, CameraState, ControlRecord
+from arborcast.topic_model.records.control import (
+    CameraRecord,
+    CameraState,
+    ControlRecord,
+    Tombstone,
+    camera_key,
+    ending_camera,
+    resealing_key,
+)
 from arborcast.topic_model.records.operations import OperationBegun
 from tests.support.console import settings_in
 from tests.support.written_operations import WrittenOperations
@@ -108,11 +116,43 @@ def test_passwords_of_cameras_are_resealed(settings: Settings, control: ControlV
     secrets = resealing.SealedSecrets()
     secrets.apply(one(control))
     (record,), report = secrets.plan(keys)
-    assert isinstance(record, CameraRecord)
-    assert record.sealed.startswith("k2:")
-    assert keys.open(record.sealed, record.sealing_context()) == b"secret"
+    control.apply(record)
+    assert one(control).sealed.startswith("k2:")
+    assert keys.open(one(control).sealed, one(control).sealing_context()) == b"secret"
     assert (report.secrets, dict(report.sealed)) == (1, {"k1": 1})
     secrets.apply(record)
     assert not secrets.plan(keys)[0]
     (_, stuck) = secrets.plan(KeyRing({"other": b"o" * 32}))
     assert set(stuck.stuck) == {"gate"}
+
+
+def test_resealing_undoes_no_concurrent_change(settings: Settings, control: ControlView) -> None:
+    """Between its reading of the log and its records an operator pauses a camera, changes one, and removes one."""
+    names = ("paused", "changed", "removed")
+    for name in names:
+        cameras.add(settings, KAFKA, GATE._replace(name=name))
+    secrets = resealing.SealedSecrets()
+    for camera in control.cameras:
+        secrets.apply(camera)
+    for key in ("k2", "k3"):
+        add_key(key_file(settings), key)
+        keys = KeyRing(parse_keys(key_file(settings).read_text()))
+        records, _ = secrets.plan(keys)
+        if key == "k2":
+            cameras.pause(KAFKA, "paused")
+            cameras.add(settings, KAFKA, CameraRequest("changed", GATE.url, "viewer", "other"))
+            cameras.remove(KAFKA, "removed")
+            for each in (*control.cameras, *ending_camera("removed")):
+                secrets.apply(each)
+        for record in records:
+            control.apply(record)
+            secrets.apply(record)
+        (paused, changed) = sorted(control.cameras, key=lambda each: each.paused, reverse=True)
+        assert (paused.name, paused.paused) == ("paused", True)
+        opened = [keys.open(each.sealed, each.sealing_context()) for each in (paused, changed)]
+        assert opened == [b"secret", b"other"]
+        assert paused.sealed.startswith(key)
+    remaining, report = secrets.plan(keys)
+    assert report.sealed == {"k3": 2}
+    assert remaining == [], "the record of the removed camera is removed"
+    assert Tombstone(resealing_key(camera_key("removed"))) in records

@@ -50,11 +50,11 @@ class KafkaSettings:
     )
     replication: int = setting(1, "Replicas of each log at its creation.", minimum=1, maximum=16)
     retention_hours: int = setting(
-        168, "Retention of notifications and attempts, at their creation.", minimum=1, unit="h"
+        168, "Retention of notifications and attempts (external broker: at creation).", minimum=1, unit="h"
     )
     max_record_bytes: int = setting(
         8 * 1024 * 1024,
-        "Maximum record size, at the logs' creation; above gateway.max_body_bytes.",
+        "Maximum record size (external broker: at creation); above gateway.max_body_bytes.",
         minimum=64 * 1024,
         maximum=256 * 1024 * 1024,
         unit="bytes",

@@ -192,6 +192,16 @@ class Admin:
         """The effective configuration of a topic."""
         return self._configs(ConfigResourceType.TOPIC, name)
 
+    def alter(self, name: str, configs: Mapping[str, str]) -> None:
+        """Change these keys of the configuration of a topic."""
+        what = f"the configuration of Kafka topic {name} could not be changed"
+        with translated(what):
+            resource = ConfigResource(ConfigResourceType.TOPIC, name, dict(configs))
+            answer = self._client.alter_configs([resource], raise_on_unknown=False)
+        result = answer["topic"][name]
+        if result != "OK":
+            raise InfrastructureError(f"{what}: {result}", RETRY_AFTER_S)
+
     def policies(self, names: Collection[str]) -> dict[str, str]:
         """The `cleanup.policy` of each of these topics, as far as it is there."""
         policy = "cleanup.policy"

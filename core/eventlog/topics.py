@@ -113,9 +113,9 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
     )
 
 
-def ensure_topics(kafka: KafkaSettings, only: Collection[str] = ()) -> None:
+def ensure_topics(kafka: KafkaSettings, only: Collection[str] = (), *, alter: bool = False) -> None:
     """Create the missing topics and check the others, of all logs or `only` of these. Concurrent calls of several
-    processes are safe.
+    processes are safe. With `alter`, existing topics get the configuration of these settings.
 
     Raises InfrastructureError if Kafka cannot be reached, ConfigError if an existing topic has a wrong configuration.
     """
@@ -136,8 +136,19 @@ def ensure_topics(kafka: KafkaSettings, only: Collection[str] = ()) -> None:
         while not all(policies.get(name) and partitions.get(name) for name in existing) and time.monotonic() < until:
             time.sleep(0.1)
             policies, partitions = admin.policies(existing), admin.partitions(existing)
-    for name in sorted(existing):
-        _check(required[name], kafka.replication, policies.get(name, ""), partitions.get(name, []))
+        for name in sorted(existing):
+            _check(required[name], kafka.replication, policies.get(name, ""), partitions.get(name, []))
+            if alter:
+                _alter(admin, required[name])
+
+
+def _alter(admin: Admin, specification: LogSpecification) -> None:
+    current = admin.configs(specification.name)
+    changed = {key: value for key, value in specification.configs.items() if current.get(key) != value}
+    if changed:
+        admin.alter(specification.name, changed)
+        was = ", ".join(f"{key}={value} (before: {current.get(key)})" for key, value in sorted(changed.items()))
+        logger.info("altered Kafka topic %s: %s", specification.name, was)
 
 
 def _check(specification: LogSpecification, replication: int, policy: str, partitions: list[PartitionState]) -> None:

@@ -7,6 +7,7 @@ import itertools
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from arborcast.core.backoff import Backoff
@@ -98,6 +99,8 @@ class GatewayState:
     def __init__(self, settings: Settings, share: Share | None, failed: Failed) -> None:
         self._kafka = settings.kafka
         self._home = settings.home
+        # The topics of another cluster may have a configuration of its operators.
+        self._own_broker = settings.stack.broker == "embedded"
         self.control = GatewayControl(settings, share, failed)
         self.pulls = PullState(settings, self.control.pull_points, failed)
         self.part_view = FragmentView(settings.kafka, failed)
@@ -115,7 +118,7 @@ class GatewayState:
 
         `read_more` is called after the history of requests is read, in the same thread.
         """
-        await _until_kafka(self._kafka, self.control.log.ensure_created)
+        await _until_kafka(self._kafka, partial(self.control.log.ensure_created, alter=self._own_broker))
         await _until_kafka(self._kafka, self._append_pending_operations)
         spawn(self._read_history(read_more), "history")
         for view in self._views:

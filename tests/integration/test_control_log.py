@@ -101,6 +101,26 @@ def test_topics_are_created_once_and_foreign_ones_are_refused(kafka_settings: Ka
     admin.close()
 
 
+def test_existing_topics_get_a_changed_configuration_on_request(kafka_settings: KafkaSettings) -> None:
+    ensure_topics(kafka_settings)
+    changed = dataclasses.replace(kafka_settings, retention_hours=1)
+    notifications = kafka_settings.topic("notifications")
+    with closing(Admin(kafka_settings)) as admin:
+
+        def configured() -> list[str]:
+            configs = admin.configs(notifications)
+            return [configs[key] for key in ("retention.ms", "segment.ms", "segment.bytes")]
+
+        before = [str(168 * 3_600_000), str(24 * 3_600_000), str(1024**3)]
+        admin.alter(notifications, {"segment.bytes": before[2]})
+        ensure_topics(changed)
+        wait_until(lambda: configured() == before)
+        ensure_topics(changed, alter=True)
+        wait_until(lambda: configured() == ["3600000", "3600000", str(256 * 1024**2)])
+        with pytest.raises(InfrastructureError, match=r"could not be changed: .*retention\.ms"):
+            admin.alter(notifications, {"retention.ms": "-7"})
+
+
 def test_a_missing_log_is_a_retryable_error(kafka_settings: KafkaSettings) -> None:
     follower = ControlFollower(kafka_settings, lambda *_: None)
     with pytest.raises(InfrastructureError, match="does not exist yet") as caught:

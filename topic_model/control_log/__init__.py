@@ -27,9 +27,9 @@ class ControlLog(LogWriter):
     def __init__(self, kafka: KafkaSettings) -> None:
         super().__init__(kafka, "control")
 
-    def ensure_created(self) -> None:
-        """Create the missing Kafka topics of all logs; see `core.eventlog.topics`."""
-        ensure_topics(self._kafka)
+    def ensure_created(self, *, alter: bool = False) -> None:
+        """Create the missing Kafka topics of all logs; see `core.eventlog.topics.ensure_topics`."""
+        ensure_topics(self._kafka, alter=alter)
 
     def append(self, batch: Sequence[ControlRecord]) -> int:
         """Append records in this order; returns the offset of the last one; see `append_encoded`.

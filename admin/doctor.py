@@ -19,6 +19,7 @@ import psutil
 
 from arborcast.admin import kafka_safety
 from arborcast.core.errors import ArborcastError, ConfigError, SecretError
+from arborcast.core.files import readable_by_others
 from arborcast.core.mqtt.settings import MqttSettings, check_installed
 from arborcast.core.security.keyring import parse_keys
 from arborcast.core.wall_clock import time_ms
@@ -192,7 +193,7 @@ def _keys(settings: Settings, home: Home) -> Iterator[Check]:
             "keys", "fail", f"{file} cannot be used: {error}", "It must be readable by this user: restore it, mode 600."
         )
         return
-    if file.stat().st_mode & 0o077:
+    if readable_by_others(file.stat()):
         yield Check("keys", "warn", f"{file} can be read by others", f"chmod 600 {file}")
     else:
         yield Check("keys", "ok", f"{count} in {file}")

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,6 +39,13 @@ def stamp_of(status: os.stat_result) -> Stamp:
 def access_stamp(status: os.stat_result) -> tuple[Stamp, int]:
     """The stamp with the time of the last chmod or chown: a file that could not be read may be readable after it."""
     return stamp_of(status), status.st_ctime_ns
+
+
+def readable_by_others(status: os.stat_result) -> bool:
+    """Whether other users can read a file of secrets with this status. A file of root is private if its group may only
+    read it, as a mounted Secret of Kubernetes: root gives it to the group of the reading process."""
+    of_root = status.st_uid == 0 and os.geteuid() != 0
+    return status.st_mode & 0o077 not in ((0, stat.S_IRGRP) if of_root else (0,))
 
 
 def write_atomically(

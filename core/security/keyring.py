@@ -16,7 +16,6 @@ import hmac
 import logging
 import os
 import re
-import stat
 import threading
 import time
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from arborcast.core.errors import SecretError
-from arborcast.core.files import Stamp, stamp_of, write_atomically
+from arborcast.core.files import Stamp, readable_by_others, stamp_of, write_atomically
 from arborcast.core.reasons import reason_of
 
 if TYPE_CHECKING:
@@ -190,7 +189,7 @@ class KeyFile:
                     facts = self._path.stat()
                     seen = stamp_of(facts)
                     if seen != self._seen:
-                        if facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                        if readable_by_others(facts):
                             logger.warning("the key file %s is accessible to other users: chmod 600", self._path)
                         self._ring, self._seen = KeyRing(parse_keys(self._path.read_text(encoding="utf-8"))), seen
                 except (OSError, UnicodeDecodeError) as error:

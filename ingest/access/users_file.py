@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from arborcast.core.errors import ConfigError
-from arborcast.core.files import write_atomically
+from arborcast.core.files import readable_by_others, write_atomically
 from arborcast.core.printable import is_printable
 from arborcast.core.reasons import reason_of
 from arborcast.topic_model.grants import Identity
@@ -192,7 +192,7 @@ def made(name: str, password: str, groups: frozenset[str], *, keep_clear: bool) 
 
 def check_mode(path: Path, users: Mapping[str, User]) -> None:
     """Raises ConfigError when others may read passwords in clear text."""
-    if os.name == "posix" and path.stat().st_mode & 0o077 and any(user.clear for user in users.values()):
+    if os.name == "posix" and readable_by_others(path.stat()) and any(user.clear for user in users.values()):
         raise ConfigError(
             f"the users file {path} contains passwords in clear text and is readable by others: chmod 600 it"
         )

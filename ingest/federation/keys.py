@@ -7,7 +7,6 @@ invalid for another one.
 from __future__ import annotations
 
 import logging
-import stat
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from arborcast.core.errors import ConfigError, SecretError, SignatureError
-from arborcast.core.files import WatchedFile
+from arborcast.core.files import WatchedFile, readable_by_others
 from arborcast.core.security.signatures import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, check, key_of, sign
 
 logger = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ class SharedKeys:
     def __init__(self, file: str, now: Callable[[], float] = time.time) -> None:
         self._file = WatchedFile(Path(file), parse_secrets)
         with suppress(OSError):
-            if Path(file).stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            if readable_by_others(Path(file).stat()):
                 logger.warning("others than its owner may read the secrets of the federation in %s", file)
         self._now = now
 

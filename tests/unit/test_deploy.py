@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from arborcast.core.files import readable_by_others
 from arborcast.core.security.ip_addresses import read_networks
 from arborcast.dispatch.job import runtime
 from arborcast.dispatch.settings import DispatchSettings
@@ -80,7 +81,7 @@ def pods() -> Iterator[tuple[Manifest, Manifest]]:
 
 def containers() -> Iterator[Manifest]:
     for _, pod in pods():
-        yield from pod["initContainers"] + pod["containers"]
+        yield from pod["containers"]
 
 
 def settings(tmp_path: Path) -> Settings:
@@ -120,24 +121,25 @@ def test_settings_ports_and_paths_agree(tmp_path: Path) -> None:
             assert any(path.startswith(each) for each in mounted), path
 
 
-def test_each_pod_has_only_the_secret_files_that_it_reads(tmp_path: Path) -> None:
-    """Not the whole Secret. Only gateways read the users: a compromised job must not have them."""
+def test_each_pod_has_only_the_secret_files_that_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the whole Secret. Only gateways read the users: a compromised job must not have them. The files are those of
+    the mounted Secret, which change with it."""
+    monkeypatch.setattr(os, "geteuid", lambda: 10001)
     found = settings(tmp_path)
     keys, users = Path(found.secrets.key_file), Path(found.access.users_file)
     read = {"arborcast-gateway": {keys, users}, "arborcast-job": {keys}, "arborcast-doctor": {keys}}
     (secret,) = of_kind("Secret")
     given = {}
     for workload, pod in pods():
-        (copy,) = pod["initContainers"]
-        (folder,) = [each.partition("=")[2] for each in copy["command"] if each.startswith("--target-directory=")]
-        sources = [Path(each) for each in copy["command"] if each.startswith("/")]
-        (volume,) = [each["secret"] for each in pod["volumes"] if "secret" in each]
-        (at,) = [each["mountPath"] for each in copy["volumeMounts"] if each["name"] == "secret"]
-        assert not any(each["name"] == "secret" for main in pod["containers"] for each in main["volumeMounts"])
-        assert {Path(at, each["path"]) for each in volume["items"]} == set(sources)
+        ((name, volume),) = [(each["name"], each["secret"]) for each in pod["volumes"] if "secret" in each]
+        (mount,) = [each for each in main_of(workload)["volumeMounts"] if each["name"] == name]
+        assert "subPath" not in mount, "a kubelet does not update it after a change of the Secret"
+        assert "initContainers" not in pod, "a copy of the files stays the same"
         assert {each["key"] for each in volume["items"]} <= secret["stringData"].keys()
         assert all(each["key"] == each["path"] for each in volume["items"])
-        given[workload["metadata"]["name"]] = {Path(folder, each.name) for each in sources}
+        given[workload["metadata"]["name"]] = {Path(mount["mountPath"], each["path"]) for each in volume["items"]}
+        mounted = os.stat_result((volume["defaultMode"], *[0] * 9))
+        assert not readable_by_others(mounted), "otherwise passwords in clear text are refused"
     assert given == read
 
 
@@ -147,7 +149,7 @@ def test_referenced_objects_exist() -> None:
     for workload, pod in pods():
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
         claims = {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", ())}
-        for container in pod["initContainers"] + pod["containers"]:
+        for container in pod["containers"]:
             assert {mount["name"] for mount in container["volumeMounts"]} <= set(volumes) | claims
             for variable in container.get("env", ()):
                 if "valueFrom" in variable:
@@ -155,7 +157,7 @@ def test_referenced_objects_exist() -> None:
                     assert ("Secret", reference["name"]) in names
                     assert reference["key"] in secret_keys
         assert ("ConfigMap", volumes["settings"]["configMap"]["name"]) in names
-        assert ("Secret", volumes["secret"]["secret"]["secretName"]) in names
+        assert ("Secret", volumes["keys"]["secret"]["secretName"]) in names
         if workload["kind"] == "StatefulSet":
             assert ("Service", workload["spec"]["serviceName"]) in names
 

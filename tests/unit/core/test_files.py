@@ -9,7 +9,7 @@ import pytest
 from lxml import etree
 
 from arborcast.core.errors import ConfigError
-from arborcast.core.files import WatchedFile, stamp_of, write_atomically
+from arborcast.core.files import WatchedFile, readable_by_others, stamp_of, write_atomically
 from arborcast.core.xml import xml_parser
 from tests.support.make import Clock
 from tests.support.waiting import change_mode
@@ -115,3 +115,22 @@ def test_xml_is_read_without_entities_and_comments_to_a_depth(tmp_path: Path) ->
     document = b"<a><!-- c --><?p i?><b/></a>"
     assert len(etree.fromstring(document, xml_parser())) == 3
     assert len(etree.fromstring(document, xml_parser(comments=False))) == 1
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "me", "others"),
+    [
+        (10001, 0o600, 10001, False),
+        (10001, 0o640, 10001, True),
+        (0, 0o440, 10001, False),  # a mounted Secret of Kubernetes
+        (0, 0o640, 10001, False),
+        (0, 0o660, 10001, True),
+        (0, 0o444, 10001, True),
+        (0, 0o640, 0, True),
+    ],
+)
+def test_files_that_others_can_read(
+    monkeypatch: pytest.MonkeyPatch, owner: int, mode: int, me: int, others: bool
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+    assert readable_by_others(os.stat_result((mode, 0, 0, 0, owner, 0, 0, 0, 0, 0))) is others

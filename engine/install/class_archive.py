@@ -113,7 +113,7 @@ def _running(spec: PartSpec, settings: StackSettings) -> Iterator[Part]:
             part.step(time.monotonic())
             if part.process.failures:
                 raise StackError(
-                    f"{spec.name} {part.status.last_exit}; {logfiles.tail(spec.log, 3) or 'it has printed nothing'}"
+                    f"{spec.name} {part.status.last_exit}; {logfiles.tail(spec.log) or 'it has printed nothing'}"
                 )
             time.sleep(_STEP_S)
         yield part

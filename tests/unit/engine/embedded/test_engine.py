@@ -232,6 +232,8 @@ def test_unused_archives_are_deleted(monkeypatch: pytest.MonkeyPatch, tools: Too
     ("job", "kafka", "why"),
     [
         ("echo no Java here; exit 3", _JVM, "ended with code 3.*no Java here"),
+        # Its log is deleted with the folder.
+        ("echo no Java here; seq 10; exit 3", _JVM, "no Java here"),
         (_JVM, 'touch "$2"; exec sleep 600', "has not written that of kafka"),
     ],
 )

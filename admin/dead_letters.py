@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -31,6 +32,9 @@ from arborcast.dispatch.operations.views import (
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.operations import Operator, change
 from arborcast.topic_model.topics import TopicPath
+
+# Of two at the same time, as after a double click on a page, both would redrive each letter: it would be pushed twice.
+_CHANGE = threading.Lock()
 
 
 class LetterFilter(NamedTuple):
@@ -234,6 +238,7 @@ def redrive(
     skipped = Counter[str]()
     selection.conditions(kafka, control)  # a refused filter is no operation
     with (
+        _CHANGE,
         recorded(kafka, "dead-letters redrive", [change(selection.text())], by) as results,
         DeadLetterAdmin(kafka) as letter_admin,
     ):
@@ -252,6 +257,7 @@ def purge(
     """Delete letters with their messages, up to `limit`; returns their number."""
     selection.conditions(kafka, control)  # a refused filter is no operation
     with (
+        _CHANGE,
         recorded(kafka, "dead-letters purge", [change(selection.text())], by) as results,
         DeadLetterAdmin(kafka) as letter_admin,
     ):

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -36,6 +39,7 @@ from arborcast.topic_model.subscriptions import Peer
 from arborcast.topic_model.topics import TopicPath
 from tests.support.listed_logs import ListedLogs, cached_views
 from tests.support.routing import make_subscription
+from tests.support.waiting import TIMEOUT_S
 
 KAFKA = KafkaSettings()
 NOW_MS = int(time.time() * 1000)
@@ -93,6 +97,55 @@ def test_the_command_prints_times_in_iso_8601_and_an_empty_list(
     result = CliRunner().invoke(app, ["dead-letters", "list", "--json", "--limit", "1"])
     (found,) = json.loads(result.stdout)["letters"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", found["given_up"])
+
+
+@pytest.mark.usefixtures("written_operations")
+def test_two_concurrent_redrives_do_not_redrive_a_letter_twice(
+    monkeypatch: pytest.MonkeyPatch, control: ControlView
+) -> None:
+    """As after a double click: the second one begins before the letters of the first have left the log."""
+    log, redriven = [letter("s1")], list[Delivery]()
+    second_waits = threading.Event()
+
+    class Lock:
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            if not self._lock.acquire(blocking=False):
+                second_waits.set()
+                self._lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self._lock.release()
+
+    class Admin(nullcontext[None]):
+        def __enter__(self) -> Any:
+            return self
+
+        def redrive(self, letters: Iterator[tuple[Delivery, DeadLetter]]) -> int:
+            found = [delivery for delivery, _ in letters]
+            if not redriven:
+                redriven.extend(found)
+                threads.append(threading.Thread(target=redrive))
+                threads[0].start()
+                assert second_waits.wait(TIMEOUT_S)
+                log.clear()
+            else:
+                redriven.extend(found)
+                second_waits.set()
+            return len(found)
+
+    def redrive() -> None:
+        counts.append(dead_letters.redrive(KAFKA, LetterFilter(), control=control).redriven)
+
+    threads, counts = list[threading.Thread](), list[int]()
+    monkeypatch.setattr(dead_letters, "letters", lambda *_: iter(log))
+    monkeypatch.setattr(dead_letters, "DeadLetterAdmin", lambda _kafka: Admin())
+    monkeypatch.setattr(dead_letters, "_CHANGE", Lock(), raising=False)
+    redrive()
+    threads[0].join(TIMEOUT_S)
+    assert (len(redriven), counts) == (1, [1, 0])
 
 
 @pytest.mark.usefixtures("given")

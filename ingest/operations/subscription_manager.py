@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import msgspec
 
@@ -15,7 +16,7 @@ from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.protection import read_credentials, read_secret, secret_element
 from arborcast.ingest.operations import publisher_registration, pull_points
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, reply_of
-from arborcast.ingest.operations.notification_broker import requested_termination, termination_element
+from arborcast.ingest.operations.notification_broker import is_nil, requested_termination, termination_element
 from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.namespaces import ACTION_BW, ARBORCAST_POLICY, WSNT, wsnt
 from arborcast.topic_model.records.control import (
@@ -41,6 +42,9 @@ async def renew(gateway: Gateway, request: Request, target: Target) -> Reply:
         if element is None:
             raise InvalidRequest("Renew has no wsnt:TerminationTime (xsi:nil for no end)")
         terminates_ms = requested_termination(element, now, initial=False)
+        if is_nil(element) and subscription.pull_point == subscription.id:
+            # ONVIF's: as in CreatePullPointSubscription, nil is written for a value that is not set (zeep, .NET).
+            terminates_ms = times.to_ms(now + timedelta(seconds=gateway.settings.pull_subscription_s))
         renewed = await replace(gateway, subscription, terminates_ms=terminates_ms)
     # The schema has the reverse order of SubscribeResponse.
     content = f"{termination_element(renewed)}<wsnt:CurrentTime>{times.written(now)}</wsnt:CurrentTime>"

@@ -153,6 +153,13 @@ def test_a_nil_initial_termination_is_the_default(parts: GatewayParts, nil: str)
     assert only_subscription(parts).terminates_ms == now_ms + parts.gateway.settings.pull_subscription_s * 1000
 
 
+def test_a_renewal_with_a_nil_termination_is_the_default(parts: GatewayParts) -> None:
+    path = create(parts, "<tev:InitialTerminationTime>PT90S</tev:InitialTerminationTime>")
+    nil = f'<wsnt:Renew><wsnt:TerminationTime xmlns:xsi="{soap.XSI}" xsi:nil="true"/></wsnt:Renew>'
+    parts.later(seconds=31)
+    assert post(parts, nil, path).text("TerminationTime") == "2026-01-01T00:01:31Z"
+
+
 def test_a_synchronization_point_renew_and_unsubscribe(parts: GatewayParts) -> None:
     path = create(parts)
     synchronize = f'<tev:SetSynchronizationPoint xmlns:tev="{TEV}"/>'

@@ -11,6 +11,7 @@ import os
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,8 +23,9 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.engine.embedded.commands import UpOptions, down, to_stderr, up
 from arborcast.engine.embedded.home import Home
+from arborcast.engine.embedded.status import job_state
 from arborcast.engine.processes.errors import HomeError
-from arborcast.engine.settings.loading import Settings
+from arborcast.engine.settings.loading import Settings, load_settings
 
 if TYPE_CHECKING:
     from arborcast.dispatch.operations.audit import Report
@@ -62,6 +64,7 @@ def back_up(settings: Settings, folder: Path, progress: Progress = no_progress) 
     Raises HomeError if there is no data directory or the copy cannot be made; the engine is started in any case.
     """
     _check_outside(folder, settings.home)
+    settings = _as_started(settings)
     progress("stopping the engine")
     was_up = down(settings.home)
     try:
@@ -69,8 +72,28 @@ def back_up(settings: Settings, folder: Path, progress: Progress = no_progress) 
     finally:
         if was_up:
             progress("starting the engine")
-            # On the ports of the settings, which publishers and subscribers use.
             up(settings, UpOptions(detach=True))
+
+
+def _as_started(settings: Settings) -> Settings:
+    """The settings with the ports of the running engine, which its clients use, and with a streaming job only if it has
+    one: `up` may have had options. Raises HomeError if a job that it does not supervise runs."""
+    home = Home(settings.home)
+    if home.owner() is None or not home.settings_file.exists():
+        return settings
+    if job_state(settings.home) == "running":
+        raise HomeError(
+            f"a streaming job that the engine in {settings.home} does not supervise writes to its data directory: stop "
+            "that job (SIGTERM) before the backup, and submit it again afterwards"
+        )
+    running = load_settings(home.settings_file, environ={})
+    return replace(
+        settings,
+        stack=replace(settings.stack, job=running.stack.job, kafka_port=running.stack.kafka_port),
+        gateway=replace(settings.gateway, port=running.gateway.port),
+        metrics=replace(settings.metrics, port=running.metrics.port),
+        console=replace(settings.console, port=running.console.port),
+    )
 
 
 def _check_outside(folder: Path, home: Path) -> None:
@@ -142,6 +165,7 @@ def drill(
     its audit does not balance."""
     home, until_ms = settings.home, time_ms()
     _check_outside(folder, home)
+    settings = _as_started(settings)
     before = _audited(kafka(), since_ms, until_ms, progress)
     to_stderr(f"before: {before}")
     if not down(home):

@@ -37,9 +37,11 @@ from arborcast.dispatch.logs import dead_letters, parked
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Place
 from arborcast.dispatch.realtime.messages import WorkerProgress
+from arborcast.engine.embedded.engine import effective, write_settings
 from arborcast.engine.embedded.home import Home
+from arborcast.engine.processes import processes
 from arborcast.engine.processes.errors import HomeError, HomeInUse
-from arborcast.engine.settings.loading import load_settings
+from arborcast.engine.settings.loading import Settings, load_settings
 from arborcast.topic_model.projections.pull_store import PullLimits
 from arborcast.topic_model.records import notifications
 from tests.support.fake_producer import FakeProducer, Sent
@@ -276,6 +278,45 @@ def test_an_engine_is_started_again_after_a_failed_copy(
     with pytest.raises(HomeError, match="the backup cannot be written to"):
         action()
     assert started == [home] * was_up
+
+
+def test_an_engine_is_started_again_with_the_options_of_its_start(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its clients do not find it, and its own job and that of spark-submit exclude each other."""
+    options: dict[str, Any] = {"stack.job": "external", "gateway.port": 9001, "stack.kafka_port": 9002}
+    options |= {"metrics.port": 9003, "console.port": 9004}
+    monkeypatch.setattr(processes, "require_free", lambda *_: None)
+    ran = effective(load_settings(home=home, overrides=options, environ={}))
+    write_settings(ran, Home(home))
+    started: list[Settings] = []
+    monkeypatch.setattr(Home, "owner", lambda _home: 1)
+    monkeypatch.setattr(data_directory, "job_state", lambda _home: "none")
+    monkeypatch.setattr(data_directory, "down", lambda _home: True)
+    monkeypatch.setattr(data_directory, "up", lambda settings, _options: started.append(settings))
+    monkeypatch.setattr(data_directory, "_audited", lambda *_: AuditCounts(1, 1, 1))
+    settings = load_settings(home=home, environ={})
+    back_up(settings, tmp_path / "backup")
+    drill(settings, lambda: settings.kafka, tmp_path / "drill", 0)
+    for each in started:
+        again = effective(each)
+        assert (again.stack, again.gateway, again.kafka) == (ran.stack, ran.gateway, ran.kafka)
+        assert (again.metrics, again.console) == (ran.metrics, ran.console)
+    assert len(started) == 2
+
+
+@pytest.mark.parametrize("as_drill", [False, True])
+def test_a_backup_with_a_job_of_spark_submit_is_refused_before_the_engine_stops(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_drill: bool
+) -> None:
+    write_settings(load_settings(home=home, overrides={"stack.job": "external"}, environ={}), Home(home))
+    monkeypatch.setattr(Home, "owner", lambda _home: 1)
+    monkeypatch.setattr(data_directory, "job_state", lambda _home: "running")
+    monkeypatch.setattr(data_directory, "down", None)
+    monkeypatch.setattr(data_directory, "_audited", None)
+    settings, folder = load_settings(home=home, environ={}), tmp_path / "backup"
+    with pytest.raises(HomeError, match="stop that job"):
+        drill(settings, lambda: settings.kafka, folder, 0) if as_drill else back_up(settings, folder)
 
 
 @pytest.mark.parametrize("as_drill", [False, True])

@@ -19,6 +19,9 @@ from arborcast.topic_model.topics import TopicPath
 _DIGEST = 8
 _BITS = 8 * _DIGEST
 
+# Memory of a part without content: its texts and objects.
+_PART_BYTES = 1_000
+
 # Completed messages are remembered, up to this number of parts and for this time of the log: repetitions follow within
 # seconds, and a restarted publisher may reuse its Identifications.
 _KNOWN_PARTS = 200_000
@@ -108,7 +111,7 @@ class OpenMessage:
 
 
 class OpenMessages:
-    """The fold. Contents are in memory up to `resident_bytes`; others are read from the log."""
+    """The fold. Parts are in memory up to `resident_bytes`; others are read from the log."""
 
     def __init__(self, resident_bytes: int = 0) -> None:
         self._limit = resident_bytes
@@ -172,8 +175,8 @@ class OpenMessages:
             message = self.open[key] = OpenMessage(key, part.topic, offset, part.accepted_ms)
             self.per_owner[part.owner] += 1
         message.add(part, offset, now)
-        size = len(part.content)
-        self.bytes += size
+        self.bytes += len(part.content)
+        size = _memory(part)
         if self.resident_bytes + size <= self._limit:
             message.resident[part.number] = part
             message.resident_bytes += size
@@ -228,6 +231,11 @@ def _is_again(message: OpenMessage, part: StoredPart) -> bool:
         and part.last == (part.number == message.last)
         and known & _MASK == _digest(part)
     )
+
+
+def _memory(part: StoredPart) -> int:
+    declared = sum(len(prefix) + len(uri) for prefix, uri in part.namespaces.items())
+    return _PART_BYTES + len(part.content) + declared
 
 
 def _digest(part: StoredPart) -> int:

@@ -22,7 +22,7 @@ VERSION = 1
 
 class StoredPart(msgspec.Struct, frozen=True, omit_defaults=True, tag="part"):
     """A part. `content` is the unchanged content of wsnt:Message in UTF-8; `namespaces` are in scope there, the default
-    one under "". `as_text`: the message arrived as text, not as XML."""
+    one under "", only of the first part. `as_text`: the message arrived as text, not as XML."""
 
     owner: str
     topic: TopicPath

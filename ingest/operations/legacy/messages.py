@@ -273,6 +273,10 @@ def _scope(content: etree._Element) -> dict[str, str]:
     scope = {prefix or "": uri for prefix, uri in content.nsmap.items()}
     if len(scope) > limits.LOOSE_NAMESPACES:
         raise TooLarge(f"{len(scope)} namespaces are declared around a message, {limits.LOOSE_NAMESPACES} are allowed")
+    if sum(len(prefix) + len(uri) for prefix, uri in scope.items()) > limits.AROUND_BYTES:
+        raise TooLarge(
+            f"the namespaces declared around a message are too large: {limits.AROUND_BYTES} bytes are allowed"
+        )
     return scope
 
 

@@ -65,7 +65,8 @@ async def take(gateway: Gateway, part: MessagePart, target: Target, request: Req
         not fragment.more,
         part.content.encode(),
         times.to_ms(gateway.now()),
-        part.namespaces,
+        # The whole message has those of its first part.
+        {} if fragment.number else part.namespaces,
         request.traceparent,
         part.as_text,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +25,7 @@ def folded(*records: FragmentRecord, resident_bytes: int = 0) -> OpenMessages:
     return messages
 
 
-@given(st.integers(1, 30), st.integers(0, 2**32), st.integers(0, 40))
+@given(st.integers(1, 30), st.integers(0, 2**32), st.integers(0, 40_000))
 def test_a_message_is_complete_with_its_last_missing_part(count: int, seed: int, resident_bytes: int) -> None:
     chance = random.Random(seed)
     numbers = [*range(count), *(chance.randrange(count) for _ in range(count))]
@@ -77,6 +78,17 @@ def test_contradicting_parts_change_nothing() -> None:
     (done,) = messages.complete.values()
     assert len(done.parts) == 2
     assert list(messages.open["", "i"].parts) == [5], "a new message after the complete one"
+
+
+def test_the_limit_of_parts_in_memory_includes_their_namespaces_and_objects() -> None:
+    def held(*parts: StoredPart) -> int:
+        messages = folded(*parts, resident_bytes=100_000)
+        assert (messages.bytes, messages.resident_bytes <= 100_000) == (0, True)
+        return sum(len(each.resident) for each in messages.open.values())
+
+    declared = {"q": "urn:" + "x" * 40_000}
+    assert held(*(msgspec.structs.replace(part(n, 9, content=b""), namespaces=declared) for n in range(8))) == 2
+    assert 50 < held(*(part(n, 2_000, content=b"") for n in range(1_000))) <= 100
 
 
 def test_memory_of_a_hundred_thousand_parts() -> None:

@@ -14,6 +14,7 @@ from arborcast.ingest.operations.legacy import parts as legacy_parts
 from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
 from arborcast.topic_model.legacy_content import unwrap
 from arborcast.topic_model.records.fragments import Assembled, GivenUp, StoredPart
+from arborcast.wire import limits
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
@@ -85,6 +86,22 @@ def test_text_prefixes_and_parts_as_elements(parts: GatewayParts) -> None:
     loose, element, other = stored(parts)
     assert (unwrap(loose), unwrap(other)) == (b"1 &lt; 2 &amp; more", b"tea &amp; cake")
     assert element == b'<o:a xmlns:o="urn:o"><o:b/></o:a>'
+
+
+def test_namespaces_of_parts_are_bounded_and_those_of_the_first_are_stored(parts: GatewayParts) -> None:
+    """Otherwise parts without content would fill the memory of the gateway that joins them, and of the next one."""
+
+    def declaring(text: str, uri: str) -> str:
+        return text.replace("<wsnt:Message>", f'<wsnt:Message xmlns:o="{uri}">')
+
+    first, second = legacy.in_parts("a", "<o:a><o:b/></o:a>", 9)
+    large = "x" * limits.AROUND_BYTES
+    answer = send(parts, declaring(first, large))
+    assert (answer.status, "namespaces declared around a message are too large" in answer.reason) == (413, True)
+    taken(parts, declaring(first, "urn:1"), declaring(second, "urn:2"))
+    kept = [each.namespaces for each in parts.parts.records if isinstance(each, StoredPart)]
+    assert (kept[0]["o"], kept[1]) == ("urn:1", {})
+    assert b'xmlns:o="urn:1"' in stored(parts)[0]
 
 
 def test_ids_are_deterministic_and_sort_by_time() -> None:

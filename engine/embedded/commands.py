@@ -304,6 +304,7 @@ def _also_logged(home: Home, settings: Settings, report: Report) -> Report:
             report(line)
         with contextlib.suppress(OSError):
             logfiles.rotate(log, settings.stack.log_bytes)
+            log.parent.mkdir(exist_ok=True)
             with log.open("a", encoding="utf-8") as file:
                 file.write(log_format.write(settings.logging.format, time.time(), "info", SUPERVISOR, line) + "\n")
 

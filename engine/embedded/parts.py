@@ -192,6 +192,7 @@ class Part:
         self._progress = StartProgress(spec.log, now)
         self._report(f"{self.name}: starting")
         try:
+            spec.log.parent.mkdir(exist_ok=True)  # deleted by a person, to make space
             spec.prepare()
             own_log = None if spec.json_log else spec.log
             started = processes.spawn(spec.command, spec.environ, spec.folder, own_log)

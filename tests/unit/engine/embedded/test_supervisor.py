@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -168,6 +169,16 @@ def test_a_killed_part_is_restarted_and_its_state_is_written(tmp_path: Path) -> 
         _, lines = engine.end(signal.SIGINT)
     assert any(line.startswith("a: was killed by SIGKILL") and "restart 2 in 0.2 s" in line for line in lines)
     assert not [line for line in lines if "cannot be written" in line], "reported once"
+
+
+def test_a_part_is_restarted_without_the_folder_of_log_files(tmp_path: Path) -> None:
+    """docs/operations.md: on a full disk, when Kafka is restarted again and again, it may be deleted."""
+    with fake_engine(tmp_path, [("a", f"print('started', flush=True); {SLEEP}")], restart_first_s=0.1) as engine:
+        engine.wait_ready()
+        shutil.rmtree(engine.home.logs)
+        os.kill(engine.pid("a"), signal.SIGKILL)
+        engine.wait_for("a", PartState.READY, restarts=1)
+        assert engine.home.log("a").read_text() == "started\n"
 
 
 def test_the_start_fails_with_the_output_of_a_part(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from arborcast.admin.moments import moment
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.files import write_atomically
 from arborcast.core.progress import Progress, no_progress
@@ -35,6 +36,9 @@ KEYS = "secrets.keys"
 
 # Files that are used only while the engine runs, and its log files.
 _EXCLUDED = frozenset({"run", "log", KEYS})
+
+# The share of the retention that a drill compares: what Kafka deletes between its two audits would seem to be lost.
+_COMPARED = 0.9
 
 
 class AuditCounts(NamedTuple):
@@ -166,6 +170,13 @@ def drill(
     home, until_ms = settings.home, time_ms()
     _check_outside(folder, home)
     settings = _as_started(settings)
+    kept_ms = until_ms - int(_COMPARED * settings.kafka.retention_hours * 3_600_000)
+    if since_ms < kept_ms:
+        since_ms = kept_ms
+        to_stderr(
+            f"notifications accepted since {moment(since_ms)} are compared: Kafka may delete earlier ones during the "
+            f"drill (kafka.retention_hours = {settings.kafka.retention_hours})"
+        )
     before = _audited(kafka(), since_ms, until_ms, progress)
     to_stderr(f"before: {before}")
     if not down(home):

@@ -334,6 +334,27 @@ def test_a_backup_into_the_data_directory_is_refused_before_the_engine_stops(
     assert not stopped
 
 
+@pytest.mark.parametrize(("since_hours", "compared_hours"), [(168, 90), (50, 50)])
+def test_a_drill_does_not_compare_records_that_kafka_may_delete_meanwhile(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, since_hours: int, compared_hours: int
+) -> None:
+    compared: list[int] = []
+
+    def audited(_kafka: KafkaSettings, since_ms: int, until_ms: int, _progress: object) -> AuditCounts:
+        compared.append(since_ms - now_ms)
+        assert until_ms == now_ms
+        return AuditCounts(1, 1, 1)
+
+    now_ms = 1_000 * 3_600_000
+    monkeypatch.setattr(data_directory, "time_ms", lambda: now_ms)
+    monkeypatch.setattr(data_directory, "down", lambda _home: True)
+    monkeypatch.setattr(data_directory, "up", lambda *_: 0)
+    monkeypatch.setattr(data_directory, "_audited", audited)
+    settings = load_settings(home=home, overrides={"kafka.retention_hours": 100}, environ={})
+    drill(settings, lambda: settings.kafka, tmp_path / "backup", now_ms - since_hours * 3_600_000)
+    assert compared == [-compared_hours * 3_600_000] * 2
+
+
 @pytest.mark.parametrize("is_mount_point", [False, True])
 def test_a_drill_of_a_data_directory_on_another_disk(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_mount_point: bool

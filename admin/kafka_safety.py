@@ -29,6 +29,12 @@ _CLOCKS_MS = 2_000
 # Kafka's default for the longest request to a broker.
 _LONGEST_REQUEST = 104_857_600
 
+# Configurations that logs of an earlier version lack, and the consequence of a larger value.
+_AT_MOST = {
+    "segment.bytes": "A killed broker reads the last segment of each partition at its start, and compaction omits it",
+    "max.compaction.lag.ms": "A quiet log keeps removed and erased messages",
+}
+
 # Logs that are not compacted, so that the last offset of each partition is that of a record.
 _DATED = ("notifications", "attempts", LEASE_LOG)
 
@@ -212,6 +218,10 @@ def _of_topic(
             f"A gateway or a worker whose clock is wrong could have its records refused, or deleted early: {alter} "
             f"message.timestamp.type={required}",
         )
+    for key, consequence in _AT_MOST.items():
+        most = specification.configs.get(key)
+        if most is not None and int(configs.get(key, most)) > int(most):
+            yield KafkaRisk("warn", f"{name} has {key} = {configs[key]}", f"{consequence}: {alter} {key}={most}")
     yield from _of_retention(specification, configs, alter, longest_wait_s)
 
 

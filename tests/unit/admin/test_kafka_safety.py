@@ -68,6 +68,8 @@ def test_inconsistent_numbers_of_replicas_and_brokers() -> None:
         ("control", {"cleanup_policy": "delete"}, "arborcast.control has cleanup.policy", "fail"),
         ("control", {"min_compaction_lag_ms": "0"}, "arborcast.control", "warn"),
         ("control", {"delete_retention_ms": "3600000"}, "arborcast.control", "warn"),
+        ("control", {"segment_bytes": str(2**30)}, "arborcast.control has segment.bytes = 1073741824", "warn"),
+        ("parked", {"max_compaction_lag_ms": str(2**63 - 1)}, "has max.compaction.lag.ms = 92233720", "warn"),
     ],
 )
 def test_dangers_of_a_configuration(log: str, configs: dict[str, str], words: str, level: str) -> None:

@@ -17,10 +17,11 @@ from arborcast.core import liveness
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.recovered import OutcomeEnds, RecoveredDeliveries, parked_in_batch, settled_in_batch
 from arborcast.dispatch.hot.sink_journal import OUTCOMES_TIMEOUT_S
-from arborcast.dispatch.hot.task import PartitionTask, TaskJob
+from arborcast.dispatch.hot.task import DriverLink, PartitionTask, TaskJob
 from arborcast.dispatch.hot.worker import Worker, forget_worker, worker_for
 from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.matching.view import SharedView
+from arborcast.dispatch.monitoring.in_flight_gauge import Gauge
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 
 # Bytes of the notifications of a round, and of further rows that a task reads. A batch with more in a partition costs
@@ -97,6 +98,17 @@ class RoundRows:
             self._bytes_left -= len(row[0])
 
 
+class RoundLink(DriverLink):
+    """The connection of a round with the driver on its host: whether the job stops."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._gauge = gauge
+
+    @property
+    def ends(self) -> bool:
+        return self._gauge.stops
+
+
 def round_task(job: SinkJob, worker: Worker, known: RecoveredDeliveries, held: Container[str]) -> PartitionTask:
     """The task of a partition in a round."""
     recipients = job.view.open()  # the control log was read to its end before the round
@@ -110,6 +122,7 @@ def round_task(job: SinkJob, worker: Worker, known: RecoveredDeliveries, held: C
         lambda notification, *_: recipients.of(notification),
         known.number,
         control=job.view.control,
+        link=RoundLink(worker.gauge),
     )
 
 
@@ -129,6 +142,8 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
                 worker.await_answers()  # Spark ends this process
             report = task.intake.outcomes.report
             report.done, report.rest = taken.done, taken.rest
+            if task.left is not None:
+                report.done, report.left = dict.fromkeys(taken.done, task.left - 1), True
             report.read, report.size, report.unread = taken.read, taken.size, taken.unread
             report.passed = task.intake.intervals.passed
             report.reach = log.reach()

@@ -244,7 +244,7 @@ class HotPath:
             self._passed = {**self._passed, **report.passed}
         done_to = {partition: offset + 1 for report in reports for partition, offset in report.done.items()}
         self.positions = {**self.positions, **done_to}
-        self.clean = True
+        self.clean = not any(report.left for report in reports)
         self._write(done_to)
         return rest
 

@@ -107,6 +107,11 @@ class DriverLink:
     """Whether the task must take no more notifications, and settle the others."""
 
     @property
+    def ends(self) -> bool:
+        """Whether the job stops while the taken notifications are settled."""
+        return False
+
+    @property
     def complete(self) -> bool:
         """Whether notifications may be matched."""
         return True
@@ -343,12 +348,10 @@ class PartitionTask:
         self._link.report(self, now)
 
     def _settle(self) -> None:
-        """Settle all taken notifications, and report it. After a stop, deliveries that have not joined their lanes are
-        left to the next run: there may be a million."""
+        """Settle all taken notifications, and report it."""
         pump = self.worker.pump
         self._release_buffered(math.inf)
-        if self.stopped:
-            self.left = self.intake.lanes.leave_fan_outs()
+        self._leave()
         pump.run(self.lanes, self._between)
         while self.intake.buffer.size:  # messages for many that joined held lanes meanwhile
             self._release_buffered(math.inf)
@@ -368,7 +371,14 @@ class PartitionTask:
         self._check_at = now + POLL_S
         liveness.beat()
         self._link.check()
+        self._leave()
         self._report(now)
+
+    def _leave(self) -> None:
+        """During a stop, leave deliveries that have not joined their lanes to the next run: there may be a million."""
+        self.stopped = self.stopped or self._link.ends
+        if self.stopped and self.intake.lanes.fan_outs.size:
+            self.left = self.intake.lanes.leave_fan_outs()
 
 
 def read_notification(value: bytes, partition: int, offset: int) -> Notification | None:

@@ -320,6 +320,8 @@ class DispatchJob:
 
     def _stop(self) -> None:
         self._gate.close()
+        if self._gauge is not None:
+            self._gauge.show_stop(True)
         self._deadlines.stop()
         self._redeliverer.begin_stop(_REDELIVERY_STOP_S)
         patience_s = 2 * self._settings.retry.batch_wait_s + _STOP_MARGIN_S
@@ -327,6 +329,8 @@ class DispatchJob:
             logger.warning("a batch is still in progress; the next start repeats its pushes without a row")
         self.modes.stop(patience_s)
         self._hot.stop(timeout_s=5.0)
+        if self._gauge is not None:
+            self._gauge.show_stop(False)  # the session may have another job
         self._recording.stop(_RECORDING_STOP_S)
         self._redeliverer.stop(_REDELIVERY_STOP_S)
         self._events.stop(timeout_s=1.0)

@@ -5,6 +5,8 @@ sums the numbers for a scrape.
 
 The memory is a mapped file, so the gauge exists only where the workers run on the driver's host. On a cluster the
 average over an interval is the seconds of all pushes in it, divided by its length.
+
+The last number is 1 while the job stops, for the tasks of batches, which have no other connection with the driver.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from arborcast.core.files import new_shared_memory, shared_memory
 
 # Tasks of a batch, one for each partition of the log. If two share a number, one of them counts.
 _TASKS = 1_024
-_BYTES = 4 * _TASKS
-_NOTHING = memoryview(bytes(_BYTES)).cast("I")
+_BYTES = 4 * (_TASKS + 1)
+_NOTHING = memoryview(bytes(4 * _TASKS)).cast("I")
 
 
 class InFlightGauge:
@@ -30,11 +32,15 @@ class InFlightGauge:
         self._numbers = new_shared_memory(file, _BYTES).cast("I")
 
     def total(self) -> int:
-        return sum(self._numbers)
+        return sum(self._numbers[:_TASKS])
 
     def clear(self) -> None:
         """After a batch: a killed worker has no pushes in flight any more."""
-        self._numbers[:] = _NOTHING
+        self._numbers[:_TASKS] = _NOTHING
+
+    def show_stop(self, stops: bool) -> None:
+        """Whether the job stops, for the tasks of batches."""
+        self._numbers[_TASKS] = stops
 
 
 class Gauge:
@@ -48,6 +54,11 @@ class Gauge:
                 self._numbers = shared_memory(Path(file)).cast("I")
             except OSError:
                 self._numbers = None  # a missing figure must not stop pushes
+
+    @property
+    def stops(self) -> bool:
+        """Whether the job stops."""
+        return self._numbers is not None and self._numbers[_TASKS] > 0
 
     def of_task(self, task: int) -> Callable[[int], None]:
         """A function that writes a task's number of pushes in flight."""

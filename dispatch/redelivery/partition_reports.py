@@ -34,6 +34,8 @@ class PartitionReport:
     # By partition: the offsets of this round; `rest`: there are more behind them.
     done: dict[int, int] = field(default_factory=dict)
     rest: bool = False
+    # Pushes behind `done` were started.
+    left: bool = False
     # Rows of the batch that were read, and their bytes; `unread`: there are more.
     read: int = 0
     size: int = 0

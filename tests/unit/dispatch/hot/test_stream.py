@@ -22,6 +22,7 @@ from arborcast.dispatch.logs.parked import ParkingLog
 from arborcast.dispatch.matching.bases import FileBase
 from arborcast.dispatch.matching.filters import Conditions
 from arborcast.dispatch.matching.view import SharedView
+from arborcast.dispatch.monitoring.in_flight_gauge import Gauge, InFlightGauge
 from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.spark.query_supervisor import StopGate, StopRequested
@@ -116,6 +117,13 @@ def test_a_pause_ends_a_batch_between_two_rounds(monkeypatch: pytest.MonkeyPatch
     assert batches.hot.clean
 
 
+def test_a_round_that_leaves_deliveries_has_begun_pushes_behind_its_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = Batches(monkeypatch, [PartitionReport(done={0: 7}, left=True)])
+    batches.hot.run_batch(cast(Any, None), 0)
+    assert batches.written == [{0: 8}]
+    assert not batches.hot.clean, "the next start reads the rows of these pushes"
+
+
 @pytest.mark.parametrize("per_second", [50, 400, 3_000, 20_000, 1_000_000])
 def test_the_duration_of_rounds_converges(per_second: int) -> None:
     rounds = Rounds(3.0)
@@ -140,9 +148,7 @@ def test_a_round_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     view = SimpleNamespace(open=lambda: SimpleNamespace(of=lambda _: Found([], [])), control=0)
     job = SinkJob(settings=SETTINGS, number=1, view=cast(Any, view))
     journal = SimpleNamespace(begin=lambda _: None, matched=lambda *_: None, write_due=lambda: True)
-    worker: Any = SimpleNamespace(
-        journal=journal, conditions=Conditions(), gauge=SimpleNamespace(of_task=lambda _: None)
-    )
+    worker: Any = SimpleNamespace(journal=journal, conditions=Conditions(), gauge=Gauge(""))
     taken, done, rest = list[int](), dict[int, int](), True
     while rest:
         task = sink.round_task(job, worker, RecoveredDeliveries(), frozenset())
@@ -214,7 +220,7 @@ def test_a_late_recipient_does_not_overtake_its_parked_messages(
         journal=journal,
         conditions=Conditions(),
         pump=SimpleNamespace(run=run, turn=lambda run: 0.0),
-        gauge=SimpleNamespace(of_task=lambda _: None),
+        gauge=Gauge(""),
         settled=lambda: None,
         rest=lambda: None,
     )
@@ -228,3 +234,51 @@ def test_a_late_recipient_does_not_overtake_its_parked_messages(
 
     assert len(overtaken) == 99
     assert "s7" not in overtaken
+
+
+def test_a_stop_of_the_job_leaves_deliveries_of_a_message_for_many(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    driver = InFlightGauge(tmp_path / "pushes")
+    begun = list[str]()
+
+    def run(run: PumpRun, between: Callable[[float], None]) -> None:
+        while not run.lanes.empty:
+            run.fill(10)
+            begun.extend(each.id for each, _ in run.lanes.waiting())
+            for name in begun:
+                run.lanes.drain(name)
+            run.lanes.take()
+            driver.show_stop(True)
+            driver.clear()
+            between(1.0)
+
+    journal: Any = SimpleNamespace(
+        parked=ParkingLog(KafkaSettings(), connecting(FakeProducer())),
+        begin=lambda _: None,
+        matched=lambda *_: None,
+        write_due=lambda: True,
+        catch_up=lambda: None,
+        due_s=lambda: 0.0,
+    )
+    worker = SimpleNamespace(
+        journal=journal,
+        conditions=Conditions(),
+        pump=SimpleNamespace(run=run, turn=lambda run: 0.0, unanswered=0),
+        gauge=Gauge(driver.file),
+        settled=lambda: None,
+        rest=lambda: None,
+    )
+    monkeypatch.setattr(sink, "worker_for", lambda *_: worker)
+    many = [subscription(f"s{number}") for number in range(100)]
+    view = SimpleNamespace(open=lambda: SimpleNamespace(of=lambda _: Found(many, [])), control=0)
+    value = bytearray(notifications.encode(notification("n", "a", accepted_ms=1 << 50))[1])
+    reports: list[PartitionReport] = []
+    accumulator = cast(Any, SimpleNamespace(add=reports.extend))
+
+    sink.push_partition(
+        SinkJob(settings=SETTINGS, number=1, view=cast(Any, view)), accumulator, [(value, 0, 5), (value, 0, 6)]
+    )
+
+    assert len(begun) == 10
+    assert [(each.done, each.left) for each in reports] == [({0: 4}, True)]

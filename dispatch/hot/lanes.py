@@ -41,9 +41,10 @@ class LaneLimits:
 class Lane:
     """The waiting messages of one subscription; with a `deferral` they are not pushed. `in_flight` are its pushes, by
     topic if there may be several, with the lowest offset of each; `room` is their limit. `queued`: it is ready, or
-    waits for its endpoint or host."""
+    waits for its endpoint or host. `as_of` is the offset at which the subscription had this state."""
 
     subscription: Subscription
+    as_of: int
     scopes: Scopes
     waiting: WaitingMessages | WaitingByTopic
     deferral: Deferral | None = None
@@ -56,9 +57,11 @@ class Lane:
         """Whether the state of the lane permits one more push."""
         return len(self.in_flight) < self.room and self.deferral is None and self.waiting.may_go()
 
-    def takes(self, changed: Subscription) -> bool:
-        """Whether waiting messages may be pushed by a changed state of the subscription: to the same address, in the
-        same order."""
+    def takes(self, changed: Subscription, as_of: int) -> bool:
+        """Whether waiting messages may be pushed by a changed state of the subscription: a later one (a message for
+        many has an earlier one when it joins), to the same address, in the same order."""
+        if as_of < self.as_of:
+            return False
         by_topic = isinstance(self.waiting, WaitingByTopic)
         return changed.consumer.address == self.subscription.consumer.address and _may_overtake(changed) == by_topic
 
@@ -194,11 +197,11 @@ class Lanes:
         lane = self._lanes.get(subscription.id)
         if lane is None:
             waiting = WaitingByTopic() if _may_overtake(subscription) else WaitingMessages()
-            lane = Lane(subscription, scopes_of(subscription.consumer.address), waiting)
+            lane = Lane(subscription, received.offset, scopes_of(subscription.consumer.address), waiting)
             self._lanes[subscription.id] = lane
-        elif lane.subscription is not subscription and lane.takes(subscription):
+        elif lane.subscription is not subscription and lane.takes(subscription, received.offset):
             # Under steady load a lane is never empty, and would sign with a former secret for days.
-            lane.subscription = subscription
+            lane.subscription, lane.as_of = subscription, received.offset
         # Timely messages are never pushed after newer ones, whatever their priority; nor are those in strict order.
         by_priority = subscription.policy.reliability != "timely" and not subscription.policy.strict
         lane.waiting.add(received, received.notification.priority if by_priority else 0)

@@ -85,6 +85,19 @@ def test_a_lane_that_is_never_empty_follows_changes_of_its_subscription(form: De
     assert lanes.empty
 
 
+def test_a_message_for_many_that_joins_late_does_not_put_a_lane_back() -> None:
+    before = subscription("s", form="raw")
+    changed = msgspec.structs.replace(before, protection=Protection(authorization="sealed"))
+    lanes = Lanes(LaneLimits(max_messages=1, max_bytes=100))
+    lanes.add(message(2), changed)
+    lanes.add(message(1, topic="wide"), before)
+    for _ in range(2):
+        taken = lanes.take()
+        assert taken is not None
+        assert taken[0] is changed
+        lanes.settle("s", taken[1][0].notification.topic)
+
+
 def test_equal_xml_ids_do_not_share_a_push() -> None:
     lanes = Lanes(LaneLimits(max_messages=10, max_bytes=1_000))
     messages = [b'<p xml:id="one"/>', b"<p/>", b'<p xml:id="two"/>', b"<p xml:id='one'/>", b"<p/>"]

@@ -184,9 +184,11 @@ class HotPath:
         return self._size.outdated
 
     def pause(self) -> None:
-        """Begin no further round, and wait for the current one. `positions` are then final."""
+        """Begin no further round, and wait for the current one. `positions` are then final. Raises StopRequested if the
+        gate is closed meanwhile."""
         self._pausing = True
         self._parts.gate.wait_empty()
+        self._parts.gate.raise_if_closed()
         self._size.outdated = False
 
     def run_batch(self, frame: DataFrame, batch: int) -> None:

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -34,7 +35,7 @@ from arborcast.dispatch.realtime.mode_policy import (
 )
 from arborcast.dispatch.realtime.realtime_mode import RealtimeMode
 from arborcast.dispatch.realtime.recovery import Recovery, next_run
-from arborcast.dispatch.spark.query_supervisor import QuerySupervisor, waits_for_data
+from arborcast.dispatch.spark.query_supervisor import QuerySupervisor, StopRequested, waits_for_data
 from arborcast.dispatch.spark.source import remove_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -192,7 +193,7 @@ class ModeController:
             self._switch(mode)
 
     def _switch(self, mode: Mode) -> None:
-        with self._lock:
+        with self._lock, suppress(StopRequested):  # a stop needs the lock: it does not wait for a long round
             began = time.monotonic()
             with self.supervisor.planned_restart():
                 if self.mode == "batch":
@@ -204,7 +205,7 @@ class ModeController:
                     if len(positions) == self._recovery.partitions:
                         self._begin = self._began.advanced(positions, self._recovery.ends, self._run)
                 self._target, self._returns_to_realtime = mode, self._returns_to_realtime and mode == self.mode
-        logger.info("gear: %s (%.1f s to settle pushes in flight)", mode, time.monotonic() - began)
+            logger.info("gear: %s (%.1f s to settle pushes in flight)", mode, time.monotonic() - began)
 
     @property
     def _listener(self) -> ProgressListener:

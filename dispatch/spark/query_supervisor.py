@@ -65,9 +65,11 @@ class StopGate:
             return self._condition.wait_for(lambda: self._closed, timeout_s)
 
     def wait_empty(self, timeout_s: float | None = None) -> bool:
-        """Wait until no batch is running; returns whether none is."""
+        """Wait until no batch is running, for this time or, without one, until the gate is closed. Returns whether none
+        is."""
         with self._condition:
-            return self._condition.wait_for(lambda: self._inside == 0, timeout_s)
+            self._condition.wait_for(lambda: not self._inside or (timeout_s is None and self._closed), timeout_s)
+            return not self._inside
 
 
 logger = logging.getLogger(__name__)

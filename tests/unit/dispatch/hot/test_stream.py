@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import pool
 from arborcast.dispatch.hot import sink
 from arborcast.dispatch.hot.batch_outcomes import waits
 from arborcast.dispatch.hot.intake import Exclusions
@@ -115,6 +116,15 @@ def test_a_pause_ends_a_batch_between_two_rounds(monkeypatch: pytest.MonkeyPatch
         batches.hot.run_batch(cast(Any, None), 0)
     assert batches.hot.positions == {0: 8}
     assert batches.hot.clean
+
+
+def test_a_stop_ends_the_wait_of_a_pause_for_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = Batches(monkeypatch)
+    with pool("pause", 1) as threads, batches.gate.batch():
+        pause = threads.submit(batches.hot.pause)
+        batches.gate.close()
+        with pytest.raises(StopRequested):
+            pause.result(60)
 
 
 def test_a_round_that_leaves_deliveries_has_begun_pushes_behind_its_position(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,7 +203,8 @@ class ModeController:
                 if self._begin is None and (self._hot.clean if self.mode == "batch" else self._drain(patience_s)):
                     positions = self.positions()
                     if len(positions) == self._recovery.partitions:
-                        self._begin = self._began.advanced(positions, self._recovery.ends, self._run)
+                        begin = self._began.advanced(positions, self._recovery.ends, self._run)
+                        self._begin = begin._replace(batches=self._has_rest())
                 self._target, self._returns_to_realtime = mode, self._returns_to_realtime and mode == self.mode
             logger.info("gear: %s (%.1f s to settle pushes in flight)", mode, time.monotonic() - began)
 

@@ -19,6 +19,7 @@ from arborcast.dispatch.logs.attempts import RUN_NUMBERS
 from arborcast.dispatch.logs.parked import Place
 from arborcast.dispatch.realtime import recovery
 from arborcast.dispatch.realtime.messages import WorkerProgress
+from arborcast.dispatch.realtime.mode_controller import ModeController
 from arborcast.dispatch.realtime.recovery import Recovery, next_run
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.topics import TopicPath
@@ -117,6 +118,33 @@ def test_a_start_continues_in_the_interrupted_mode(stop: Stop, task: int, batche
     begin = stopped.recovery.start_state()
     assert begin.batches == batches
     assert not begin.advanced({0: 510}, {0: 520}, RUN).batches, "a change of mode is kept"
+
+
+@pytest.mark.parametrize(("at", "batches"), [(510, True), (520, False)])
+def test_batches_of_another_size_continue_an_interrupted_one(stop: Stop, at: int, batches: bool) -> None:
+    """In real time, older timely messages of its rest would be pushed behind newer ones."""
+    stopped = stop({0: 520}, [WorkerProgress(RUN, 0, 500, RUN, task=-1)])
+    controller = ModeController.__new__(ModeController)
+    state = {
+        "_lock": nullcontext(),
+        "_parts": SimpleNamespace(settings=stopped.settings),
+        "_hot": SimpleNamespace(pause=lambda: None, clean=True, positions={0: at}),
+        "_realtime": SimpleNamespace(listener=stopped.listener),
+        "_recovery": stopped.recovery,
+        "_began": stopped.recovery.start_state(),
+        "_begin": None,
+        "_run": RUN + 1,
+        "_returns_to_realtime": False,
+        "mode": "batch",
+        "supervisor": SimpleNamespace(planned_restart=nullcontext),
+    }
+    vars(controller).update(state)
+
+    controller._switch("batch")
+
+    begin = controller._begin
+    assert begin is not None
+    assert (begin.positions, begin.batches) == ({0: at}, batches)
 
 
 def test_after_partitions_were_added_all_are_recalled(stop: Stop) -> None:

@@ -101,6 +101,10 @@ class Journal:
         """Add the answer to a push whose deliveries are parked."""
         self._parking.answered(result)
 
+    def still_in_flight(self, delivery: Delivery, tries: Tries) -> None:
+        """The push of a parked delivery is answered later than expected."""
+        self._parking.tried(delivery, tries)
+
     def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
         """Write a dead letter; its row follows the record."""
         number = self._dead.write_dead_letter(delivery, letter_of(attempt, notification))

@@ -97,10 +97,11 @@ class Pusher:
         finished: Callable[[Push, Outcome], None],
         before_send: Callable[[Push], None] | None = None,
         sequence: int | None = None,
+        part_taken: Callable[[Push], None] | None = None,
     ) -> tuple[Push, Outcome] | None:
-        """Begin attempt `number` of these. `before_send` is called just before the push is sent, without a result; a
-        later `drive` calls `finished`. If no envelope can be made, the outcome is returned, and neither is called.
-        `sequence` as for `Envelope.request`."""
+        """Begin attempt `number` of these. `before_send` is called just before the push is sent, without a result. A
+        later `drive` calls `part_taken` before each further part of a message, and `finished`. If no envelope can be
+        made, the outcome is returned, and none of them is called. `sequence` as for `Envelope.request`."""
         span = self._spans.begin(subscription, notifications, number) if self._spans is not None else None
         try:
             envelope = envelope_of(subscription)
@@ -127,11 +128,21 @@ class Pusher:
                 result = dataclasses.replace(result, response=envelope.redact(result.response))
             finished(Push(push_id, notifications, request, result, started_ms), outcome)
 
+        begun = Push(push_id, notifications, request, NO_RESULT, started_ms)
         if before_send is not None:
-            before_send(Push(push_id, notifications, request, NO_RESULT, started_ms))
+            before_send(begun)
         self._bytes += size
-        self._send(request, requests, settled)
+        self._send(request, self._noted(requests, begun, part_taken), settled)
         return None
+
+    @staticmethod
+    def _noted(
+        requests: Iterator[PushRequest], push: Push, part_taken: Callable[[Push], None] | None
+    ) -> Iterator[PushRequest]:
+        for request in requests:
+            if part_taken is not None:
+                part_taken(push)
+            yield request
 
     def _send(
         self, request: PushRequest, following: Iterator[PushRequest], settled: _Settled, earlier_s: float = 0.0

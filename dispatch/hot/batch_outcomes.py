@@ -29,7 +29,7 @@ from arborcast.dispatch.delivery.verdict import (
 from arborcast.dispatch.hot.lanes import Lane
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Attempt, ErrorClass
-from arborcast.dispatch.logs.parked import UNANSWERED_PUSH
+from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Tries
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.notifications import Notification
@@ -51,6 +51,9 @@ _NEVER_MS = 1 << 62
 
 # Lanes with known failures: in real time a task runs for months, and gets no notice of ended subscriptions.
 _LANES = 50_000
+
+# Added to the time of the answer to a push in parts, so that not each part needs a record.
+_PARTS_MS = 5_000
 
 # Retry policies in the cache: subscriptions have few different ones.
 _POLICIES = 1_024
@@ -88,6 +91,7 @@ class BatchOutcomes:
         self._chance = chance
         self._policy_of = lru_cache(_POLICIES)(lambda policy, link: policy_of(policy, retry, link=link))
         self._failures: BoundedDict[str, int] = BoundedDict(_LANES)  # in a row, by lane
+        self._answer_by: dict[str, int] = {}  # of unanswered pushes
         self._unreachable: set[str] = set()
         self._unreachable_before: set[str] = set()
         self._silent: dict[str, set[str]] = {}  # endpoints without an answer, by host
@@ -100,7 +104,8 @@ class BatchOutcomes:
         continues."""
         cut_off = outcome is UNANSWERED
         if cut_off:
-            push = push._replace(answer_by_ms=self._now_ms() + self._answer_ms)
+            self._answer_by[push.id] = answer_by_ms = self._now_ms() + self._answer_ms
+            push = push._replace(answer_by_ms=answer_by_ms)
         decisions = self._settle(subscription, taken, push, outcome)
         holds = subscription.in_turn and any(decision.waits for decision in decisions)
         endpoint = subscription.consumer.address
@@ -122,6 +127,7 @@ class BatchOutcomes:
 
     def answered(self, subscription: Subscription, taken: Sequence[Received], push: Push, outcome: Outcome) -> None:
         """The outcome of a push that was `UNANSWERED` when it was settled: the redelivery continues with it."""
+        self._answer_by.pop(push.id, None)
         parked = [each for each in taken if not subscription.policy.drops(each.notification.reliable)]
         if outcome.taken and not outcome.delivered:
             self._settle(subscription, parked, push, outcome)
@@ -130,6 +136,18 @@ class BatchOutcomes:
             promise = Promise(subscription.id, UNANSWERED_PUSH + push.id, push.started_ms, now_ms, len(parked))
             state: State = "refused" if outcome.hopeless else "failed" if outcome.error else "delivered"
             self._journal.answered(Result(promise, state, now_ms, outcome.detail[:500], outcome.error, outcome.status))
+
+    def still_in_flight(self, subscription: Subscription, taken: Sequence[Received], push: Push) -> None:
+        """A part of an unanswered push was accepted, and the next one begins. Without a later time for its answer the
+        redelivery would push the message a second time."""
+        now_ms = self._now_ms()
+        if now_ms + self._answer_ms <= self._answer_by[push.id]:
+            return
+        self._answer_by[push.id] = by_ms = now_ms + self._answer_ms + _PARTS_MS
+        for received in taken:
+            if not subscription.policy.drops(received.notification.reliable):
+                tries = Tries(1, 0, by_ms, now_ms, UNANSWERED_PUSH + push.id)
+                self._journal.still_in_flight(received.delivery(subscription.id), tries)
 
     def drop_older(self, lane: Lane) -> None:
         """Drop stale timely messages of a lane that have a newer one of their topic behind them."""

@@ -232,8 +232,13 @@ class Pump:
                 self.unanswered -= 1
                 run.outcomes.answered(subscription, taken, push, outcome)
 
+        def part_taken(push: Push) -> None:
+            if push.id not in self._awaited:
+                run.outcomes.still_in_flight(subscription, taken, push)
+
+        started_ms, envelope_of = int(self._now() * 1000), self._envelope_of
         unmade = self._pusher.begin(
-            subscription, notifications, 1, int(self._now() * 1000), self._envelope_of, finished, before_send
+            subscription, notifications, 1, started_ms, envelope_of, finished, before_send, part_taken=part_taken
         )
         if unmade is not None:
             run.settle(subscription, taken, *unmade)

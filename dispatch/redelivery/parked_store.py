@@ -75,6 +75,9 @@ _REQUESTED = "UPDATE waiting SET decided_ms = ?1, due_ms = CASE due_ms WHEN 0 TH
 _REQUESTED += " WHERE lane = ?3 AND batch = ?4 AND part = ?5 AND place = ?6 AND redrive = ?7"
 _REQUESTED += " AND number = ?8 AND counted = ?9 AND awaits = '' AND decided_ms < ?1"
 
+# A push in parts is answered later than its worker has written before.
+_LATER_ANSWER = "UPDATE waiting SET due_ms = MAX(due_ms, ?)" + _KEY + " AND awaits = ?"  # noqa: S608  # constants
+
 # Results that workers will write.
 _OF_WORKERS = "awaits != '' AND awaits >= ? AND awaits < ?"
 _PUSHES = (UNANSWERED_PUSH, chr(ord(UNANSWERED_PUSH) + 1))
@@ -222,8 +225,12 @@ class ParkedStore:
             return None
         if isinstance(record, Parked):
             return delivery.subscription if self._add(delivery, record, offset) else None
-        if not self._later(delivery, record.tries) and not record.tries.awaits:
-            number, counted, due_ms, decided_ms, _ = record.tries
+        number, counted, due_ms, decided_ms, awaits = record.tries
+        if self._later(delivery, record.tries):
+            return None
+        if record.tries.in_flight:
+            self._execute(_LATER_ANSWER, (due_ms, delivery.subscription, *delivery.place, awaits))
+        elif not awaits:
             values = (decided_ms, due_ms, delivery.subscription, *delivery.place, number, counted)
             if self._execute(_REQUESTED, values).rowcount:
                 self.requested.add(delivery.subscription)

@@ -31,6 +31,10 @@ class FakeJournal(Journal):
     def answered(self, result: Result) -> None:
         self.answers.append(result)
 
+    def still_in_flight(self, delivery: Delivery, tries: Tries) -> None:
+        (name,) = [name for subscription, name in self.parked if subscription == delivery.subscription]
+        self.parked[delivery.subscription, name] = tries
+
     def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
         self.buried.append((delivery.subscription, notification.id))
         self.rows.append(attempt)

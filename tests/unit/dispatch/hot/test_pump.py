@@ -16,7 +16,7 @@ from arborcast.dispatch.hot import batch_outcomes
 from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
 from arborcast.dispatch.hot.pump import Pump, PumpRun
 from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Tries
-from arborcast.topic_model.subscriptions import EndpointReference, Subscription
+from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport
 from tests.support.hot import RETRY, outcomes_in, received
@@ -191,6 +191,25 @@ def test_a_late_answer_is_a_result_for_the_redelivery(answer: PushResult, state:
     assert (result.promise.subscription, result.promise.push) == ("slow", waits.awaits)
     assert setup.pump.unanswered == 0
     assert len(setup.journal.rows) == 2, "the redelivery writes the row"
+
+
+def test_the_answer_to_an_unanswered_push_in_parts_is_awaited_longer_with_each_part() -> None:
+    """Otherwise the redelivery would push the message a second time."""
+    target = subscription("slow", form="legacy", policy=DeliveryPolicy(fragment_bytes=600))
+    setup = Slow()
+    setup.lanes.add(received("n1", payload=b"<m>" + b"x" * 3_000 + b"</m>"), target)
+    setup.pump.begin(setup.run)
+    setup.after(2.1)
+    push = setup.journal.rows[0].push
+    begun_ms, awaited = NOW_MS, list[int]()
+    for seconds in (0, 3, 4, 15):
+        begun_ms += 1_000 * seconds
+        setup.outcomes._now = lambda now_s=begun_ms / 1000: now_s
+        setup.answer(TAKEN)
+        awaited.append(setup.journal.parked["slow", "n1"].due_ms - begun_ms)
+    assert len(setup.transport.sent) == 5, "each part is sent once"
+    assert awaited == [16_000, 21_000, 17_000, 21_000], "no less than the time of the next part"
+    assert setup.journal.parked["slow", "n1"].awaits == UNANSWERED_PUSH + push
 
 
 def test_a_late_promise_of_a_result_is_parked() -> None:

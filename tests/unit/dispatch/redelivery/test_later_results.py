@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from arborcast.dispatch.delivery.transport.contract import PushResult
-from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Tries
+from arborcast.dispatch.logs import parked
+from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Tried, Tries
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
 from arborcast.dispatch.redelivery.reports import AwaitedResults
 from arborcast.dispatch.settings import PushSettings
@@ -162,6 +163,20 @@ def park_in_flight(setup: Setup, valid_ms: int = 0) -> Promise:
     tries = Tries(1, 0, now_ms + 16_000, now_ms, push)
     setup.park("s", "n", tries, valid_until_ms=now_ms + valid_ms if valid_ms else 0)
     return Promise("s", push, now_ms - 2_000, now_ms)
+
+
+def test_a_later_time_for_the_answer_to_a_push_in_parts() -> None:
+    setup = setup_of(OK)
+    promise = park_in_flight(setup)
+    (delivery,) = [each.delivery for each in setup.store.awaiting("s", promise.push)]
+    for _ in range(5):
+        setup.run(10_000)
+        tries = Tries(1, 0, setup.now_ms + 16_000, setup.now_ms, promise.push)
+        value = parked.encode(Tried(tries))
+        setup.store.apply(delivery.tried_key(), value, setup.write(delivery.tried_key(), value))
+    assert pushed(setup) == []
+    setup.run(16_100)
+    assert pushed(setup) == ["n"], "its worker has ended"
 
 
 def test_a_push_in_flight_in_a_worker_holds_its_lane() -> None:

@@ -238,6 +238,9 @@ class Intake:
             before.append(received)
             self.outcomes.write_unpushed(subscription, before, waits(why))
         else:
+            if self.buffer.size:  # the lane may be free since the last release
+                for earlier in self.buffer.drain(subscription.id):
+                    self.lanes.add(earlier, subscription)
             self.lanes.add(received, subscription)
 
     def _is_buffered(self, subscription: Subscription, received: Received, why: str) -> bool:

@@ -95,6 +95,34 @@ def test_a_lane_stays_held_during_a_snapshot(monkeypatch: pytest.MonkeyPatch) ->
     assert engine.pushed == 1
 
 
+def test_no_message_overtakes_deferred_ones_within_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update of several messages may arrive in pieces: the lane is free before the last one."""
+    engine = Engine()
+    monkeypatch.setattr(partition_task, "time", SimpleNamespace(monotonic=engine.monotonic))
+    running = Running(cast(Any, engine), RealtimeJob(settings=SETTINGS, number=1, began_s=engine.monotonic()), 0, 0)
+
+    def arrive(name: str, offset: int) -> None:
+        accepted = notification(name, "a", accepted_ms=engine.setup.now_ms)
+        running.rows.append((notifications.encode(accepted)[1], 0, offset))
+
+    running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(held=frozenset({"s"}))))
+    arrive("first", 0)
+    running.step()
+    running.step()
+    freed = ExclusionChange(freed=frozenset({"s"}))
+    running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=freed, complete=False))
+    arrive("second", 1)
+    running.step()
+    running.messages.append(WorkerUpdate(1, 0, 0, 0))
+    running.step()
+    pushed: list[str] = []
+    while running.wire.in_flight:
+        pushed += running.wire.pushes("s")
+        running.wire.answer(0)
+        running.step()
+    assert pushed == ["first", "second"]
+
+
 def test_unchanged_sets_of_endpoints_are_not_compared() -> None:
     class Unread(frozenset[str]):
         """Tens of thousands of endpoints, with up to forty updates a second."""

@@ -16,7 +16,7 @@ import logging
 import math
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -162,15 +162,17 @@ def settled_in_batch(kafka: KafkaSettings, batch: int, ends: OutcomeEnds, timeou
 
 
 def parked_in_batch(
-    kafka: KafkaSettings, batch: int, ends: OutcomeEnds, timeout_s: float
+    kafka: KafkaSettings, batch: int, ends: OutcomeEnds, timeout_s: float, earlier: Collection[int] = ()
 ) -> list[tuple[str, str, Place]]:
-    """Subscription, notification and place of waiting deliveries that a batch has parked behind these ends, from the
-    `parked` log. Raises InfrastructureError if the log cannot be read to its end in time."""
+    """Subscription, notification and place of waiting deliveries that a batch has parked behind these ends, under its
+    number or `earlier` ones, from the `parked` log. Raises InfrastructureError if the log cannot be read to its end in
+    time."""
+    batches = {batch, *earlier}
     waiting: dict[bytes, tuple[str, str, Place]] = {}
     with LogScan(roomy(kafka), "parked", timeout_s) as log:
         for record in log.read_from(_behind(log, ends.parked)):
             read = readable(record.key, record.value, (record.partition, record.offset))
-            if read is None or read.of_tries or read.delivery.place.batch != batch:
+            if read is None or read.of_tries or read.delivery.place.batch not in batches:
                 continue
             delivery, _, parked = read
             if isinstance(parked, Parked):

@@ -175,11 +175,13 @@ def _before(job: SinkJob) -> tuple[RecoveredDeliveries, frozenset[str], frozense
     if not _is_repeated():
         return known, frozenset(), frozenset()
     arguments = job.settings.kafka, job.number, job.outcomes, OUTCOMES_TIMEOUT_S
-    parked = parked_in_batch(*arguments)
+    # The deliveries of an earlier run keep their places, and the last attempt may have parked under its numbers.
+    earlier = {number for numbers in known.numbers.values() for _, number in numbers}
+    parked = parked_in_batch(*arguments, earlier)
     settled = settled_in_batch(*arguments)
     found = RecoveredDeliveries.of(known.settled | settled.deliveries, parked, job.number)
     return (
-        found._replace(unwritten=found.unwritten | known.unwritten),
+        known._replace(settled=found.settled, unwritten=found.unwritten | known.unwritten),
         frozenset(name for name, _, _ in parked),
         settled.gone,
     )

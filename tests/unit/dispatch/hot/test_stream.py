@@ -16,10 +16,10 @@ from arborcast.dispatch.hot import sink
 from arborcast.dispatch.hot.batch_outcomes import waits
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.pump import PumpRun
-from arborcast.dispatch.hot.recovered import OutcomeEnds, OutcomeLogs, RecoveredDeliveries
+from arborcast.dispatch.hot.recovered import OutcomeEnds, OutcomeLogs, RecoveredDeliveries, SettledRows
 from arborcast.dispatch.hot.sink import SinkJob
 from arborcast.dispatch.hot.stream import BatchSize, HotPath, JobParts, Rounds
-from arborcast.dispatch.logs.parked import ParkingLog
+from arborcast.dispatch.logs.parked import ParkingLog, Place
 from arborcast.dispatch.matching.bases import FileBase
 from arborcast.dispatch.matching.filters import Conditions
 from arborcast.dispatch.matching.view import SharedView
@@ -29,6 +29,7 @@ from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.spark.query_supervisor import StopGate, StopRequested
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.routing import Found
+from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import job_settings
 from tests.support.fake_journal import FakeJournal
 from tests.support.fake_producer import FakeProducer, connecting
@@ -292,3 +293,29 @@ def test_a_stop_of_the_job_leaves_deliveries_of_a_message_for_many(
 
     assert len(begun) == 10
     assert [(each.done, each.left) for each in reports] == [({0: 4}, True)]
+
+
+def test_a_repeated_task_keeps_the_places_of_an_earlier_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a message would be parked behind a later one, or a timely one pushed behind a newer one."""
+    newest = {("s", TopicPath("a")): (0, 6)}
+    known = RecoveredDeliveries(
+        frozenset({("s", "n1")}), frozenset({("s", "n6")}), numbers={0: [(2, 7), (6, 8)]}, newest=newest
+    )
+    asked: list[object] = []
+
+    def parked(*arguments: object) -> list[tuple[str, str, Place]]:
+        asked.append(arguments[-1])
+        return [("t", "n5", Place(7, 0, 5))]
+
+    monkeypatch.setattr(sink, "_is_repeated", lambda: True)
+    monkeypatch.setattr(sink, "parked_in_batch", parked)
+    settled = SettledRows(frozenset({("s", "n3")}), {}, frozenset())
+    monkeypatch.setattr(sink, "settled_in_batch", lambda *_: settled)
+    recovered = cast(Any, SimpleNamespace(value=known))
+    before, held, _ = sink._before(SinkJob(settings=SETTINGS, number=9, view=cast(Any, None), recovered=recovered))
+
+    assert asked == [{7, 8}]
+    assert held == {"t"}
+    assert (before.settled, before.unwritten) == ({("s", "n1"), ("s", "n3")}, {("s", "n6"), ("t", "n5")})
+    assert [before.number(0, offset) for offset in (5, 6, 7)] == [7, 8, None]
+    assert before.has_newer("s", TopicPath("a"), 0, 5)

@@ -67,6 +67,8 @@ def test_letters_to_redrive_and_purge(logs: ListedLogs) -> None:
 
 def test_deliveries_of_a_repeated_task(logs: ListedLogs) -> None:
     assert parked_in_batch(KAFKA, 1, OutcomeEnds(), 1.0) == [("s", "n1", DELIVERY.place)]
+    assert parked_in_batch(KAFKA, 2, OutcomeEnds(), 1.0) == []
+    assert parked_in_batch(KAFKA, 2, OutcomeEnds(), 1.0, {1}) == [("s", "n1", DELIVERY.place)]
 
 
 def test_erasures(logs: ListedLogs, monkeypatch: pytest.MonkeyPatch) -> None:

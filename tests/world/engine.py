@@ -141,6 +141,9 @@ class _Queue:
         self._items.append(item)
         self._waiters.notify(1)
 
+    def qsize(self) -> int:
+        return len(self._items)
+
     def get(self) -> Any:
         while not self._items:
             self._waiters.wait(None)

@@ -1,19 +1,21 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
 from lxml import etree
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.threads import pool
 from arborcast.dispatch.job import operator_events
 from arborcast.dispatch.job.operator_events import TOPICS, OperatorEvents, payload
 from arborcast.dispatch.redelivery.events import NAMESPACE, EventKind, OperatorEvent
 from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.topics import SYSTEM
+from tests.support.waiting import wait_until
 
 
 def test_each_kind_has_a_system_topic() -> None:
@@ -83,3 +85,22 @@ def test_events_are_repeated_with_the_same_id_after_a_failure(monkeypatch: pytes
     sent = [notifications.decode(value) for value in writer.sent]
     assert [each.topic for each in sent] == [TOPICS[kind] for kind in ("breaker-opened",) * 2 + ("breaker-closed",)]
     assert (sent[0].id == sent[1].id, sent[1].id == sent[2].id, events.stored) == (True, False, 2)
+
+
+def test_no_notice_for_a_subscriber_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All subscribers of a silent topic may have one at once."""
+    monkeypatch.setattr(operator_events, "_MOST_WAITING", 4)
+    monkeypatch.setattr(operator_events, "DurableWriter", FailingWriter)
+    events = OperatorEvents(KafkaSettings(), cast(Any, None))
+    names = [f"s{number}" for number in range(20)]
+
+    def publish() -> None:
+        for name in names:
+            events.publish(OperatorEvent("deadline-missed", 1, subscription=name))
+
+    with pool("deadlines", 1) as threads:
+        published = threads.submit(publish)
+        wait_until(lambda: published.done() or events._queue.qsize() >= 2)
+        taken = [events._queue.get(timeout=60) for _ in names]
+        published.result(60)
+    assert [each.subscription for each in taken if each is not None] == names

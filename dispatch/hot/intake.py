@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from arborcast.core.recent import Recent
+from arborcast.core.recent import BoundedDict, Recent
 from arborcast.dispatch.hot.batch_outcomes import NEWER, BatchOutcomes, cancelled, waits
 from arborcast.dispatch.hot.hold_buffer import HoldBuffer
 from arborcast.dispatch.hot.intervals import Intervals
@@ -43,6 +43,9 @@ STRICT = "strict order: each message waits for the one before it"
 
 # A notification for more subscriptions joins their lanes as there is room.
 _FAN_OUT = 64
+
+# Notifications of which it is known whether an open erasure covers them: more than have deliveries that join later.
+_SEARCHED = 64
 
 QUEUED = "it waits for a server of its queue"
 
@@ -109,6 +112,7 @@ class Intake:
     buffer: HoldBuffer = field(default_factory=lambda: HoldBuffer(room=0))
     clock: Callable[[], float] = time.monotonic
     shared: tuple[Notification | None, Mapping[str, int]] = (None, {})
+    searched: BoundedDict[tuple[frozenset[str], str], str] = field(default_factory=lambda: BoundedDict(_SEARCHED))
 
     def take(self, received: Received, found: Found) -> int:
         """Match a notification; returns its number of recipients. A subscription that has ended since gets a row
@@ -121,7 +125,7 @@ class Intake:
         unjudged: Received | None = None
         fans_out = len(recipients) > _FAN_OUT or notification.topic in self.lanes.fan_outs
         later: list[Subscription] = []
-        erased = self.exclusions.erased and covering(scopes_of(self.exclusions.erased), notification)
+        erased = self.exclusions.erased and self._erased(notification)
         for subscription, is_match in recipients:
             policy = subscription.policy
             if policy.deadline_ms is not None and not notification.only:
@@ -184,7 +188,9 @@ class Intake:
             subscription, received = fan_outs.take()
             notification = received.notification
             drops = subscription.policy.drops(notification.reliable) and self.outcomes.is_stale(notification)
-            if drops and fan_outs.has_newer(notification.topic, subscription.id):
+            if self.exclusions.erased and (erased := self._erased(notification)):
+                self.outcomes.write_unpushed(subscription, (received,), cancelled(erased_by(erased), "erased"))
+            elif drops and fan_outs.has_newer(notification.topic, subscription.id):
                 self.outcomes.write_unpushed(subscription, (received,), waits(NEWER))
             else:
                 self._queue(subscription, received, ())
@@ -200,6 +206,14 @@ class Intake:
         self.matched.clear()
         report.costly |= self.judge.take_costly()
         self.outcomes.write_due()
+
+    def _erased(self, notification: Notification) -> str:
+        """The id of an open erasure that covers a notification; empty for none. It is computed once, not for each of
+        many recipients: a search in megabytes."""
+        key = self.exclusions.erased, notification.id
+        if key not in self.searched:
+            self.searched[key] = covering(scopes_of(key[0]), notification)
+        return self.searched[key]
 
     def _keep_unjudged(self, subscription: Subscription, received: Received) -> None:
         """Park a message whose conditions were not evaluated, until the subscription is resumed."""

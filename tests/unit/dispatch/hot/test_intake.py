@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 import pytest
 
@@ -10,6 +10,7 @@ from arborcast.dispatch.delivery.health import Sign
 from arborcast.dispatch.delivery.outcomes import classify
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.delivery.verdict import Push
+from arborcast.dispatch.hot import intake
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.hold_buffer import HoldBuffer
 from arborcast.dispatch.hot.intake import HELD, Exclusions
@@ -17,8 +18,9 @@ from arborcast.dispatch.hot.pump import PumpRun
 from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries, StartState
 from arborcast.dispatch.logs.parked import Place, Tries
 from arborcast.dispatch.settings import RetrySettings
-from arborcast.topic_model.projections.erasures import Erasures
+from arborcast.topic_model.projections.erasures import Erasures, covering
 from arborcast.topic_model.records.control import Erasure, ErasureScope
+from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription, queue_of
 from arborcast.topic_model.topics import TopicPath
@@ -69,6 +71,26 @@ def test_notifications_of_an_open_erasure_are_not_pushed() -> None:
     assert "e1" in row.detail
     assert setup.lanes.size == 1, "accepted after the request"
     assert [each.subscriptions for each in setup.intake.matched[0]] == [1, 1], "the audit counts it"
+
+
+def test_an_erasure_ends_the_deliveries_of_a_message_for_many_that_have_not_joined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup, erasures, many = Setup(), Erasures(), [subscription(f"s{number}") for number in range(100)]
+    setup.intake.take(received("wrong", 1, accepted_ms=1), Found(many, []))
+    setup.intake.fill(10)
+    erasures.apply(Erasure(ErasureScope("e1", 5, notification="wrong"), "ann", 5))
+    setup.intake.exclusions = Exclusions(erased=erasures.for_workers)
+    searches = list[str]()
+
+    def search(scopes: Iterable[ErasureScope], each: Notification) -> str:
+        searches.append(each.id)
+        return covering(scopes, each)
+
+    monkeypatch.setattr(intake, "covering", search)
+    setup.intake.fill(90)
+    assert (setup.lanes.size, searches) == (10, ["wrong"])
+    assert [(row.state, row.error) for row in setup.journal.rows] == [("cancelled", "erased")] * 90
 
 
 def test_a_held_lane_is_parked_when_no_push_is_in_flight() -> None:

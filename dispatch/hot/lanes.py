@@ -150,6 +150,14 @@ class FanOuts:
             self.size += len(remaining)
             self.notifications += 1
 
+    def change(self, changed: Subscription) -> None:
+        """Set the current state of a subscription, in which the notifications join its lane: it may be paused, or have
+        other credentials."""
+        for queue in self._topics.values():
+            for _, remaining in queue:
+                if changed.id in remaining:
+                    remaining[changed.id] = changed
+
     def take(self) -> tuple[Subscription, Received]:
         """The next delivery; there must be one."""
         topic, queue = next(iter(self._topics.items()))

@@ -153,6 +153,8 @@ class LogLink(DriverLink):
                 self._view.begin(update.base)
             if update.step is not None:
                 self._view.apply(update.step)
+                for changed in update.step.now:
+                    task.intake.lanes.fan_outs.change(changed)
             if update.exclusions is not None:
                 self._exclude(task, update.exclusions)
             if update.complete:

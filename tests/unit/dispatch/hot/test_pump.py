@@ -201,12 +201,12 @@ def test_the_answer_to_an_unanswered_push_in_parts_is_awaited_longer_with_each_p
     setup.pump.begin(setup.run)
     setup.after(2.1)
     push = setup.journal.rows[0].push
-    begun_ms, awaited = NOW_MS, list[int]()
+    clock, awaited = Clock(NOW_MS / 1000), list[int]()
+    setup.outcomes._now = clock
     for seconds in (0, 3, 4, 15):
-        begun_ms += 1_000 * seconds
-        setup.outcomes._now = lambda now_s=begun_ms / 1000: now_s
+        clock.after(seconds)
         setup.answer(TAKEN)
-        awaited.append(setup.journal.parked["slow", "n1"].due_ms - begun_ms)
+        awaited.append(setup.journal.parked["slow", "n1"].due_ms - int(clock() * 1000))
     assert len(setup.transport.sent) == 5, "each part is sent once"
     assert awaited == [16_000, 21_000, 17_000, 21_000], "no less than the time of the next part"
     assert setup.journal.parked["slow", "n1"].awaits == UNANSWERED_PUSH + push

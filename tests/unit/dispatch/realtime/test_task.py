@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -23,7 +24,7 @@ from arborcast.dispatch.realtime.worker import _Rows
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
-from arborcast.topic_model.routing import Found
+from arborcast.topic_model.routing import Found, Overlay, ViewStep
 from tests.support.fake_producer import Sent
 from tests.support.make import notification, subscription
 from tests.support.realtime_setup import PUSH, RETRY, SETTINGS, Running
@@ -191,6 +192,28 @@ def test_the_end_of_a_task_loses_no_message_for_many(monkeypatch: pytest.MonkeyP
     parked = [record for record in records if record.topic.endswith(".parked")]
     assert (reports[-1].position, len(parked), running.task.intake.buffer.size) == ((7, 0, 0) if stopped else (8, 1, 0))
     assert reports[-1].clean == (not stopped)
+
+
+def test_a_message_for_many_joins_the_lane_of_a_subscription_in_its_current_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(intake, "_FAN_OUT", 0)
+    engine = Engine()
+    monkeypatch.setattr(engine, "apply", lambda step: None, raising=False)
+    running = Running(cast(Any, engine), RealtimeJob(settings=SETTINGS, number=1, began_s=engine.monotonic()), 0, 0)
+    running.messages.append(WorkerUpdate(1, 0, 0, 0))
+    running.task._link.apply(running.task)
+    accepted = notification("n", "a", accepted_ms=engine.setup.now_ms)
+    running.rows.append((notifications.encode(accepted)[1], 0, 0))
+    running.task._take(cast(Any, running.rows))
+    assert running.task.intake.lanes.fan_outs.size == 1
+
+    paused = msgspec.structs.replace(engine.setup.subscriptions["s"], paused=True)
+    running.messages.append(WorkerUpdate(1, 0, 0, 1, step=ViewStep(1, Overlay("x"), now=(paused,))))
+    running.step()
+
+    lanes = running.task.intake.lanes
+    assert (engine.pushed, lanes.fan_outs.size, lanes.size) == (0, 0, 0)
 
 
 def test_an_idle_task_forgets_unreachable_hosts() -> None:

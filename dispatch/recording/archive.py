@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.damaged import unless_damaged
-from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.recording.follower import GatheringFollower
 from arborcast.dispatch.tables import NOTIFICATIONS
 from arborcast.dispatch.tables.delta_table import Build, DeltaTableWriter, as_progress, build, days, times
@@ -49,10 +49,7 @@ class Archive(GatheringFollower):
 
     def take(self, records: Sequence[ConsumerRecord]) -> None:
         if records:
-            self._rows.append(notification_rows(records, int(time.time() * 1000), self._erased))
-
-    def _opened(self) -> LogCursor:
-        return self._behind([self._table.positions(LOG)])
+            self._rows.append(notification_rows(records, time_ms(), self._erased))
 
     def _gathered(self) -> Sequence[Sequence[pa.Table]]:
         return [self._rows]
@@ -62,10 +59,6 @@ class Archive(GatheringFollower):
         self._table.extend(rows, as_progress(LOG, positions))
         self._rows.clear()
         return int(rows.num_rows)
-
-    def _restart(self) -> None:
-        # The rows stay: they are of the previous log.
-        self._table.extend(NOTIFICATIONS.arrow([]), as_progress(LOG, dict.fromkeys(self._table.positions(LOG), 0)))
 
     def _forget(self) -> None:
         super()._forget()
@@ -99,32 +92,15 @@ def notification_rows(records: Iterable[ConsumerRecord], recorded_ms: int, erase
     return build(NOTIFICATIONS, archived, special)
 
 
-def _column(name: str) -> Build[_Archived]:
-    """The column of a field that is stored unchanged."""
-    return lambda them: pa.array([getattr(each.notification, name) for each in them])
+def _column(field: str) -> Build[_Archived]:
+    return lambda them: pa.array([getattr(each.notification, field) for each in them])
 
 
 _NOTIFICATION: dict[str, Build[_Archived]] = {
+    **{field: _column(field) for field in Notification.__struct_fields__},
     "day": lambda them: days(each.notification.accepted_ms for each in them),
     "notification": lambda them: pa.array([each.notification.id for each in them], pa.string()),
     "accepted_at": lambda them: times(each.notification.accepted_ms for each in them),
     "logged_at": lambda them: times(each.logged_ms for each in them),
-    "priority": lambda them: pa.array([each.notification.priority for each in them], pa.int32()),
-    "hops": lambda them: pa.array([each.notification.hops for each in them], pa.int32()),
     "path": lambda them: pa.array([" ".join(each.notification.path) for each in them], pa.string()),
-    **{
-        name: _column(name)
-        for name in (
-            "topic",
-            "publisher",
-            "message_id",
-            "only",
-            "payload",
-            "producer",
-            "traceparent",
-            "control",
-            "cause",
-            "distribution",
-        )
-    },
 }

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +18,7 @@ import pyarrow.dataset as ds
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import CLOCKS_APART_MS
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS
 from arborcast.dispatch.monitoring.sources import QueryProgress
 from arborcast.dispatch.recording.follower import GatheringFollower
@@ -31,9 +31,6 @@ _NEWEST = "newest-batch"
 
 # Notifications accepted until this time (ms since the epoch) may also have been delivered under an older checkpoint.
 _CHECKPOINT = "newest-checkpoint-ms"
-
-# The times of acceptance and end are from the clocks of several machines.
-_CLOCKS_MS = 60_000
 
 _Key = tuple[str, str]
 
@@ -63,7 +60,7 @@ class EndedDeliveries:
         newest, checkpoint_ms = self.table.progress(_NEWEST), self.table.progress(_CHECKPOINT) or 0
         latest = max([newest or 0, *batches])
         if newest is not None and latest // RUN_NUMBERS > newest // RUN_NUMBERS:
-            checkpoint_ms = max(_ms(ended["ended_at"])) + _CLOCKS_MS
+            checkpoint_ms = max(_ms(ended["ended_at"])) + CLOCKS_APART_MS
         doubtful = [
             key
             for key, number, accepted_ms in zip(keys, batches, _ms(ended["accepted_at"]), strict=True)
@@ -175,11 +172,6 @@ class _Gathering:
         return as_progress(LOG, self.reached)
 
 
-class _Open(NamedTuple):
-    attempts: _Gathering
-    deliveries: _Gathering
-
-
 class AttemptsTables(GatheringFollower):
     """Writes the outcomes of pushes. `recorded` is called with the rows added to `attempts`."""
 
@@ -193,12 +185,11 @@ class AttemptsTables(GatheringFollower):
         recorded: Callable[[pa.Table], None] = lambda rows: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._attempts = DeltaTableWriter(ATTEMPTS, attempts)
         self._ended = EndedDeliveries(deliveries)
-        tables = [self._attempts, self._ended.table]
+        tables = [DeltaTableWriter(ATTEMPTS, attempts), self._ended.table]
         super().__init__(kafka, LOG, tables, interval_s, _BYTES_PER_STEP, clock)
         self._recorded = recorded
-        self._open: _Open | None = None
+        self._gathering: list[_Gathering] = []
 
     def take(self, records: Sequence[ConsumerRecord]) -> None:
         everything: pa.Table | None = None
@@ -229,9 +220,6 @@ class AttemptsTables(GatheringFollower):
             deliveries.rows.clear()
         return count
 
-    def _opened(self) -> LogCursor:
-        return self._behind([each.reached for each in self._gatherings()])
-
     def _write(self, log: LogCursor) -> bool:
         more = super()._write(log)
         if self.progress is None and not any(self._gathered()):
@@ -239,17 +227,11 @@ class AttemptsTables(GatheringFollower):
             self.progress = QueryProgress(settled=dict(log.positions))
         return more
 
-    def _restart(self) -> None:
-        # The rows stay: they are of the previous log.
-        for each in self._gatherings():
-            each.table.extend(each.table.spec.arrow([]), as_progress(LOG, dict.fromkeys(each.reached, 0)))
-        self._open = None
-
     def _forget(self) -> None:
         super()._forget()
-        self._open = None
+        self._gathering = []
 
-    def _gatherings(self) -> _Open:
-        if self._open is None:
-            self._open = _Open(_Gathering(self._attempts), _Gathering(self._ended.table))
-        return self._open
+    def _gatherings(self) -> Sequence[_Gathering]:
+        """Those of `attempts` and `deliveries`."""
+        self._gathering = self._gathering or [_Gathering(table) for table in self._tables]
+        return self._gathering

@@ -16,7 +16,7 @@ from arborcast.core.eventlog.consumer import Replaced
 from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.monitoring.sources import QueryProgress
-from arborcast.dispatch.tables.delta_table import DeltaTableWriter
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter, as_progress
 
 logger = logging.getLogger(__name__)
 
@@ -63,16 +63,19 @@ class TableFollower(Work):
             self._cursor.close()
 
     @abstractmethod
-    def _opened(self) -> LogCursor:
-        """The log behind the positions of the tables."""
-
-    @abstractmethod
     def _write(self, log: LogCursor) -> bool:
         """Read more, and commit if that is due; returns whether more can be read at once."""
 
-    @abstractmethod
+    def _opened(self) -> LogCursor:
+        """The log behind the positions of the tables."""
+        return self._behind([table.positions(self._log) for table in self._tables])
+
     def _restart(self) -> None:
-        """Set the positions of the tables to the beginning of a log that was created again."""
+        """Set the positions of the tables to the beginning of a log that was created again. Their rows stay: they are
+        of the previous log."""
+        for table in self._tables:
+            beginning = dict.fromkeys(table.positions(self._log), 0)
+            table.extend(table.spec.arrow([]), as_progress(self._log, beginning))
 
     def _behind(self, known: Sequence[Mapping[int, int]]) -> LogCursor:
         """The log from the lowest of these positions: repeated records are recognised, or have no effect."""
@@ -98,6 +101,11 @@ class TableFollower(Work):
         self._forget()
         self._restart()
         return True
+
+
+def may_have_more(records: Sequence[ConsumerRecord], most: int, most_bytes: int) -> bool:
+    """Whether a read up to these limits may have left records."""
+    return len(records) >= most or sum(len(each.value or b"") for each in records) >= most_bytes
 
 
 # Steps are short: decoding delays the hot path's driver (interpreter lock).
@@ -166,5 +174,4 @@ class GatheringFollower(TableFollower):
             self.commit(log.positions)
         if not records and not any(gathered):
             self._idle_until = self._clock() + min(self._interval_s, _IDLE_S)
-        read = sum(len(record.value or b"") for record in records)
-        return len(records) >= _RECORDS_PER_STEP or read >= self._bytes_per_step
+        return may_have_more(records, _RECORDS_PER_STEP, self._bytes_per_step)

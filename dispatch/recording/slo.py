@@ -30,7 +30,7 @@ from arborcast.dispatch.hot.batch_outcomes import WORKER_ENDED
 from arborcast.dispatch.hot.intake import QUEUED, STRICT
 from arborcast.dispatch.logs.attempts import VERSION, State
 from arborcast.dispatch.recording.folds import moment
-from arborcast.dispatch.recording.follower import TableFollower
+from arborcast.dispatch.recording.follower import TableFollower, may_have_more
 from arborcast.dispatch.tables import SLO
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, as_progress
 from arborcast.dispatch.tables.spec import Row
@@ -152,21 +152,13 @@ class SloTable(TableFollower):
         self._held: dict[str, int] | None = None
         self._since: Counter[Result] = Counter()
 
-    def _opened(self) -> LogCursor:
-        self._held = self._known_holds()
-        return self._behind([self._table.positions(self._log)])
-
     def _write(self, log: LogCursor) -> bool:
         records = log.read(_RECORDS_PER_STEP, _BYTES_PER_STEP)
         self.take(records)
         due = self._clock() - self._committed_at >= self._interval_s or len(self._hours) > _MOST_HOURS
         if due and self._changed:
             self._commit(log)
-        return len(records) >= _RECORDS_PER_STEP or sum(len(each.value or b"") for each in records) >= _BYTES_PER_STEP
-
-    def _restart(self) -> None:
-        beginning = dict.fromkeys(self._table.positions(self._log), 0)
-        self._table.extend(SLO.arrow([]), as_progress(self._log, beginning))
+        return may_have_more(records, _RECORDS_PER_STEP, _BYTES_PER_STEP)
 
     def _forget(self) -> None:
         super()._forget()

@@ -20,7 +20,7 @@ from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.eventlog.topics import CONTROL_HISTORY_MS
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import is_due, time_ms
-from arborcast.dispatch.recording.follower import TableFollower, Work
+from arborcast.dispatch.recording.follower import TableFollower, Work, may_have_more
 from arborcast.dispatch.tables import ROUTES
 from arborcast.dispatch.tables.delta_table import OPERATION, DeltaTableWriter, as_progress
 from arborcast.dispatch.tables.spec import TableSpec
@@ -226,8 +226,7 @@ class FoldedTables(TableFollower):
             progress = _progress(fold, log.positions)
             table.extend(fold.spec.arrow([]), progress)
             self._read_ms = progress[_read_at(fold)]
-        size = sum(len(record.value or b"") for record in records)
-        return len(records) >= _RECORDS_PER_STEP or size >= _BYTES_PER_STEP
+        return may_have_more(records, _RECORDS_PER_STEP, _BYTES_PER_STEP)
 
     def _restart(self) -> None:
         for fold, table in self._folds:

@@ -19,21 +19,13 @@ class DispatchSettings:
 
     max_rows_per_batch: int = setting(20_000, "Notifications in a batch.", minimum=1)
     gear: Literal["auto", "realtime", "batch"] = setting(
-        "auto",
-        "realtime: within milliseconds, a task slot per partition. batch: cheaper. auto: both, by the backlog.",
+        "auto", "realtime: within milliseconds, a task slot per partition. batch: cheaper. auto: both, by the backlog."
     )
     idle_poll_ms: int = setting(
-        40,
-        "Poll interval in batches: on average half of it is latency.",
-        minimum=1,
-        maximum=60_000,
-        unit="ms",
+        40, "Poll interval in batches: on average half of it is latency.", minimum=1, maximum=60_000, unit="ms"
     )
     task_slots: int = setting(
-        4,
-        "Parallel tasks in local mode; best: twice the number of cores.",
-        minimum=2,
-        maximum=256,
+        4, "Parallel tasks in local mode; best: twice the number of cores.", minimum=2, maximum=256
     )
     driver_memory_mb: int = setting(
         # The minimum of Spark is 450 MiB without a survivor space.
@@ -43,18 +35,10 @@ class DispatchSettings:
         maximum=1_000_000,
         unit="MB",
     )
-    fail_on_data_loss: bool = setting(
-        True,
-        "Stop when undispatched notifications have left Kafka.",
-    )
-    spark_authenticate: bool = setting(
-        True,
-        "Authentication and encryption within a Spark cluster.",
-    )
+    fail_on_data_loss: bool = setting(True, "Stop when undispatched notifications have left Kafka.")
+    spark_authenticate: bool = setting(True, "Authentication and encryption within a Spark cluster.")
     spark_secret: str = setting(
-        "",
-        "spark.authenticate.secret of a standalone cluster; empty: created by `arborcast bundle`.",
-        secret=True,
+        "", "spark.authenticate.secret of a standalone cluster; empty: created by `arborcast bundle`.", secret=True
     )
     starting_offsets: Literal["earliest", "latest"] = setting("earliest", "Position of the first start of a job.")
     hang_timeout_s: float = setting(
@@ -76,18 +60,8 @@ class PushSettings:
         "auto", "libcurl (pycurl), requests-futures, or libcurl if installed."
     )
     max_in_flight: int = setting(256, "Per worker.", minimum=1, maximum=10_000)
-    max_in_flight_per_host: int = setting(
-        128,
-        "Per worker, on all ports.",
-        minimum=1,
-        maximum=10_000,
-    )
-    max_in_flight_per_endpoint: int = setting(
-        16,
-        "Per worker.",
-        minimum=1,
-        maximum=10_000,
-    )
+    max_in_flight_per_host: int = setting(128, "Per worker, on all ports.", minimum=1, maximum=10_000)
+    max_in_flight_per_endpoint: int = setting(16, "Per worker.", minimum=1, maximum=10_000)
     max_idle_connections: int = setting(512, "Per worker.", minimum=0, maximum=100_000)
     keep_alive_s: float = setting(60.0, "Maximum idle time of a connection.", minimum=1, maximum=3_600, unit="s")
     conditions_ms: float = setting(
@@ -97,32 +71,19 @@ class PushSettings:
         unit="ms",
     )
     owner_conditions_ms: float = setting(
-        100.0,
-        "Share of one owner (without owners, one consumer's host) of this time.",
-        minimum=1,
-        unit="ms",
+        100.0, "Share of one owner (without owners, one consumer's host) of this time.", minimum=1, unit="ms"
     )
     max_notify_messages: int = setting(50, "Per push.", minimum=1, maximum=1_000)
     max_notify_bytes: int = setting(262_144, "Payloads of one push.", minimum=1, unit="bytes")
     callback_s: float = setting(
-        600.0,
-        "Time for a later result. 0: no later results.",
-        minimum=0,
-        maximum=86_400,
-        unit="s",
+        600.0, "Time for a later result. 0: no later results.", minimum=0, maximum=86_400, unit="s"
     )
     max_response_bytes: int = setting(16_384, "Read bytes of an answer.", minimum=0, unit="bytes")
     keep_response_bytes: int = setting(512, "Stored bytes of an answer.", minimum=0, maximum=8_192, unit="bytes")
-    tls_ca_file: str = setting(
-        "",
-        "Receivers' authorities (PEM), on every pushing host; empty: those of certifi.",
-    )
+    tls_ca_file: str = setting("", "Receivers' authorities (PEM), on every pushing host; empty: those of certifi.")
     tls_client_certificate: str = setting("", "Client certificate and chain (PEM) for receivers that request one.")
     tls_client_key: str = setting("", "Its key (PEM), without a password; empty: the same file.")
-    http2: bool = setting(
-        True,
-        "HTTP/2 with https receivers that offer it (libcurl only).",
-    )
+    http2: bool = setting(True, "HTTP/2 with https receivers that offer it (libcurl only).")
     proxy: str = setting("", "For all pushes, http://host:port. The environment's is ignored.")
 
     def __post_init__(self) -> None:
@@ -156,16 +117,8 @@ class RetrySettings:
         maximum=31_536_000,
         unit="s",
     )
-    permanent_statuses: str = setting(
-        "400 401 403 404 405 413 415",
-        "The message is given up at once.",
-    )
-    breaker_failures: int = setting(
-        3,
-        "Failures in a row, then an endpoint is only probed.",
-        minimum=1,
-        maximum=1_000,
-    )
+    permanent_statuses: str = setting("400 401 403 404 405 413 415", "The message is given up at once.")
+    breaker_failures: int = setting(3, "Failures in a row, then an endpoint is only probed.", minimum=1, maximum=1_000)
     first_probe_s: float = setting(2.0, "Wait before the first probe; doubled each time.", minimum=0.05, unit="s")
     longest_probe_s: float = setting(60.0, "Maximum wait before a probe.", minimum=0.05, unit="s")
     batch_wait_s: float = setting(
@@ -176,17 +129,10 @@ class RetrySettings:
         unit="s",
     )
     parked_messages: int = setting(
-        0,
-        "Per subscription; beyond it the oldest untried ones are dropped, unless strict. 0: no limit.",
-        minimum=0,
+        0, "Per subscription; beyond it the oldest untried ones are dropped, unless strict. 0: no limit.", minimum=0
     )
     parked_bytes: int = setting(0, "As stored; else as parked_messages.", minimum=0, unit="bytes")
-    suspend_after_s: float = setting(
-        259_200.0,
-        "Failures without one success until a suspension.",
-        minimum=1,
-        unit="s",
-    )
+    suspend_after_s: float = setting(259_200.0, "Failures without one success until a suspension.", minimum=1, unit="s")
 
     def __post_init__(self) -> None:
         self.permanent()
@@ -218,37 +164,20 @@ class TableSettings:
     )
     interval_s: float = setting(5.0, "Between writes.", minimum=0.2, unit="s")
     archive: bool = setting(True, "Write the table notifications.")
-    max_routes: int = setting(
-        100_000,
-        "Rows of the table routes; 0: no such table.",
-        minimum=0,
-        maximum=10_000_000,
-    )
+    max_routes: int = setting(100_000, "Rows of the table routes; 0: no such table.", minimum=0, maximum=10_000_000)
     notifications_days: int = setting(30, "Retention.", minimum=1, unit="days")
     deliveries_days: int = setting(30, "Retention, also of attempts.", minimum=1, unit="days")
     history_days: int = setting(
-        90,
-        "Retention of ended subscriptions, endpoint health and incomplete messages.",
-        minimum=1,
-        unit="days",
+        90, "Retention of ended subscriptions, endpoint health and incomplete messages.", minimum=1, unit="days"
     )
     operations_days: int = setting(1_095, "Retention.", minimum=1, unit="days")
     # delta-rs needs some 100 KB of memory for each file of a table, one for each commit until they are joined.
-    upkeep_interval_s: float = setting(
-        600.0,
-        "Of compaction and deletion of old days.",
-        minimum=1,
-        unit="s",
-    )
+    upkeep_interval_s: float = setting(600.0, "Of compaction and deletion of old days.", minimum=1, unit="s")
     upkeep_by: Literal["driver", "spark"] = setting(
-        "driver",
-        "Compaction by the job's process, or by Spark's executors, which must reach tables.path.",
+        "driver", "Compaction by the job's process, or by Spark's executors, which must reach tables.path."
     )
     unused_files_hours: int = setting(
-        24,
-        "Retention of files that only older versions need; for tables of states one hour.",
-        minimum=1,
-        unit="h",
+        24, "Retention of files that only older versions need; for tables of states one hour.", minimum=1, unit="h"
     )
 
     def storage(self) -> dict[str, str]:
@@ -267,12 +196,7 @@ class TableSettings:
 class SloSettings:
     """The service level objective of deliveries, over 28 days."""
 
-    target: float = setting(
-        0.999,
-        "Share of deliveries in time.",
-        minimum=0.5,
-        maximum=0.99999,
-    )
+    target: float = setting(0.999, "Share of deliveries in time.", minimum=0.5, maximum=0.99999)
     latency_s: float = setting(
         30.0,
         "From acceptance to the first push. A change applies to later hours.",

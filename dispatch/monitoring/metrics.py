@@ -326,33 +326,20 @@ class JobMetrics:
         self._batches = registry.counter("arborcast_dispatch_batches_total", "Completed batches.")
         self._failed_batches = registry.counter("arborcast_dispatch_failed_batches_total", "Repeated batches.")
         self._hung_workers = registry.counter(
-            "arborcast_dispatch_hung_workers_total",
-            "Hanging Python workers that were killed, on the job's host.",
+            "arborcast_dispatch_hung_workers_total", "Hanging Python workers that were killed, on the job's host."
         )
         self._notifications = registry.counter("arborcast_dispatch_notifications_total", "Matched notifications.")
         registry.counted(
-            "arborcast_dispatch_system_notices_total",
-            "The engine's own notifications.",
-            lambda: self.sources.notices(),
+            "arborcast_dispatch_system_notices_total", "The engine's own notifications.", lambda: self.sources.notices()
         )
-        self._deliveries = registry.counter(
-            "arborcast_dispatch_deliveries_total",
-            "One for each subscription.",
-        )
+        self._deliveries = registry.counter("arborcast_dispatch_deliveries_total", "One for each subscription.")
         self._thinned = registry.counter(
-            "arborcast_thinned_total",
-            "Omitted by minimum intervals, one for each subscription.",
+            "arborcast_thinned_total", "Omitted by minimum intervals, one for each subscription."
         )
         self._deadlines = registry.counter(
-            "arborcast_deadlines_total",
-            "Notices: deadline-missed, deadline-met.",
-            ("kind",),
+            "arborcast_deadlines_total", "Notices: deadline-missed, deadline-met.", ("kind",)
         )
-        self._operations = registry.counter(
-            "arborcast_operations_total",
-            "Rows of the table operations.",
-            ("door",),
-        )
+        self._operations = registry.counter("arborcast_operations_total", "Rows of the table operations.", ("door",))
         self._stage_seconds = registry.histogram(
             "arborcast_dispatch_batch_seconds",
             "Stages: control (reading the log), view (for workers), job (matching and pushing), feedback (of workers).",
@@ -402,21 +389,15 @@ class JobMetrics:
 
     def _declare_deliveries(self, registry: Registry) -> None:
         self._attempts = registry.counter(
-            "arborcast_attempts_total",
-            "Recorded attempts, one per notification and subscription.",
-            ("state", "error"),
+            "arborcast_attempts_total", "Recorded attempts, one per notification and subscription.", ("state", "error")
         )
         self._attempts.begin(*(("dead", error) for error in get_args(ErrorClass) if error), ("dropped", "resources"))
         self._delivery_seconds = registry.histogram(
-            "arborcast_delivery_seconds",
-            "From acceptance to the answer that delivered.",
-            buckets=_DELIVERY_BUCKETS,
+            "arborcast_delivery_seconds", "From acceptance to the answer that delivered.", buckets=_DELIVERY_BUCKETS
         )
         self._push_seconds = registry.histogram("arborcast_push_seconds", "Duration of pushes.")
         self._pushes = registry.counter(
-            "arborcast_pushes_total",
-            "By class of failure, empty for success; later: with a later result.",
-            ("error",),
+            "arborcast_pushes_total", "By class of failure, empty for success; later: with a later result.", ("error",)
         )
         registry.gauges(
             "arborcast_pushes_in_flight",
@@ -433,9 +414,7 @@ class JobMetrics:
             lambda: {(kind,): value for kind, value in self.sources.waiting().items()},
         )
         self._slo = registry.counter(
-            "arborcast_slo_deliveries_total",
-            "in_time, late, lost, or receiver (its fault; not counted).",
-            ("result",),
+            "arborcast_slo_deliveries_total", "in_time, late, lost, or receiver (its fault; not counted).", ("result",)
         )
         self._slo.begin(("in_time",), ("late",), ("lost",), ("receiver",))
         registry.gauge("arborcast_slo_target", "slo.target.", lambda: self.slo_target)
@@ -446,11 +425,7 @@ class JobMetrics:
             self._burn_rates,
         )
         registry.gauge("arborcast_erasures_open", "Erasures that are not done.", lambda: self.sources.erasures())
-        registry.counted(
-            "arborcast_erased_total",
-            "Removed copies of payloads.",
-            lambda: self.sources.erased(),
-        )
+        registry.counted("arborcast_erased_total", "Removed copies of payloads.", lambda: self.sources.erased())
         registry.gauges(
             "arborcast_endpoint_breakers",
             "Failing endpoints.",
@@ -509,25 +484,17 @@ class JobMetrics:
             "Subscriptions in the base of workers' views.",
             lambda: self.sources.view().base,
         )
-        registry.gauge(
-            "arborcast_view_base_bytes",
-            "Its size.",
-            lambda: self.sources.view().base_bytes,
-        )
+        registry.gauge("arborcast_view_base_bytes", "Its size.", lambda: self.sources.view().base_bytes)
         registry.gauge(
             "arborcast_view_base_age_seconds",
             "Its age.",
             lambda: self._clock() - made if (made := self.sources.view().made_at) else 0.0,
         )
         registry.gauge(
-            "arborcast_view_overlay_entries",
-            "Changes since that base.",
-            lambda: self.sources.view().overlay,
+            "arborcast_view_overlay_entries", "Changes since that base.", lambda: self.sources.view().overlay
         )
         registry.gauge(
-            "arborcast_view_overlay_bytes",
-            "Size of their broadcast.",
-            lambda: self.sources.view().overlay_bytes,
+            "arborcast_view_overlay_bytes", "Size of their broadcast.", lambda: self.sources.view().overlay_bytes
         )
 
 

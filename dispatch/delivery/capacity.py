@@ -98,10 +98,7 @@ class InFlightLimiter:
         for scope in scopes:
             if self._in_flight.get(scope, 0) >= self._limits[scope[0]]:
                 self._waits_for[lane] = scope, priority
-                waiting = self._waiting.get(scope)
-                if waiting is None:
-                    waiting = self._waiting[scope] = Turns()
-                waiting.add(lane, priority)
+                self._waiting.setdefault(scope, Turns()).add(lane, priority)
                 return True
         return False
 

@@ -44,7 +44,16 @@ from arborcast.topic_model.cloud_events import Event, event_of, published_in, pu
 from arborcast.topic_model.expressions import CONCRETE, write_topic
 from arborcast.topic_model.legacy_content import unwrap
 from arborcast.topic_model.mqtt_names import TopicsOut, is_mqtt
-from arborcast.topic_model.namespaces import ARBORCAST_DELIVERY, ARBORCAST_QUEUE, HPWSN_PUSH, WSA, WSNT
+from arborcast.topic_model.namespaces import (
+    ACTION_BW,
+    ARBORCAST_DELIVERY,
+    ARBORCAST_QUEUE,
+    HPWSN_PUSH,
+    SOAP11,
+    SOAP12,
+    WSA,
+    WSNT,
+)
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.packages import (
     PACKAGE_HEADER,
@@ -62,14 +71,7 @@ from arborcast.topic_model.topics import TopicPath
 
 logger = logging.getLogger(__name__)
 
-SOAP_NAMESPACES = {
-    "1.1": "http://schemas.xmlsoap.org/soap/envelope/",
-    "1.2": "http://www.w3.org/2003/05/soap-envelope",
-}
-DELIVERY = ARBORCAST_DELIVERY
-"""Namespace of our own header block."""
-
-NOTIFY_ACTION = "http://docs.oasis-open.org/wsn/bw-2/NotificationConsumer/Notify"
+NOTIFY_ACTION = f"{ACTION_BW}/NotificationConsumer/Notify"
 
 ID_HEADER = "Arborcast-Notification-Id"
 ATTEMPT_HEADER = "Arborcast-Attempt"
@@ -130,9 +132,9 @@ class Envelope:
             self._start, self._end, self._message_start = _LEGACY_START, _LEGACY_END, b""
             return
         self._start = (
-            f'<soap:Envelope xmlns:soap="{SOAP_NAMESPACES[subscription.soap]}" xmlns:wsa="{WSA}">'
+            f'<soap:Envelope xmlns:soap="{SOAP11 if subscription.soap == "1.1" else SOAP12}" xmlns:wsa="{WSA}">'
             f"<soap:Header>{_addressing_headers(subscription)}"
-            f'<ac:Delivery xmlns:ac="{DELIVERY}"><ac:Subscription>{escape(subscription.id)}</ac:Subscription>'
+            f'<ac:Delivery xmlns:ac="{ARBORCAST_DELIVERY}"><ac:Subscription>{escape(subscription.id)}</ac:Subscription>'
         ).encode()
         self._end = b"</soap:Body></soap:Envelope>"
         self._message_start = (
@@ -301,7 +303,7 @@ def _mqtt_request(topics: TopicsOut, headers: tuple[tuple[str, str], ...], notif
 _NOTIFY_START = f'<wsnt:Notify xmlns:wsnt="{WSNT}">'.encode()
 _MESSAGE_END = b"</wsnt:Message></wsnt:NotificationMessage>"
 _LEGACY_START = (
-    f'<soapenv:Envelope xmlns:soapenv="{SOAP_NAMESPACES["1.1"]}" xmlns:org="{HPWSN_PUSH}">'
+    f'<soapenv:Envelope xmlns:soapenv="{SOAP11}" xmlns:org="{HPWSN_PUSH}">'
     "<soapenv:Header/><soapenv:Body><org:notificationProcess>"
 ).encode()
 _LEGACY_END = b"</org:notificationProcess></soapenv:Body></soapenv:Envelope>"

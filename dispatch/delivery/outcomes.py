@@ -80,10 +80,9 @@ def classify(result: PushResult, result_by_ms: int = 0) -> Outcome:
         return Outcome("", "", status)
     if 300 <= status < 400:
         return Outcome("redirect", f"HTTP {status}: redirects are not followed", status)
-    if 400 <= status < 500:
-        return Outcome("client-error", f"HTTP {status}", status, blames_sender(result.response))
-    if 500 <= status < 600:
-        return Outcome("server-error", f"HTTP {status}", status, blames_sender(result.response))
+    if 400 <= status < 600:
+        error: ErrorClass = "client-error" if status < 500 else "server-error"
+        return Outcome(error, f"HTTP {status}", status, blames_sender(result.response))
     if result.failure:
         return failed(result.failure, result.detail)
     return failed("protocol", f"HTTP status {status} is not a valid answer of a receiver")

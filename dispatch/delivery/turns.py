@@ -22,10 +22,7 @@ class Turns:
 
     def add(self, name: str, priority: int) -> None:
         """Add a name; one that waits already keeps its place."""
-        waiting = self._classes.get(priority)
-        if waiting is None:
-            waiting = self._classes[priority] = OrderedDict()
-        waiting[name] = None
+        self._classes.setdefault(priority, OrderedDict())[name] = None
 
     def take(self) -> str:
         """Remove and return the next name; at least one must wait."""

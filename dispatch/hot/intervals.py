@@ -10,13 +10,13 @@ The decision depends on the previous one, so a repetition must begin with the st
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.progress import LoggedProgress
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.hot.recovered import appended_ms
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Evaluation
@@ -31,9 +31,6 @@ Lane = tuple[str, str]
 
 Passed = Mapping[int, Mapping[Lane, int]]
 """For each partition, the times before which messages do not pass."""
-
-# Between the clocks of gateways and brokers.
-_CLOCKS_MS = 60_000
 
 # Clocks of gateways differ by less: an interval that ended this long ago has no effect.
 _ENDED_MS = 10_000
@@ -63,7 +60,7 @@ class Intervals:
             known = self.passed[partition] = dict(self._before.get(partition, {}))
         lane, interval_ms = lane_of(subscription.id, subscription.policy, topic), subscription.policy.interval_ms
         # A message from long before the last one that passed: the clock was put back, and the interval is over.
-        if -_CLOCKS_MS <= accepted_ms - (known.get(lane, 0) - interval_ms) < interval_ms:
+        if -CLOCKS_APART_MS <= accepted_ms - (known.get(lane, 0) - interval_ms) < interval_ms:
             return False
         if judged:
             known[lane] = accepted_ms + interval_ms
@@ -145,7 +142,7 @@ def read_passed(kafka: KafkaSettings, policies: Mapping[str, DeliveryPolicy], po
     passed: dict[int, dict[Lane, int]] = {}
     if not longest_ms:
         return passed
-    since_ms = _accepted_ms(kafka, positions) - _CLOCKS_MS
+    since_ms = _accepted_ms(kafka, positions) - CLOCKS_APART_MS
     near_ms = min(longest_ms, _AT_LEAST_MS)
     with LogScan(kafka, "attempts", progress=LoggedProgress(logger)) as log:
         firsts = log.at(since_ms - near_ms)
@@ -171,4 +168,4 @@ def _evaluations(log: LogScan, firsts: Mapping[int, int], ends: Mapping[int, int
 
 def _accepted_ms(kafka: KafkaSettings, positions: Mapping[int, int]) -> int:
     """The time at which the first message behind these positions was accepted; without one, now."""
-    return min([int(time.time() * 1000), *appended_ms(kafka, positions).values()])
+    return min([time_ms(), *appended_ms(kafka, positions).values()])

@@ -164,14 +164,12 @@ class FanOuts:
         received, remaining = queue[0]
         _, subscription = remaining.popitem()
         self.size -= 1
-        if remaining:
-            self._topics.move_to_end(topic)
-            return subscription, received
-        queue.popleft()
-        self.notifications -= 1
         self._topics.move_to_end(topic)
-        if not queue:
-            del self._topics[topic]
+        if not remaining:
+            queue.popleft()
+            self.notifications -= 1
+            if not queue:
+                del self._topics[topic]
         return subscription, received
 
     def has_newer(self, topic: TopicPath, subscription_id: str) -> bool:

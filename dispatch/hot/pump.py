@@ -280,14 +280,12 @@ class PumpRun:
         self._turns = itertools.count(1)
 
     def take(self) -> tuple[Subscription, list[Received]] | None:
-        """The next push."""
         taken = self.lanes.take(self.outcomes.drop_older)
         if taken is not None and (name := taken[0].id) not in self._pace:
             self._pace[name] = LaneProgress(name, turn=next(self._turns))
         return taken
 
     def settle(self, subscription: Subscription, taken: Sequence[Received], push: Push, outcome: Outcome) -> None:
-        """A push has an outcome."""
         duration_s = push.result.duration_s
         pace = self._pace[subscription.id]
         pace.pushes += 1

@@ -24,6 +24,7 @@ from arborcast.core.eventlog.client import partition_of_key
 from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.progress import LoggedProgress
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.delivery.verdict import GONE
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.parked import Parked, Place, readable, roomy
@@ -45,9 +46,6 @@ class SettledRows(NamedTuple):
     newest: Newest
     gone: frozenset[str]
 
-
-# The clocks of several brokers differ: the row of a notification may have an earlier timestamp.
-_CLOCKS_MS = 60_000
 
 # Time for which ends of the logs are used: a request before each batch would delay it.
 _ENDS_S = 60.0
@@ -211,8 +209,8 @@ def settled_since(kafka: KafkaSettings, first: int, behind_ms: Mapping[int, int]
     `notifications` log. Raises InfrastructureError.
     """
     with LogScan(kafka, "attempts", progress=LoggedProgress(logger)) as log:
-        # Offsets, not the timestamps of rows: a clock may have been put back.
-        firsts = {number: log.at(since_ms - _CLOCKS_MS) for number, since_ms in behind_ms.items()}
+        # Offsets, not the timestamps of rows: a clock may have been put back, and those of several brokers differ.
+        firsts = {number: log.at(since_ms - CLOCKS_APART_MS) for number, since_ms in behind_ms.items()}
         return _settled(log, first, firsts, partitions)
 
 
@@ -245,7 +243,7 @@ def _settled(log: LogScan, first: int, firsts: Mapping[int, Mapping[int, int]], 
 
 def newest_batch(kafka: KafkaSettings) -> int:
     """The highest batch number in the `attempts` log, NO_BATCH without any. Raises InfrastructureError."""
-    now_ms = int(time.time() * 1000)
+    now_ms = time_ms()
     with LogScan(kafka, "attempts", progress=LoggedProgress(logger)) as log:
         for since_ms in (*(now_ms - back_s * 1000 for back_s in _SEARCH_PERIODS_S), 0):
             batches = (attempts.batch_of(record.key) for record in log.read_from(log.at(since_ms)))

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from arborcast.core import fence
+from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.intervals import IntervalPolicies, Passed, read_passed
 from arborcast.dispatch.hot.recovered import OutcomeLogs, RecoveredDeliveries, StartState
@@ -111,7 +112,7 @@ class JobParts(NamedTuple):
             health.degraded(),
             health.watched(),
             self.view.all_unjudged(),
-            health.on_trial(int(time.time() * 1000), patient=patient),
+            health.on_trial(time_ms(), patient=patient),
             self.view.erasures.for_workers,
         )
 

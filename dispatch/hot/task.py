@@ -154,7 +154,6 @@ class TakenIn:
         self._large_bytes = 0
 
     def add(self, offset: int, size: int) -> None:
-        """Add the notification at this offset."""
         self.next = offset + 1
         self.count += 1
         if size > _SMALL:

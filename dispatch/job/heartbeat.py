@@ -55,8 +55,6 @@ PATIENCE_WITH_TASKS = 5
 
 
 class BeatSlot:
-    """The slot of a process."""
-
     def __init__(self, numbers: memoryview, number: int) -> None:
         self._numbers = numbers
         self._at = _FIELDS * number
@@ -164,8 +162,6 @@ class _Monitored:
 
 
 class WorkerBeats:
-    """Monitors the processes."""
-
     def __init__(self, numbers: memoryview, limit_s: float, killed: Callable[[], None] = lambda: None) -> None:
         """`limit_s` is the timeout of a process, 0 for none; `killed` is called after a kill."""
         self._numbers = numbers

@@ -67,8 +67,6 @@ def payload(event: OperatorEvent) -> bytes:
 
 
 class OperatorEvents:
-    """Publishes events."""
-
     def __init__(self, kafka: KafkaSettings, view: RoutingView) -> None:
         self._kafka = kafka
         self._view = view

@@ -290,7 +290,7 @@ class AttemptsLog(DurableWriter):
     def add(self, attempt: Attempt) -> None:
         """Add an attempt; full records are sent without waiting. May have to connect first."""
         if attempt.batch != self._batch:
-            self._write()
+            self.write()
             self._batch = attempt.batch
         partition = partition_of_subscription(attempt.subscription, self.partitions)
         packed = pack(attempt)
@@ -307,7 +307,7 @@ class AttemptsLog(DurableWriter):
     def write_due(self) -> None:
         """Send the collected attempts, without waiting, if WRITE_S has passed. Must be called often."""
         if self._open and self._clock() - self._written_at >= WRITE_S:
-            self._write()
+            self.write()
 
     def due_s(self) -> float:
         """Seconds until `write_due` has something to send; infinite if nothing is collected."""
@@ -315,22 +315,19 @@ class AttemptsLog(DurableWriter):
 
     def write(self) -> int:
         """Send the collected attempts, without waiting; returns the number for `has_all`."""
-        self._write()
+        while self._open:  # `send` may have to settle, which writes the others
+            self._write_partition(next(iter(self._open)))
+        self._written_at = self._clock()
         return self.sent
 
     def settle(self, timeout_s: float) -> None:
-        self._write()
+        self.write()
         super().settle(timeout_s)
 
     def close(self) -> None:
         super().close()
         self._open.clear()
         self._sizes.clear()
-
-    def _write(self) -> None:
-        while self._open:  # `send` may have to settle, which writes the others
-            self._write_partition(next(iter(self._open)))
-        self._written_at = self._clock()
 
     def _write_partition(self, partition: int) -> None:
         del self._sizes[partition]

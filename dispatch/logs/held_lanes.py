@@ -37,8 +37,7 @@ class HeldLanes:
     def sent(self, lane: str, number: int) -> None:
         """A record was sent to the log."""
         self._sent[lane] = number
-        if lane not in self._reach:
-            self._reach.setdefault(lane, {})  # not yet written
+        self._reach.setdefault(lane, {})  # not yet written
 
     def written(self, lane: str, partition: int, offset: int) -> None:
         """A record is in the log. In any thread."""

@@ -25,6 +25,7 @@ from arborcast.topic_model.expressions.conditions import (
     compile_condition,
     parse_document,
 )
+from arborcast.topic_model.namespaces import WSNT
 from arborcast.topic_model.records.notifications import Notification, type_of
 from arborcast.topic_model.records.peers import goes_over
 from arborcast.topic_model.routing import Found, Recipients
@@ -39,9 +40,8 @@ _EACH, _EACH_CHARACTER = 5_000, 10
 # Each failing condition is logged once, up to this number.
 _MAX_LOGGED = 1_000
 
-_WSNT = "http://docs.oasis-open.org/wsn/b-2"
-_NO_PRODUCER = f'<wsnt:NotificationProducerRP xmlns:wsnt="{_WSNT}"/>'.encode()
-_PRODUCER_BEGIN = f'<wsnt:NotificationProducerRP xmlns:wsnt="{_WSNT}">'.encode()
+_NO_PRODUCER = f'<wsnt:NotificationProducerRP xmlns:wsnt="{WSNT}"/>'.encode()
+_PRODUCER_BEGIN = f'<wsnt:NotificationProducerRP xmlns:wsnt="{WSNT}">'.encode()
 _PRODUCER_END = b"</wsnt:NotificationProducerRP>"
 
 TOO_MUCH = "its conditions exceed their budget: none was evaluated"
@@ -108,7 +108,6 @@ class Subject:
         )
 
     def costs(self, subscription: Subscription) -> dict[_Evaluated, float]:
-        """The estimated cost of each of its conditions."""
         found: dict[_Evaluated, float] = {}
         for kind, expressions in (("payload", subscription.content), ("producer", subscription.producer)):
             for expression in expressions:

@@ -34,7 +34,7 @@ from arborcast.core import liveness
 from arborcast.core.errors import ExpressionError
 from arborcast.core.eventlog.client import Admin
 from arborcast.core.eventlog.damaged import unless_damaged
-from arborcast.core.eventlog.scan import LogScan, OffsetRange
+from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import FRAGMENT_LOG, PULL_LOG
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
@@ -255,8 +255,9 @@ class Eraser(Work):
                 if entry is None:
                     waiting.pop(record.key, None)
                     continue
-                name = covering(scopes, entry.notification) if isinstance(entry, Parked) else ""
-                if name and isinstance(entry, Parked) and len(waiting) < _AT_ONCE:
+                if not isinstance(entry, Parked) or len(waiting) >= _AT_ONCE:
+                    continue
+                if name := covering(scopes, entry.notification):
                     waiting[record.key] = name, self._row(delivery, entry, name)
         if waiting:
             self._end(waiting)
@@ -291,8 +292,8 @@ class Eraser(Work):
     def _current_messages(self, scopes: Sequence[ErasureScope]) -> Counter[str]:
         last: dict[bytes, str] = {}
         with LogScan(self._kafka, "retained") as log:
-            (number,), (end,) = log.ends().keys(), log.ends().values()
-            for record in log.read({number: OffsetRange(log.beginnings()[number], end)}):
+            ends = log.ends()
+            for record in log.read_from(log.beginnings(), ends):
                 message = None if record.value is None else notification_in(record)
                 last.pop(record.key, None)
                 if message is not None and (name := covering(scopes, message)):
@@ -305,7 +306,7 @@ class Eraser(Work):
                 # A message published meanwhile is the current one again.
                 newer: dict[bytes, bytes] = {}
                 overtaken: dict[bytes, bytes] = {}
-                for record in log.read_from({number: end}):
+                for record in log.read_from(ends):
                     if record.value is not None:
                         newer[record.key] = record.value
                         overtaken.pop(record.key, None)

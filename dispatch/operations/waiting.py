@@ -192,13 +192,12 @@ def _decided_ms(wait: Wait) -> int:
 
 def _windows(waits: Iterable[Wait]) -> Iterator[tuple[int, int, list[Wait]]]:
     """Intervals in which the last attempts were written, with the deliveries: near ones are combined."""
-    some: list[Wait] = []
+    near: list[list[Wait]] = []
     for wait in sorted(waits, key=_decided_ms):
-        if some and _decided_ms(wait) - _decided_ms(some[-1]) > 2 * _AROUND_MS:
-            yield _decided_ms(some[0]) - _AROUND_MS, _decided_ms(some[-1]) + _AROUND_MS, some
-            some = []
-        some.append(wait)
-    if some:
+        if not near or _decided_ms(wait) - _decided_ms(near[-1][-1]) > 2 * _AROUND_MS:
+            near.append([])
+        near[-1].append(wait)
+    for some in near:
         yield _decided_ms(some[0]) - _AROUND_MS, _decided_ms(some[-1]) + _AROUND_MS, some
 
 

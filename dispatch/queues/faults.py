@@ -11,7 +11,7 @@ from functools import partial
 from xml.sax.saxutils import escape
 
 from arborcast.core.recent import Recent
-from arborcast.dispatch.delivery.envelope import topic_element
+from arborcast.dispatch.delivery.envelope import NOTIFY_ACTION, topic_element
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult, Transport
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.redelivery.pushes import RedeliveryJournal
@@ -24,13 +24,11 @@ logger = logging.getLogger(__name__)
 
 _PULL_POINT = "/wsn/pullpoints/"
 
-_NOTIFY_ACTION = "http://docs.oasis-open.org/wsn/bw-2/NotificationConsumer/Notify"
-
 
 def fault_of(notification: Notification, reply_to: EndpointReference, row: Attempt) -> PushRequest:
     fault, related, action = _fault(row), _related(notification), WSA_FAULT_ACTION
     if _PULL_POINT in reply_to.address:
-        action = _NOTIFY_ACTION
+        action = NOTIFY_ACTION
         fault = f'<wsnt:Notify xmlns:wsnt="{WSNT}">{fault_element(notification, row)}</wsnt:Notify>'
     body = (
         f'<soap:Envelope xmlns:soap="{SOAP11}" xmlns:wsa="{WSA}"><soap:Header>'

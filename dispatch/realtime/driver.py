@@ -7,6 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 
 import msgspec
 
@@ -335,11 +336,8 @@ class ProgressListener:
 
     def catch_up(self, timeout_s: float) -> None:
         """Wait until the log is read to its current end. Raises InfrastructureError."""
-        log = LogConsumer(self._kafka, PROGRESS_LOG)
-        try:
+        with closing(LogConsumer(self._kafka, PROGRESS_LOG)) as log:
             (end,) = log.ends(timeout_s).values()
-        finally:
-            log.close()
         deadline = time.monotonic() + timeout_s
         while self._follower.position < end:
             if time.monotonic() > deadline:

@@ -69,7 +69,6 @@ class ModePolicy:
         return int(self._worth_s * _PACE)
 
     def next(self, mode: Mode, load: Load) -> Mode:
-        """The mode for this load."""
         before, self._before = self._before, load
         if mode == "realtime":
             self._measure(before, load)

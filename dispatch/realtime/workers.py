@@ -57,13 +57,11 @@ class WorkersHere:
         self._starting: dict[int, Silence] = {}
 
     def begin(self, tasks: int) -> None:
-        """Begin a run with this number of tasks."""
         self._tasks.clear()
         at = self._time.tick()
         self._starting = {number: Silence(_STARTS_S, at) for number in range(tasks)}
 
     def reported(self, progress: WorkerProgress) -> None:
-        """A worker of the run has reported."""
         self._starting.pop(progress.task, None)
         known = self._tasks.get(progress.task)
         if known is None or known[0] != progress.pid:
@@ -156,10 +154,7 @@ def workers_elsewhere(
     """Workers that read the end of their run in the log `feed`."""
 
     def write(message: WorkerUpdate) -> None:
-        log = LogWriter(kafka, FEED_LOG)
-        try:
+        with contextlib.closing(LogWriter(kafka, FEED_LOG)) as log:
             log.append_encoded([encode_feed(message)])
-        finally:
-            log.close()
 
     return WorkersElsewhere(write, wait, failed)

@@ -251,5 +251,5 @@ class Recording:
             joiner,
             days=days,
             unused_hours=_STATES_UNUSED_HOURS if states else self._settings.unused_files_hours,
-            old=(lambda before: old.format(before.isoformat())) if old else None,
+            old=old,
         )

@@ -117,8 +117,6 @@ def holds(row: SloAttempt) -> bool:
 
 @dataclass
 class _Count:
-    """The counts of a subscription in an hour."""
-
     owner: str
     counts: Counter[Counted]
     held_ms: int = 0
@@ -239,7 +237,7 @@ class SloTable(TableFollower):
             for hour in self._changed
             for name, count in self._hours[hour].items()
         ]
-        self._table.replace_where(SLO.arrow(rows), _where(self._changed), as_progress(self._log, log.positions))
+        self._table.replace(SLO.arrow(rows), as_progress(self._log, log.positions), _where(self._changed))
         self._committed_at = self._clock()
         newest = max(self._changed)  # not of all: an hour of a clock that was ahead would stay the newest
         self._hours = {newest: self._hours[newest]}

@@ -113,7 +113,6 @@ class RowChanges:
         return self._changes.get(key, ("", {}))[1].get(column)
 
     def put(self, key: str, row: Row) -> None:
-        """Set the row."""
         self._changes[key] = ("put", dict(row))
 
     def add(self, key: str, row: Row) -> None:
@@ -232,7 +231,7 @@ class FoldedTables(TableFollower):
         for fold, table in self._folds:
             fold.restart()
             beginning = dict.fromkeys(table.positions(fold.writer), 0)
-            table.replace_where(fold.spec.arrow([]), fold.mirrors, _progress(fold, beginning))
+            table.replace(fold.spec.arrow([]), _progress(fold, beginning), fold.mirrors)
 
     def _mirrors(self) -> list[tuple[TableFold, DeltaTableWriter]]:
         return [(fold, table) for fold, table in self._folds if fold.mirrors != "false"]

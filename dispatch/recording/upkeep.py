@@ -89,11 +89,11 @@ class Upkeep(Work):
         *,
         days: int | None = None,
         unused_hours: int = 24,
-        old: Callable[[datetime], str] | None = None,
+        old: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`days` is the retention of rows, None for ever. `old` returns the condition of the rows to remove, older than
-        a time; without it whole days are removed."""
+        """`days` is the retention of rows, None for ever. `old` is the condition of the rows to remove, with {} for a
+        time; without it whole days are removed."""
         self.name = f"upkeep of {spec.name}"
         self._spec = spec
         self._target_bytes = MERGED_TARGET_BYTES if spec.key else TARGET_BYTES
@@ -147,8 +147,8 @@ class Upkeep(Work):
             self._again_at = now + self._unused_hours * 3600 if changed else math.inf
 
     def _delete_old(self, table: DeltaTable, before: datetime) -> None:
-        if self._old is not None:
-            table.delete(self._old(before))
+        if self._old:
+            table.delete(self._old.format(before.isoformat()))
         elif any(day < before.date() for day in _days(table)):
             # Whole partitions: no file is read.
             table.delete(f"day < '{before.date().isoformat()}'")

@@ -141,15 +141,23 @@ class DeltaTableWriter:
 
     def extend(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
         """Append new rows, possibly none: the writer has read its progress since its start."""
-        self._write(rows, "append", progress)
 
-    def replace_where(self, rows: pa.Table, where: str, progress: Mapping[str, int]) -> None:
-        """Replace all rows that fulfil the condition by these."""
-        self._write(rows, "overwrite", progress, where)
+        def append(table: DeltaTable) -> None:
+            made, written = _aligned(rows, table), _commit(progress)
+            write_deltalake(table, made, mode="append", writer_properties=WRITER, commit_properties=written)
 
-    def replace(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
-        """Replace all rows by these."""
-        self._write(rows, "overwrite", progress)
+        self._write(append)
+
+    def replace(self, rows: pa.Table, progress: Mapping[str, int], where: str | None = None) -> None:
+        """Replace all rows, or those that fulfil a condition, by these."""
+
+        def overwrite(table: DeltaTable) -> None:
+            made, written = _aligned(rows, table), _commit(progress)
+            write_deltalake(
+                table, made, mode="overwrite", predicate=where, writer_properties=WRITER, commit_properties=written
+            )
+
+        self._write(overwrite)
 
     def overwrite(self, rows: pa.Table, match: str) -> None:
         """Replace matching rows, by a condition on `t` (the table) and `s` (the row). Rows without a match have no
@@ -159,7 +167,7 @@ class DeltaTableWriter:
             merger = table.merge(rows, match, source_alias="s", target_alias="t", writer_properties=WRITER)
             merger.when_matched_update(_assigned(rows.column_names)).execute()
 
-        self._write_with_retries(merge)
+        self._write(merge)
 
     def merge(
         self,
@@ -196,24 +204,7 @@ class DeltaTableWriter:
             merger = merger.when_matched_update(_assigned(patch), condition)
         merger.when_not_matched_insert(inserted, f"s.{OPERATION} in ('put', 'add')").execute()
 
-    def _write(self, rows: pa.Table, mode: str, progress: Mapping[str, int], where: str | None = None) -> None:
-        def write(table: DeltaTable) -> None:
-            aligned, properties = _aligned(rows, table), _commit(progress)
-            if mode == "overwrite":
-                write_deltalake(
-                    table,
-                    aligned,
-                    mode="overwrite",
-                    predicate=where,
-                    writer_properties=WRITER,
-                    commit_properties=properties,
-                )
-            else:
-                write_deltalake(table, aligned, mode="append", writer_properties=WRITER, commit_properties=properties)
-
-        self._write_with_retries(write)
-
-    def _write_with_retries(self, write: Callable[[DeltaTable], None]) -> None:
+    def _write(self, write: Callable[[DeltaTable], None]) -> None:
         """Write, and repeat a write that was refused because upkeep has committed concurrently; a refresh costs a
         millisecond."""
         for tries_left in range(_MOST_TRIES, 0, -1):

@@ -30,7 +30,6 @@ class Location(str):
 
     @classmethod
     def of(cls, path: str, options: Mapping[str, str]) -> Location:
-        """A location with its options."""
         made = cls(path)
         made.options = MappingProxyType(dict(options))
         return made
@@ -42,12 +41,10 @@ def options_of(location: str) -> dict[str, str]:
 
 
 def table_exists(location: str) -> bool:
-    """Whether there is a table."""
     return DeltaTable.is_deltatable(location, storage_options=options_of(location))
 
 
 def open_table(location: str) -> DeltaTable:
-    """The current state of the table."""
     return DeltaTable(location, storage_options=options_of(location))
 
 

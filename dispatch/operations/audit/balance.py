@@ -90,7 +90,7 @@ def balance(
     report.add_problems(name([(int(at), "surplus") for at in over[:limit]]), len(over), limit)
     _blame_orphans(report, deliveries[orphaned], limit)
     gaps, gap_count = _gaps(report, evaluations, stretches, limit)
-    return Balance(report, _inside(evaluations, inside), theirs, gaps, gap_count)
+    return Balance(report, evaluations[inside], theirs, gaps, gap_count)
 
 
 def _count_kinds(report: Report, ledger: Ledger, evaluations: Evaluations, rows: Numbers) -> None:
@@ -102,10 +102,6 @@ def _count_kinds(report: Report, ledger: Ledger, evaluations: Evaluations, rows:
     report.system_notices = int(system.sum())
     ids = (ledger.ids[at] for at in evaluations.index[rows[~system]].tolist())
     report.replays = sum(is_replay(each) for each in ids)
-
-
-def _inside(evaluations: Evaluations, inside: npt.NDArray[np.bool_]) -> Evaluations:
-    return Evaluations(*(getattr(evaluations, name)[inside] for name in Evaluations.__dataclass_fields__))
 
 
 def _among(keys: Numbers, values: Numbers) -> tuple[npt.NDArray[np.bool_], Numbers]:

@@ -26,6 +26,7 @@ from arborcast.dispatch.operations.audit.ledger import (
     Evaluations,
     Ledger,
     Numbers,
+    changes,
     delivery_key,
 )
 from arborcast.dispatch.operations.audit.report import Kind, Problem
@@ -270,17 +271,13 @@ def _without(deliveries: Numbers, notification: str, subscriptions: list[str]) -
 def _runs(evaluations: Evaluations) -> Iterator[_Run]:
     """In the order of the control log, so that it is folded once."""
     order = np.lexsort((evaluations.offset, evaluations.partition, evaluations.control))
-    if not len(order):
-        return
-    control, partition, offset = (
-        column[order] for column in (evaluations.control, evaluations.partition, evaluations.offset)
-    )
+    ordered = evaluations[order]
     # Evaluations are sorted by place, so a run is a slice of them, too.
-    consecutive = (control[1:] == control[:-1]) & (partition[1:] == partition[:-1]) & (offset[1:] == offset[:-1] + 1)
-    starts = np.flatnonzero(np.concatenate(([True], ~consecutive)))
+    starts = np.flatnonzero(changes(ordered.control, ordered.partition, ordered.offset - np.arange(len(order))))
     lengths = np.diff(np.append(starts, len(order)))
-    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-        yield _Run(int(control[start]), int(partition[start]), int(offset[start]), length, int(order[start]))
+    places = (ordered.control[starts], ordered.partition[starts], ordered.offset[starts], lengths, order[starts])
+    for run in zip(*(each.tolist() for each in places), strict=True):
+        yield _Run(*run)
 
 
 def _notifications(log: LogScan, begin: Mapping[int, int], runs: Iterable[_Run]) -> Iterator[tuple[Notification, int]]:

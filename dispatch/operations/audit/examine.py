@@ -93,7 +93,6 @@ class _Examination:
         return balance(self.ledger, self._since_ms, self._until_ms, self._stretches, self._limit)
 
     def read_new(self) -> None:
-        """Read new records."""
         ends = self._attempts.ends()
         for record in self._attempts.read_from(self._next, ends):
             self.ledger.add(record.value, record.timestamp)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -29,8 +30,6 @@ class SlimRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class SlimRecord(Versioned, frozen=True, gc=False):
-    """One record."""
-
     attempts: list[SlimRow]
     evaluation: Evaluation | None = None
 
@@ -45,6 +44,16 @@ def readable(value: bytes | None) -> SlimRecord:
 
 
 Numbers = npt.NDArray[np.int64]
+
+
+def changes(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Where sorted columns begin a new value."""
+    begins = np.zeros(len(columns[0]), np.bool_)
+    begins[:1] = True
+    for each in columns:
+        begins[1:] |= each[1:] != each[:-1]
+    return begins
+
 
 DELIVERED, DEAD, EXPIRED, CANCELLED, PENDING, PURGED, LAPSED, DROPPED = range(8)
 """The state of a delivery. A purged one is dead, a lapsed one expired; neither has a stored message."""
@@ -84,9 +93,21 @@ def delivery_key(notification: str, subscription: str) -> int:
     return mixed - (1 << 64) if mixed >> 63 else mixed
 
 
+class _Columns:
+    """A data class of columns of the same length."""
+
+    notification: Numbers
+
+    def __len__(self) -> int:
+        return len(self.notification)
+
+    def __getitem__(self, rows: npt.NDArray[np.bool_] | Numbers) -> Self:
+        return type(self)(*(column[rows] for column in vars(self).values()))
+
+
 @dataclass
-class DeliveryRows:
-    """Rows, or deliveries, by column; all columns have the same length."""
+class DeliveryRows(_Columns):
+    """Rows, or deliveries, by column."""
 
     key: Numbers
     notification: Numbers
@@ -99,15 +120,8 @@ class DeliveryRows:
     by_batches: npt.NDArray[np.int32]
     """The number of its rows of batches; one, unless a batch was repeated or the log has the notification twice."""
 
-    def __len__(self) -> int:
-        return len(self.key)
-
-    def __getitem__(self, rows: npt.NDArray[np.bool_] | Numbers) -> DeliveryRows:
-        return DeliveryRows(*(getattr(self, each.name)[rows] for each in fields(self)))
-
     @staticmethod
     def joined(parts: Sequence[DeliveryRows]) -> DeliveryRows:
-        """Concatenate them."""
         return DeliveryRows(
             *(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(DeliveryRows))
         )
@@ -122,7 +136,6 @@ class SubscriptionNumbers(dict[str, int]):
 
 
 def columns(rows: Sequence[SlimRow], numbers: SubscriptionNumbers) -> DeliveryRows:
-    """The rows as columns."""
     notification = np.array([hash(row.notification) for row in rows], np.int64)
     subscription = np.array([hash(row.subscription) for row in rows], np.int64)
     state = np.array([_CODES[row.state] for row in rows], np.int8)
@@ -160,8 +173,7 @@ def settled(rows: DeliveryRows) -> DeliveryRows:
         return rows
     order = np.argsort(rows.key, kind="stable")
     rows = rows[order]
-    begins = np.concatenate(([True], rows.key[1:] != rows.key[:-1]))
-    starts = np.flatnonzero(begins)
+    starts = np.flatnonzero(changes(rows.key))
     lengths = np.diff(np.append(starts, len(rows)))
     lives = np.cumsum(rows.redriven)
     last_life = np.repeat(lives[starts + lengths - 1], lengths)
@@ -186,7 +198,7 @@ _REDUCE_AT = 4_000_000
 
 
 @dataclass
-class Evaluations:
+class Evaluations(_Columns):
     """The evaluations of each position in the `notifications` log, one entry for each. `least` and `most` bound the
     number of deliveries.
 
@@ -196,13 +208,13 @@ class Evaluations:
     """
 
     notification: Numbers
-    partition: npt.NDArray[np.int32]
+    partition: Numbers
     offset: Numbers
     accepted_ms: Numbers
     control: Numbers
     batch: Numbers
     written_ms: Numbers
-    topic: npt.NDArray[np.int32]
+    topic: Numbers
     least: Numbers
     most: Numbers
     caused: Numbers
@@ -211,9 +223,6 @@ class Evaluations:
     """NO_PRIORITY if the record has none."""
     index: Numbers
     """The index of its id in `Ledger.ids`."""
-
-    def __len__(self) -> int:
-        return len(self.notification)
 
 
 class Ledger:
@@ -228,22 +237,9 @@ class Ledger:
         self._open: list[SlimRow] = []
         self._parts: list[DeliveryRows] = []
         self._unreduced = 0
-        self._columns: dict[str, array[int]] = {
-            name: array("q")
-            for name in (
-                "notification",
-                "partition",
-                "offset",
-                "accepted_ms",
-                "count",
-                "control",
-                "batch",
-                "written_ms",
-                "topic",
-                "caused",
-                "priority",
-            )
-        }
+        made_later = {"least", "most", "index"}
+        names = [each.name for each in fields(Evaluations) if each.name not in made_later]
+        self._columns: dict[str, array[int]] = {name: array("q") for name in (*names, "count")}
 
     def add(self, value: bytes | None, written_ms: int = 0) -> None:
         """Add one record, in the order of its partition. Raises RecordVersionError."""
@@ -267,20 +263,16 @@ class Ledger:
         columns = {name: np.array(values, np.int64) for name, values in self._columns.items()}
         order = np.lexsort((columns["offset"], columns["partition"]))  # stable: the last one written stays the last
         c = {name: values[order] for name, values in columns.items()}
-        if not len(order):
-            return _evaluations(c, order, c["count"], c["count"])
-        begins = np.concatenate(
-            ([True], (c["offset"][1:] != c["offset"][:-1]) | (c["partition"][1:] != c["partition"][:-1]))
+        count, control = c.pop("count"), c["control"]
+        starts = np.flatnonzero(changes(c["offset"], c["partition"]))
+        last = starts + np.diff(np.append(starts, len(order))) - 1
+        greatest = np.maximum.reduceat(count, starts)
+        same = (np.minimum.reduceat(count, starts) == greatest) & (
+            np.minimum.reduceat(control, starts) == np.maximum.reduceat(control, starts)
         )
-        starts = np.flatnonzero(begins)
-        last = np.append(starts[1:], len(order)) - 1
-        least = c["count"][last]
-        greatest = np.maximum.reduceat(c["count"], starts)
-        same = (np.minimum.reduceat(c["count"], starts) == greatest) & (
-            np.minimum.reduceat(c["control"], starts) == np.maximum.reduceat(c["control"], starts)
-        )
-        most = np.where(same, greatest, np.add.reduceat(c["count"], starts))
-        return _evaluations({name: values[last] for name, values in c.items()}, order[last], least, most)
+        most = np.where(same, greatest, np.add.reduceat(count, starts))
+        kept = {name: values[last] for name, values in c.items()}
+        return Evaluations(**kept, least=count[last], most=most, index=order[last])
 
     def _evaluate(self, evaluation: Evaluation, written_ms: int) -> None:
         matched = evaluation.matched
@@ -311,21 +303,3 @@ class Ledger:
     def _reduce(self) -> None:
         self._parts = [settled(DeliveryRows.joined(self._parts))]
         self._unreduced = 0
-
-
-def _evaluations(c: dict[str, Numbers], index: Numbers, least: Numbers, most: Numbers) -> Evaluations:
-    return Evaluations(
-        notification=c["notification"],
-        partition=c["partition"].astype(np.int32),
-        offset=c["offset"],
-        accepted_ms=c["accepted_ms"],
-        control=c["control"],
-        batch=c["batch"],
-        written_ms=c["written_ms"],
-        topic=c["topic"].astype(np.int32),
-        least=least,
-        most=most,
-        caused=c["caused"],
-        priority=c["priority"],
-        index=index,
-    )

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -37,6 +37,7 @@ from arborcast.dispatch.operations.audit.ledger import (
     Ledger,
     Numbers,
     SubscriptionNumbers,
+    changes,
     notification_key,
 )
 from arborcast.dispatch.operations.audit.report import Kind, Problem, Report
@@ -102,7 +103,6 @@ _NONE = np.iinfo(np.int64).max
 
 
 def order_of(subscription: Subscription) -> int:
-    """The order of the subscription."""
     if subscription.queue or subscription.trigger is not None:
         return UNORDERED
     return STRICT if subscription.policy.strict else BY_PRIORITY
@@ -284,7 +284,7 @@ def _deliveries(rows: _Rows, evaluations: Evaluations, orders: npt.NDArray[np.in
         judged = (order == STRICT) | (evaluations.priority[rows["place"]] != NO_PRIORITY)
         rows = rows[(order != UNORDERED) & judged]
     rows = rows[np.lexsort((rows["place"], rows["log"], rows["subscription"]))]  # stable: by log, within a delivery
-    starts = np.flatnonzero(_changes(rows["subscription"], rows["log"], rows["place"]))
+    starts = np.flatnonzero(changes(rows["subscription"], rows["log"], rows["place"]))
     index = np.arange(len(rows), dtype=np.int64)
 
     def first_of(kind: int, before: Numbers | None = None) -> Numbers:
@@ -315,7 +315,7 @@ def _deliveries(rows: _Rows, evaluations: Evaluations, orders: npt.NDArray[np.in
         heads["subscription"],
     )
     by_lane = np.lexsort((place, *keys))
-    lane = np.cumsum(_changes(*(key[by_lane] for key in keys)), dtype=np.int64)
+    lane = np.cumsum(changes(*(key[by_lane] for key in keys)), dtype=np.int64)
 
     def at(chosen: Numbers) -> tuple[_Rows, npt.NDArray[np.bool_]]:
         present = chosen[by_lane]
@@ -323,15 +323,6 @@ def _deliveries(rows: _Rows, evaluations: Evaluations, orders: npt.NDArray[np.in
 
     subscription, repeated = heads["subscription"][by_lane], repeated[by_lane]
     return _Deliveries(lane, subscription, place[by_lane], *at(first), *at(until), repeated)
-
-
-def _changes(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Where sorted columns begin a new value."""
-    begins = np.zeros(len(columns[0]), np.bool_)
-    begins[:1] = True
-    for each in columns:
-        begins[1:] |= each[1:] != each[:-1]
-    return begins
 
 
 def _overtaken(them: _Deliveries, times_ms: Numbers) -> tuple[Numbers, int]:
@@ -389,7 +380,7 @@ def _behind_its_sender(them: _Deliveries) -> npt.NDArray[np.bool_]:
     number = np.concatenate((them.first["push"][firsts], them.until["push"][untils]))
     order = np.lexsort((them.place[both], sender, them.lane[both]))
     both, is_first, number = both[order], is_first[order], number[order]
-    part = np.cumsum(_changes(them.lane[both], sender[order]), dtype=np.int64)
+    part = np.cumsum(changes(them.lane[both], sender[order]), dtype=np.int64)
     found = _after_later(part, them.place[both], number, is_first, number, ~is_first, len(both))
     result = np.zeros(len(them.lane), np.bool_)
     result[both[found]] = True
@@ -416,7 +407,7 @@ def _after_later(
     height = np.where(first_is, most - first + 1, 0)[::-1]
     running = (np.maximum.accumulate(level + height) - level)[::-1]
     # Only of entries with a larger place.
-    begins = _changes(part, place)
+    begins = changes(part, place)
     next_place = np.append(np.flatnonzero(begins), size)[np.cumsum(begins)]
     present = (next_place < size) & until_is
     present &= part[np.minimum(next_place, size - 1)] == part

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -135,23 +135,9 @@ class Gatherer:
         row = rows[0]
         if row.get("erased"):
             notes.append(erased_by(row["erased"]))
-        notification = Notification(
-            id=notification_id,
-            topic=row["topic"],
-            payload=row["payload"],
-            accepted_ms=_milliseconds(row["accepted_at"]),
-            producer=row["producer"],
-            message_id=row["message_id"],
-            publisher=row["publisher"],
-            only=row["only"],
-            traceparent=row["traceparent"],
-            priority=row["priority"],
-            cause=row["cause"],
-            hops=row["hops"],
-            path=tuple(row["path"].split()),
-            distribution=row["distribution"],
-            control=row["control"],
-        )
+        stored = {field: row[field] for field in Notification.__struct_fields__ if field in row}
+        stored |= {"accepted_ms": _milliseconds(row["accepted_at"]), "path": tuple(row["path"].split())}
+        notification = Notification(id=notification_id, **stored)
         return Evidence(
             notification_id,
             notification,
@@ -364,20 +350,12 @@ def _milliseconds(at: object) -> int:
     return round(at.timestamp() * 1000)
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 def attempt_rows(them: Iterable[Attempt]) -> Iterator[Row]:
     """Rows in the form of the table of attempts."""
     for each in them:
         yield {column.name: getattr(each, column.name, None) for column in ATTEMPTS.columns} | {
-            "day": _at(each.started_ms).date(),
-            "accepted_at": _at(each.accepted_ms),
-            "started_at": _at(each.started_ms),
-            "next_at": _at(each.next_ms) if each.next_ms else None,
+            "day": utc(each.started_ms).date(),
+            "accepted_at": utc(each.accepted_ms),
+            "started_at": utc(each.started_ms),
+            "next_at": utc(each.next_ms) if each.next_ms else None,
         }
-
-
-def _at(ms: int) -> datetime:
-    # A float would lose microseconds, and rows of the table and of the log are compared.
-    return _EPOCH + timedelta(milliseconds=ms)

@@ -16,10 +16,11 @@ from arborcast.core.security import signatures
 from arborcast.core.security.keyring import add_key
 from arborcast.core.settings import SecretSettings
 from arborcast.dispatch.delivery.credentials import Vault
-from arborcast.dispatch.delivery.envelope import DELIVERY, NOTIFY_ACTION, Envelope, topic_element
+from arborcast.dispatch.delivery.envelope import NOTIFY_ACTION, Envelope, topic_element
 from arborcast.dispatch.delivery.transport.contract import PushRequest
 from arborcast.topic_model.expressions import CONCRETE, concrete_topic
 from arborcast.topic_model.legacy_content import wrap
+from arborcast.topic_model.namespaces import ARBORCAST_DELIVERY
 from arborcast.topic_model.records.notifications import Notification, replayed
 from arborcast.topic_model.records.peers import decode_push
 from arborcast.topic_model.records.results import Promise, read_promise
@@ -32,7 +33,7 @@ SOAP = {"1.1": "http://schemas.xmlsoap.org/soap/envelope/", "1.2": "http://www.w
 NS = {
     "wsnt": "http://docs.oasis-open.org/wsn/b-2",
     "wsa": "http://www.w3.org/2005/08/addressing",
-    "ac": DELIVERY,
+    "ac": ARBORCAST_DELIVERY,
 }
 MANAGER = "http://broker/wsn/subscriptions/s?a=1&b=2"
 PARAMETERS = ('<r:room xmlns:r="urn:r" r:floor="2">12</r:room>', "<plain>&lt;</plain>")
@@ -120,7 +121,7 @@ def test_addressing_and_reference_parameters(soap: str, addressing: bool, form: 
 
 
 def test_stored_reference_parameters_replace_no_header() -> None:
-    own = (NS["wsa"], "To"), (NS["wsa"], "Action"), (NS["wsa"], "MessageID"), (DELIVERY, "Delivery")
+    own = (NS["wsa"], "To"), (NS["wsa"], "Action"), (NS["wsa"], "MessageID"), (ARBORCAST_DELIVERY, "Delivery")
     parameters = tuple(f'<x:{name} xmlns:x="{namespace}">other</x:{name}>' for namespace, name in own)
     header, _ = header_and_body(
         pushed(subscription(addressing=True, consumer=EndpointReference("http://consumer/", parameters)))

@@ -171,7 +171,7 @@ def test_another_producer_sends_the_records_of_one_that_hangs(monkeypatch: pytes
     log = AttemptsLog(KafkaSettings(request_timeout_s=1.0), connecting(hanging, None, well))
     for number in range(6):
         log.add(delivered("s", number))
-        log._write()
+        log.write()
 
     log.settle(100)
 

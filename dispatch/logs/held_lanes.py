@@ -141,11 +141,9 @@ class HeldLanes:
         them holds its lane itself."""
         with self._lock:
             self._forget_read()
-            return self._held(), dict(self._read)
-
-    def count(self) -> int:
-        with self._lock:
-            return len(self._held())
+            if self._all is None:
+                self._all = frozenset(self._untried.union(self._untried_before, self._reach))
+            return self._all, dict(self._read)
 
     def _forget_read(self) -> None:
         """Remove lanes whose last record the store has read: their state is in the store. Examines no others."""
@@ -165,8 +163,3 @@ class HeldLanes:
                     self._all = None
             for each in later:
                 heapq.heappush(unread, each)
-
-    def _held(self) -> frozenset[str]:
-        if self._all is None:
-            self._all = frozenset(self._untried.union(self._untried_before, self._reach))
-        return self._all

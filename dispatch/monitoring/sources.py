@@ -21,10 +21,9 @@ from arborcast.dispatch.queues.servers import QueueFigures
 
 @dataclass(frozen=True)
 class QueryProgress:
-    """The last completed batch: its number, its rows, its end in each partition of the log, and the seconds of each of
-    Spark's stages."""
+    """The last completed batch: its rows, its end in each partition of the log, and the seconds of each of Spark's
+    stages."""
 
-    batch: int = -1
     rows: int = 0
     settled: Mapping[int, int] = field(default_factory=dict)
     stages: Mapping[str, float] = field(default_factory=dict)
@@ -51,7 +50,6 @@ def read_progress(text: str) -> QueryProgress:
         for offsets in topics.values():
             settled |= {int(partition): int(offset) for partition, offset in offsets.items()}
     return QueryProgress(
-        batch=int(document["batchId"]),
         rows=int(document["numInputRows"]),
         settled=settled,
         stages={name: milliseconds / 1000 for name, milliseconds in document["durationMs"].items()},

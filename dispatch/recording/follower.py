@@ -160,7 +160,7 @@ class GatheringFollower(TableFollower):
         """Write the gathered rows, up to these positions (the next offsets)."""
         count = self._extend(positions)
         self._committed_at = self._clock()
-        self.progress = QueryProgress(self.progress.batch + 1 if self.progress else 0, count, dict(positions))
+        self.progress = QueryProgress(count, dict(positions))
 
     def _write(self, log: LogCursor) -> bool:
         if self._clock() < self._idle_until:

@@ -180,8 +180,6 @@ class RedeliveryOutcomes:
         self._journal = journal
         self._chance = chance
         self.alarm = alarm
-        self.delivered = 0
-        self.dead = 0
         self.ended = 0
         """The number of deliveries that were read to end without a push."""
         self.unanswered: Callable[[Notification, Attempt], None] = lambda _, __: None
@@ -297,12 +295,9 @@ class RedeliveryOutcomes:
         self._journal.write(decision, row, notification, lambda _: delivery)
         if waits:
             return True
-        if decision.letter:
-            # A dead letter of an operator event would cause the next event.
-            if not is_system(row.topic):
-                self.alarm.died(row.subscription, row.endpoint, row.detail)
-            self.dead += 1
-        self.delivered += row.state == "delivered"
+        # A dead letter of an operator event would cause the next event.
+        if decision.letter and not is_system(row.topic):
+            self.alarm.died(row.subscription, row.endpoint, row.detail)
         if notification.reply_to is not None and row.state != "delivered":
             self.unanswered(notification, row)
         self._store.finish(delivery)

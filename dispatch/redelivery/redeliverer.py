@@ -137,7 +137,6 @@ class Redeliverer(SubscriptionListener):
         self._reads_requested = self._reads_done = 0  # reads of the log to its end, for `catch_up`
         self._session: RedeliverySession | None = None
         self._restored = False
-        self._before: Counter[str] = Counter()
         self.rounds = 0
         """Rounds of the loop since the start."""
         self._service = Service("redeliverer", self._step, backoff=Backoff(_PAUSE_S, _PAUSE_S), what="the redelivery")
@@ -239,9 +238,6 @@ class Redeliverer(SubscriptionListener):
         current = RedeliveryStatistics() if session is None else session.figures
         return dataclasses.replace(
             current,
-            held=self.lanes.count(),
-            delivered=self._before["delivered"] + current.delivered,
-            dead=self._before["dead"] + current.dead,
             breakers=breakers,
         )
 
@@ -267,10 +263,7 @@ class Redeliverer(SubscriptionListener):
                 session.run(stopping, lambda: self._reads_requested > self._reads_done)
             session.end(self._pushes_until)
         finally:
-            # First, or statistics would count them twice.
             self._session = None
-            outcomes = session.redelivery.outcomes
-            self._before.update(delivered=outcomes.delivered, dead=outcomes.dead)
 
     def _read_to_end(self, session: RedeliverySession) -> None:
         """Read the log for waiting threads, if there are any. After a failure they continue to wait."""

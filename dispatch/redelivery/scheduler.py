@@ -75,16 +75,13 @@ class RedeliveryContext:
 @dataclass(frozen=True)
 class RedeliveryStatistics:
     """A snapshot. `due` counts lanes that are due or wait for a free slot; `breakers` endpoints by the state of their
-    breaker, without healthy ones; `unread` records of the log; `delivered` and `dead` are since the start."""
+    breaker, without healthy ones; `unread` records of the log."""
 
     parked: int = 0
     unread: int = 0
     lanes: int = 0
-    held: int = 0
     due: int = 0
     in_flight: int = 0
-    delivered: int = 0
-    dead: int = 0
     breakers: Mapping[str, int] = field(default_factory=dict)
     queues: tuple[QueueFigures, ...] = ()
 
@@ -151,8 +148,6 @@ class Redelivery:
             lanes=self.lanes,
             due=self._lanes.overdue(now_ms) + self._pushes.capacity.waiting + self._queues.overdue(now_ms),
             in_flight=self.in_flight,
-            delivered=self.outcomes.delivered,
-            dead=self.outcomes.dead,
             queues=self._queues.figures(),
         )
 
@@ -394,10 +389,8 @@ class Redelivery:
             if lane.endpoint != subscription.consumer.address:
                 self._endpoints.forget(lane.name, lane.endpoint)
             lane.subscription, lane.endpoint, lane.envelope = subscription, subscription.consumer.address, None
-            lane.policy, lane.expires_ms = (
-                policy_of(subscription.policy, self._context.retry, link=subscription.peer is not None),
-                0,
-            )
+            lane.policy = policy_of(subscription.policy, self._context.retry, link=subscription.peer is not None)
+            lane.expires_ms = 0
         return lane.policy
 
     def _sleep(self, lane: RetryLane, policy: RetryPolicy, now_ms: int, until_due: bool) -> None:

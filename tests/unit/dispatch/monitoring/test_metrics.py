@@ -156,7 +156,7 @@ class _Sources(Sources):
         return {"push": Lag(3, 1.5)}
 
     def progress(self) -> dict[str, QueryProgress]:
-        return {"push": QueryProgress(7, 12, {}, {"addBatch": 0.25})}
+        return {"push": QueryProgress(12, {}, {"addBatch": 0.25})}
 
 
 def test_figures_of_other_sources() -> None:

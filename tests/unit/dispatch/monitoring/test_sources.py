@@ -77,13 +77,12 @@ def test_seconds_of_lag_count_from_its_first_measurement() -> None:
 def test_the_progress_of_a_query() -> None:
     text = json.dumps(
         {
-            "batchId": 7,
             "numInputRows": 12,
             "durationMs": {"addBatch": 250, "queryPlanning": 4},
             "sources": [{"endOffset": {"p.notifications": {"0": 5, "1": 9}}}],
         }
     )
-    assert read_progress(text) == QueryProgress(7, 12, {0: 5, 1: 9}, {"addBatch": 0.25, "queryPlanning": 0.004})
+    assert read_progress(text) == QueryProgress(12, {0: 5, 1: 9}, {"addBatch": 0.25, "queryPlanning": 0.004})
     assert progress_of(None) is None
 
 

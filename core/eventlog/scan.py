@@ -55,6 +55,13 @@ class LogScan(LogConsumer):
         ends = self.ends() if ends is None else ends
         return self.read({number: OffsetRange(first, ends[number]) for number, first in firsts.items()})
 
+    def first_behind(self, positions: Mapping[int, int]) -> Iterator[ConsumerRecord]:
+        """The first record at or behind each of these positions, without the partitions that end there; of a log that
+        is not compacted."""
+        begins, ends = self.beginnings(), self.ends()
+        firsts = {number: max(position, begins.get(number, 0)) for number, position in positions.items()}
+        return self.read({each: OffsetRange(at, min(at + 1, ends.get(each, 0))) for each, at in firsts.items()})
+
     def read(self, ranges: Mapping[int, OffsetRange]) -> Iterator[ConsumerRecord]:
         """The records of these ranges, in order within each partition."""
         left = {number: each.end for number, each in ranges.items() if each.first < each.end}

@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from arborcast.core.eventlog.client import partition_of_key
-from arborcast.core.eventlog.scan import LogScan, OffsetRange
+from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.progress import LoggedProgress
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
@@ -189,13 +189,7 @@ def appended_ms(kafka: KafkaSettings, positions: Mapping[int, int]) -> dict[int,
     """The timestamps of the first records at or behind these positions of the `notifications` log, by partition;
     without the partitions that end there. Raises InfrastructureError."""
     with LogScan(kafka, "notifications") as log:
-        begins, ends = log.beginnings(), log.ends()
-        found: dict[int, int] = {}
-        for partition, position in positions.items():
-            first = max(position, begins.get(partition, 0))
-            for record in log.read({partition: OffsetRange(first, min(first + 1, ends.get(partition, 0)))}):
-                found[partition] = record.timestamp
-    return found
+        return {record.partition: record.timestamp for record in log.first_behind(positions)}
 
 
 def settled_since(kafka: KafkaSettings, first: int, behind_ms: Mapping[int, int], partitions: int) -> SettledRows:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from arborcast.core.errors import ArborcastError
-from arborcast.core.eventlog.scan import LogScan, OffsetRange
+from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import start_thread
 from arborcast.core.wall_clock import time_ms
@@ -43,14 +43,11 @@ class Unmatched:
             return None
         since_ms, oldest = time_ms(), sys.maxsize
         with LogScan(self._kafka, "notifications") as log:
-            begins, ends = log.beginnings(), log.ends()
-            for partition, end in ends.items():
-                first = max(settled.get(partition, 0), begins[partition])
-                for record in log.read({partition: OffsetRange(first, min(first + 1, end))}):
-                    since_ms = min(since_ms, record.timestamp)
-                    notification = notification_in(record)
-                    if notification is not None and notification.control != UNSTAMPED:
-                        oldest = min(oldest, notification.control)
+            for record in log.first_behind({each: settled.get(each, 0) for each in log.partitions()}):
+                since_ms = min(since_ms, record.timestamp)
+                notification = notification_in(record)
+                if notification is not None and notification.control != UNSTAMPED:
+                    oldest = min(oldest, notification.control)
         with LogScan(self._kafka, "control") as control:
             (position,) = control.at(since_ms - self._transit_ms).values()
         return min(oldest, position)

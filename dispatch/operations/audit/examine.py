@@ -144,14 +144,8 @@ class _Examination:
     def _limit_to_log(self) -> None:
         """Limit the interval to the records that the log still has."""
         beginnings = self._attempts.beginnings()
-        cut = {
-            number: OffsetRange(at, at + 1) for number, at in beginnings.items() if at > 0 and at == self._begin[number]
-        }
-        if not cut:
-            return
-        ends = self._attempts.ends()
-        cut = {number: each for number, each in cut.items() if each.first < ends[number]}
-        first_ms = [record.timestamp for record in self._attempts.read(cut)]
+        cut = {number: at for number, at in beginnings.items() if at > 0 and at == self._begin[number]}
+        first_ms = [record.timestamp for record in self._attempts.first_behind(cut)]
         since_ms = max([self._since_ms, *(each + CLOCKS_APART_MS for each in first_ms)])
         if since_ms > self._since_ms:
             self.notes.append(

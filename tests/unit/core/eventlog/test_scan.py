@@ -115,6 +115,12 @@ def test_nothing_is_fetched_behind_the_range_of_a_partition(scan_of: Any) -> Non
     assert log.polled.count(0) == 2
 
 
+def test_the_first_record_behind_each_position(scan_of: Any) -> None:
+    log = PlayedLog((range(2, 5), 5), (range(2, 4), 4), (range(2, 3), 3), beginning=2)
+    with scan_of(log) as scan:
+        assert read(scan.first_behind({0: 3, 1: 0, 2: 3, 9: 1})) == [(0, 3), (1, 2)]
+
+
 def test_a_time_is_an_offset_in_each_partition_or_its_end(scan_of: Any) -> None:
     log = PlayedLog(([1, 7], 8), ([2], 5))
     with scan_of(log) as scan:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from arborcast.core.recent import Recent
 from arborcast.dispatch.delivery.turns import Turns
 
 Scope = tuple[Literal["endpoint", "host"], str]
@@ -29,25 +28,12 @@ class Limits:
     per_host: int
 
 
-# Bytes of addresses, twice: some ten thousand of ordinary length.
-_REMEMBERED = 4 * 1024 * 1024
-_known: Recent[str, Scopes] = Recent(_REMEMBERED)
-
-
-def scopes_of(address: str) -> Scopes:
-    """The endpoint and host of an address. An unreadable address is a host of its own; pushes to it fail."""
-    scopes = _known.get(address)
-    if scopes is None:
-        scopes = _scopes(address)
-        _known.put(address, scopes, 2 * len(address))
-    return scopes
-
-
 # Reading these takes a tenth of the time of `urlsplit`.
 _ORDINARY = re.compile(r"https?://([a-z0-9.-]+)(?::[0-9]+)?(?:[/?#]|\Z)")
 
 
-def _scopes(address: str) -> Scopes:
+def scopes_of(address: str) -> Scopes:
+    """The endpoint and host of an address. An unreadable address is a host of its own; pushes to it fail."""
     ordinary = _ORDINARY.match(address)
     if ordinary is not None:
         host = ordinary[1]

@@ -30,6 +30,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from xml.sax.saxutils import escape, quoteattr
 
 from arborcast.core.errors import SecretError
@@ -113,11 +114,9 @@ class Envelope:
         self._mqtt = TopicsOut(self._url) if is_mqtt(self._url) else None
         self._subscription_id = subscription.id
         self._addressing = subscription.addressing
-        self._answers = (
-            AnswerMarks(subscription.owner, vault.keys if vault is not None else None, int(lifespan_s * 1000))
-            if subscription.queue
-            else None
-        )
+        keys = vault.keys if vault is not None else None
+        mark = partial(answer_mark, keys, subscription.owner, int(lifespan_s * 1000))
+        self._answer_mark = mark if subscription.queue else None
         self._form = subscription.form
         self._fragment_bytes = subscription.policy.fragment_bytes
         self._headers = _http_headers(subscription)
@@ -267,8 +266,8 @@ class Envelope:
         parts = [self._start]
         for notification in notifications:
             parts.append(_notification_entry(notification))
-            if self._answers is not None:
-                parts.append(_request_entry(notification, self._answers.mark(notification, int(now_s * 1000))))
+            if self._answer_mark is not None:
+                parts.append(_request_entry(notification, self._answer_mark(notification, int(now_s * 1000))))
         parts.append(b"<ac:Attempt>%d</ac:Attempt></ac:Delivery>" % attempt)
         if self._addressing:
             parts.append(f"<wsa:MessageID>{_message_id(self._subscription_id, notifications)}</wsa:MessageID>".encode())
@@ -278,7 +277,7 @@ class Envelope:
         else:
             parts.append(_NOTIFY_START)
             # A server gets one request at a time; merged equal ones add reply addresses.
-            for notification in notifications[:1] if self._answers is not None else notifications:
+            for notification in notifications[:1] if self._answer_mark is not None else notifications:
                 topic = topic_element(notification.topic, notification.prefixes)
                 parts += (self._message_start, topic, notification.producer)
                 parts += (b"<wsnt:Message>", notification.payload, _MESSAGE_END)
@@ -436,26 +435,19 @@ def _header_value(text: str) -> str:
     return _UNSAFE.sub("_", text)
 
 
-@dataclass(frozen=True)
-class AnswerMarks:
-    """Marks by which the gateway lets a server of a queue answer requests, also into pull points of other owners."""
-
-    server: str
-    keys: Marks | None
-    lifespan_ms: int
-
-    def mark(self, notification: Notification, now_ms: int) -> str:
-        """The reference parameter by which the gateway lets this server answer; empty where it needs none."""
-        if self.keys is None or not (self.server and notification.reply_point):
-            return ""
-        until_ms = notification.valid_until_ms or notification.accepted_ms + self.lifespan_ms
-        request = ServedRequest(notification.reply_point, notification.message_id, self.server)
-        try:
-            mark = write_answer_mark(request, max(until_ms, now_ms) + _WORK_MS, self.keys)
-        except SecretError as error:
-            logger.debug("no mark for an answer: %s", error)
-            return ""
-        return f'<q:Answer xmlns:q="{ARBORCAST_QUEUE}">{mark}</q:Answer>'
+def answer_mark(keys: Marks | None, server: str, lifespan_ms: int, notification: Notification, now_ms: int) -> str:
+    """The reference parameter by which the gateway lets this server of a queue answer a request, also into a pull point
+    of another owner; empty where it needs none."""
+    if keys is None or not (server and notification.reply_point):
+        return ""
+    until_ms = notification.valid_until_ms or notification.accepted_ms + lifespan_ms
+    request = ServedRequest(notification.reply_point, notification.message_id, server)
+    try:
+        mark = write_answer_mark(request, max(until_ms, now_ms) + _WORK_MS, keys)
+    except SecretError as error:
+        logger.debug("no mark for an answer: %s", error)
+        return ""
+    return f'<q:Answer xmlns:q="{ARBORCAST_QUEUE}">{mark}</q:Answer>'
 
 
 # The address for a later result is one of the gateway that manages the subscription, so it needs no setting. It

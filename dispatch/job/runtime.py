@@ -62,7 +62,8 @@ def warm_up(spark: SparkSession, kafka: KafkaSettings, run_sink: RunSink, slots:
     Raises InfrastructureError without Kafka. Other failures are logged: the query will report them.
     """
     started = time.monotonic()
-    offset = _append_nothing(kafka)
+    with closing(LogWriter(kafka, "attempts")) as log:
+        offset = log.append_encoded([(attempts.key_of(NO_BATCH), attempts.NOTHING)])
     try:
         # One task for each slot, so that each has a worker with its connections.
         run_sink(empty_frame(spark, slots))
@@ -78,11 +79,6 @@ def empty_frame(spark: SparkSession, partitions: int) -> DataFrame:
         "cast(cast(id as string) as binary) as value", "cast(id as int) as partition", "id as offset"
     )
     return rows.where("offset < 0")
-
-
-def _append_nothing(kafka: KafkaSettings) -> int:
-    with closing(LogWriter(kafka, "attempts")) as log:
-        return log.append_encoded([(attempts.key_of(NO_BATCH), attempts.NOTHING)])
 
 
 def _run_batch(spark: SparkSession, kafka: KafkaSettings, offset: int, run_sink: RunSink) -> None:

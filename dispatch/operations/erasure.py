@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -66,8 +66,11 @@ from arborcast.topic_model.records.control import (
 )
 from arborcast.topic_model.records.notifications import Notification, notification_in
 from arborcast.topic_model.records.pull import ERASED, Claimed, Settled, StoredMessage
-from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
+
+if TYPE_CHECKING:
+    # A command that uses `kept_until` does not need pyspark.
+    from arborcast.dispatch.matching.view import RoutingView
 
 logger = logging.getLogger(__name__)
 
@@ -102,17 +105,6 @@ _CLOCKS_MS = 86_400_000
 _NO_LIMIT_MS = 1 << 50
 
 
-class ErasureView(Protocol):
-    """The part of `RoutingView` that is used here."""
-
-    @property
-    def erasures(self) -> Erasures: ...
-
-    def catch_up(self, timeout_s: float) -> int: ...
-
-    def subscription(self, subscription_id: str) -> Subscription | None: ...
-
-
 class Eraser(Work):
     """Carries out the open erasures. `settled` returns the offsets before which all notifications are dispatched, also
     for the next start; `append` writes to the control log; `location` returns the location of a table."""
@@ -122,7 +114,7 @@ class Eraser(Work):
     def __init__(
         self,
         kafka: KafkaSettings,
-        view: ErasureView,
+        view: RoutingView,
         settled: Callable[[], Mapping[int, int]],
         append: Callable[[Sequence[ControlRecord]], object],
         location: Callable[[TableSpec], str],

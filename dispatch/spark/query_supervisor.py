@@ -198,6 +198,5 @@ def _reason(error: Exception) -> str:
     return _first_lines(cause or f"{type(error).__name__}: {error}")
 
 
-def _first_lines(text: str, count: int = 12) -> str:
-    lines = text.strip().splitlines()
-    return "\n".join(lines[:count])
+def _first_lines(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[:12])

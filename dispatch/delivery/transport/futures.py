@@ -89,10 +89,8 @@ class _Push:
             self.overdue = True
             sock = getattr(self.connection, "sock", None)
             if sock is not None:
-                try:
-                    sock.shutdown(2)
-                except OSError:
-                    return
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
 
 
 class _Current(threading.local):
@@ -379,10 +377,13 @@ def _failure(error: Exception) -> Failure:
             return "internal"
 
 
-def _connection_failure(error: requests.exceptions.ConnectionError) -> Failure:
+def _cause(error: Exception) -> object:
     cause = error.args[0] if error.args else None
-    if isinstance(cause, urllib3.exceptions.MaxRetryError):
-        cause = cause.reason
+    return cause.reason if isinstance(cause, urllib3.exceptions.MaxRetryError) else cause
+
+
+def _connection_failure(error: requests.exceptions.ConnectionError) -> Failure:
+    cause = _cause(error)
     if isinstance(cause, AddressRefused):
         return "address"
     if isinstance(cause, urllib3.exceptions.NameResolutionError):
@@ -396,7 +397,5 @@ def _connection_failure(error: requests.exceptions.ConnectionError) -> Failure:
 
 
 def _detail(error: Exception) -> str:
-    cause = error.args[0] if error.args else None
-    if isinstance(cause, urllib3.exceptions.MaxRetryError):
-        cause = cause.reason
+    cause = _cause(error)
     return str(cause.refusal) if isinstance(cause, AddressRefused) else str(error)

@@ -237,11 +237,10 @@ class Gatherer:
                 notes.append(f"there is no table {spec.name} yet")
                 return []
             # Ids sort by time: statistics exclude files of other times.
-            rows = rows_with(table, "notification", [notification_id])
+            return rows_with(table, "notification", [notification_id])
         except (DeltaError, OSError) as error:
             notes.append(f"the table {spec.name} cannot be read: {error}")
             return []
-        return rows
 
     def _newest(self, spec: TableSpec) -> int:
         """The newest time in a table, from its files' statistics; the least one without any."""

@@ -27,8 +27,8 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, Parked, ParkingLog, Place, Tried, Tries
-from arborcast.dispatch.matching.view import ControlState
-from arborcast.dispatch.operations.erasure import Eraser, ErasureView
+from arborcast.dispatch.matching.view import ControlState, RoutingView
+from arborcast.dispatch.operations.erasure import Eraser
 from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.tables import ATTEMPTS, DEAD_LETTERS, ERASURES, NOTIFICATIONS, RETRIES
 from arborcast.dispatch.tables.spec import TableSpec
@@ -189,7 +189,7 @@ def test_undispatched_messages_and_the_beginning_of_the_log(
 
 
 @pytest.fixture
-def view(kafka_settings: KafkaSettings) -> Iterator[ErasureView]:
+def view(kafka_settings: KafkaSettings) -> Iterator[RoutingView]:
     """The control log as the job reads it."""
     ensure_topics(kafka_settings)
     state: Any = ControlState()
@@ -213,7 +213,7 @@ def park(kafka: KafkaSettings, offset: int, payload: bytes = PERSON) -> None:
 
 def eraser(
     kafka: KafkaSettings,
-    view: ErasureView,
+    view: RoutingView,
     folder: Path,
     log: ControlLog,
     settled: Callable[[], Mapping[int, int]] | None = None,
@@ -229,7 +229,7 @@ def eraser(
 
 
 def test_an_interrupted_erasure_continues_in_the_next_job(
-    kafka_settings: KafkaSettings, view: ErasureView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka_settings: KafkaSettings, view: RoutingView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka, now_ms = kafka_settings, int(time.time() * 1000)
     park(kafka, 1)
@@ -273,7 +273,7 @@ def test_an_interrupted_erasure_continues_in_the_next_job(
 
 
 def test_the_covered_beginning_of_the_log_is_deleted(
-    kafka_settings: KafkaSettings, view: ErasureView, tmp_path: Path
+    kafka_settings: KafkaSettings, view: RoutingView, tmp_path: Path
 ) -> None:
     kafka, now_ms = kafka_settings, int(time.time() * 1000)
 
@@ -305,7 +305,7 @@ def test_the_covered_beginning_of_the_log_is_deleted(
 
 
 def test_a_further_pass_reads_only_newly_parked_records(
-    kafka_settings: KafkaSettings, view: ErasureView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka_settings: KafkaSettings, view: RoutingView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka = kafka_settings
     read: list[str] = []
@@ -335,7 +335,7 @@ def test_a_further_pass_reads_only_newly_parked_records(
 
 
 def test_a_message_that_becomes_current_during_an_erasure_stays(
-    kafka_settings: KafkaSettings, view: ErasureView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka_settings: KafkaSettings, view: RoutingView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka = kafka_settings
     erasures.erase(kafka, ErasureRequest(topic=TopicTest("a")))

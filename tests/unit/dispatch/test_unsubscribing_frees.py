@@ -11,7 +11,6 @@ import pytest
 
 from arborcast.core.recent import Recent
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.delivery import capacity
 from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.health import Sign
@@ -103,11 +102,9 @@ def test_rounds_of_subscribe_fail_unsubscribe_leave_no_memory(
     state: ControlState,
     log: FakeControlLog,
     redeliverer: Redeliverer,
-    monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
     """In the memory of driver and worker, in the data sent with each batch, and in the data kept for the next start."""
-    monkeypatch.setattr(capacity, "_known", Recent(8 * 1024))
     health = redeliverer.health
     store = ParkedStore(None)
     request.addfinalizer(store.close)

@@ -53,7 +53,7 @@ from arborcast.dispatch.tables import DEAD_LETTERS, NOTIFICATIONS, RETRIES
 from arborcast.dispatch.tables.delta_table import WRITER, positions_in, turn_to_commit, turn_to_rewrite
 from arborcast.dispatch.tables.spec import TableSpec, open_table, quoted, table_exists
 from arborcast.topic_model.expressions import concrete_topic
-from arborcast.topic_model.projections.erasures import Erasures, covering, covers, selects
+from arborcast.topic_model.projections.erasures import covering, covers, selects
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
 from arborcast.topic_model.records import pull
 from arborcast.topic_model.records.control import (
@@ -140,22 +140,19 @@ class Eraser(Work):
         """A pass over all places for all open erasures, unless no new copies are possible. Raises
         InfrastructureError."""
         self._view.catch_up(self._kafka.request_timeout_s)
-        erasures = self._view.erasures
-        self.open = len(erasures.open)
-        if not erasures.open:
-            self._forget(erasures)
+        known = {each.scope.id: each for each in self._view.erasures.open}
+        self.open = len(known)
+        if not known:
+            self._forget()
             return False
-        for each in erasures.open:
-            if each.scope.id not in self._ends:
-                self._ends[each.scope.id] = _ends(self._kafka, "notifications")
-        names = {each.scope.id for each in erasures.open}
-        settled = {name for name in names if self._is_settled(self._ends[name])}
-        if not settled and names <= self._passed:
+        for name in known.keys() - self._ends.keys():
+            self._ends[name] = _ends(self._kafka, "notifications")
+        settled = {name for name in known if self._is_settled(self._ends[name])}
+        if not settled and known.keys() <= self._passed:
             return False  # the others are not dispatched or archived yet
         ends = {log: _ends(self._kafka, log) for log in ("parked", "dead")}
-        known = {each.scope.id: each for each in erasures.open}
         found = self._pass_over(known)
-        self._passed = frozenset(names - found)
+        self._passed = frozenset(known.keys() - found)
         if self._tables_follow(ends):
             self._finish([known[name] for name in settled & self._passed])
         return False
@@ -216,10 +213,12 @@ class Eraser(Work):
                     admin.delete_before(self._kafka.topic("notifications"), number, offset)
         return all(covered[number] <= cut for number, cut in cuts.items())
 
-    def _forget(self, erasures: Erasures) -> None:
+    def _forget(self) -> None:
         """Remove erasures without remaining copies in Kafka from the control log; the table keeps their rows."""
         now_ms = time_ms()
-        over = [each for each in erasures.all() if all(0 < at_ms < now_ms for at_ms in each.kept_until_ms.values())]
+        # Another thread may have applied a request since `step` found no open one.
+        done = [each for each in self._view.erasures.all() if each.done_ms]
+        over = [each for each in done if all(0 < at_ms < now_ms for at_ms in each.kept_until_ms.values())]
         if over:
             self._append([Tombstone(erasure_key(each.scope.id)) for each in over])
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -25,7 +26,7 @@ from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.projections.erasures import Erasures
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
 from arborcast.topic_model.records import notifications, pull
-from arborcast.topic_model.records.control import ErasureScope
+from arborcast.topic_model.records.control import Erasure, ErasureScope, Tombstone, erasure_key
 from arborcast.topic_model.records.pull import Claimed, PullRecord, Returned, Settled, StoredMessage
 from tests.support.listed_logs import ListedLogs
 from tests.support.make import notification
@@ -182,6 +183,15 @@ def test_erasure_with_a_gateway_clock_off_by_hours(monkeypatch: pytest.MonkeyPat
         passes.logs.write("notifications", *notifications.encode(made), (90 + number) * hour_ms)
     assert not passes.eraser._cut(ErasureScope("e", before_ms)), "a covered record is behind an uncovered one"
     assert passes.cuts == [2]
+
+
+def test_an_erasure_that_is_requested_during_a_step_is_not_forgotten() -> None:
+    state, appended = Erasures(), list[object]()
+    state.apply(Erasure(ErasureScope("new", EVER_MS), "ann", 1))
+    state.apply(Erasure(ErasureScope("old", 1), "ann", 1, done_ms=2, kept_until_ms={"tables": 3}))
+    view = cast(Any, SimpleNamespace(erasures=state))
+    Eraser(KafkaSettings(), view, dict, appended.extend, str, archive=False, unused_files_hours=1)._forget()
+    assert appended == [Tombstone(erasure_key("old"))]
 
 
 def test_two_erasures_in_one_pass(table: Path, tmp_path: Path) -> None:

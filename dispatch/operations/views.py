@@ -232,28 +232,21 @@ class DeliveryView:
         return Counter({group: number for group, number in found if selection.group(group)})
 
     def _selected(
-        self,
-        selection: ViewFilter,
-        groups: Counter[ViewGroup],
-        newest_first: bool,
-        after: ViewPlace | None = None,
+        self, selection: ViewFilter, groups: Counter[ViewGroup], newest_first: bool, after: ViewPlace | None = None
     ) -> Iterator[ViewEntry]:
-        for each in self._entries(selection, groups, newest_first, after):
-            if each.group in groups and (selection.test is None or selection.test(each)):
-                yield each
-
-    def _entries(
-        self, selection: ViewFilter, groups: Counter[ViewGroup], newest_first: bool, after: ViewPlace | None
-    ) -> Iterator[ViewEntry]:
-        """The entries of these groups in order, behind a place, and possibly others."""
+        """The selected entries of these groups in order, behind a place."""
         names = {each.subscription for each in groups}
         ordered = partial(self._ordered, selection, newest_first, after)
         if selection.notification:
-            return ordered("notification = ?", selection.notification)
-        if len(names) > _MERGED:
-            return ordered()
-        each = (ordered("subscription = ?", name) for name in names)
-        return heapq.merge(*each, key=lambda entry: entry.order, reverse=newest_first)
+            found = ordered("notification = ?", selection.notification)
+        elif len(names) > _MERGED:
+            found = ordered()
+        else:
+            by_name = (ordered("subscription = ?", name) for name in names)
+            found = heapq.merge(*by_name, key=lambda entry: entry.order, reverse=newest_first)
+        for each in found:
+            if each.group in groups and (selection.test is None or selection.test(each)):
+                yield each
 
     def _ordered(
         self,

@@ -236,10 +236,7 @@ class Redeliverer(SubscriptionListener):
         del breakers["closed"]
         session = self._session
         current = RedeliveryStatistics() if session is None else session.figures
-        return dataclasses.replace(
-            current,
-            breakers=breakers,
-        )
+        return dataclasses.replace(current, breakers=breakers)
 
     def _step(self) -> None:
         """A session: until the stop, or a failure."""

@@ -271,12 +271,14 @@ def _without(deliveries: Numbers, notification: str, subscriptions: list[str]) -
 def _runs(evaluations: Evaluations) -> Iterator[_Run]:
     """In the order of the control log, so that it is folded once."""
     order = np.lexsort((evaluations.offset, evaluations.partition, evaluations.control))
-    ordered = evaluations[order]
+    control, partition, offset = (
+        column[order] for column in (evaluations.control, evaluations.partition, evaluations.offset)
+    )
     # Evaluations are sorted by place, so a run is a slice of them, too.
-    starts = np.flatnonzero(changes(ordered.control, ordered.partition, ordered.offset - np.arange(len(order))))
+    starts = np.flatnonzero(changes(control, partition, offset - np.arange(len(order))))
     lengths = np.diff(np.append(starts, len(order)))
-    places = (ordered.control[starts], ordered.partition[starts], ordered.offset[starts], lengths, order[starts])
-    for run in zip(*(each.tolist() for each in places), strict=True):
+    columns = (control[starts], partition[starts], offset[starts], lengths, order[starts])
+    for run in zip(*(each.tolist() for each in columns), strict=True):
         yield _Run(*run)
 
 

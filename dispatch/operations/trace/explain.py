@@ -14,7 +14,6 @@ import msgspec
 
 from arborcast.dispatch.matching.filters import Conditions, Subject
 from arborcast.dispatch.operations.trace.story import (
-    AttemptRow,
     DeliveryStory,
     Evidence,
     MatchedBy,
@@ -243,7 +242,7 @@ def _steps(evidence: Evidence) -> list[Step]:
     return steps
 
 
-def _in_order(steps: Sequence[Step], attempts: Sequence[AttemptRow]) -> list[Step]:
+def _in_order(steps: Sequence[Step], attempts: Sequence[Row]) -> list[Step]:
     """Steps with times that do not contradict their order: the match is recorded while pushes are in flight already,
     and machines have different clocks."""
     pushed = [_time(row, "started_at") for row in attempts if cast(int, row["batch"]) >= 0]
@@ -258,7 +257,7 @@ def _in_order(steps: Sequence[Step], attempts: Sequence[AttemptRow]) -> list[Ste
 
 
 def _delivery(
-    evidence: Evidence, name: str, rows: Sequence[AttemptRow], routes: Mapping[str, str], when: When
+    evidence: Evidence, name: str, rows: Sequence[Row], routes: Mapping[str, str], when: When
 ) -> DeliveryStory:
     state = evidence.control.at(name, when)
     known = (state.subscription if state else None) or evidence.control.last(name)
@@ -284,7 +283,7 @@ def _delivery(
 _WAITS = {"redriven": "retried", "reported": "failed, as reported by its receiver", "no-result": "no result in time"}
 
 
-def _attempt_step(row: AttemptRow) -> Step:
+def _attempt_step(row: Row) -> Step:
     status, error, detail = row["status"], row["error"], str(row["detail"])
     at, where = _time(row, "started_at"), str(row["endpoint"])
     if not row["push"]:
@@ -302,7 +301,7 @@ def _attempt_step(row: AttemptRow) -> Step:
     return Step(at, f"attempt {row['number']}: {answer} {took}", f"{company}{trouble}".strip(), where)
 
 
-def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: AttemptRow) -> tuple[Outcome, str]:
+def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Row) -> tuple[Outcome, str]:
     """The outcome after the last row."""
     detail = str(row["detail"]) or str(row["error"])
     match row["state"]:
@@ -362,5 +361,5 @@ def _waits(evidence: Evidence, name: str, endpoint: str, due: datetime | None) -
     return again
 
 
-def _time(row: AttemptRow, column: str) -> datetime:
+def _time(row: Row, column: str) -> datetime:
     return cast(datetime, row[column])

@@ -24,7 +24,6 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Attempt, erased_by
 from arborcast.dispatch.operations.trace.story import (
-    AttemptRow,
     ControlHistory,
     Evidence,
     MatchedBy,
@@ -73,7 +72,7 @@ class Gatherer:
         nothing."""
         notes: list[str] = []
         found = self._archived(notification_id, notes)
-        rows: list[AttemptRow] = list(self._rows(ATTEMPTS, notification_id, notes))
+        rows: list[Row] = list(self._rows(ATTEMPTS, notification_id, notes))
         waiting = {row["subscription"]: row["due_at"] for row in self._rows(RETRIES, notification_id, notes)}
         control, evaluated, taken = ControlHistory(), None, None
         pulled: Mapping[str, Step] = {}
@@ -117,7 +116,7 @@ class Gatherer:
         return Taken(found.offset < max(known.position, known.taken), found.offset < known.position)
 
     def _pulled(
-        self, notification_id: str, control: ControlHistory, rows: Sequence[AttemptRow], notes: list[str]
+        self, notification_id: str, control: ControlHistory, rows: Sequence[Row], notes: list[str]
     ) -> Mapping[str, Step]:
         """Its last steps in pull points, as far as the log still has them."""
         pulling = {name for name in control.states if (last := control.last(name)) is not None and last.pull_point}
@@ -169,7 +168,7 @@ class Gatherer:
                 return None
         return None
 
-    def _recent(self, notification_id: str, notes: list[str]) -> tuple[list[AttemptRow], MatchedBy | None]:
+    def _recent(self, notification_id: str, notes: list[str]) -> tuple[list[Row], MatchedBy | None]:
         """Attempts that the table does not have yet, and the evaluation, if it is recent."""
         since_ms = self._newest(ATTEMPTS) - _OVERLAP_MS
         rows, evaluated = [], None
@@ -179,7 +178,7 @@ class Gatherer:
                 evaluated = _evaluated_in(record, notification_id, evaluated)
         return list(attempt_rows(rows)), evaluated
 
-    def _evaluated(self, found: Evidence, rows: Sequence[AttemptRow]) -> MatchedBy | None:
+    def _evaluated(self, found: Evidence, rows: Sequence[Row]) -> MatchedBy | None:
         """An older evaluation: the log has it between the notification's record and the first attempt."""
         until_ms = min((_milliseconds(row["started_at"]) for row in rows), default=found.logged_ms) + _APPEND_MS
         # Without notes: if the log no longer has it, the times of the records are used.
@@ -192,7 +191,7 @@ class Gatherer:
         return evaluated
 
     def _instead(
-        self, found: Evidence, control: ControlHistory, rows: Sequence[AttemptRow], notes: list[str]
+        self, found: Evidence, control: ControlHistory, rows: Sequence[Row], notes: list[str]
     ) -> dict[str, str]:
         """The notifications delivered instead of this one within a minimum interval: the last one before it."""
         notification = found.notification
@@ -335,7 +334,7 @@ def _evaluated_in(record: ConsumerRecord, notification_id: str, before: MatchedB
     return before
 
 
-def _together(recorded: Sequence[AttemptRow], recent: Sequence[AttemptRow]) -> list[AttemptRow]:
+def _together(recorded: Sequence[Row], recent: Sequence[Row]) -> list[Row]:
     """Rows of the table and of the log, each once."""
     once = {
         (row["subscription"], row["number"], row["push"], row["state"], row["started_at"]): row

@@ -124,8 +124,6 @@ class ControlHistory:
 Row = Mapping[str, object]
 """A row of a table, by column."""
 
-AttemptRow = Row
-
 
 @dataclass(frozen=True)
 class Taken:
@@ -168,7 +166,7 @@ class Evidence:
     offset: int = -1
     taken: Taken | None = None
     evaluated: MatchedBy | None = None
-    attempts: Sequence[AttemptRow] = ()
+    attempts: Sequence[Row] = ()
     waiting: Mapping[str, datetime | None] = field(default_factory=dict)
     forgotten: Mapping[str, Row] = field(default_factory=dict)
     endpoints: Mapping[str, Row] = field(default_factory=dict)

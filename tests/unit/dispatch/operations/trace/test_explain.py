@@ -16,11 +16,11 @@ from arborcast.dispatch.logs.attempts import Evaluation, Matched, State
 from arborcast.dispatch.operations.trace.explain import explain
 from arborcast.dispatch.operations.trace.gathering import _evaluated_in, in_pull_points
 from arborcast.dispatch.operations.trace.story import (
-    AttemptRow,
     ControlHistory,
     DeliveryStory,
     Evidence,
     MatchedBy,
+    Row,
     Step,
     Taken,
     utc,
@@ -75,22 +75,22 @@ def history(*records: ControlRecord | tuple[int, ControlRecord]) -> ControlHisto
     return control
 
 
-def attempt(name: str, number: int, state: State, started: int, **more: Any) -> AttemptRow:
+def attempt(name: str, number: int, state: State, started: int, **more: Any) -> Row:
     more = {"push": "p" if number else "", "accepted_ms": ACCEPTED, "duration_ms": 20.0, "status": 0, **more}
     made = table_rows.attempt("n", name, state, number=number, started_ms=started, **more)
-    row: AttemptRow = rows_of(attempts.encode([made])).to_pylist()[0]
+    row: Row = rows_of(attempts.encode([made])).to_pylist()[0]
     return row
 
 
 def evidence(
-    control: ControlHistory, *rows: AttemptRow, message: Mapping[str, Any] = MappingProxyType({}), **more: Any
+    control: ControlHistory, *rows: Row, message: Mapping[str, Any] = MappingProxyType({}), **more: Any
 ) -> Evidence:
     made = make.notification("n", payload=b"<x><level>3</level></x>", accepted_ms=ACCEPTED, **message)
     values = {"logged_ms": ACCEPTED + 2, "partition": 1, "offset": 9, **more}
     return Evidence("n", made, control, attempts=rows, **values)
 
 
-def of(*records: ControlRecord | tuple[int, ControlRecord], rows: Sequence[AttemptRow] = (), **more: Any) -> Evidence:
+def of(*records: ControlRecord | tuple[int, ControlRecord], rows: Sequence[Row] = (), **more: Any) -> Evidence:
     """The evidence of a delivery to one subscription with these records."""
     return evidence(history(*(records or (subscription(),))), *rows, **more)
 
@@ -100,7 +100,7 @@ def only(found: Evidence, name: str | None = None) -> DeliveryStory:
     return delivery
 
 
-def row(number: int, state: State, error: str = "", detail: str = "", at: int = ACCEPTED, **more: Any) -> AttemptRow:
+def row(number: int, state: State, error: str = "", detail: str = "", at: int = ACCEPTED, **more: Any) -> Row:
     return attempt("s", number, state, at, error=error, detail=detail, **{"next_ms": 3_600_000 * number, **more})
 
 

@@ -188,12 +188,19 @@ class Mirror:
         entry = _bare(entry)
         old = self._keys.get(state.uuid)
         known = self.entries.get(entry.key)
-        if has_children and known is None and (old is None or old not in self.entries):
-            # A subtree was moved in from outside the base: there are messages for its root only.
+        if known is None and (has_children if old is None else old not in self.entries):
+            # A subtree was moved in from outside the base: there are messages for its root only. Or another client has
+            # changed an entry before the writer moved it.
             raise ReloadNeeded
+        above = entry.key[1:]
+        if known is None and above in self._uuids and above not in self.entries:
+            raise ReloadNeeded  # it was added there before the writer moved the entry above
+        # An entry of the writer has no UUID before its message: if the writer has moved this one, a further one at its
+        # old place was added since.
+        by_writer = known is not None and entry.key not in self._uuids
         self._place(state.uuid, entry.key)
         if old is not None and old != entry.key:
-            renamed = old in self.entries  # otherwise by the writer
+            renamed = old in self.entries and not by_writer
             if renamed:
                 self.entries.rename(old, entry)
             for below in self.entries.below(entry.key):

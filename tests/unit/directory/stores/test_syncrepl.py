@@ -82,6 +82,35 @@ def test_a_renamed_entry_moves_its_children() -> None:
     assert dns(mirror) == {"ou=t", "cn=b,ou=t"}
 
 
+def test_an_entry_added_at_the_old_place_of_a_moved_one_stays_there() -> None:
+    mirror = Mirror([entry("ou=t", ONE), entry("cn=a,ou=t", TWO), entry("cn=x,cn=a,ou=t", THREE)])
+    mirror.entries.rename(entry("cn=a,ou=t").key, entry("cn=b,ou=t"))  # as the writer, before the messages
+    for dn in ("cn=a,ou=t", "cn=y,cn=a,ou=t"):
+        mirror.entries.put(entry(dn))
+    expected = dns(mirror)
+    assert not mirror.apply(entry("cn=b,ou=t"), EntryState(SyncState.MODIFY, TWO), True)
+    assert not mirror.apply(entry("cn=a,ou=t"), EntryState(SyncState.ADD, b"a" * 16), True)
+    assert not mirror.apply(entry("cn=y,cn=a,ou=t"), EntryState(SyncState.ADD, b"y" * 16), False)
+    assert dns(mirror) == expected == {"ou=t", "cn=b,ou=t", "cn=x,cn=b,ou=t", "cn=a,ou=t", "cn=y,cn=a,ou=t"}
+    assert mirror.inform(SyncInfo(uuids=(THREE,), deleted=True)), "the id moved with the entry"
+    assert dns(mirror) == expected - {"cn=x,cn=b,ou=t"}
+
+
+@pytest.mark.parametrize(
+    ("late", "state"),
+    [
+        ("cn=a,ou=t", EntryState(SyncState.MODIFY, TWO)),
+        ("cn=z,cn=a,ou=t", EntryState(SyncState.ADD, b"z" * 16)),
+        ("cn=z,cn=x,cn=a,ou=t", EntryState(SyncState.ADD, b"z" * 16)),
+    ],
+)
+def test_a_change_by_another_client_before_a_move_by_the_writer_reloads(late: str, state: EntryState) -> None:
+    mirror = Mirror([entry("ou=t", ONE), entry("cn=a,ou=t", TWO), entry("cn=x,cn=a,ou=t", THREE)])
+    mirror.entries.rename(entry("cn=a,ou=t").key, entry("cn=b,ou=t"))
+    with pytest.raises(ReloadNeeded):
+        mirror.apply(entry(late), state, False)
+
+
 def test_entries_missing_in_a_refresh_are_removed() -> None:
     mirror, other = (Mirror([entry("ou=t", ONE), entry("cn=a,ou=t", TWO)]) for _ in range(2))
     mirror.entries.put(entry("cn=ours,ou=t"))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from arborcast.core.backoff import Backoff
 from arborcast.core.threads import Service
-from arborcast.directory.entries.changes import Change, Move
+from arborcast.directory.entries.changes import Change, Move, Put
 from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKind, canonical
 from arborcast.directory.errors import DirectoryError
 from arborcast.directory.stores.contract import Directory, touched
@@ -198,8 +198,10 @@ class _Refusals:
 
     def __init__(self) -> None:
         self._until: dict[Change, tuple[EntryProblem, float]] = {}
-        # False once the server has refused a move: moves are then written as a removal and an addition.
+        # False once the server has refused a move: moves are then written as a removal and an addition. But if it also
+        # refuses the addition, the reason is the name: later moves keep the other attributes of their entries.
         self.moves = True
+        self._unmoved: set[TopicPath] = set()  # the new paths of these moves
 
     def __bool__(self) -> bool:
         return bool(self._until)
@@ -218,7 +220,16 @@ class _Refusals:
             problem = next((by_path[path] for path in touched(change) if path in by_path), None)
             if problem is not None:
                 self._until[change] = (problem, until)
-                self.moves &= not isinstance(change, Move) or problem.kind is not ProblemKind.REFUSED
+                if problem.kind is ProblemKind.REFUSED:
+                    self._note_refused(change)
+
+    def _note_refused(self, change: Change) -> None:
+        if isinstance(change, Move):
+            self.moves = False
+            self._unmoved.add(change.new)
+        elif isinstance(change, Put) and change.record.path in self._unmoved:
+            self.moves = True
+            self._unmoved.clear()
 
 
 class _Latest:

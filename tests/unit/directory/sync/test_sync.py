@@ -104,6 +104,12 @@ class Rig:
     def paths(self) -> set[str]:
         return set(self.log.topics())
 
+    def append(self, *records: ControlRecord) -> None:
+        """Append records that one run reads together."""
+        self.sync.pause()
+        self.log.append(records)
+        self.sync.resume()
+
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
@@ -131,19 +137,24 @@ def test_changes_of_the_engine_are_written_also_after_failures(rig: Rig) -> None
 
 def test_a_move_without_support_is_made_entry_by_entry(rig: Rig) -> None:
     rig.directory.supports_moves = False
-    rig.log.append([topic("z"), TopicRemoved(parse_path("a"))])
+    rig.append(topic("z"), TopicRemoved(parse_path("a")))
     wait_until(lambda: rig.directory.paths() == {"z"})
-    rig.log.append([topic("y"), TopicRemoved(parse_path("z"))])
+    rig.append(topic("y"), TopicRemoved(parse_path("z")))
     wait_until(lambda: rig.directory.paths() == {"y"})
     assert [each for each in rig.directory.writes if isinstance(each, Move)] == [Move(parse_path("a"), parse_path("z"))]
 
 
-def test_moves_are_made_also_after_one_that_was_in_conflict_with_an_edit(rig: Rig) -> None:
+@pytest.mark.parametrize("refusal", [ProblemKind.CONFLICT, ProblemKind.REFUSED])
+def test_moves_are_made_also_after_one_to_a_refused_name_or_in_conflict_with_an_edit(
+    rig: Rig, refusal: ProblemKind
+) -> None:
     a, b, c, z = map(parse_path, "abcz")
-    rig.directory.refuses, rig.directory.refusal = {z}, ProblemKind.CONFLICT
-    rig.log.append([topic("b", code="1"), topic("z"), TopicRemoved(a)])
+    rig.directory.refuses, rig.directory.refusal = {z}, refusal
+    rig.append(topic("b", code="1"), topic("z"), TopicRemoved(a))
     wait_until(lambda: Move(a, z) in rig.directory.writes and "b" in rig.directory.paths())
-    rig.log.append([topic("c", code="1"), TopicRemoved(b)])
+    if refusal is ProblemKind.REFUSED:
+        wait_until(lambda: Put(topic("z")) in rig.directory.writes and not rig.sync.behind)
+    rig.append(topic("c", code="1"), TopicRemoved(b))
     wait_until(lambda: Move(b, c) in rig.directory.writes)
 
 

@@ -201,10 +201,8 @@ class Sender:
                         waits.reschedule(None)
                         room = min(self._window - len(self.given), _AT_ONCE)
                         with self._memory_for(room) as size:
-                            handout = await self._gateway.pulls.take(self.subscription, room, 0, size=size)
-                            if handout.messages:
-                                self._send(handout)
-                                await self.outgoing.link.until_writable()
+                            await self._take(room, size)
+                            await self.outgoing.link.until_writable()
             except TimeoutError:
                 continue
             except InfrastructureError as error:
@@ -254,6 +252,12 @@ class Sender:
             yield size
         finally:
             inflight.lessen(self._memory, _COPIES * size)
+
+    async def _take(self, room: int, size: int) -> None:
+        # Not in `run`, whose variable would keep these messages in memory until the next ones.
+        handout = await self._gateway.pulls.take(self.subscription, room, 0, size=size)
+        if handout.messages:
+            self._send(handout)
 
     def _send(self, handout: Handout) -> None:
         claim = _Claim(handout.finish, handout.return_but)

@@ -8,6 +8,7 @@ import itertools
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -25,6 +26,7 @@ from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.framed import server, subscriptions
 from arborcast.ingest.framed.publishing import Publisher
 from arborcast.ingest.settings import FramedSettings, ZmqSettings
+from arborcast.ingest.state.pull_queues import Handout, PullQueues
 from arborcast.ingest.zeromq.edge import ZmqEdge
 from arborcast.topic_model.records.control import SubscriptionRecord, TriggerRecord
 from arborcast.topic_model.records.pull import StoredMessage
@@ -320,6 +322,24 @@ def test_the_bytes_of_unacknowledged_messages(
     raw.send(frames.encode(FrameKind.REFUSE, some[1].correlation, frames.RefuseBody("busy")))
     some.append(raw.read())
     assert [each.kind for each in some] == [FrameKind.MESSAGE] * 5
+
+
+def test_a_sent_message_does_not_stay_in_the_memory_until_the_next_one(
+    edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handouts, take = list[weakref.ref[Handout]](), PullQueues.take
+
+    async def noted(*args: Any, **options: Any) -> Handout:
+        handout = await take(*args, **options)
+        handouts.append(weakref.ref(handout))
+        return handout
+
+    monkeypatch.setattr(PullQueues, "take", noted)
+    raw = dial(edge)
+    deliver(edge, raw.subscribe("a"), stored("a", "<x/>", "n1"))
+    raw.send(frames.encode(FrameKind.ACK, raw.read().correlation))
+    wait_until(lambda: nothing_waits(edge))
+    wait_until(lambda: [each() for each in handouts] == [None])
 
 
 def test_unreadable_messages_are_settled(

@@ -26,6 +26,7 @@ from arborcast.core.eventlog.follower import LogFollower
 from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import time_ms
 from arborcast.ingest.state.changes import KeyedLocks
 from arborcast.ingest.state.log_view import WAIT_MS, Commits, LoggedState, LogView
 from arborcast.topic_model.projections.pull_store import PullLimits, PullPointStatus, PullStore, WaitingMessage
@@ -48,6 +49,10 @@ KeyedRecord = tuple[str, PullRecord]
 _KEPT_S = 3600.0
 _KEPT_BYTES = 16 * 1024 * 1024
 
+# A start reads the log again, which may have weeks. Drops by messages that were accepted earlier than this before the
+# start were counted by an earlier run.
+_COUNTED_MS = 3_600_000
+
 
 class PullView(LogView[KeyedRecord]):
     """The waiting messages of pull points. `changed(pull_point_id)` is called when a message has been added to one."""
@@ -62,6 +67,7 @@ class PullView(LogView[KeyedRecord]):
         self.store = PullStore(limits, changed)
         self.read_bytes = 0
         """Bytes of all messages that were read."""
+        self._counted_from_ms = time_ms() - _COUNTED_MS
         super().__init__(
             partial(LogFollower, kafka, PULL_LOG, decode, wait_ms=WAIT_MS, forgetful=True, skips_damaged=True),
             self._store,
@@ -69,9 +75,12 @@ class PullView(LogView[KeyedRecord]):
         )
 
     def _store(self, record: KeyedRecord, offset: int) -> None:
+        dropped = self.store.dropped
+        self.store.apply(*record, offset)
         if isinstance(record[1], StoredMessage):
             self.read_bytes += len(record[1].element)
-        self.store.apply(*record, offset)
+            if self._replaying and record[1].accepted_ms < self._counted_from_ms:
+                self.store.dropped = dropped
 
 
 class SettledRecords:

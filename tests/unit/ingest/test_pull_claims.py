@@ -292,6 +292,17 @@ def test_a_view_counts_the_bytes_of_messages() -> None:
     assert (view.read_bytes, view.store.waiting("p")) == (9, 1)
 
 
+def test_a_start_counts_no_drops_of_earlier_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_queues, "time_ms", lambda: 10_000_000)
+    view = PullView(KafkaSettings(), PullLimits(1, 1_000, 1_000), lambda _: None, lambda _: None)
+    for offset, (accepted_ms, dropped) in enumerate([(1, 0), (2, 0), (6_399_999, 0), (6_400_000, 1)]):
+        view._fold(("p", StoredMessage(b"<a/>", accepted_ms=accepted_ms)), offset)
+        assert view.store.dropped == dropped
+    view._replaying = False
+    view._fold(("p", StoredMessage(b"<a/>", accepted_ms=3)), 4)
+    assert view.store.dropped == 2, "it waited for days"
+
+
 def test_a_sweep_checks_a_bounded_number_of_pull_points(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pull_queues, "_CHECKED", 2)
 

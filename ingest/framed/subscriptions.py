@@ -247,7 +247,9 @@ class Sender:
         inflight = self._gateway.inflight
         size = self._gateway.pulls.next_bytes(self.subscription, room, sys.maxsize)
         if size > SMALL and not inflight.take(self._memory, _COPIES * size, _SHARE):
-            raise InfrastructureError("other messages use the memory for requests", _AGAIN_S)
+            size = self._gateway.pulls.next_bytes(self.subscription, room, SMALL)  # many small ones: some of them
+            if size > SMALL:
+                raise InfrastructureError("other messages use the memory for requests", _AGAIN_S)
         try:
             yield size
         finally:

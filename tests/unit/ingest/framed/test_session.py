@@ -25,6 +25,7 @@ from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.framed import server, subscriptions
 from arborcast.ingest.framed.publishing import Publisher
+from arborcast.ingest.http.inflight import Reservation
 from arborcast.ingest.settings import FramedSettings, ZmqSettings
 from arborcast.ingest.state.pull_queues import Handout, PullQueues
 from arborcast.ingest.zeromq.edge import ZmqEdge
@@ -804,3 +805,16 @@ def test_messages_to_clients_that_do_not_read_are_in_the_budget_of_all_requests(
             assert silent.read().kind == FrameKind.MESSAGE
         assert frames.read_body(other.read(), frames.MessageBody).id == "waits"
         wait_until(lambda: edge.inflight.taken == 0)
+
+
+def test_small_messages_do_not_wait_for_the_memory_for_requests(dial: Connects) -> None:
+    with framed_edge(inflight_bytes=16 * 1024 * 1024) as edge:
+
+        async def take_most() -> None:
+            assert edge.inflight.take(Reservation(edge.inflight), 9 * 1024 * 1024)
+
+        edge.on_loop(take_most)
+        raw, small = dial(edge), element(1_000).decode()
+        deliver(edge, raw.subscribe("a", window=1_000), *(stored("a", small, f"n{number}") for number in range(200)))
+        received = [frames.read_body(raw.read(), frames.MessageBody).id for _ in range(200)]
+        assert received == [f"n{number}" for number in range(200)]

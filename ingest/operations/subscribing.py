@@ -23,7 +23,7 @@ from arborcast.ingest.operations.gateway import Gateway, check_callable, check_r
 from arborcast.topic_model.expressions import XPathPattern, compile_normal
 from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.patterns.patterns import Pattern
-from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, ending_pull_point
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, ending, ending_pull_point
 from arborcast.topic_model.routing.rest import selects_any
 from arborcast.topic_model.routing.selectors import has_xpath, selector_of
 from arborcast.topic_model.subscriptions import (
@@ -222,6 +222,7 @@ async def _commit(
     ):
         raise ConsumerRefused("the pull point was destroyed at this moment")
     bound, ended = _bound(gateway, request) if subscription.pushed else (None, [])
+    over: list[ControlRecord] = []
     while (existing := _existing(gateway, request, subscription)) is not None:
         async with gateway.locks.hold(existing.id):
             if gateway.table.get(existing.id) != existing:
@@ -235,10 +236,16 @@ async def _commit(
                     return CreatedSubscription(existing, False), None
                 made, since = await _commit_new(gateway, subscription)
                 return CreatedSubscription(made, False), since
+            now_ms = times.to_ms(gateway.now())
+            if existing.expired(now_ms - gateway.settings.expiry_grace_s * 1000):
+                # As for Renew it has ended: another gateway may write its end now, after a renewal.
+                over = ending(existing.id, "expired", now_ms)
+                break
             return await _renew(gateway, request, existing, subscription, ended)
-    _check_room(gateway, subscription)
+    if not over:
+        _check_room(gateway, subscription)
     subscription, secret = _protected(gateway, request, subscription)
-    made, since = await _commit_new(gateway, msgspec.structs.replace(subscription, endpoint=bound), ended)
+    made, since = await _commit_new(gateway, msgspec.structs.replace(subscription, endpoint=bound), [*over, *ended])
     if ended:
         gateway.pulls.forget(request.endpoint)
     return CreatedSubscription(made, True, secret), since

@@ -127,6 +127,20 @@ def test_expiry_waits_for_renewals_that_another_gateway_has_not_written_yet() ->
     assert asyncio.run(end_expired(parts.gateway)) == 1
 
 
+def test_an_equal_subscribe_outlives_the_end_that_another_gateway_writes_at_this_moment() -> None:
+    parts = GatewayParts(GatewaySettings(expiry_grace_s=60))
+    subscribed(parts, 1, "PT1S")
+    old = only_subscription(parts)
+    parts.later(seconds=60)
+    subscribed(parts, 1, "PT1S")
+    assert only_subscription(parts).id == old.id, "it could be renewed"
+    parts.later(seconds=61)
+    subscribed(parts, 1)
+    new = only_subscription(parts)
+    asyncio.run(parts.control.commit(ending(old.id, "expired", 1)))
+    assert only_subscription(parts) == new
+
+
 @pytest.mark.parametrize("body", [soap.renew("PT2H"), "<wsnt:PauseSubscription/>", "<wsnt:ResumeSubscription/>"])
 def test_no_change_revives_a_subscription_ended_elsewhere(
     monkeypatch: pytest.MonkeyPatch, parts: GatewayParts, body: str

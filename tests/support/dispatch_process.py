@@ -46,7 +46,7 @@ class DispatchProcess:
         bundle: Bundle | None = None,
     ) -> None:
         self.home = home
-        self._ready = home / "ready.json"
+        self._ready = home / "ready"
         home.mkdir(parents=True, exist_ok=True)
         chosen = {
             "kafka.bootstrap_servers": kafka.bootstrap_servers,
@@ -108,20 +108,19 @@ class DispatchProcess:
 
     def processes(self) -> dict[str, list[psutil.Process]]:
         """Its processes by role: jvm, driver, daemon, worker. RuntimeError with the end of the log after its exit."""
-        try:
-            jvm = psutil.Process(self._submitted.pid)
-            driver = psutil.Process(json.loads(self._ready.read_text(encoding="utf-8"))["pid"])
-        except psutil.NoSuchProcess as error:
-            raise RuntimeError(f"the job has exited with status {self._submitted.ended}\n{self.log()}") from error
-        roles: dict[str, list[psutil.Process]] = {"jvm": [jvm], "driver": [driver], "daemon": [], "worker": []}
-        for child in jvm.children():
-            try:
+        roles: dict[str, list[psutil.Process]] = {"jvm": [], "driver": [], "daemon": [], "worker": []}
+        with suppress(psutil.NoSuchProcess):
+            roles["jvm"].append(psutil.Process(self._submitted.pid))
+            for child in roles["jvm"][0].children():
                 # The JVM also starts short-lived programs, chmod for instance.
-                if child.pid != driver.pid and "python" in child.name():
-                    roles["worker"] += child.children()
-                    roles["daemon"].append(child)
-            except psutil.NoSuchProcess:
-                continue
+                with suppress(psutil.NoSuchProcess):
+                    if any("dispatch_stream" in each for each in child.cmdline()):
+                        roles["driver"].append(child)
+                    elif "python" in child.name():
+                        roles["worker"] += child.children()
+                        roles["daemon"].append(child)
+        if not roles["driver"]:
+            raise RuntimeError(f"the job has exited with status {self._submitted.ended}\n{self.log()}")
         return roles
 
     def terminate(self, timeout: float = 120.0) -> int:

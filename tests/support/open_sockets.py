@@ -76,9 +76,10 @@ def answers_to_stranger(port: int) -> list[bytes]:
 
 
 def _answer(connection: socket.socket, complete: bool) -> bytes:
-    try:
-        if not complete:
+    if not complete:
+        with contextlib.suppress(OSError):  # closed meanwhile, perhaps with an answer
             connection.shutdown(socket.SHUT_WR)
+    try:
         return connection.recv(65_536)
-    except OSError:  # reset, or not connected any more
+    except OSError:  # reset
         return b""

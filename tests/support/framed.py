@@ -19,8 +19,10 @@ from arborcast.ingest.framed.server import FramedServer
 from arborcast.ingest.http.inflight import Inflight
 from arborcast.ingest.settings import FramedSettings, ZmqSettings
 from arborcast.ingest.zeromq.edge import ZmqEdge
+from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.wire import frames
 from arborcast.wire.frames import Decoder, Frame, FrameKind
+from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
 
 ResultT = TypeVar("ResultT")
@@ -127,6 +129,33 @@ class FramedClient:
 
     def close(self) -> None:
         self.socket.close()
+
+
+Connects = Callable[..., FramedClient]
+
+
+def client(edge: FramedEdge, user: str = "", password: str = "") -> ConnectionFactory:
+    return ConnectionFactory(edge.url, user, password, timeout_s=120)
+
+
+def stored(topic: str, payload: str, name: str, producer: str = "") -> StoredMessage:
+    element = soap.message(topic, payload).replace("<wsnt:Message>", f"{producer}<wsnt:Message>")
+    declared = f'<wsnt:NotificationMessage xmlns:wsnt="{soap.WSNT}">'
+    return StoredMessage(element.replace("<wsnt:NotificationMessage>", declared).encode(), name)
+
+
+def deliver(edge: FramedEdge, subscription: str, *messages: StoredMessage) -> None:
+    """Stores messages like dispatch."""
+    edge.on_loop(lambda: edge.parts.pulls.put(subscription, messages))
+
+
+def publication(number: int, payload: bytes = b"<x/>", properties: dict[str, str] | None = None) -> bytes:
+    """A frame with a publication to the topic `a`."""
+    return frames.encode(FrameKind.PUBLISH, number, frames.PublishBody("a", payload, properties or {}))
+
+
+def element(size: int) -> bytes:
+    return b"<x>" + b"y" * size + b"</x>"
 
 
 @contextmanager

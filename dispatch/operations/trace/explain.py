@@ -268,7 +268,7 @@ def _delivery(
     if name in evidence.pulled:
         steps.append(replace(evidence.pulled[name], where=endpoint))
     if rows:
-        outcome, why = _outcome(evidence, name, known, rows[-1])
+        outcome, why = _outcome(evidence, name, known, _decisive(rows))
     elif name in evidence.waiting:
         outcome, why = "waiting", _waits(evidence, name, endpoint, evidence.waiting[name])
     elif name in routes and known is not None and evidence.notification is not None:
@@ -301,8 +301,15 @@ def _attempt_step(row: Row) -> Step:
     return Step(at, f"attempt {row['number']}: {answer} {took}", f"{company}{trouble}".strip(), where)
 
 
+def _decisive(rows: Sequence[Row]) -> Row:
+    """As in the audit, the last final row after a redrive, or else the last row: a clock that was put back dates an end
+    before the attempts that failed."""
+    redrive = max((at for at, row in enumerate(rows) if row["error"] == "redriven"), default=0)
+    return next((row for row in reversed(rows[redrive:]) if row["state"] != "parked"), rows[-1])
+
+
 def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Row) -> tuple[Outcome, str]:
-    """The outcome after the last row."""
+    """The outcome after this row."""
     detail = str(row["detail"]) or str(row["error"])
     match row["state"]:
         case "delivered" if known is not None and known.pull_point:

@@ -234,6 +234,11 @@ WHY: dict[str, list[tuple[Evidence, str]]] = {
     ],
     "delivered": [
         (of(rows=[row(1, "parked", "server-error"), row(2, "delivered", at=110_001)]), "delivered on attempt 2"),
+        # The clock was put back between the attempts.
+        (
+            of(rows=[row(1, "parked", "server-error", at=110_001), row(2, "delivered", at=106_501)]),
+            "delivered on attempt 2",
+        ),
         (of(subscription(pull_point="p"), rows=[row(1, "delivered")]), "stored in the pull point of the subscription"),
     ],
     "skipped": [

@@ -279,7 +279,8 @@ class JobMetrics:
     def _count_latencies(self, rows: pa.Table) -> None:
         delivered = rows.filter(pc.equal(rows["state"], "delivered"))
         waited = pc.subtract(delivered["started_at"].cast(pa.int64()), delivered["accepted_at"].cast(pa.int64()))
-        seconds = waited.to_numpy() / 1e6 + delivered["duration_ms"].to_numpy() / 1e3
+        # The gateway's clock may be ahead of this one: a sum that falls is a restart for Prometheus.
+        seconds = np.maximum(waited.to_numpy(), 0) / 1e6 + delivered["duration_ms"].to_numpy() / 1e3
         self._delivery_seconds.observe_all(_by_bucket(seconds, _DELIVERY_BUCKETS), float(seconds.sum()))
 
     def _count_pushes(self, rows: pa.Table) -> None:

@@ -11,6 +11,7 @@ from arborcast.dispatch.monitoring.metrics import EndpointFigures, EndpointsSeen
 from arborcast.dispatch.monitoring.sources import Lag, QueryProgress, Sources, ViewSize
 from arborcast.dispatch.queues.servers import QueueFigures
 from arborcast.dispatch.tables import ATTEMPTS
+from arborcast.engine.monitoring.samples import Scrape
 from arborcast.topic_model.topics import TopicPath
 
 _AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -69,6 +70,13 @@ def test_attempts_count_by_notification_pushes_once() -> None:
         arborcast_delivery_seconds_bucket{le="0.075"} 3
         """,
     )  # 40 ms before the push, 20 ms until its answer
+
+
+def test_a_gateway_s_clock_ahead_makes_no_sum_smaller() -> None:
+    metrics = JobMetrics()
+    metrics.recorded(rows_of(attempt("p1")))
+    metrics.recorded(rows_of(attempt("p2", accepted_at=_AT + timedelta(seconds=1))))
+    assert Scrape.of(metrics.registry.text()).sum("arborcast_delivery_seconds_sum") == pytest.approx(0.08)
 
 
 def test_slow_endpoints_are_listed_and_no_label() -> None:

@@ -27,7 +27,7 @@ from arborcast.dispatch.tables import (
     TABLES,
     TOPICS,
 )
-from arborcast.dispatch.tables.spec import TableSpec
+from arborcast.dispatch.tables.spec import TableSpec, newest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,7 +106,7 @@ class Tables:
         found = []
         for table in (self.notifications, self.attempts):
             with contextlib.suppress(NoSuchTable):
-                found.append(pc.max(table.arrow([table.spec.time], since=table.last_day())[0]).as_py())
+                found.append(newest(table.delta(), table.spec.time))
         return max((at for at in found if at is not None), default=None)
 
     def start_of_last(self, span: timedelta = _HOUR) -> datetime:
@@ -122,7 +122,7 @@ class Tables:
     def timeline(self, notification_id: str = "") -> Timeline:
         """The history of a notification: a lane per subscription, attempts as marks, waiting times shaded.
         `.table` has every step, `.outcomes` the state per subscription, `.payload` the message. Without an id: the
-        notification with the most attempts on their last day."""
+        notification with the most attempts in their last hour."""
         import pandas as pd
 
         from arborcast.analysis.timeline import Timeline, timeline
@@ -146,11 +146,13 @@ class Tables:
         return table_of(self.story(notification_id))
 
     def most_tried(self) -> str:
-        """The notification with the most attempts on their last day, or the newest without any; empty without
+        """The notification with the most attempts in their last hour, or the newest without any; empty without
         notifications."""
         for table, order in ((self.attempts, "count_all"), (self.notifications, "notification")):
             with contextlib.suppress(NoSuchTable):
-                rows = table.arrow(["notification"], since=table.last_day())
+                # A day of a busy engine has a hundred million.
+                last = newest(table.delta(), table.spec.time)
+                rows = table.arrow(["notification"], since=last and last - _HOUR)
                 rows = rows.group_by("notification").aggregate([([], "count_all")])
                 if rows.num_rows:
                     found = rows.sort_by([(order, "descending"), ("notification", "descending")])["notification"][0]

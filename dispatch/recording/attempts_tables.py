@@ -34,6 +34,8 @@ _CHECKPOINT = "newest-checkpoint-ms"
 
 _Key = tuple[str, str]
 
+_State = tuple[str, int]
+
 # Lengths of a common beginning of ids (their time in ms, hexadecimal) in one range: five hours, three days, 50 days.
 _PREFIXES = (6, 5, 4, 0)
 
@@ -56,7 +58,7 @@ class EndedDeliveries:
         point."""
         ended = delivery_rows(attempts)
         keys = _keys(ended)
-        batches, states = ended["batch"].to_pylist(), ended["state"].to_pylist()
+        batches, states, errors = ended["batch"].to_pylist(), _states(ended), ended["error"].to_pylist()
         newest, checkpoint_ms = self.table.progress(_NEWEST), self.table.progress(_CHECKPOINT) or 0
         latest = max([newest or 0, *batches])
         if newest is not None and latest // RUN_NUMBERS > newest // RUN_NUMBERS:
@@ -67,7 +69,12 @@ class EndedDeliveries:
             if newest is not None and (number <= newest or accepted_ms <= checkpoint_ms)
         ]
         known = self._states(doubtful) if doubtful else {}
-        changed = [row for row, key in enumerate(keys) if key in known and known[key] != states[row]]
+        # The row of a purge is no other end.
+        changed = [
+            row
+            for row, key in enumerate(keys)
+            if key in known and known[key] != states[row] and errors[row] != "purged"
+        ]
         if changed:
             # Mostly redriven dead letters.
             self._overwrite(ended.take(changed))
@@ -76,18 +83,17 @@ class EndedDeliveries:
             ended.take(pa.array(fresh, pa.int64())), {**progress, _NEWEST: latest, _CHECKPOINT: checkpoint_ms}
         )
 
-    def _states(self, keys: Sequence[_Key]) -> dict[_Key, str]:
+    def _states(self, keys: Sequence[_Key]) -> dict[_Key, _State]:
         """The states of the deliveries that the table has."""
         notifications = sorted({notification for notification, _ in keys})
         table = self.table.open()
         # Compaction by another writer may have moved rows into other files.
         table.update_incremental()
-        columns = ["notification", "subscription", "state"]
+        columns = ["notification", "subscription", "state", "ended_at"]
         where = ds.field("notification").isin(notifications)
         found = DELIVERIES.read(table, columns, where, _files_with(notifications))
         requested = set(keys)
-        states = zip(_keys(found), found["state"].to_pylist(), strict=True)
-        return {key: state for key, state in states if key in requested}
+        return {key: state for key, state in zip(_keys(found), _states(found), strict=True) if key in requested}
 
     def _overwrite(self, changed: pa.Table) -> None:
         changed = changed.sort_by("notification")
@@ -140,6 +146,12 @@ def _files_with(ids: Sequence[str]) -> str:
 
 def _keys(rows: pa.Table) -> list[_Key]:
     return list(zip(rows["notification"].to_pylist(), rows["subscription"].to_pylist(), strict=True))
+
+
+def _states(rows: pa.Table) -> list[_State]:
+    """The states, of dead ones with the time: a redriven dead letter may die again."""
+    states = zip(rows["state"].to_pylist(), _ms(rows["ended_at"]), strict=True)
+    return [(state, at_ms if state == "dead" else 0) for state, at_ms in states]
 
 
 def _ms(times: pa.ChunkedArray) -> list[int]:

@@ -187,6 +187,15 @@ def test_a_redriven_dead_letter_is_one_delivery(tmp_path: Path) -> None:
     assert ended(tmp_path) == ["n1 s delivered 6", "n3 s expired 0", "o'n2 s dead 1"]
 
 
+def test_a_redriven_dead_letter_that_dies_again_has_its_last_end(tmp_path: Path) -> None:
+    table = EndedDeliveries(str(tmp_path))
+    table.append(rows(attempt("n", "s", "dead", number=5, error="timeout")), {})
+    table.append(rows(attempt("n", "s", "dead", 60_000, number=1, batch=-1, error="client-error")), {})
+    assert read(tmp_path, "error", "attempts", "ended_at") == [("client-error", 1, after(60_010))]
+    table.append(rows(attempt("n", "s", "dead", 90_000, number=1, batch=-1, error="purged")), {})
+    assert read(tmp_path, "error", "attempts", "ended_at") == [("client-error", 1, after(60_010))]
+
+
 def test_merges_read_only_files_in_the_range_of_their_ids(tmp_path: Path) -> None:
     table = EndedDeliveries(str(tmp_path))
     days = ["0190a", "0195b", "019ac"]

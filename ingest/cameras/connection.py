@@ -12,15 +12,19 @@ import socket
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 import httptools
 
 from arborcast.core.errors import NoAnswer, NotCalled
 from arborcast.core.http_client import HttpAnswer
 from arborcast.core.reasons import reason_of
+from arborcast.core.security.ip_addresses import read_address
 from arborcast.core.security.outbound import AddressPolicy, Refusal, connect_share, families_in_turn, place_of
 from arborcast.core.security.uris import to_uri
+from arborcast.core.single_flight import SingleFlight
+from arborcast.core.threads import pool
 from arborcast.ingest.cameras.credentials import Credentials, DigestAccess
 
 MAX_ANSWER = 1024 * 1024
@@ -28,6 +32,10 @@ _MAX_HEAD = 64 * 1024
 _READ = 64 * 1024
 
 _CONNECT_S = 5.0
+
+# A lookup cannot be ended, and takes ten seconds and more where no name server answers. The event loop has two threads
+# for lookups: two such names would stop those of all cameras. A camera uses one thread at a time.
+_LOOKUPS = pool("camera-lookup", 256)
 
 
 class CameraConnection:
@@ -41,6 +49,7 @@ class CameraConnection:
         self._tls = (ca_file, insecure)
         self._place: tuple[str, str, int] | None = None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._lookups: SingleFlight[tuple[str, int], list[tuple[Any, ...]]] = SingleFlight()
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, total_s: float) -> HttpAnswer:
         """The answer, of any status. Raises NotCalled, NoAnswer."""
@@ -125,7 +134,7 @@ class CameraConnection:
         limit_s = _CONNECT_S if context is None else 2 * _CONNECT_S
         until = loop.time() + limit_s
         async with asyncio.timeout(limit_s):
-            found = families_in_turn(await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            found = families_in_turn(await self._addresses(host, port))
         for number, (*_, address) in enumerate(found):
             refused = self._policy.check_address(str(address[0]), int(address[1]))
             if refused is not None:
@@ -141,6 +150,13 @@ class CameraConnection:
         if problem is None and refusal is not None:
             raise _not_called(url, refusal)
         raise problem or OSError(f"{host} has no address")
+
+    async def _addresses(self, host: str, port: int) -> list[tuple[Any, ...]]:
+        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        if read_address(host) is not None:
+            return [*look_up()]
+        loop = asyncio.get_running_loop()
+        return await self._lookups.run((host, port), lambda: loop.run_in_executor(_LOOKUPS, look_up))
 
 
 class _Closed(ConnectionError):

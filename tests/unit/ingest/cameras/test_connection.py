@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 
 import pytest
 
@@ -106,10 +108,10 @@ async def test_a_slow_answer_times_out() -> None:
 
 
 async def test_the_outbound_policy_checks_each_address_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def resolve(*_: object, **__: object) -> list[object]:
+    def resolve(*_: object, **__: object) -> list[object]:
         return [(2, 1, 6, "", ("10.0.0.1", 80)), (2, 1, 6, "", ("169.254.169.254", 80))]
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     for settings, url in (
         (OutboundSettings(), "http://127.0.0.1:9/"),
         (OutboundSettings(scope="loopback", deny="127.0.0.0/8"), "http://127.0.0.1:9/"),
@@ -125,7 +127,7 @@ async def test_an_unreachable_address_leaves_time_for_the_next(monkeypatch: pyte
         writer.write(OK)
         writer.close()
 
-    async def resolve(*_: object, **__: object) -> list[object]:
+    def resolve(*_: object, **__: object) -> list[object]:
         return [(2, 1, 6, "", ("127.0.0.1", each)) for each in (dead, live)]
 
     monkeypatch.setattr("arborcast.ingest.cameras.connection._CONNECT_S", 2.0)
@@ -134,7 +136,38 @@ async def test_an_unreachable_address_leaves_time_for_the_next(monkeypatch: pyte
             live = server.sockets[0].getsockname()[1]
             connection = CameraConnection(THIS_MACHINE, NONE)
             with monkeypatch.context() as patched:
-                patched.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+                patched.setattr(socket, "getaddrinfo", resolve)
                 answer = await connection.post("http://localhost/", {}, b"<x></x>", 60.0)
             connection.close()
             assert answer.status == 200
+
+
+async def test_lookups_without_an_answer_do_not_delay_other_cameras(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"</x>")
+        writer.write(OK)
+        writer.close()
+
+    look_up, ended, looked_up = socket.getaddrinfo, threading.Event(), list[str]()
+
+    def resolve(host: str, *rest: int, **more: int) -> object:
+        if host.endswith(".example"):
+            looked_up.append(host)
+            ended.wait()
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return look_up(host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    away = [CameraConnection(THIS_MACHINE, NONE) for _ in range(40)]  # asyncio has up to 32 threads
+    there = CameraConnection(THIS_MACHINE, NONE)
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://localhost:{server.sockets[0].getsockname()[1]}/"
+        try:
+            for _ in range(2):
+                posts = (each.post(f"http://c{n}.example/", {}, b"", 0.1) for n, each in enumerate(away))
+                assert {type(each) for each in await asyncio.gather(*posts, return_exceptions=True)} == {NoAnswer}
+            assert (await there.post(url, {}, b"<x></x>", 60.0)).status == 200
+            assert len(looked_up) == len(set(looked_up)), "a camera has one lookup at a time"
+        finally:
+            ended.set()
+            there.close()

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import zmq
 
-from arborcast.client.framed import ConnectionFactory, ConnectionLost
+from arborcast.client.framed import Connection, ConnectionFactory, ConnectionLost
 from arborcast.client.values import BrokerUnavailable
 from arborcast.core.errors import ArborcastError
 from arborcast.core.log_limit import LogLimit
@@ -31,7 +31,7 @@ from arborcast.ingest.zeromq.prefixes import LONGEST_PREFIX, Peer, Prefixes, pee
 from arborcast.ingest.zeromq.sockets import KnownClient, Sockets
 from arborcast.ingest.zeromq.upstream import Answer, FramedUpstream
 from arborcast.wire import frames
-from arborcast.wire.frames import Frame
+from arborcast.wire.frames import Frame, FrameKind
 
 logger = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ class ZmqEdge:
         # A message slightly too large is refused and counted.
         self._sockets = Sockets(settings, 2 * largest)
         self._calls = _LoopCalls()
-        self._tasks: deque[tuple[Frame, frames.MessageBody]] = deque()
+        self._tasks: deque[tuple[Connection, Frame, frames.MessageBody]] = deque()
         self._peer_prefixes = Prefixes()
         self._prefixes: dict[str, set[bytes]] = {}  # by expression
         self._pending: list[_PendingReady] = []
@@ -238,7 +238,7 @@ class ZmqEdge:
         self._gateway = _GatewayConnections(
             gateway,
             self._sockets.clients,
-            FramedUpstream(factory, lambda frame, message: self._calls.add(lambda: self._send(frame, message))),
+            FramedUpstream(factory, lambda *message: self._calls.add(lambda: self._send(*message))),
             self._calls,
         )
         self._task_source: FramedUpstream | None = None
@@ -402,7 +402,7 @@ class ZmqEdge:
             del self._prefixes[expression]
             self._gateway.own.unsubscribe(expression)
 
-    def _send(self, frame: Frame, message: frames.MessageBody) -> None:
+    def _send(self, connection: Connection, frame: Frame, message: frames.MessageBody) -> None:
         """Send it once to all receivers of its prefixes, even if several subscriptions deliver it."""
         xpub = self._sockets.xpub
         if xpub is not None and self._sent.get(message.id) is None:
@@ -418,15 +418,25 @@ class ZmqEdge:
                 xpub.send_multipart(parts, zmq.NOBLOCK)
                 self.counts.note("subscribe", "dropped", "a receiver does not read its messages")
             self.counts.note("subscribe", "sent")
-        self._gateway.own.acknowledge(frame)
+        connection.reply(FrameKind.ACK, frame.correlation)
 
-    def _take_task(self, frame: Frame, message: frames.MessageBody) -> None:
-        self._calls.add(lambda: self._tasks.append((frame, message)))
+    def _take_task(self, connection: Connection, frame: Frame, message: frames.MessageBody) -> None:
+        def add() -> None:
+            self._drop_lost_tasks()
+            self._tasks.append((connection, frame, message))
+
+        self._calls.add(add)
+
+    def _drop_lost_tasks(self) -> None:
+        """Drop the tasks of lost connections: the gateway sends them again."""
+        while self._tasks and self._tasks[0][0].lost.is_set():
+            self._tasks.popleft()
 
     def _hand_out(self) -> None:
         tasks = self._sockets.tasks
+        self._drop_lost_tasks()
         while tasks is not None and self._tasks:
-            frame, message = self._tasks[0]
+            connection, frame, message = self._tasks[0]
             topic = written_topic(message.topic, self._settings.topics)
             try:
                 tasks.send_multipart((message.id.encode(), topic, message.payload), zmq.NOBLOCK)
@@ -434,8 +444,7 @@ class ZmqEdge:
                 return
             self._tasks.popleft()
             self.counts.note("tasks", "sent")
-            if self._task_source is not None:
-                self._task_source.acknowledge(frame)
+            connection.reply(FrameKind.ACK, frame.correlation)
 
     def _answer_ready(self) -> None:
         now, waiting = time.monotonic(), list[_PendingReady]()

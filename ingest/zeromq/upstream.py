@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
 from arborcast.client.framed import Connection, ConnectionFactory, published
 from arborcast.client.values import BrokerUnavailable, FaultReceived
@@ -29,13 +30,14 @@ _AGAIN_S = 30.0
 Answer = Callable[[str, ArborcastError | None], None]
 """Called with the notification's id, or with an empty one and the error: after BrokerUnavailable try again."""
 
-OnMessage = Callable[[Frame, frames.MessageBody], None]
+OnMessage = Callable[[Connection, Frame, frames.MessageBody], None]
+"""Called with the connection of a message: its number is for an ACK on that one only."""
 
 
 class FramedUpstream:
     """One user's connection. Thread-safe; callbacks run in its own threads."""
 
-    def __init__(self, factory: ConnectionFactory, on_message: OnMessage = lambda _frame, _message: None) -> None:
+    def __init__(self, factory: ConnectionFactory, on_message: OnMessage = lambda *_: None) -> None:
         self._factory = replace(factory, timeout_s=30.0)
         self._on_message = on_message
         self._lock = threading.Lock()
@@ -85,11 +87,6 @@ class FramedUpstream:
         """Whether later publications arrive."""
         return expression in self._in_force
 
-    def acknowledge(self, frame: Frame) -> None:
-        """The message was handed on."""
-        if (connection := self._connection) is not None:
-            connection.reply(FrameKind.ACK, frame.correlation)
-
     def close(self) -> None:
         """Close the connection, and end subscriptions without a name."""
         self._service.stop(60)
@@ -134,7 +131,7 @@ class FramedUpstream:
             logger.warning("%r cannot be subscribed to: %s; trying again", requested.expression or "everything", error)
             return
         self._failed.pop(requested.expression, None)
-        connection.handle(receipt.id, self._on_message)
+        connection.handle(receipt.id, partial(self._on_message, connection))
         self._in_force[requested.expression] = receipt.id
 
     def _end(self, connection: Connection, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import ClassVar, cast
@@ -20,7 +20,7 @@ from arborcast.client.values import FaultReceived
 from arborcast.core.telemetry import log_format
 from arborcast.engine.gateway import zmq_edge
 from arborcast.ingest.settings import ZmqSettings
-from arborcast.ingest.zeromq.edge import _Publication, _Retries
+from arborcast.ingest.zeromq.edge import ZmqEdge, _Publication, _Retries
 from arborcast.ingest.zeromq.messages import Form, MessageError, expression_of, read_publication, written_topic
 from arborcast.ingest.zeromq.prefixes import LONGEST_PREFIX, MOST_PREFIXES, Peer, Prefixes, is_open, peer_of
 from arborcast.ingest.zeromq.sockets import Sockets
@@ -249,8 +249,13 @@ class FakeConnection:
         self.lost = threading.Event()
         self.refuses = refuses
         self.requests: list[str] = []
-        self.handlers: dict[str, object] = {}
+        self.handlers: dict[str, Callable[[frames.Frame, frames.MessageBody], None]] = {}
         self.at_end: list[str] | None = None
+        self.replies: list[int] = []
+
+    def reply(self, kind: frames.FrameKind, number: int) -> None:
+        assert kind is frames.FrameKind.ACK
+        self.replies.append(number)
 
     def request(self, kind: frames.FrameKind, body: frames.SubscribeBody | frames.UnsubscribeBody) -> frames.Frame:
         if isinstance(body, frames.UnsubscribeBody):
@@ -262,10 +267,11 @@ class FakeConnection:
         receipt = frames.encode(frames.FrameKind.RECEIPT, 1, frames.ReceiptBody(f"id of {body.expression}"))
         return next(frames.Decoder(2**20).feed(receipt))
 
-    def handle(self, subscription: str, handler: object) -> None:
-        self.handlers[subscription] = handler
+    def handle(self, subscription: str, handler: Callable[[frames.Frame, frames.MessageBody], None] | None) -> None:
         if handler is None:
             del self.handlers[subscription]
+        else:
+            self.handlers[subscription] = handler
 
     def close(self) -> None:
         self.lost.set()
@@ -308,3 +314,56 @@ def test_the_handler_stays_until_the_receipt_of_unsubscribe() -> None:
         wait_until(lambda: connection.at_end is not None)
         assert connection.at_end == ["id of a"], "messages are accepted until then"
         wait_until(lambda: not connection.handlers)
+
+
+class TaskFactory(ConnectionFactory):
+    """Fake connections, the newest last."""
+
+    MADE: ClassVar[list[FakeConnection]] = []
+
+    def connection(self) -> Connection:
+        self.MADE.append(FakeConnection(refuses=False))
+        return cast(Connection, self.MADE[-1])
+
+
+def test_tasks_of_a_lost_connection_are_handed_out_once() -> None:
+    """The gateway sends them again on the next connection, with other numbers."""
+    settings = ZmqSettings(
+        subscribe="", publish="", pipeline="", asked="", tasks="tcp://127.0.0.1:*", tasks_topics="jobs"
+    )
+    edge = ZmqEdge(settings, TaskFactory(), 1_000, lambda: None)
+    assert edge._sockets.tasks is not None
+    address = edge._sockets.tasks.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def with_tasks() -> list[FakeConnection]:
+        return [each for each in TaskFactory.MADE if each.handlers]
+
+    def arrive(connection: FakeConnection, number: int, text: str) -> None:
+        frame = frames.Frame(frames.FrameKind.MESSAGE, 0, number, b"")
+        connection.handlers["id of jobs"](frame, frames.MessageBody("id of jobs", "jobs", text.encode(), text))
+
+    received: list[bytes] = []
+    with zmq.Context() as context, context.socket(zmq.PULL) as worker:
+        try:
+            for numbers in ((1, 2), (7, 8)):
+                wait_until(lambda: bool(with_tasks()))
+                connection = with_tasks()[-1]
+                for number, text in zip(numbers, ("n0", "n1"), strict=True):
+                    arrive(connection, number, text)
+                edge._turn()
+                if numbers == (1, 2):
+                    connection.lost.set()
+                    wait_until(lambda: with_tasks()[-1] is not connection)  # noqa: B023
+            assert len(edge._tasks) == 2, "those of a lost connection take no memory"
+            worker.connect(address)
+            while len(connection.replies) < 2:
+                edge._turn()
+                if worker.poll(0):
+                    received.append(worker.recv_multipart()[0])
+            while len(received) < 2:
+                received.append(worker.recv_multipart()[0])
+        finally:
+            edge.stop()
+            edge.run()
+    assert (received, connection.replies) == ([b"n0", b"n1"], [7, 8])
+    assert [each.replies for each in TaskFactory.MADE if each is not connection and each.replies] == []

@@ -56,6 +56,7 @@ class VirtualCamera:
     delay_s: float = 0.01
     clock_s: float = 0.0
     clock_window_s: float = 30.0
+    clock_varies_s: float = 0.0  # by answers that take longer or shorter
     most: int = 10
     grants_s: float = LEASE_S
     base: str = SERVICE
@@ -116,7 +117,7 @@ class VirtualCamera:
     def _answer(self, request: Request, offset_s: float, now: float) -> tuple[float, Outcome, list[int]]:
         done = now + self.delay_s
         if request.operation is CameraOperation.CLOCK:
-            return done, Clock(self.clock_s), []
+            return done, Clock(self.clock_s - self.clock_varies_s * (self.requests.count(request.operation) % 2)), []
         if self.denies or abs(offset_s - self.clock_s) > self.clock_window_s:
             return done, Fault("the sender is not authorized", denied=True), []
         if request.operation is CameraOperation.SERVICES:
@@ -268,12 +269,13 @@ def test_the_number_of_requests_of_a_day() -> None:
     assert requests.count(CameraOperation.CLOCK) == 24
 
 
-def test_refused_credentials_are_seldom_repeated() -> None:
-    run = Run(VirtualCamera(denies=True))
+@pytest.mark.parametrize(("varies_s", "attempts"), [(0.0, 2), (5.0, 3)])
+def test_refused_credentials_are_seldom_repeated(varies_s: float, attempts: int) -> None:
+    run = Run(VirtualCamera(denies=True, clock_varies_s=varies_s, delay_s=varies_s or 0.01))
     run.until(HOUR)
     assert run.states == ["refused"]
-    # The clock is read again each time: two attempts each.
-    assert run.camera.requests.count(CameraOperation.SERVICES) <= 2 * HOUR / 300 + 2
+    # The clock is read again each time.
+    assert run.camera.requests.count(CameraOperation.SERVICES) <= attempts * (HOUR / 300 + 1)
     run.camera.denies = False
     run.until(2 * HOUR)
     assert run.conversation.status.state == "connected"

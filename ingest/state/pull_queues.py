@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from arborcast.core.backoff import Backoff, retried
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import Admin
 from arborcast.core.eventlog.follower import LogFollower
@@ -159,6 +160,9 @@ _CUT_EVERY = 60
 # A claim is renewed after this part of claim_s.
 _RENEW_AFTER = 1 / 3
 
+# Between attempts to end a claim.
+_BACKOFF = Backoff(0.5, 5.0)
+
 # Time limit of a stop for the settlement of claims.
 _CLOSE_S = 1.0
 
@@ -212,13 +216,13 @@ class _ClaimDeadlines:
         self._renew_at: dict[tuple[str, str], float] = {}  # of open claims of this gateway
 
     def passed(self, open_claims: Iterable[tuple[str, str, int]]) -> list[tuple[str, str]]:
-        """The claims that have run out."""
+        """The claims of other gateways that have run out; this one may only be unable to renew its own."""
         now, now_ms, before = self._steady(), self._now() * 1000, self._due
         self._due = {}
         for each in open_claims:
             left_s = min(max((each[2] - now_ms) / 1000, 0.0), self._claim_s) if before is None else self._claim_s
             self._due[each] = (before or {}).get(each, now + left_s)
-        return [each[:2] for each, at in self._due.items() if at <= now]
+        return [each[:2] for each, at in self._due.items() if at <= now and each[:2] not in self._renew_at]
 
     def renew_later(self, pull_point_id: str, claim: str) -> None:
         """A claim of this gateway was made."""
@@ -488,16 +492,20 @@ class PullQueues:
 
     def _finish(self, pull_point_id: str, record: Settled | Returned, delivered: int) -> None:
         self.delivered += delivered
-        self._deadlines.renew_no_more(pull_point_id, record.claim)
-        task = asyncio.ensure_future(self._append_quietly(pull_point_id, record))
+        task = asyncio.ensure_future(self._end_claim(pull_point_id, record))
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)
+
+    async def _end_claim(self, pull_point_id: str, record: Settled | Returned) -> None:
+        # Renewed until then: messages that the client has received would be handed out again.
+        commit = partial(self._log.commit, [(pull_point_id, record)])
+        await retried(f"a claim on pull point {pull_point_id} stays open", commit, _BACKOFF, InfrastructureError)
+        self._deadlines.renew_no_more(pull_point_id, record.claim)
 
     async def _append_quietly(self, pull_point_id: str, record: PullRecord) -> None:
         try:
             await self._log.commit([(pull_point_id, record)])
         except InfrastructureError as error:
-            # The claim then expires, and its messages are handed out again.
             logger.warning("a claim on pull point %s stays open: %s", pull_point_id, error)
 
     async def _arrival(self, pull_point_id: str, timeout: float, watch: asyncio.Future[None] | None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.operations.pull_points import PULL
@@ -235,6 +236,34 @@ def test_a_claim_is_renewed_until_its_client_has_acknowledged_the_messages(parts
 
     asyncio.run(steps())
     assert parts.pull_log.store.waiting(identifier) == 2
+
+
+def test_messages_that_were_acknowledged_while_kafka_was_away_are_not_handed_out_again(
+    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull_queues, "_BACKOFF", Backoff(0.01, 0.01))
+    path = create(parts)
+    identifier = path.rpartition("/")[2]
+    fill(parts, path, "1", "2")
+
+    async def steps() -> None:
+        gateway = SweepingGateway(parts)
+        handout = await gateway.queues.take(identifier, 1, 0)
+        assert len(await gateway.open_claims()) == 1
+        parts.pull_log.error = InfrastructureError("away")
+        handout.finish(True)
+        for _ in range(10):
+            await asyncio.sleep(0)  # for the first attempt
+        assert len(await gateway.open_claims(60)) == 1
+        parts.pull_log.error = None
+        await gateway.open_claims()
+        while gateway.queues._finishing:
+            await asyncio.sleep(0.01)
+        assert await gateway.open_claims(60) == []
+
+    asyncio.run(steps())
+    assert parts.pull_log.store.waiting(identifier) == 1
+    assert [type(each) for _, each in parts.pull_log.records].count(Returned) == 0
 
 
 def test_abandoned_claims_are_returned_and_unknown_ids_removed(parts: GatewayParts) -> None:

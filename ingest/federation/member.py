@@ -24,6 +24,7 @@ from arborcast.core.files import write_atomically
 from arborcast.core.http_client import HttpClient
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.single_flight import SingleFlight
 from arborcast.core.threads import pool
 from arborcast.core.wall_clock import time_ms
 from arborcast.ingest.federation import links, takeover
@@ -44,8 +45,9 @@ T = TypeVar("T")
 
 BEAT_S = 1.0
 
-# Interval of name resolution.
+# Interval of name resolution. All links wait for it: a lookup without an answer takes ten seconds and more.
 _RESOLVE_S = 60.0
+_LOOKUP_S, _LOOKUPS = 2.0, 32
 
 # Interval of checks of required links and interest.
 _CHECK_S = 0.25
@@ -139,10 +141,11 @@ class _DatagramAddresses:
     encrypted, so none are used where https is required; a member without an address, or with a refused one, gets pushes
     instead."""
 
-    def __init__(self, settings: FederationSettings, outbound: _LoggedPolicy, in_thread: _InThread) -> None:
+    def __init__(self, settings: FederationSettings, outbound: _LoggedPolicy) -> None:
         self._settings = settings
         self._outbound = outbound
-        self._in_thread = in_thread
+        self._threads = pool("datagram-lookup", _LOOKUPS)
+        self._lookups: SingleFlight[tuple[str, str], str] = SingleFlight()
         self._found: Mapping[str, str] = links.NOWHERE
         self._resolved: tuple[int, float] | None = None
 
@@ -151,14 +154,28 @@ class _DatagramAddresses:
         now = time.monotonic()
         if self._resolved is not None and self._resolved[0] == topology.version and now < self._resolved[1]:
             return self._found
-        found: dict[str, str] = {}
-        for each in topology.members if not self._outbound.https_only else ():
-            if each.datagram_port and each.group == self._settings.group and each.engine != self._settings.engine:
-                address = await self._in_thread(partial(address_of, each))
-                if address and self._outbound.allows_datagrams(each.engine, address, each.datagram_port):
-                    found[each.engine] = datagram_url(address, each.datagram_port)
-        self._found, self._resolved = found, (topology.version, now + _RESOLVE_S)
-        return found
+        group, own = self._settings.group, self._settings.engine
+        receivers = [each for each in topology.members if each.datagram_port and each.group == group]
+        others = [] if self._outbound.https_only else [each for each in receivers if each.engine != own]
+        addresses = await asyncio.gather(*map(self._address, others))
+        self._found = {
+            each.engine: datagram_url(address, each.datagram_port)
+            for each, address in zip(others, addresses, strict=True)
+            if address and self._outbound.allows_datagrams(each.engine, address, each.datagram_port)
+        }
+        self._resolved = topology.version, now + _RESOLVE_S
+        return self._found
+
+    async def _address(self, member: Member) -> str:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_LOOKUP_S):
+                return await self._lookups.run(
+                    (member.engine, member.url), lambda: loop.run_in_executor(self._threads, address_of, member)
+                )
+        except TimeoutError:
+            logger.warning("no datagrams go to %s: the lookup of its host has no answer", member.engine)
+            return ""
 
 
 class _Summary:
@@ -246,7 +263,7 @@ class FederationMember:
         self._file = file
         self._threads = pool("federation", _CALLS)
         self._outbound = _LoggedPolicy(gateway.outbound)
-        self._datagrams = _DatagramAddresses(settings, self._outbound, self._in_thread)
+        self._datagrams = _DatagramAddresses(settings, self._outbound)
         self._summary = _Summary(gateway.table, self._in_thread)
         self._sent = _InterestSender(
             settings.engine, HttpClient(gateway.outbound, gateway.route, threads=_SENDERS, name="interest"), keys

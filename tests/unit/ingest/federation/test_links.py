@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from threading import Event
 from unittest.mock import Mock
 
 import msgspec
 import pytest
 
+from arborcast.ingest.federation import member as member_module
 from arborcast.ingest.federation.interests import PeerInterests
 from arborcast.ingest.federation.links import (
     ToPeer,
@@ -19,7 +21,8 @@ from arborcast.ingest.federation.links import (
     required_links,
     resumed,
 )
-from arborcast.ingest.federation.member import _InterestSender, _Membership, address_of
+from arborcast.ingest.federation.member import _DatagramAddresses, _InterestSender, _Membership, address_of
+from arborcast.ingest.federation.settings import FederationSettings
 from arborcast.ingest.federation.topology import (
     AdministratorRefused,
     Member,
@@ -174,6 +177,31 @@ def test_the_two_links_of_a_member_with_datagrams() -> None:
 )
 def test_the_address_of_a_member(url: str, address: str) -> None:
     assert address_of(Member("b", "G", url, "1", 1, datagram_port=9)) == address
+
+
+async def test_a_lookup_without_an_answer_does_not_delay_other_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = Event()
+
+    def look_up(member: Member) -> str:
+        if member.name == "hangs":
+            ended.wait()
+        return "127.0.0.1"
+
+    monkeypatch.setattr(member_module, "address_of", look_up)
+    monkeypatch.setattr(member_module, "_LOOKUP_S", 0.05)
+    names = enumerate(("a", "hangs", "b"))
+    members = [Member(name, "G", f"http://{name}/", "1", number, datagram_port=9) for number, name in names]
+    settings = FederationSettings("a", "G", "http://administrator", key_file="key")
+    addresses = _DatagramAddresses(settings, Mock(https_only=False))
+    found: Mapping[str, str] = {}
+    version = 0
+    try:
+        while not found:  # a thread may need longer to start
+            version += 1
+            found = await addresses.of(Topology(version, tuple(members)))
+        assert list(found) == ["G/b"]
+    finally:
+        ended.set()
 
 
 def settled(outcome: object) -> Future[object]:

@@ -34,7 +34,7 @@ from arborcast.dispatch.redelivery.parked_store import ParkedStore, WaitingDeliv
 from arborcast.dispatch.redelivery.pushes import Pushes, RedeliveryJournal, RedeliveryOutcomes, SubscriptionStops
 from arborcast.dispatch.redelivery.reports import NO_RESULT, outcome_of
 from arborcast.dispatch.settings import PushSettings, RetrySettings
-from arborcast.topic_model.records.results import Result
+from arborcast.topic_model.records.results import Promise, Result
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY, EndpointReference, Subscription, queue_of, queue_topic
 from arborcast.topic_model.topics import TopicPath
 
@@ -183,6 +183,13 @@ class Queues:
             pairs = list(some)
             self._end_awaited(queue, push, [each for each, _ in pairs], outcome_of(pairs[0][1]), now_ms)
         self._turns.set(name, now_ms)
+
+    def reported_without_requests(self, promise: Promise, now_ms: int) -> None:
+        """The result of an accepted push whose requests have expired or were erased: its server is idle again."""
+        queue = self._queues.get(promise.subscription)
+        if queue is not None:
+            self._end_awaited(queue, promise.push, [], NO_RESULT, now_ms)
+            self._turns.set(queue.lane.name, now_ms)
 
     def clock_put_back(self, now_ms: int) -> None:
         """All stored times are in the future."""
@@ -411,6 +418,8 @@ class Queues:
     def _sleep(self, queue: Queue, now_ms: int, next_check_ms: int) -> None:
         """Sleep until a request is due, or expires, or a server may be tried again. The end of a push wakes it, too."""
         lane = queue.lane
+        # A request may end before the deadline of its result.
+        next_check_ms = min([next_check_ms, *(each.until_ms for each in queue.awaited.values())])
         expires_ms = self._store.expires_ms(lane.name, self._policy.lifespan_ms, lane.flight)
         if expires_ms is not None:
             due_ms = self._backlog.next_due_ms(lane.name)

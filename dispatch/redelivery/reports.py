@@ -57,17 +57,20 @@ class AwaitedResults:
             )
         )
 
-    def add(self, result: Result, now_ms: int) -> None:
+    def add(self, result: Result, now_ms: int) -> bool:
+        """Store a result; returns whether deliveries wait for it."""
         lane, push, _, until_ms, _ = result.promise
         if abs(now_ms - self._swept_ms) > _SWEEP_MS:  # the clock may have been put back
             self._swept_ms = now_ms
             self._store.query("DELETE FROM report WHERE until_ms < ?", now_ms - _KEPT_MS)
         if until_ms < now_ms - _KEPT_MS:
-            return
+            return False
         _, value = results.encode(result)
         self._store.query("INSERT OR IGNORE INTO report VALUES (?, ?, ?, ?)", lane, push, until_ms, value)
-        if self._store.awaiting(lane, push):
+        awaited = bool(self._store.awaiting(lane, push))
+        if awaited:
             self._add_ready([(lane, push)])
+        return awaited
 
     def ready_lanes(self) -> Iterable[str]:
         """The lanes with deliveries whose results are known."""

@@ -194,7 +194,9 @@ class Redelivery:
             self._lanes.turn(self._lanes[name], now_ms)
 
     def reported(self, result: Result) -> None:
-        self._reports.add(result, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        if not self._reports.add(result, now_ms):
+            self._queues.reported_without_requests(result.promise, now_ms)
 
     def check_reports(self) -> None:
         """Give a turn to lanes with known results."""

@@ -479,3 +479,20 @@ def test_later_and_missing_results(event: str, state: State | None, servers: lis
     setup.run(60_000)
     assert sent(setup) == [(name, "a", number) for number, name in enumerate(servers)]
     assert (setup.states()[LANE, "a"], setup.log) == ("delivered", {})
+
+
+@pytest.mark.parametrize("reports", [False, True])
+def test_a_server_is_idle_after_the_result_of_a_request_that_has_expired(reports: bool) -> None:
+    setup = served_by("s")
+    setup.answers("s", LATER)
+    setup.park_request("old", accepted_ms=setup.now_ms - DAY_MS + 1_000)
+    setup.run(10_000)
+    assert setup.states()[LANE, "old"] == "expired"
+    setup.answers("s", OK)
+    setup.park_request("next")
+    setup.run(10_000)
+    assert setup.arrived("s") == ["old"]
+    if reports:
+        setup.report(setup.arrivals[0], "delivered")
+    setup.run(1_000 if reports else CALLBACK_MS)
+    assert setup.arrived("s") == ["old", "next"]

@@ -384,8 +384,7 @@ class Calls:
 
 
 def notification_message(topic: str, payload: str | bytes, namespaces: Namespaces = None) -> str:
-    """A wsnt:NotificationMessage with one XML element. Raises ExpressionError, and ClientError for bytes that are not
-    UTF-8."""
+    """A wsnt:NotificationMessage with one XML element. Raises ExpressionError, and ClientError as `as_text`."""
     return (
         f"<wsnt:NotificationMessage>{_topic('wsnt:Topic', topic, namespaces)}"
         f"<wsnt:Message>{without_declaration(as_text(payload))}</wsnt:Message></wsnt:NotificationMessage>"
@@ -393,11 +392,19 @@ def notification_message(topic: str, payload: str | bytes, namespaces: Namespace
 
 
 def as_text(payload: str | bytes) -> str:
-    """Raises ClientError for bytes that are not UTF-8."""
+    """Raises ClientError for bytes that are not UTF-8, and for text that UTF-8 cannot express."""
     try:
-        return payload.decode() if isinstance(payload, bytes) else payload
+        if isinstance(payload, bytes):
+            return payload.decode()
+        payload.encode()  # otherwise its whole batch could not be encoded, when no caller waits
     except UnicodeDecodeError as error:
         raise ClientError(f"the payload is not text in UTF-8 (at byte {error.start}): save it as UTF-8") from error
+    except UnicodeEncodeError as error:
+        raise ClientError(
+            f"the payload has half of a surrogate pair (at character {error.start}), which UTF-8 cannot express: "
+            "remove it, or write the whole character"
+        ) from error
+    return payload
 
 
 def single_topic(text: str, namespaces: Namespaces = None) -> TopicPath:

@@ -32,6 +32,7 @@ from urllib.parse import urlsplit
 
 from arborcast.client.values import BrokerUnavailable, FaultReceived
 from arborcast.core.errors import ConfigError
+from arborcast.core.printable import printable
 from arborcast.wire import frames
 from arborcast.wire.frames import LOOSE, Body, Decoder, Frame, FrameError, FrameKind
 
@@ -416,7 +417,8 @@ def _deliver(session: Session, frame: Frame, body: frames.MessageBody, on_messag
         on_message(message)
     except Exception as error:
         logger.exception("a handler failed; message %s is sent again", message.id)
-        session.reply(FrameKind.REFUSE, frame.correlation, frames.RefuseBody(str(error)[:500]))
+        # Escaped: the name of a file may have surrogates, which cannot be encoded.
+        session.reply(FrameKind.REFUSE, frame.correlation, frames.RefuseBody(printable(str(error))[:500]))
     else:
         session.reply(FrameKind.ACK, frame.correlation)
 

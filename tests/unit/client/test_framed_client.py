@@ -6,13 +6,14 @@ import gc
 import queue
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from arborcast.client.framed import Connection, ConnectionFactory, _Wire
+from arborcast.client.framed import Connection, ConnectionFactory, Message, _Wire
 from arborcast.core.errors import ConfigError
 from arborcast.wire import frames
-from arborcast.wire.frames import Frame, FrameKind, MessageBody
+from arborcast.wire.frames import Frame, FrameKind, MessageBody, ReceiptBody
 
 
 class _Script(_Wire):
@@ -59,6 +60,23 @@ def test_a_later_message_does_not_overtake_those_before_the_handler() -> None:
         connection.handle("s", handle)
         assert third.wait(60)
     assert got == [b"1", b"2", b"3"]
+
+
+def test_a_session_continues_after_a_failure_whose_text_cannot_be_encoded() -> None:
+    wire = _Script()
+    handled: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def handle(received: Message) -> None:
+        handled.put(received.payload)
+        if received.payload == b"1":
+            raise FileNotFoundError("caf\udce9.xml")
+
+    with Connection(wire, 60) as connection, ThreadPoolExecutor(1) as threads:
+        made = threads.submit(connection.session().consumer, "a", handle)
+        assert wire.answered.wait(60)
+        wire.data.put(frames.encode(FrameKind.RECEIPT, 1, ReceiptBody("s")) + message(b"1") + message(b"2"))
+        made.result(60)
+        assert [handled.get(timeout=60) for _ in range(2)] == [b"1", b"2"]
 
 
 def test_unused_sessions_are_not_kept() -> None:

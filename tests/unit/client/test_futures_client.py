@@ -175,6 +175,15 @@ def test_an_unreadable_answer_keeps_no_connection() -> None:
     transport.close()
 
 
+@pytest.mark.parametrize("batching", [None, Batching(linger_s=0)])
+def test_a_payload_that_utf8_cannot_express_is_refused_alone(batching: Batching | None) -> None:
+    with FuturesClient(URL, transport=MemoryTransport(), batching=batching, max_waiting=1) as client:
+        for _ in range(2):
+            with pytest.raises(ClientError, match="half of a surrogate pair"):
+                client.notify("a", "<n>\ud800</n>")
+        client.notify("a", "<n>\U0001f41f</n>").result(60)
+
+
 def test_close_sends_queued_messages() -> None:
     client = FuturesClient(URL, transport=MemoryTransport(), batching=Batching(messages=1000, linger_s=60))
     futures = [client.notify("a", f"<n>{number}</n>") for number in range(10)]

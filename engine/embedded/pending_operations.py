@@ -23,7 +23,8 @@ def store_pending(home: Path, records: Iterable[OperationBegun | OperationEnded]
     """Store records of operations until a broker answers. Raises OSError."""
     with os.fdopen(os.open(home / PENDING, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(b"".join(operations.encode(each)[1] + b"\n" for each in records))
+        # Each begins a line: the last one may be cut off, by a full disk.
+        file.write(b"".join(b"\n" + operations.encode(each)[1] for each in records))
 
 
 def append_pending(home: Path, log: OperationsLog) -> None:
@@ -39,7 +40,7 @@ def append_pending(home: Path, log: OperationsLog) -> None:
         return
     with opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
-        for line in opened.read().splitlines():
+        for line in filter(None, opened.read().splitlines()):
             try:
                 record = operations.decode(line)
             except (InfrastructureError, RecordVersionError) as error:

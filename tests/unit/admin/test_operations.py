@@ -137,6 +137,18 @@ def test_operations_without_a_broker_are_recorded_by_the_next_gateway(tmp_path: 
     assert not file.read_bytes()
 
 
+def test_a_record_that_a_full_disk_has_cut_off_does_not_damage_the_next_one(tmp_path: Path) -> None:
+    settings, log = settings_in(tmp_path / "home"), WrittenOperations()
+    for name in ("anna", "bert"):
+        with operations.recorded_file(settings, "users add", change(name)):
+            pass
+        if name == "anna":
+            file = settings.home / PENDING
+            os.truncate(file, file.stat().st_size - 9)
+    append_pending(settings.home, log)
+    assert log.made() == [("users add", ["anna"]), ("users add", ["bert"])]
+
+
 def test_a_record_stored_while_a_gateway_appends_others_stays(tmp_path: Path) -> None:
     settings = settings_in(tmp_path / "home")
     storing: list[threading.Thread] = []

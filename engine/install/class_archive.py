@@ -12,8 +12,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from arborcast.core.progress import Progress, no_progress
@@ -38,6 +38,11 @@ _STEP_S = 0.1
 # Time without a start after which an archive is deleted. Environments of one user share a cache.
 _UNUSED_S = 30 * 24 * 3_600
 
+# Longer than a run: a temporary folder of this age is that of a killed one, with up to some hundred MiB.
+_ABANDONED_S = 2 * (_START_S + _STOP_S) + 600
+
+_FOLDER = ".classes-"
+
 
 def make(tools: Tools, cache: Path, report: Report, progress: Progress = no_progress) -> bool:
     """Make the archives for this Java and these jars if one is missing; returns whether they exist.
@@ -51,8 +56,10 @@ def make(tools: Tools, cache: Path, report: Report, progress: Progress = no_prog
     progress("making the archives of classes")
     try:
         (cache / "java").mkdir(parents=True, exist_ok=True)
+        for left in _older_than(_ABANDONED_S, (cache / "java").glob(f"{_FOLDER}*")):
+            shutil.rmtree(left, ignore_errors=True)
         # On the cache's own file system, so that a finished archive can be moved.
-        with tempfile.TemporaryDirectory(prefix=".classes-", dir=cache / "java") as folder:
+        with tempfile.TemporaryDirectory(prefix=_FOLDER, dir=cache / "java") as folder:
             drafts = {part: Path(folder) / f"{part}.jsa" for part in engine.JVMS}
             _run(dataclasses.replace(tools, archives_to=drafts), Path(folder))
             for part, draft in drafts.items():
@@ -72,9 +79,15 @@ def make(tools: Tools, cache: Path, report: Report, progress: Progress = no_prog
 
 def _remove_old(folder: Path) -> None:
     """Delete archives that no start has used for a while: each environment has one, and each update makes another."""
-    for each in folder.glob("classes-*.jsa"):
-        if each.stat().st_mtime < time.time() - _UNUSED_S:
-            each.unlink(missing_ok=True)
+    for each in _older_than(_UNUSED_S, folder.glob("classes-*.jsa")):
+        each.unlink(missing_ok=True)
+
+
+def _older_than(seconds: float, files: Iterable[Path]) -> Iterator[Path]:
+    for each in files:
+        with suppress(FileNotFoundError):  # deleted by another process
+            if each.stat().st_mtime < time.time() - seconds:
+                yield each
 
 
 def _run(tools: Tools, folder: Path) -> None:

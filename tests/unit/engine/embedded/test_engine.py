@@ -228,6 +228,16 @@ def test_unused_archives_are_deleted(monkeypatch: pytest.MonkeyPatch, tools: Too
     assert not unused.exists()
 
 
+def test_folders_of_killed_runs_are_deleted(monkeypatch: pytest.MonkeyPatch, tools: Tools, tmp_path: Path) -> None:
+    simulate(monkeypatch, _JVM)
+    left, current = (tmp_path / "java" / f".classes-{name}" for name in ("left", "current"))
+    for each, minutes in ((left, 60), (current, 40)):
+        (each / "home" / "kafka").mkdir(parents=True)
+        os.utime(each, (0, time.time() - minutes * 60))
+    assert class_archive.make(tools, tmp_path, lambda _line: None)
+    assert (left.exists(), current.exists()) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("job", "kafka", "why"),
     [

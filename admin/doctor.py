@@ -276,7 +276,8 @@ def _parts(home: Home, running: bool) -> Iterator[Check]:
                 name,
                 "fail",
                 f"does not answer: {why}",
-                f"It is killed and started again after stack.hang_timeout_s; look into {home.log(name)}",
+                f"It is killed and started again after stack.{'job_' * (name == 'dispatch')}hang_timeout_s; look into "
+                f"{home.log(name)}",
             )
         else:
             yield Check(name, "ok", "answers")

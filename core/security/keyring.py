@@ -193,10 +193,14 @@ class KeyFile:
                             logger.warning("the key file %s is accessible to other users: chmod 600", self._path)
                         self._ring, self._seen = KeyRing(parse_keys(self._path.read_text(encoding="utf-8"))), seen
                 except (OSError, UnicodeDecodeError) as error:
-                    why = error.strerror if isinstance(error, OSError) else "it is not text"
+                    # Not for an unreadable file: a further key would be missing on the other machines.
+                    advice = (
+                        "; copy that of another machine, or create the first one with: arborcast keys new"
+                        if isinstance(error, FileNotFoundError)
+                        else ""
+                    )
                     raise SecretError(
-                        f"the key file {self._path} (secrets.key_file) cannot be read: {why}; "
-                        "create one with: arborcast keys new"
+                        f"the key file {self._path} (secrets.key_file) cannot be read: {reason_of(error)}{advice}"
                     ) from error
             assert self._ring is not None  # noqa: S101 -- for the type checker: read above
             return self._ring

@@ -121,6 +121,7 @@ def test_parts_that_do_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     }.items():
         assert (found[name].level, found[name].finding) == ("fail", finding)
         assert f"{name}.log" in found[name].advice
+        assert ("stack.job_hang_timeout_s" in found[name].advice) is (name == "dispatch")
 
 
 def test_a_supervisor_without_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

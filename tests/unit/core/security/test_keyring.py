@@ -109,6 +109,15 @@ def test_an_id_is_used_once_and_the_sealing_key_stays(tmp_path: Path) -> None:
         remove_key(tmp_path / "none", "k1")
 
 
+def test_a_new_key_is_advised_only_without_a_key_file(tmp_path: Path) -> None:
+    """Beside the keys of the other machines a further one would seal secrets that they cannot open."""
+    (tmp_path / "latin").write_bytes(b"k1 \xe9\n")
+    for name, advised in (("missing", True), ("latin", False), (".", False)):
+        with pytest.raises(SecretError, match="cannot be read") as refused:
+            KeyFile(tmp_path / name).seal(b"secret", "of a test")
+        assert ("arborcast keys new" in str(refused.value)) is advised
+
+
 def test_an_unreadable_key_file_is_not_read_for_each_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each push has a mark if there are keys, and looks for one if there are none."""
     moment = [100.0]

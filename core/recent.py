@@ -21,7 +21,7 @@ class Recent(Generic[_K, _V]):
     """A cache of two generations, each of at most `max_bytes` bytes, or one entry. Used by one thread.
 
     When the younger generation is full, or `age_s` seconds old, the older one is dropped as a whole. An entry that is
-    not read is dropped after at most twice that time, as long as other entries are read.
+    not read is dropped after at most twice that time, as long as other entries are read or set.
     """
 
     def __init__(self, max_bytes: int, age_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,14 +50,15 @@ class Recent(Generic[_K, _V]):
 
     def put(self, key: _K, value: _V, size: int) -> None:
         """Store a value; `size` is its approximate size in bytes, with its key."""
-        if self._young and self._free_bytes < size + _ENTRY_BYTES:
+        # By age, too: where reads are rare, as those of ids for repetitions, the next read would drop new entries.
+        if self._clock() >= self._until or (self._young and self._free_bytes < size + _ENTRY_BYTES):
             self._rotate()
         self._free_bytes -= size + _ENTRY_BYTES
         self._young[key] = value, size
 
     def _rotate(self) -> None:
         now = self._clock()
-        # Without reads for a long time, the young generation is out of date too.
+        # Without a use for a long time, the young generation is out of date too.
         self._old = self._young if now < self._until + self._age_s else {}
         self._young = {}
         self._free_bytes = self._limit

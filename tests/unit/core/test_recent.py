@@ -20,6 +20,16 @@ def test_entries_in_use_stay_and_others_expire() -> None:
     assert len(recent) == 0
 
 
+def test_a_new_entry_stays_after_a_long_time_with_writes_only() -> None:
+    clock = Clock()
+    recent: Recent[str, int] = Recent(max_bytes=100_000, age_s=60, clock=clock)
+    for number in range(20):
+        clock.after(10)
+        recent.put(f"id{number}", number, 10)
+    assert recent.get("id19") == 19
+    assert len(recent) <= 12, "older ones are dropped"
+
+
 def test_no_more_than_two_generations_are_kept() -> None:
     recent: Recent[str, bytes] = Recent(max_bytes=100_000, clock=Clock())
     for number in range(10_000):

@@ -144,7 +144,7 @@ class WatchedFile(Generic[_T]):
         self._next_check = clock() + _CHECK_INTERVAL_S
         self._logged = ""  # the last problem
         self._stamp = self._stat()
-        self._value = self._load()
+        self._value = self._read(self._text(), str(path))
 
     @property
     def value(self) -> _T:
@@ -165,9 +165,10 @@ class WatchedFile(Generic[_T]):
     def _check(self) -> None:
         stamp = self._stat()
         if stamp != self._stamp:
-            # Set before the read: an unreadable file is tried and logged once for each change.
+            # A failed read is repeated, as with too many open files; invalid text is parsed once for each change.
+            text = self._text()
             self._stamp = stamp
-            self._value = self._load()
+            self._value = self._read(text, str(self._path))
             self._changed()
             logger.info("%s was read again", self._path)
 
@@ -177,11 +178,10 @@ class WatchedFile(Generic[_T]):
         except OSError as error:
             raise ConfigError(f"{self._path} cannot be read: {reason_of(error)}") from error
 
-    def _load(self) -> _T:
+    def _text(self) -> str:
         try:
-            text = self._path.read_text(encoding="utf-8")
+            return self._path.read_text(encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{self._path} cannot be read: {reason_of(error)}") from error
         except UnicodeDecodeError as error:
             raise ConfigError(f"{self._path} is not UTF-8") from error
-        return self._read(text, str(self._path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,25 @@ def test_a_watched_file_is_read_on_a_change_and_kept_on_an_error(
         assert watched.value == 3
     errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert ["cannot be read" in each for each in errors] == [True] * 2, "each absence is logged once"
+
+
+def test_a_watched_file_is_read_once_it_can_be_opened(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file, clock = tmp_path / "file", Clock()
+    file.write_text("1")
+    watched = WatchedFile(file, lambda text, _name: text, clock=clock)
+    write_atomically(file, "22")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        for _ in range(3):
+            clock.after(2)
+            assert watched.value == "1"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    clock.after(2)
+    assert watched.value == "22"
+    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert ["too many open files" in each for each in errors] == [True], "logged once"
 
 
 def test_a_watched_file_is_read_after_its_permissions_were_corrected(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import itertools
 import os
+import random
 import select
 import signal
 import socket
@@ -78,11 +80,23 @@ class Deadline:
 LOOPBACK = "127.0.0.1"
 
 
-def free_port(host: str = LOOPBACK) -> int:
-    """A port that is currently free. The caller should bind it soon."""
-    with _bound(host, 0) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+# Outside the range of outgoing connections and of listeners on port 0, which could take a port before its server binds
+# it; and outside Kubernetes' node ports.
+_FREE_PORTS = range(20_000, 30_000)
+
+
+def free_port() -> int:
+    """A port that is currently free, another one at each call. The caller should bind it soon."""
+    for port in itertools.islice(_candidates(os.getpid()), len(_FREE_PORTS)):
+        if is_free(port):
+            return port
+    raise PortInUse(f"no port from {_FREE_PORTS[0]} to {_FREE_PORTS[-1]} is free; choose ports in the configuration")
+
+
+@functools.lru_cache(1)
+def _candidates(_process: int) -> Iterator[int]:
+    """The ports in a random order, for one process: not for its forks."""
+    return itertools.cycle(random.sample(_FREE_PORTS, len(_FREE_PORTS)))
 
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:

@@ -294,11 +294,13 @@ def test_a_busy_engine_is_shown_and_logs_nothing(engine: Engine, receiver: Recei
 def interrupt(running: subprocess.Popen[str], moment: str) -> None:
     """Ctrl-C after this output."""
     assert running.stderr is not None
+    printed = []
     for line in running.stderr:
+        printed.append(line)
         if line.startswith(moment):
             break
     else:
-        pytest.fail(f"no line {moment!r}")
+        pytest.fail(f"no line {moment!r} in {''.join(printed)}")
     # As from a terminal: to every process of the group at once.
     os.killpg(running.pid, signal.SIGINT)
     _, errors = running.communicate(timeout=300)

@@ -24,6 +24,7 @@ import pytest
 
 import arborcast.directory
 from arborcast.directory.settings import DirectorySettings
+from arborcast.engine.processes.processes import free_port
 from tests.support import debian
 from tests.support.certificates import make_certificates
 from tests.support.debian import DebianProgram, provision_main, required
@@ -220,8 +221,7 @@ def create(install: SlapdInstall, home: Path) -> Slapd:
     tls = shutil.which("openssl") is not None
     if tls:
         make_certificates(home)
-    port, tls_port = _free_ports()
-    server = Slapd(install, home, port, tls_port, tls)
+    server = Slapd(install, home, free_port(), free_port(), tls)
     (home / "slapd.conf").write_text(_configuration(install, home, tls))
     return server
 
@@ -262,13 +262,6 @@ def _configuration(install: SlapdInstall, home: Path, tls: bool) -> str:
         "syncprov-sessionlog 1000",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
 
 
 def require_slapd() -> SlapdInstall:

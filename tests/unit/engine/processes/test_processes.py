@@ -78,7 +78,15 @@ def test_a_port_of_a_name_with_only_an_ipv6_address(monkeypatch: pytest.MonkeyPa
         port = server.getsockname()[1]
         assert processes.obstacle(port, "six.test").startswith("is in use")
     assert processes.is_free(port, "six.test")
-    assert processes.free_port("six.test")
+
+
+def test_free_ports_differ_and_no_outgoing_connection_takes_them() -> None:
+    ports = [processes.free_port() for _ in range(200)]
+    assert len(set(ports)) == 200
+    assert all(map(processes.is_free, ports))
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        system_ports = server.getsockname()[1], client.getsockname()[1]
+    assert max(ports) < min(system_ports)
 
 
 def test_an_ignored_hangup_stays_ignored_as_nohup_requires() -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from arborcast.client import framed
 from arborcast.client.framed import Connection, ConnectionFactory, Message, _Wire
 from arborcast.core.errors import ConfigError
 from arborcast.wire import frames
@@ -62,7 +63,9 @@ def test_a_later_message_does_not_overtake_those_before_the_handler() -> None:
     assert got == [b"1", b"2", b"3"]
 
 
-def test_a_session_continues_after_a_failure_whose_text_cannot_be_encoded() -> None:
+def test_a_session_continues_after_a_failure_whose_text_cannot_be_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    # pytest-xdist could not encode its log either.
+    monkeypatch.setattr(framed.logger, "disabled", True)
     wire = _Script()
     handled: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 

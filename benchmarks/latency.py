@@ -311,13 +311,7 @@ def _doors(report: Report) -> None:
                 table.add(way, rows[way][0], times[0], f"{rate:g}/s", *rows[way][1:], *times[1:], *wrong)
 
 
-CASES = {
-    "rates": _rates,
-    "priority": _priority,
-    "shifts": _shifts,
-    "queue": _queue,
-    "doors": _doors,
-}
+CASES = {"rates": _rates, "priority": _priority, "shifts": _shifts, "queue": _queue, "doors": _doors}
 
 if __name__ == "__main__":
     run(measure, options)

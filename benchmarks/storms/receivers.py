@@ -38,13 +38,7 @@ def arrival(name: str, request: Received) -> Arrival:
     if refused or kind not in _OPEN:
         settled = request.at + (float(argument) if kind == "slow" else 0.0)
     return Arrival(
-        name,
-        request.at,
-        marks,
-        int(request.headers.get("arborcast-attempt", "0")),
-        request.behaviour,
-        settled,
-        refused,
+        name, request.at, marks, int(request.headers.get("arborcast-attempt", "0")), request.behaviour, settled, refused
     )
 
 
@@ -59,11 +53,7 @@ class Receivers:
 
     def __enter__(self) -> Receivers:
         self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[2],
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
         )
         assert self._process.stdout is not None
         self._ports = json.loads(self._process.stdout.readline())

@@ -151,6 +151,7 @@ async def test_messages_during_a_stop_of_the_broker_or_the_bridge(setup: Setup, 
     async with setup.bridge() as bridge:
         await setup.publish("plant/a", "<before/>")
         await wait_until_async(lambda: bridge.counts["accepted"] == 2)
+        setup.broker.save()
         setup.broker.kill()
         await wait_until_async(lambda: not bridge.connected)
         setup.broker.start()

@@ -7,14 +7,14 @@ share its network, its cores and often its failures.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
 from arborcast.dispatch.delivery.turns import Turns
 
-Scope = tuple[Literal["endpoint", "host"], str]
+Scope = tuple[Literal["endpoint", "host", "large"], str]
 
 Scopes = tuple[Scope, Scope]
 """The endpoint and the host of an address."""
@@ -22,10 +22,18 @@ Scopes = tuple[Scope, Scope]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Maximum numbers of concurrent pushes."""
+    """Maximum numbers of concurrent pushes; `large`: of large ones, in the redelivery."""
 
     per_endpoint: int
     per_host: int
+    large: int = 8
+
+
+LARGE: Scope = ("large", "")
+
+# Of payloads. Eight messages of the usual maximum size are half of `pushes.MOST_BYTES`: without this limit slow
+# receivers of such messages, in parts for minutes, would stop all other pushes.
+_LARGE_BYTES = 1024 * 1024
 
 
 # Reading these takes a tenth of the time of `urlsplit`.
@@ -45,6 +53,12 @@ def scopes_of(address: str) -> Scopes:
     return ("endpoint", address), ("host", host)
 
 
+def scopes_of_push(address: str, size: int) -> Sequence[Scope]:
+    """The scopes of a push of the redelivery to this address, with this number of bytes of payloads."""
+    scopes = scopes_of(address)
+    return (*scopes, LARGE) if size > _LARGE_BYTES else scopes
+
+
 class InFlightLimiter:
     """Counts the pushes in flight against the limits, and selects the next of the lanes that wait for their endpoint or
     host (`Turns`).
@@ -54,7 +68,7 @@ class InFlightLimiter:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = {"endpoint": limits.per_endpoint, "host": limits.per_host}
+        self._limits = {"endpoint": limits.per_endpoint, "host": limits.per_host, "large": limits.large}
         self._in_flight: dict[Scope, int] = {}
         self._waiting: dict[Scope, Turns] = {}
         self._waits_for: dict[str, tuple[Scope, int]] = {}
@@ -63,11 +77,11 @@ class InFlightLimiter:
     def waiting(self) -> int:
         return len(self._waits_for)
 
-    def enter(self, scopes: Scopes) -> None:
+    def enter(self, scopes: Sequence[Scope]) -> None:
         for scope in scopes:
             self._in_flight[scope] = self._in_flight.get(scope, 0) + 1
 
-    def leave(self, scopes: Scopes) -> list[str]:
+    def leave(self, scopes: Sequence[Scope]) -> list[str]:
         """End a push; returns the lanes that may continue."""
         for scope in scopes:
             left = self._in_flight[scope] - 1
@@ -77,7 +91,7 @@ class InFlightLimiter:
                 del self._in_flight[scope]
         return self.pass_on(scopes) if self._waits_for else []
 
-    def wait(self, lane: str, scopes: Scopes, priority: int = 0) -> bool:
+    def wait(self, lane: str, scopes: Sequence[Scope], priority: int = 0) -> bool:
         """Whether no push may begin; the lane then waits until `leave` or `pass_on` returns it."""
         if lane in self._waits_for:
             return True

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from urllib.parse import urlsplit
 
 from arborcast.core.recent import Recent
@@ -62,6 +62,11 @@ class PushSpans:
 # Payload bytes of the pushes in flight. Each is in memory twice, with its envelope.
 MOST_BYTES = 64 * 1024 * 1024
 
+
+def payload_bytes(notifications: Iterable[Notification]) -> int:
+    return sum(len(each.payload) for each in notifications)
+
+
 _Settled = Callable[[PushRequest, PushResult, Outcome], None]
 
 
@@ -80,9 +85,10 @@ class Pusher:
     def in_flight(self) -> int:
         return self._transport.in_flight
 
-    def has_room(self, most: int) -> bool:
-        """Whether another push may begin: fewer than `most` are in flight, and their bytes are below the limit."""
-        return self._transport.in_flight < most and self._bytes < MOST_BYTES
+    def has_room(self, most: int, unanswered_bytes: int = 0) -> bool:
+        """Whether another push may begin: fewer than `most` are in flight, and their bytes are below the limit, without
+        the `unanswered_bytes` of those that may last longer; with them below its double."""
+        return self._transport.in_flight < most and self._bytes < MOST_BYTES + min(unanswered_bytes, MOST_BYTES)
 
     def drive(self, timeout_s: float) -> None:
         self._transport.drive(timeout_s)
@@ -119,7 +125,7 @@ class Pusher:
             _end(span, outcome)
             return Push("", notifications, NO_REQUEST, NO_RESULT, started_ms), outcome
 
-        size = sum(len(each.payload) for each in notifications)
+        size = payload_bytes(notifications)
 
         def settled(request: PushRequest, result: PushResult, outcome: Outcome) -> None:
             self._bytes -= size

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.outcomes import Outcome
-from arborcast.dispatch.delivery.pushes import Pusher, PushSpans
+from arborcast.dispatch.delivery.pushes import Pusher, PushSpans, payload_bytes
 from arborcast.dispatch.delivery.settlement import Deferral
 from arborcast.dispatch.delivery.transport.contract import PushResult, Transport
 from arborcast.dispatch.delivery.verdict import Push
@@ -140,6 +140,7 @@ class Pump:
         self._begun = 0
         self.unanswered = 0
         """Pushes in flight for which no lane waits."""
+        self._unanswered_bytes = 0
 
     def run(self, run: PumpRun, between: Callable[[float], None] = lambda now: None) -> None:
         """Returns when every lane is empty. A receiver's failure is settled, never raised. `between` is called after
@@ -178,10 +179,10 @@ class Pump:
 
     def begin(self, run: PumpRun) -> None:
         """Begin pushes up to the limits."""
-        # An unanswered push frees its slot, but still costs a connection.
+        # An unanswered push frees its slot, but still costs a connection, and the bytes of its messages.
         most = self._max_in_flight + min(self.unanswered, _MOST_UNANSWERED * self._max_in_flight)
         lanes, pieces = run.lanes, _FAN_OUT_PIECES
-        while self._pusher.has_room(most):
+        while self._pusher.has_room(most, self._unanswered_bytes):
             taken = run.take()
             if taken is not None:
                 self._begin(run, *taken)
@@ -201,6 +202,7 @@ class Pump:
         while self._next_late_at() < now:
             _, awaited = self._awaited.popitem(last=False)
             self.unanswered += 1
+            self._unanswered_bytes += payload_bytes(awaited.push.notifications)
             result = PushResult(0, duration_s=self._clock() - awaited.began)
             awaited.run.settle(awaited.subscription, awaited.taken, awaited.push._replace(result=result), UNANSWERED)
         self._late_at = min(self._next_late_at(), now + self._budget_s)
@@ -230,6 +232,7 @@ class Pump:
                 run.settle(subscription, taken, push, outcome)
             else:
                 self.unanswered -= 1
+                self._unanswered_bytes -= payload_bytes(notifications)
                 run.outcomes.answered(subscription, taken, push, outcome)
 
         def part_taken(push: Push) -> None:

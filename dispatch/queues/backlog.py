@@ -33,10 +33,6 @@ class QueueRequest(NamedTuple):
     refused: frozenset[str] = frozenset()
     maybe_sent: bool = False
 
-    @property
-    def payload_bytes(self) -> int:
-        return sum(len(each.notification.payload) for each in self.together)
-
 
 class Backlog:
     """Used by one thread. The store's errors are raised."""

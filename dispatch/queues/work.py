@@ -12,10 +12,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from arborcast.core.timer_queue import TimerQueue
-from arborcast.dispatch.delivery.capacity import scopes_of
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.outcomes import Outcome
-from arborcast.dispatch.delivery.pushes import MOST_BYTES
+from arborcast.dispatch.delivery.pushes import MOST_BYTES, payload_bytes
 from arborcast.dispatch.delivery.settlement import unpushed
 from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, Transport
 from arborcast.dispatch.delivery.transport.contract import NO_RESULT as PUSHED
@@ -311,15 +310,15 @@ class Queues:
             # An earlier process pushed it, and its result was lost.
             self._end_awaited(queue, awaits, self._store.awaiting(queue.lane.name, awaits), NO_RESULT, now_ms)
             return True
-        slot = _SLOT + server.id
-        if self._parts.pushes.capacity.wait(slot, scopes_of(server.endpoint)):
+        if self._parts.pushes.must_wait(_SLOT + server.id, server.endpoint, request.together):
             return False
         self._granted.discard(server.id)
         self._begin(queue, server, request, now_ms)
         return True
 
     def _begin(self, queue: Queue, server: QueueServer, request: QueueRequest, now_ms: int) -> None:
-        size, tries = request.payload_bytes, max(each.tries for each in request.together)
+        size = payload_bytes(each.notification for each in request.together)
+        tries = max(each.tries for each in request.together)
         if request.maybe_sent:
             # A server that has it must recognise it.
             tries = tries._replace(number=1)

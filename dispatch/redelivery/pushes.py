@@ -8,11 +8,11 @@ from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import WatchedClock
-from arborcast.dispatch.delivery.capacity import InFlightLimiter, scopes_of
+from arborcast.dispatch.delivery.capacity import LARGE, InFlightLimiter, scopes_of, scopes_of_push
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.journal import Journal
 from arborcast.dispatch.delivery.outcomes import Outcome, failed
-from arborcast.dispatch.delivery.pushes import Pusher
+from arborcast.dispatch.delivery.pushes import Pusher, payload_bytes
 from arborcast.dispatch.delivery.settlement import Decision, expired, settle, unpushed
 from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, NO_RESULT
 from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, untried
@@ -338,8 +338,8 @@ class Pushes:
         `ended` is called with the outcome: by a later `drive`, or at once if no message could be made. `sequence` as
         for `Envelope.request`."""
         endpoint, now_ms, probe = subscription.consumer.address, self._clock.now_ms(), False
-        scopes = scopes_of(endpoint)
         notifications = [waiting.notification for waiting in taken]
+        scopes = scopes_of_push(endpoint, payload_bytes(notifications))
 
         def before_send(_: Push) -> None:
             nonlocal probe
@@ -362,6 +362,11 @@ class Pushes:
         if unmade is not None:
             ended(*unmade, now_ms, False)
 
+    def must_wait(self, name: str, endpoint: str, taken: Sequence[WaitingDelivery], priority: int = 0) -> bool:
+        """Whether no push of these may begin; the lane or server with this name is then woken when it may."""
+        size = payload_bytes(each.notification for each in taken)
+        return self.capacity.wait(name, scopes_of_push(endpoint, size), priority)
+
     def pass_on(self, endpoint: str, now_ms: int) -> None:
         """Free the slot reserved for a lane or server that does not use it."""
-        self._wake(self.capacity.pass_on(scopes_of(endpoint)), now_ms)
+        self._wake(self.capacity.pass_on((*scopes_of(endpoint), LARGE)), now_ms)

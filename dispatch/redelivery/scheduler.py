@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from arborcast.core.wall_clock import WatchedClock
-from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
+from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.health import EndpointHealthRegistry, quick_s
 from arborcast.dispatch.delivery.outcomes import Outcome
-from arborcast.dispatch.delivery.pushes import Pusher, PushSpans
+from arborcast.dispatch.delivery.pushes import MOST_BYTES, Pusher, PushSpans, payload_bytes
 from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.delivery.verdict import RESULT_TRANSIT_MS, Push, RetryPolicy, policy_of
 from arborcast.dispatch.logs.held_lanes import HeldLanes
@@ -132,6 +132,7 @@ class Redelivery:
             chance=chance,
         )
         self._queues = Queues(parts)
+        self._unpushed_bytes = 0  # read in a round for lanes that wait for a slot
 
     @property
     def in_flight(self) -> int:
@@ -242,9 +243,11 @@ class Redelivery:
         self.check_reports()
         now_ms = self._clock.now_ms()
         self._queues.work(now_ms)
-        most_ended = self.outcomes.ended + ENDED_AT_ONCE
+        most_ended, self._unpushed_bytes = self.outcomes.ended + ENDED_AT_ONCE, 0
         for _ in range(_TURNS_AT_ONCE):
             if not self._pushes.pusher.has_room(self._context.push.max_in_flight) or self.outcomes.ended >= most_ended:
+                break
+            if self._unpushed_bytes > MOST_BYTES:
                 break
             now_ms = self._clock.now_ms()  # each time: deliveries may expire while others begin
             endpoint = self._endpoints.due(now_ms)
@@ -317,7 +320,8 @@ class Redelivery:
             taken = self._judged(lane, subscription, taken, now_ms)
             if not taken:
                 return "next"
-        if self._pushes.capacity.wait(lane.name, scopes_of(lane.endpoint), subscription.policy.priority):
+        if self._pushes.must_wait(lane.name, lane.endpoint, taken, subscription.policy.priority):
+            self._unpushed_bytes += payload_bytes(each.notification for each in taken)
             return "woken"
         self._push(lane, subscription, policy, taken, now_ms)
         return "pushed"

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from arborcast.dispatch.delivery import pushes
 from arborcast.dispatch.delivery.capacity import Limits
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.health import Sign
@@ -237,6 +238,24 @@ def test_unanswered_pushes_free_their_slots_up_to_a_bound() -> None:
         setup.after(2.1)
         begun.append(len(setup.transport.sent))
     assert begun == [2, 4, 6, 8, 8, 8], "at most four times max_in_flight"
+
+
+def test_unanswered_pushes_free_their_bytes_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message in parts may take minutes."""
+    monkeypatch.setattr(pushes, "MOST_BYTES", 300)
+    setup = Slow()
+    for number in range(20):
+        setup.lanes.add(received(f"n{number}", payload=b"x" * 100), to(f"s{number}"))
+    setup.pump.begin(setup.run)
+    begun = [len(setup.transport.sent)]
+    for _ in range(3):
+        setup.after(2.1)
+        begun.append(len(setup.transport.sent))
+    assert begun == [3, 6, 6, 6], "at most twice the bytes"
+    while setup.transport.pending:
+        setup.answer(TAKEN)
+    setup.after(0.0)
+    assert len(setup.transport.sent) == 9
 
 
 def test_a_lane_ends_after_several_failures_in_a_row_or_a_410() -> None:

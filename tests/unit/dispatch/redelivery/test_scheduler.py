@@ -6,8 +6,10 @@ import itertools
 
 import pytest
 
+from arborcast.dispatch.delivery import capacity, pushes
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.parked import Tries
+from arborcast.dispatch.redelivery import scheduler
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from tests.support.redelivery_setup import BROKEN, DAY_MS, HOUR_MS, OK, START_MS, Setup, one
 
@@ -72,6 +74,26 @@ def test_the_limit_of_an_endpoint_leaves_room_for_others() -> None:
     assert (setup.redelivery.in_flight, setup.redelivery.statistics().due) == (4, 26)
     setup.run(10_000 * 8)
     assert set(setup.states().values()) == {"delivered"}
+
+
+def test_large_messages_of_slow_receivers_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes minutes if it is sent in parts."""
+    monkeypatch.setattr(capacity, "_LARGE_BYTES", 1_000)
+    monkeypatch.setattr(pushes, "MOST_BYTES", 16_000)
+    monkeypatch.setattr(scheduler, "MOST_BYTES", 16_000)
+    setup = Setup()
+    for number in range(40):
+        setup.subscribe(f"slow{number}")
+        setup.answers(f"slow{number}", OK, takes_ms=10_000)
+        setup.park(f"slow{number}", "large", payload=b"x" * 1_001)
+    setup.run(1)
+    setup.subscribe("quick")
+    setup.park("quick", "q")
+    setup.run(100)
+    assert setup.states() == {("quick", "q"): "delivered"}
+    setup.run(10_000 * 5)
+    assert set(setup.states().values()) == {"delivered"}
+    assert setup.store.count == 0
 
 
 def test_the_oldest_untried_messages_above_the_limit_are_dropped() -> None:

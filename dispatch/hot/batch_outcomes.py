@@ -135,7 +135,8 @@ class BatchOutcomes:
             now_ms = self._now_ms()
             promise = Promise(subscription.id, UNANSWERED_PUSH + push.id, push.started_ms, now_ms, len(parked))
             state: State = "refused" if outcome.hopeless else "failed" if outcome.error else "delivered"
-            self._journal.answered(Result(promise, state, now_ms, outcome.detail[:500], outcome.error, outcome.status))
+            facts = outcome.detail[:500], outcome.error, outcome.status, push.result.retry_after_s
+            self._journal.answered(Result(promise, state, now_ms, *facts))
 
     def still_in_flight(self, subscription: Subscription, taken: Sequence[Received], push: Push) -> None:
         """A part of an unanswered push was accepted, and the next one begins. Without a later time for its answer the

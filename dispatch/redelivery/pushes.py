@@ -14,7 +14,7 @@ from arborcast.dispatch.delivery.journal import Journal
 from arborcast.dispatch.delivery.outcomes import Outcome, failed
 from arborcast.dispatch.delivery.pushes import Pusher, payload_bytes
 from arborcast.dispatch.delivery.settlement import Decision, expired, settle, unpushed
-from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, NO_RESULT
+from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, PushResult
 from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, untried
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
@@ -215,10 +215,12 @@ class RedeliveryOutcomes:
         outcome: Outcome,
         now_ms: int,
         messages: int = 1,
+        retry_after_s: float = 0.0,
     ) -> None:
         """The later result of a delivery, or its absence in time; its push had this number of messages."""
         lane.expires_ms = 0  # while a result was awaited, the validity did not end the delivery
-        push = Push(waiting.tries.awaits, (waiting.notification,) * messages, NO_REQUEST, NO_RESULT, now_ms)
+        answer = PushResult(0, retry_after_s=retry_after_s)
+        push = Push(waiting.tries.awaits, (waiting.notification,) * messages, NO_REQUEST, answer, now_ms)
         decision = settle(waiting, push, outcome, policy, now_ms, self._chance())
         self.write_untried(lane, waiting, decision, now_ms)
 

@@ -25,7 +25,7 @@ from arborcast.dispatch.delivery.health import EndpointHealthRegistry, quick_s
 from arborcast.dispatch.delivery.outcomes import Outcome
 from arborcast.dispatch.delivery.pushes import MOST_BYTES, Pusher, PushSpans, payload_bytes
 from arborcast.dispatch.delivery.transport.contract import Transport
-from arborcast.dispatch.delivery.verdict import RESULT_TRANSIT_MS, Push, RetryPolicy, policy_of
+from arborcast.dispatch.delivery.verdict import GONE, RESULT_TRANSIT_MS, Push, RetryPolicy, policy_of
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.matching.filters import Allowance, Conditions, judged
 from arborcast.dispatch.matching.view import RoutingView
@@ -287,6 +287,8 @@ class Redelivery:
             return False
         policy = self._policy_of(lane, subscription)
         self._resolve(lane, policy, now_ms)
+        if lane.gone:
+            return False
         follows = self._step(lane, subscription, policy, now_ms)
         if follows == "next":
             self._lanes.turn(lane, now_ms)
@@ -345,8 +347,7 @@ class Redelivery:
         def ended(push: Push, outcome: Outcome, ended_ms: int, probe: bool) -> None:
             lane.pushing = lane.pushing and not first_try
             if self.outcomes.settle(subscription, policy, taken, push, outcome, ended_ms, probe):
-                lane.gone = True  # its deliveries are cancelled at its next turn
-                self._stops.receiver_gone(lane.name, subscription.consumer.address, ended_ms)
+                self._receiver_gone(lane, subscription.consumer.address, ended_ms)
             elif not outcome.taken and push.id:
                 self._stops.push_failed(lane.name, subscription.consumer.address, ended_ms)
             self._lanes.turn(lane, ended_ms)
@@ -360,14 +361,21 @@ class Redelivery:
         elif self._choice.has_due(lane, subscription):
             self._lanes.turn(lane, now_ms)
 
+    def _receiver_gone(self, lane: RetryLane, endpoint: str, now_ms: int) -> None:
+        lane.gone = True  # its deliveries are cancelled at its next turn
+        self._stops.receiver_gone(lane.name, endpoint, now_ms)
+        self._lanes.turn(lane, now_ms)
+
     def _wake(self, names: Iterable[str], now_ms: int) -> None:
         """Give a turn to lanes and servers whose slot or endpoint is free."""
         self._lanes.wake((name for name in names if not self._queues.wake(name, now_ms)), now_ms)
 
     def _resolve(self, lane: RetryLane, policy: RetryPolicy, now_ms: int) -> None:
         for waiting, result in self._reports.take(lane.name):
-            messages = result.promise.messages
-            self.outcomes.resolve(lane, policy, waiting, outcome_of(result), now_ms, messages)
+            outcome, messages = outcome_of(result), result.promise.messages
+            self.outcomes.resolve(lane, policy, waiting, outcome, now_ms, messages, result.retry_after_s)
+            if outcome.status == GONE and not lane.gone:
+                self._receiver_gone(lane, lane.endpoint, now_ms)
 
     def _judged(
         self, lane: RetryLane, subscription: Subscription, taken: list[WaitingDelivery], now_ms: int

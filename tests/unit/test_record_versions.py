@@ -201,7 +201,7 @@ LOGS = {
         msgspec.msgpack,
         results.decode,
         lambda result: results.encode(result)[1],
-        named("result", RESULT, RESULT | {"text": "no paper", "error": "timeout", "status": 500}),
+        named("result", RESULT, RESULT | {"text": "no paper", "error": "timeout", "status": 500, "retry_after_s": 2.5}),
     ),
     "operations": Log(
         msgspec.json,

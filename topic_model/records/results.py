@@ -43,7 +43,7 @@ class Promise(NamedTuple):
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of a push, reported by its receiver at `at_ms` (milliseconds since the epoch). For a push that was
-    parked without an answer the worker writes it, with the class of the error and the HTTP status."""
+    parked without an answer the worker writes it, with the class of the error, the HTTP status and Retry-After."""
 
     promise: Promise
     state: State
@@ -51,6 +51,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str = ""
     error: str = ""
     status: int = 0
+    retry_after_s: float = 0.0
 
 
 class _Value(Versioned, frozen=True):

@@ -164,6 +164,7 @@ class _Silent(FakeTransport):
 @pytest.mark.parametrize(
     ("answer", "state", "error", "status"),
     [
+        (PushResult(503, retry_after_s=60.0), "failed", "server-error", 503),
         (PushResult(202, duration_s=4.0), "delivered", "", 202),
         (PushResult(0, "timeout"), "failed", "timeout", 0),
         (FAILS, "failed", "server-error", 500),
@@ -189,6 +190,7 @@ def test_a_late_answer_is_a_result_for_the_redelivery(answer: PushResult, state:
 
     (result,) = setup.journal.answers
     assert (result.state, result.error, result.status) == (state, error, status)
+    assert result.retry_after_s == answer.retry_after_s
     assert (result.promise.subscription, result.promise.push) == ("slow", waits.awaits)
     assert setup.pump.unanswered == 0
     assert len(setup.journal.rows) == 2, "the redelivery writes the row"

@@ -193,6 +193,26 @@ def test_a_push_in_flight_in_a_worker_holds_its_lane() -> None:
     assert setup.lanes.for_workers()[0] == frozenset()
 
 
+def test_a_late_410_ends_the_subscription() -> None:
+    setup = setup_of(OK)
+    promise = park_in_flight(setup)
+    setup.park("s", "behind")
+    setup.redelivery.reported(Result(promise, "failed", setup.now_ms, "HTTP 410", "client-error", 410))
+    setup.run(1_000)
+    assert (setup.gone_reported, pushed(setup)) == (["s"], [])
+    assert setup.states() == {("s", "n"): "cancelled", ("s", "behind"): "cancelled"}
+
+
+def test_the_retry_after_of_a_late_answer_is_kept() -> None:
+    setup = setup_of(OK)
+    promise, facts = park_in_flight(setup), ("HTTP 503", "server-error", 503, 60.0)
+    setup.redelivery.reported(Result(promise, "failed", setup.now_ms, *facts))
+    setup.run(59_999)
+    assert pushed(setup) == []
+    setup.run(1)
+    assert pushed(setup) == ["n"]
+
+
 def test_a_push_without_a_result_is_repeated_and_not_counted() -> None:
     setup = setup_of(OK, maximum_attempts=1)
     park_in_flight(setup)

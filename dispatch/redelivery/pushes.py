@@ -322,6 +322,8 @@ class Pushes:
     ) -> None:
         self.pusher = pusher
         self.capacity = capacity
+        self.unpushed_bytes = 0
+        """Bytes of messages that were read for lanes that wait; a round resets it."""
         self._endpoints = endpoints
         self._clock = clock
         self._wake = wake
@@ -367,7 +369,9 @@ class Pushes:
     def must_wait(self, name: str, endpoint: str, taken: Sequence[WaitingDelivery], priority: int = 0) -> bool:
         """Whether no push of these may begin; the lane or server with this name is then woken when it may."""
         size = payload_bytes(each.notification for each in taken)
-        return self.capacity.wait(name, scopes_of_push(endpoint, size), priority)
+        waits = self.capacity.wait(name, scopes_of_push(endpoint, size), priority)
+        self.unpushed_bytes += size if waits else 0
+        return waits
 
     def pass_on(self, endpoint: str, now_ms: int) -> None:
         """Free the slot reserved for a lane or server that does not use it."""

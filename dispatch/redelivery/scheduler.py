@@ -23,7 +23,7 @@ from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.health import EndpointHealthRegistry, quick_s
 from arborcast.dispatch.delivery.outcomes import Outcome
-from arborcast.dispatch.delivery.pushes import MOST_BYTES, Pusher, PushSpans, payload_bytes
+from arborcast.dispatch.delivery.pushes import MOST_BYTES, Pusher, PushSpans
 from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.delivery.verdict import GONE, RESULT_TRANSIT_MS, Push, RetryPolicy, policy_of
 from arborcast.dispatch.logs.held_lanes import HeldLanes
@@ -132,7 +132,6 @@ class Redelivery:
             chance=chance,
         )
         self._queues = Queues(parts)
-        self._unpushed_bytes = 0  # read in a round for lanes that wait for a slot
 
     @property
     def in_flight(self) -> int:
@@ -243,11 +242,11 @@ class Redelivery:
         self.check_reports()
         now_ms = self._clock.now_ms()
         self._queues.work(now_ms)
-        most_ended, self._unpushed_bytes = self.outcomes.ended + ENDED_AT_ONCE, 0
+        most_ended, self._pushes.unpushed_bytes = self.outcomes.ended + ENDED_AT_ONCE, 0
         for _ in range(_TURNS_AT_ONCE):
             if not self._pushes.pusher.has_room(self._context.push.max_in_flight) or self.outcomes.ended >= most_ended:
                 break
-            if self._unpushed_bytes > MOST_BYTES:
+            if self._pushes.unpushed_bytes > MOST_BYTES:
                 break
             now_ms = self._clock.now_ms()  # each time: deliveries may expire while others begin
             endpoint = self._endpoints.due(now_ms)
@@ -323,7 +322,6 @@ class Redelivery:
             if not taken:
                 return "next"
         if self._pushes.must_wait(lane.name, lane.endpoint, taken, subscription.policy.priority):
-            self._unpushed_bytes += payload_bytes(each.notification for each in taken)
             return "woken"
         self._push(lane, subscription, policy, taken, now_ms)
         return "pushed"

@@ -49,8 +49,9 @@ from arborcast.dispatch.delivery.transport.contract import (
 from arborcast.dispatch.delivery.transport.lookups import Lookups
 from arborcast.dispatch.settings import PushSettings
 
-# More threads bring nothing: at a few thousand pushes per second the interpreter lock is saturated.
-_MAX_THREADS = 64
+# One for each push in flight with the default settings, also for those without a waiting lane: with fewer, hanging
+# receivers take the threads of other pushes. They are started on demand.
+_MAX_THREADS = 1_024
 
 # libcurl's limit: each retry may use another kept connection that is closed.
 _MAX_STALE = 5
@@ -63,6 +64,7 @@ class _Push:
     request: PushRequest
     callback: Callback
     lock: threading.Lock = field(default_factory=threading.Lock)
+    submitted: float = field(default_factory=time.monotonic)
     started: float = 0.0
     status: int = 0
     opened: bool = False
@@ -82,6 +84,11 @@ class _Push:
     def over_kept(self) -> bool:
         """Whether it is sent over a connection of an earlier push."""
         return not self.opened and getattr(self.connection, "sock", None) is not None
+
+    def check(self) -> None:
+        """Raises TimeoutError if it has been aborted."""
+        if self.overdue:
+            raise TimeoutError("the time of the push was over before it could be sent")
 
     def abort(self) -> None:
         """Break off the connection."""
@@ -125,14 +132,14 @@ class _Watched(CheckedConnection):
         push = _current.push
         if push is not None:
             push.opened = True
-            if push.overdue:
-                raise TimeoutError("the time of the push was over before it could be sent")
+            push.check()
 
     def putrequest(self, *args: Any, **kwargs: Any) -> None:
         push = _current.push
         if push is not None:
             with push.lock:
                 push.connection = self
+                push.check()
         super().putrequest(*args, **kwargs)
 
 
@@ -143,7 +150,7 @@ class _WatchedTls(_Watched, CheckedTlsConnection):
 class _LeanSession(requests.Session):
     """A session whose `request` sends one POST and returns its PushResult; it never raises."""
 
-    def __init__(self, settings: PushSettings, policy: AddressPolicy, threads: int) -> None:
+    def __init__(self, settings: PushSettings, policy: AddressPolicy) -> None:
         super().__init__()
         self._settings = settings
         self._verify: bool | str = settings.tls_ca_file or True
@@ -156,7 +163,8 @@ class _LeanSession(requests.Session):
         plain, tls = type("_Plain", (_Watched,), excess), type("_Tls", (_WatchedTls,), excess)
         for scheme in ("http://", "https://"):
             idle = settings.max_idle_connections or 1
-            self.mount(scheme, CheckedAdapter(policy, idle, threads, plain=plain, tls=tls))
+            kept = min(settings.max_in_flight_per_host, _MAX_THREADS)  # for a host and port
+            self.mount(scheme, CheckedAdapter(policy, idle, kept, plain=plain, tls=tls))
 
     def drop(self, url: str) -> None:
         """A kept connection to this receiver carries nothing any more, perhaps since the network between was cut: shut
@@ -246,9 +254,8 @@ class FuturesTransport:
     def __init__(self, settings: PushSettings, policy: AddressPolicy) -> None:
         self._settings = settings
         self._urls = UrlJudge(policy)
-        threads = min(settings.max_in_flight, _MAX_THREADS)
-        self._lean = _LeanSession(settings, policy, threads)
-        self._session = FuturesSession(max_workers=threads, session=self._lean)
+        self._lean = _LeanSession(settings, policy)
+        self._session = FuturesSession(max_workers=_MAX_THREADS, session=self._lean)
         self._finished: queue.SimpleQueue[tuple[_Push, PushResult] | None] = queue.SimpleQueue()
         self._waiting: dict[int, _Push] = {}
         self._deadlines: list[tuple[float, int]] = []
@@ -274,7 +281,7 @@ class FuturesTransport:
     def _begin(self, push: _Push) -> None:
         future: Future[PushResult] = self._session.post(push.request.url, push=push)
         future.add_done_callback(lambda done: self._finished.put((push, done.result())))
-        heapq.heappush(self._deadlines, (time.monotonic() + self._settings.total_timeout_s, id(push)))
+        heapq.heappush(self._deadlines, (push.submitted + self._settings.total_timeout_s, id(push)))
 
     def drive(self, timeout_s: float) -> None:
         end = time.monotonic() + timeout_s
@@ -338,18 +345,18 @@ class FuturesTransport:
             push = self._waiting.get(key)
             if push is None:
                 continue
-            # The time of a push begins when it gets a thread.
-            due = push.started + self._settings.total_timeout_s if push.started else now + 0.05
-            if due > now:
-                heapq.heappush(self._deadlines, (due, key))
-                continue
+            if push.submitted + self._settings.total_timeout_s > now:
+                continue  # a later push has the key of an ended one, and a deadline of its own
             over_kept = push.over_kept
             push.abort()
             if over_kept and not self._settings.proxy:
                 self._lean.drop(push.request.url)
             # The thread ends by itself; the deadline does not wait for it (it may be resolving a name).
-            took_s, late = now - push.started, "no complete answer in time"
-            self._settle((push, PushResult(push.status, "timeout", late, took_s, reused=over_kept)))
+            took_s, late = now - push.submitted, "no complete answer in time"
+            result = PushResult(push.status, "timeout", late, took_s, reused=over_kept)
+            if not push.started:
+                result = PushResult(0, "internal", f"none of {_MAX_THREADS} threads was free in time", took_s)
+            self._settle((push, result))
 
 
 def _failure(error: Exception) -> Failure:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import pytest
 
 from arborcast.core.security.checked_connections import CheckedConnection
-from arborcast.dispatch.delivery.transport import contract
+from arborcast.dispatch.delivery.transport import contract, futures
 from arborcast.dispatch.delivery.transport.contract import (
     LONGEST_RETRY_AFTER_S,
     PushRequest,
@@ -332,6 +332,27 @@ def test_a_push_is_not_sent_after_its_timeout(receiver: Receiver, monkeypatch: p
     answered.set()
     transport.close()  # waits for its threads
     assert not receiver.received("/late")
+
+
+def test_a_push_waits_no_longer_than_its_time_for_a_thread(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The redelivery repeats it then."""
+    answered, connect = threading.Event(), CheckedConnection.connect
+
+    def connect_later(self: CheckedConnection) -> None:
+        answered.wait()
+        connect(self)
+
+    monkeypatch.setattr(CheckedConnection, "connect", connect_later)
+    monkeypatch.setattr(futures, "_MAX_THREADS", 1)
+    transport = FuturesTransport(PushSettings(connect_timeout_s=0.5, total_timeout_s=0.5), THIS_MACHINE)
+    failures: list[str] = []
+    for path in ("/first", "/second"):
+        transport.submit(PushRequest(receiver.url(path), (), b""), lambda result: failures.append(result.failure))
+    finish(transport)
+    assert failures[1] == "internal", "the receiver is not to blame"
+    answered.set()
+    transport.close()  # waits for its threads
+    assert not receiver.received("/first") + receiver.received("/second")
 
 
 @each_way_to_wait

@@ -112,6 +112,11 @@ class Browser:
     def get(self, path: str, **headers: str) -> httpx.Response:
         return self._send("GET", path, headers)
 
+    def at(self, path: str, **headers: str) -> Browser:
+        """With this page as the current one."""
+        self.get(path, **headers)
+        return self
+
     def post(self, path: str, fields: Mapping[str, Any], **headers: str) -> httpx.Response:
         """POST a form without the page's token."""
         return self._send("POST", path, headers, data=dict(fields))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -261,6 +261,9 @@ ANSWERS: Mapping[Any, Any] = {
 Asked = list[tuple[Any, Any]]
 """Calls with their arguments."""
 
+Answering = Callable[..., Asked]
+"""`answering` of the console's fixtures: with the answers only."""
+
 FEDERATED = {
     "federation__name": "n1",
     "federation__group": "north",
@@ -272,7 +275,7 @@ FEDERATED = {
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answers: Mapping[Any, Any] = ANSWERS) -> Asked:
-    """Replace functions of `admin` by these answers; returns the calls. An exception is raised."""
+    """Replace functions of `admin` by these answers; returns the calls. An exception is raised, a function called."""
     runs: Asked = []
 
     async def value(_self: Questions, function: Any, arguments: tuple[Any, ...], **_: Any) -> Any:
@@ -280,7 +283,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answers: Mapping[Any, Any] = ANSW
         answer = answers[function]
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return answer(*arguments) if callable(answer) else answer
 
     monkeypatch.setattr(Questions, "_value", value)
     return runs

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from arborcast.admin.messages import Busiest
 from arborcast.console.screens import trying
+from tests.support import console_answers
 from tests.support.console import Browser, ConsoleParts, console_parts
+from tests.support.console_answers import Answering
 
 
 @pytest.fixture
@@ -19,6 +22,11 @@ def parts(tmp_path: Path) -> ConsoleParts:
 @pytest.fixture
 def browser(parts: ConsoleParts) -> Browser:
     return Browser(parts.app)
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> Answering:
+    return partial(console_answers.answering, monkeypatch)
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ from arborcast.topic_model.records.operations import Operator
 from arborcast.topic_model.topics import TopicPath
 from tests.support import console_answers
 from tests.support.console import EVIL, Browser, ConsoleParts
-from tests.support.console_answers import Asked, answering
+from tests.support.console_answers import Answering, Asked
 
 AT_MS = 1_767_225_600_000
 
@@ -83,10 +83,9 @@ ERASURE = Erasure(ErasureScope("e1", AT_MS, subject=EVIL), EVIL, AT_MS, {"dead_l
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+def asked(answering: Answering) -> Asked:
     """The calls of admin functions, with the results above."""
     return answering(
-        monkeypatch,
         {
             trace.trace: STORY,
             waiting.oldest: WaitingList((WAIT,), 4, complete=True),
@@ -134,10 +133,8 @@ def test_an_answer_is_shown_and_does_nothing(browser: Browser, page: str, words:
 def test_a_trace_is_opened_from_the_newest_notifications(browser: Browser, asked: list[Any]) -> None:
     browser.get("/deliveries/audit")
     assert not asked, "an audit is slow"
-    browser.get("/deliveries")
-    (link,) = browser.page.xpath("//td//a[code='01ab']/@href")
-    browser.get(link)
-    (table,) = browser.page.xpath("//table[.//th='Where']")
+    (link,) = browser.at("/deliveries").page.xpath("//td//a[code='01ab']/@href")
+    (table,) = browser.at(link).page.xpath("//table[.//th='Where']")
     assert table.xpath("thead//th/text()") == ["Time", "Step", "Where", "Detail"]
     assert [each.text_content() for each in table.xpath(".//td[3]/a")] == ["s2", "http://one/"]
     assert "2026-01-01 00:00:00.123 accepted" in browser.text
@@ -155,8 +152,7 @@ def test_a_trace_is_opened_from_the_newest_notifications(browser: Browser, asked
 def test_letters_are_redriven_after_a_confirmation(
     browser: Browser, parts: ConsoleParts, asked: Asked, action: str, function: Any, said: str
 ) -> None:
-    browser.get("/deliveries/dead?topic=a//.&since=2h")
-    browser.submit("/deliveries/dead/act", action=f"{action}-all")
+    browser.at("/deliveries/dead?topic=a//.&since=2h").submit("/deliveries/dead/act", action=f"{action}-all")
     (_, (_, (counted, *_))) = asked
     assert [each for each, _ in asked] == [dead_letters.listed, dead_letters.count]
     assert counted.until, "letters after the confirmation page are excluded"
@@ -180,8 +176,7 @@ def test_selected_letters_or_all_after_a_confirmation(browser: Browser, asked: A
 
     browser.get("/deliveries/dead")
     assert browser.page.xpath("//input[@type='checkbox']/@value") == ["01ab s1"]
-    browser.submit("/deliveries/dead/act", action="purge")
-    assert "Select at least one dead letter." in browser.answer.text
+    assert "Select at least one dead letter." in browser.submit("/deliveries/dead/act", action="purge").text
     browser.submit("/deliveries/dead/act", action="purge", letter="01ab s1")
     assert "No filter is set" not in browser.text
     browser.submit("/deliveries/dead/act")
@@ -199,8 +194,7 @@ def test_selected_letters_or_all_after_a_confirmation(browser: Browser, asked: A
 
 
 def test_attempts_and_probes_are_requested(browser: Browser, parts: ConsoleParts, asked: Asked) -> None:
-    browser.get("/deliveries/waiting?topic=a//.")
-    browser.submit("/deliveries/waiting/act", action="retry")
+    browser.at("/deliveries/waiting?topic=a//.").submit("/deliveries/waiting/act", action="retry")
     assert "Select at least one delivery." in browser.answer.text
     browser.submit("/deliveries/waiting/act", action="retry", delivery="01ab s1")
     assert "Attempts of 2 deliveries requested." in browser.answer.text
@@ -212,8 +206,7 @@ def test_attempts_and_probes_are_requested(browser: Browser, parts: ConsoleParts
         (wanted, None, control, BY, parts.console.questions.views),
     ]
 
-    browser.get("/deliveries/waiting")
-    browser.submit("/deliveries/waiting/act", action="probe", endpoint="http://one/")
+    browser.at("/deliveries/waiting").submit("/deliveries/waiting/act", action="probe", endpoint="http://one/")
     assert "Probe requested." in browser.answer.text
     assert (waiting.probe, ("http://one/", control, BY, parts.console.questions.views)) in asked
 
@@ -234,23 +227,21 @@ def test_a_list_is_shown_before_its_last_attempts_are_found(browser: Browser, mo
 
 
 def test_a_trace_links_the_dead_letter_and_retries_waiting_ones(
-    browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
+    browser: Browser, parts: ConsoleParts, answering: Answering
 ) -> None:
     deliveries = [DeliveryStory("s1", "http://one/", "a", "dead", ""), DeliveryStory("s2", "", "a", "waiting", "")]
-    asked = answering(monkeypatch, {trace.trace: dataclasses.replace(STORY, deliveries=deliveries), waiting.retry: 1})
-    browser.get("/deliveries?notification=01ab")
-    (link,) = browser.page.xpath("//a[.='Dead letter']/@href")
+    asked = answering({trace.trace: dataclasses.replace(STORY, deliveries=deliveries), waiting.retry: 1})
+    (link,) = browser.at("/deliveries?notification=01ab").page.xpath("//a[.='Dead letter']/@href")
     assert link == "/deliveries/dead/01ab?subscription=s1"
-    browser.submit("/deliveries/waiting/act", action="retry")
-    assert "Attempts of 1 delivery requested." in browser.answer.text
+    assert "Attempts of 1 delivery requested." in browser.submit("/deliveries/waiting/act", action="retry").text
     (wanted,) = [values[0] for function, values in asked if function is waiting.retry]
     assert wanted == WaitingFilter(chosen=frozenset({("01ab", "s2")}))
     assert str(browser.answer.url).endswith("/deliveries?notification=01ab")
 
 
-def test_a_long_list_has_groups_and_pages(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_list_has_groups_and_pages(browser: Browser, answering: Answering) -> None:
     groups = (DeliveryGroup("http://u:secret@one/", "503", 250), DeliveryGroup("http://two/", "connect", 20))
-    asked = answering(monkeypatch, {dead_letters.listed: LetterList((LETTER,), 150, groups)})
+    asked = answering({dead_letters.listed: LetterList((LETTER,), 150, groups)})
     browser.get("/deliveries/dead?topic=a&page=1")
     assert asked[0][1][3] == 100
     assert "secret" not in browser.answer.text
@@ -261,18 +252,16 @@ def test_a_long_list_has_groups_and_pages(browser: Browser, monkeypatch: pytest.
     ]
     browser.get("/deliveries/dead?topic=a&page=100")
     assert browser.page.xpath("//nav[@aria-label='Pages']/a/text()") == ["Previous"], "no page is behind the last"
-    answering(monkeypatch, {dead_letters.listed: LetterList((), 0), waiting.oldest: WaitingList((), 0, True)})
+    answering({dead_letters.listed: LetterList((), 0), waiting.oldest: WaitingList((), 0, True)})
     for name in ("dead", "waiting"):
         browser.get(f"/deliveries/{name}?topic=a&page=3")
         assert "This page is empty" in browser.text
         assert browser.page.xpath("//a[.='First page']/@href") == [f"/deliveries/{name}?topic=a"]
 
 
-def test_an_error_in_a_change_is_shown_at_once(browser: Browser, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    browser.get("/deliveries/dead")
-    browser.submit("/deliveries/dead/act", action="purge", letter="01ab s1")
+def test_an_error_in_a_change_is_shown_at_once(browser: Browser, asked: Asked, answering: Answering) -> None:
+    browser.at("/deliveries/dead").submit("/deliveries/dead/act", action="purge", letter="01ab s1")
     away = answering(
-        monkeypatch,
         {dead_letters.purge: InfrastructureError("Kafka: away"), dead_letters.listed: LetterList((LETTER,), 0)},
     )
     assert browser.submit("/deliveries/dead/act").status_code == 503
@@ -281,38 +270,31 @@ def test_an_error_in_a_change_is_shown_at_once(browser: Browser, asked: Asked, m
     assert [each for each, _ in away] == [dead_letters.purge, dead_letters.listed]
 
 
-def test_the_error_of_a_call_is_shown_unchanged(
-    browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    browser.get("/deliveries/waiting?limit=3")
-    (said,) = browser.page.xpath("//p[@class='refusal']/text()")
+def test_the_error_of_a_call_is_shown_unchanged(browser: Browser, parts: ConsoleParts, answering: Answering) -> None:
+    (said,) = browser.at("/deliveries/waiting?limit=3").page.xpath("//p[@class='refusal']/text()")
     assert said.startswith("no engine runs in"), "the real function, with a stopped engine"
-    answering(monkeypatch, {waiting.oldest: ConfigError("topic x: error: <b>")})
+    answering({waiting.oldest: ConfigError("topic x: error: <b>")})
     parts.console.questions.forget()
-    browser.get("/deliveries/waiting")
-    assert browser.page.xpath("//p[@class='refusal']/text()") == ["topic x: error: <b>"]
+    assert browser.at("/deliveries/waiting").page.xpath("//p[@class='refusal']/text()") == ["topic x: error: <b>"]
 
 
 def test_an_erasure_is_requested_after_a_confirmation(
-    browser: Browser, parts: ConsoleParts, asked: Asked, monkeypatch: pytest.MonkeyPatch
+    browser: Browser, parts: ConsoleParts, asked: Asked, answering: Answering
 ) -> None:
-    browser.get("/deliveries/erasures")
-    browser.submit("/deliveries/erasures", subject="4711", topic="a//.")
+    browser.at("/deliveries/erasures").submit("/deliveries/erasures", subject="4711", topic="a//.")
     assert "Erase these payloads?" in browser.text
     assert [each for each, _ in asked] == [erasures.listed] * 2
     browser.submit("/deliveries/erasures")
     assert asked[2] == (erasures.erase, (ErasureRequest("4711", TopicTest("a//.")), BY, parts.console.control))
     assert "Erasure e1 was requested." in browser.answer.text
-    answering(monkeypatch, {erasures.listed: [], erasures.erase: ConfigError("say what to erase")})
+    answering({erasures.listed: [], erasures.erase: ConfigError("say what to erase")})
     browser.submit("/deliveries/erasures")
     browser.submit("/deliveries/erasures")
     assert "say what to erase" in browser.text
 
 
-def test_a_search_shows_messages_and_continues(
-    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = answering(monkeypatch)
+def test_a_search_shows_messages_and_continues(parts: ConsoleParts, browser: Browser, answering: Answering) -> None:
+    asked = answering()
     browser.get("/deliveries/messages")
     assert asked == [], "only on request"
     browser.get("/deliveries/messages?text=hot&topic=a//.&since=2h&until=1h")
@@ -326,6 +308,6 @@ def test_a_search_shows_messages_and_continues(
     (onward,) = browser.page.xpath("//a[.='Continue the search']/@href")
     browser.get(onward)
     assert asked[1] == (messages.search, (wanted._replace(after="120.98"), parts.control))
-    answering(monkeypatch, {messages.search: ConfigError("since: yesterday is no time")})
+    answering({messages.search: ConfigError("since: yesterday is no time")})
     assert browser.get("/deliveries/messages?since=yesterday").status_code == 200
     assert "since: yesterday is no time" in browser.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 import json
@@ -29,7 +28,7 @@ from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.records.control import RegistrationRecord, SubscriptionRecord, SubscriptionSuspended
 from arborcast.topic_model.subscriptions import EndpointReference, TopicFilter
 from tests.support.console import Browser, ConsoleParts, console_parts, served
-from tests.support.console_answers import ANSWERS, LETTER, OPERATIONS, PARKED, answering
+from tests.support.console_answers import ANSWERS, LETTER, OPERATIONS, PARKED, Answering
 from tests.support.routing import make_subscription
 
 PLACE = (1, 0, 7)
@@ -60,11 +59,10 @@ def parts(tmp_path: Path) -> ConsoleParts:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+def asked(answering: Answering) -> list[tuple[Any, Any]]:
     letter = msgspec.structs.replace(LETTER, endpoint="http://u:secret@one.example/in", error=EVIL, detail='a "b",\nc')
     report = Report(0, 0, subscriptions={"s2": Tally(dead=1), "s1": Tally(delivered=3)})
     return answering(
-        monkeypatch,
         {
             **ANSWERS,
             dead_letters.following: ((letter,), None),
@@ -107,8 +105,7 @@ def test_the_list_of_a_page_is_a_file(
     count: int,
     some: dict[str, str | None],
 ) -> None:
-    browser.get(page)
-    as_csv, as_json = browser.page.xpath("//a[contains(@href, 'format=')]/@href")
+    as_csv, as_json = browser.at(page).page.xpath("//a[contains(@href, 'format=')]/@href")
     answer = browser.get(as_csv)
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
     assert re.fullmatch(
@@ -125,9 +122,7 @@ def test_the_list_of_a_page_is_a_file(
     assert "secret" not in browser.answer.text
 
 
-def test_untrusted_values_are_no_formulas(
-    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_untrusted_values_are_no_formulas(parts: ConsoleParts, browser: Browser, answering: Answering) -> None:
     values = {
         EVIL: "'" + EVIL,
         **{formula: f"'{formula}" for formula in ("=1", "+1", "-1", "@a", " =1", "\uff1d1")},
@@ -138,7 +133,7 @@ def test_untrusted_values_are_no_formulas(
         "a\x1b[2J\r\x00\u202e": "a\\x1b[2J\\x0d\\x00\\u202e",
     }
     letters = tuple(msgspec.structs.replace(LETTER, detail=each, status=-1) for each in values)
-    answering(monkeypatch, {**ANSWERS, dead_letters.following: (letters, None)})
+    answering({**ANSWERS, dead_letters.following: (letters, None)})
     found = rows(browser.get("/deliveries/dead?format=csv"))
     assert [each["detail"] for each in found] == list(values.values())
     assert {each["status"] for each in found} == {"-1"}, "numbers of the engine stay numbers"
@@ -165,7 +160,7 @@ def test_parts_have_the_filter_of_the_page(browser: Browser, parts: ConsoleParts
     assert limit > 50_000
 
 
-def test_parts_are_requested_as_they_are_read(parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_parts_are_requested_as_they_are_read() -> None:
     """An endless list, of which a browser reads some rows."""
     read: list[int | None] = []
 
@@ -174,84 +169,69 @@ def test_parts_are_requested_as_they_are_read(parts: ConsoleParts, monkeypatch: 
         return [LETTER] * AT_ONCE, (after or 0) + 1
 
     endless = Download("endless", dead_letters.Letter, lambda _: followed(part))
-
-    async def some() -> list[str]:
-        answer = await endless.response(Request({"type": "http"}), "csv")
-        assert isinstance(answer, StreamingResponse)
-        body = answer.body_iterator
-        found = [str(await anext(aiter(body))) for _ in range(4)]
-        assert isinstance(body, AsyncGenerator)
-        await body.aclose()
-        return found
-
-    head, *others = asyncio.run(some())
+    answer = await endless.response(Request({"type": "http"}), "csv")
+    assert isinstance(answer, StreamingResponse)
+    body = answer.body_iterator
+    head, *others = [str(await anext(aiter(body))) for _ in range(4)]
+    assert isinstance(body, AsyncGenerator)
+    await body.aclose()
     assert head.count("\r\n") == 1
     assert [each.count("\r\n") for each in others] == [AT_ONCE] * 3
     assert read == [None, 1, 2]
 
 
-def test_a_long_list_of_changes_is_read_in_parts(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-
-    async def value(_self: object, function: Any, arguments: tuple[Any, ...], **_: Any) -> Any:
-        asked.append((function, arguments))
-        return OPERATIONS, {None: 2, 2: 1, 1: None}[arguments[2] if len(arguments) > 2 else None]
-
-    monkeypatch.setattr("arborcast.console.questions.Questions._value", value)
-    found = rows(browser.get("/operations?who=ann&since=2026-01-01T00:00:00%2B00:00&format=csv"))
-    assert len(found) == 9
+def test_a_long_list_of_changes_is_read_in_parts(browser: Browser, answering: Answering) -> None:
+    following = {None: 2, 2: 1, 1: None}
+    asked = answering({operations.earlier: lambda *given: (OPERATIONS, following[given[2] if given[2:] else None])})
+    assert len(rows(browser.get("/operations?who=ann&since=2026-01-01T00:00:00%2B00:00&format=csv"))) == 9
     assert {function for function, _ in asked} == {operations.earlier}
     assert {wanted for _, (wanted, *_) in asked} == {OperationFilter(1_767_225_600_000, "ann")}
 
 
-def test_a_file_ends_at_the_time_of_its_request(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_ends_at_the_time_of_its_request(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch, answering: Answering
+) -> None:
     """Nor does the search for last attempts."""
-    searched: list[float] = []
     monkeypatch.setattr(deliveries, "_SEARCHED_S", 1e-9)
 
-    async def value(_self: object, _function: Any, arguments: tuple[Any, ...], **_: Any) -> Any:
-        searched.append(arguments[-1])
-        since_ms = 1 if len(searched) < 3 else 9_000_000_000_000
-        return (msgspec.structs.replace(PARKED, since_ms=since_ms),), PLACE
+    def part(*_: Any) -> Any:
+        return (msgspec.structs.replace(PARKED, since_ms=1 if len(asked) < 3 else 9_000_000_000_000),), PLACE
 
-    monkeypatch.setattr("arborcast.console.questions.Questions._value", value)
+    asked = answering({waiting.following: part})
     assert len(rows(browser.get("/deliveries/waiting?format=csv"))) == 3
-    assert searched[1:] == [0.0, 0.0]
+    assert [arguments[-1] for _, arguments in asked[1:]] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(("error", "status"), [(ConfigError("since x"), 400), (InfrastructureError("away"), 503)])
 def test_an_error_before_the_first_row_is_a_page(
-    browser: Browser, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+    browser: Browser, answering: Answering, error: Exception, status: int
 ) -> None:
-    answering(monkeypatch, {dead_letters.following: error})
+    answering({dead_letters.following: error})
     assert browser.get("/deliveries/dead?format=csv").status_code == status
     assert str(error) in browser.text
     assert "content-disposition" not in browser.answer.headers
 
 
-def test_an_error_after_the_first_row_breaks_the_transfer(parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_after_the_first_row_breaks_the_transfer(parts: ConsoleParts, answering: Answering) -> None:
     """So that a part is not taken for the whole file."""
 
-    async def value(_self: object, _function: Any, arguments: tuple[Any, ...], **_: Any) -> Any:
+    def part(*arguments: Any) -> Any:
         if arguments[2] is not None:
             raise InfrastructureError("Kafka is away")
         return (LETTER,), PLACE
 
-    monkeypatch.setattr("arborcast.console.questions.Questions._value", value)
+    answering({dead_letters.following: part})
     with served(parts.app) as url, httpx.stream("GET", f"{url}/deliveries/dead?format=csv") as answer:
         assert answer.status_code == 200
         with pytest.raises(httpx.RemoteProtocolError):
             answer.read()
 
 
-def test_empty_lists_invalid_formats_and_pages_without_a_list(
-    browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = answering(monkeypatch, {**ANSWERS, dead_letters.following: ((), None)})
+def test_empty_lists_invalid_formats_and_pages_without_a_list(browser: Browser, answering: Answering) -> None:
+    asked = answering({**ANSWERS, dead_letters.following: ((), None)})
     assert browser.get("/deliveries/dead?format=csv").text.startswith("\ufeffnotification,subscription,endpoint,")
     assert json.loads(browser.get("/deliveries/dead?format=json").content) == []
     assert browser.get("/deliveries/dead?format=xlsx").status_code == 404
     for page in ("/deliveries/audit", "/deliveries", "/deliveries/messages?since=1h&text=x"):
-        browser.get(page)
-        assert not browser.page.xpath("//a[contains(@href, 'format=')]")
+        assert not browser.at(page).page.xpath("//a[contains(@href, 'format=')]")
     assert trace.trace not in [function for function, _ in asked]

@@ -88,8 +88,7 @@ def test_the_history_of_an_engine_that_is_down_is_shown(tmp_path: Path) -> None:
     browser.get("/engine?range=1h")
     assert "no engine runs in" in browser.text
     assert elements(browser.page, "//div[@id='chart-cpu']//*[local-name()='polyline']")
-    browser.get("/engine")
-    assert not elements(browser.page, "//*[local-name()='polyline']"), "no samples of the last minutes"
+    assert not elements(browser.at("/engine").page, "//*[local-name()='polyline']"), "no samples of the last minutes"
 
 
 def test_figures_as_text_without_injected_markup(opened: Callable[..., Browser]) -> None:
@@ -104,7 +103,7 @@ def test_figures_as_text_without_injected_markup(opened: Callable[..., Browser])
     assert "kafka 95 MiB, max 95 MiB" in text_of(html.tostring(browser.page.get_element_by_id("chart-memory")).decode())
 
 
-def test_viewers_share_one_view_of_the_engine() -> None:
+async def test_viewers_share_one_view_of_the_engine() -> None:
     watch, clock = Watch(EngineView(moved(1_000_000.0))), [1_000_000.0]
     asked: list[tuple[float, float]] = []
 
@@ -113,21 +112,15 @@ def test_viewers_share_one_view_of_the_engine() -> None:
         return moved(999_000.0, 100)
 
     feed = EngineFeed("x", watch, past, 7_200.0, lambda: clock[0])
-
-    async def look() -> None:
+    for looks in (1, 2):
         await asyncio.gather(*(feed.shown(span) for span in RANGES for _ in range(5)))
-
-    with asyncio.Runner() as runner:
-        runner.run(look())
-        assert watch.looks == 1
+        assert watch.looks == looks
         clock[0] += 10
         watch.view = EngineView(moved(1_000_010.0))
-        runner.run(look())
-        assert watch.looks == 2
     assert {until - since for since, until in asked} == {3_600.0, 6 * 3_600.0, 24 * 3_600.0, 7_200.0}
 
 
-def test_a_range_continues_and_is_read_again_after_a_pause() -> None:
+async def test_a_range_continues_and_is_read_again_after_a_pause() -> None:
     watch, clock = Watch(EngineView(moved(10_000.0, 10))), [10_000.0]
     asked: list[float] = []
 
@@ -136,27 +129,27 @@ def test_a_range_continues_and_is_read_again_after_a_pause() -> None:
         return moved(until - 20, 700)
 
     feed = EngineFeed("x", watch, past, 7_200.0, lambda: clock[0])
-    first = asyncio.run(feed.shown("1h"))
+    first = await feed.shown("1h")
     clock[0] = 10_012.0
     watch.view = EngineView(moved(10_012.0, 10))
-    second = asyncio.run(feed.shown("1h"))
+    second = await feed.shown("1h")
     assert asked == [10_000.0]
     assert second.figures["memory"] != first.figures["memory"]
     clock[0] = 20_000.0
     watch.view = EngineView(moved(20_000.0, 10))
-    asyncio.run(feed.shown("1h"))
+    await feed.shown("1h")
     assert asked == [10_000.0, 20_000.0]
 
 
-def test_the_newest_sample_is_charted_also_without_a_history() -> None:
+async def test_the_newest_sample_is_charted_also_without_a_history() -> None:
     def past(since: float, until: float) -> Sequence[MetricsSample]:
         raise ConnectionRefusedError(111, "Connection refused")
 
     now = 1_000_000.0
     made = [*moved(now - 5, 50), msgspec.structs.replace(moved(now, 1)[0], lag_seconds=1.9)]
     feed = EngineFeed("x", Watch(EngineView(made)), past, 60, lambda: now)
-    assert "1.9 s, max 1.9 s" in text_of(str(asyncio.run(feed.shown("10m")).figures["lag-seconds"]))
-    shown = asyncio.run(feed.shown("6h"))
+    assert "1.9 s, max 1.9 s" in text_of(str((await feed.shown("10m")).figures["lag-seconds"]))
+    shown = await feed.shown("6h")
     assert "History unavailable" in shown.problem
     assert shown.tiles
 
@@ -202,35 +195,26 @@ def test_all_times_have_one_zone_which_each_page_shows(browser: Browser, monkeyp
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
-        browser.get("/engine")
-        assert "Times are in UTC-0" in browser.page.xpath("string(//footer)")
+        assert "Times are in UTC-0" in browser.at("/engine").page.xpath("string(//footer)")
     finally:
         monkeypatch.undo()
         time.tzset()
 
 
-def test_live_updates_have_only_changed_parts(tmp_path: Path) -> None:
+async def test_live_updates_have_only_changed_parts(tmp_path: Path) -> None:
     now = time.time()
     watch = Watch(EngineView(moved(now, 50)))
     feed = EngineFeed("x", watch, lambda *_: [], 60, lambda: clock[0])
     clock = [now]
     parts = console_parts(tmp_path)
-
-    async def run() -> tuple[list[str], list[str]]:
-        request = Request({"type": "http", "method": "GET", "headers": [], "state": {"visitor": Visitor("s", "t")}})
-        stream = changes(engine._reader_of(parts.console, request, feed, engine.EngineQuery(0, "10m")), 0.0)
-        first = [(await anext(stream)).id for _ in range(3 + len(CHARTS))]
-        watch.view = EngineView(watch.view.samples, [SLOW])
-        clock[0] += 4.5
-        second = [(await anext(stream)).id]
-        await stream.aclose()
-        return first, second
-
-    first, second = asyncio.run(run())
-    assert sorted(first) == sorted(
-        ["engine-now", "engine-processes", "engine-slowest", *(f"chart-{chart.name}" for chart in CHARTS)]
-    )
-    assert second == ["engine-slowest"]
+    request = Request({"type": "http", "method": "GET", "headers": [], "state": {"visitor": Visitor("s", "t")}})
+    stream = changes(engine._reader_of(parts.console, request, feed, engine.EngineQuery(0, "10m")), 0.0)
+    every = {"engine-now", "engine-processes", "engine-slowest", *(f"chart-{chart.name}" for chart in CHARTS)}
+    assert {(await anext(stream)).id for _ in every} == every
+    watch.view = EngineView(watch.view.samples, [SLOW])
+    clock[0] += 4.5
+    assert (await anext(stream)).id == "engine-slowest"
+    await stream.aclose()
 
 
 def test_other_engines_by_their_addresses(tmp_path: Path) -> None:

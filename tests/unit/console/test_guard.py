@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -55,34 +55,25 @@ def test_a_form_needs_the_token_of_its_session_and_its_origin(parts: ConsolePart
     assert posts
     for path in posts:
         assert browser.post(path, {}).status_code == 403, path
-    browser.get("/topics")
-    assert browser.submit("/theme", theme="dark").status_code == 200
+    assert browser.at("/topics").submit("/theme", theme="dark").status_code == 200
     assert browser.page.get("data-theme") == "dark"
 
 
 def test_a_form_redirects_to_no_other_site_and_is_bounded(browser: Browser) -> None:
     for back in ("https://evil.example/", "//evil.example/", "/\\evil.example", "/\nx"):
-        browser.get("/topics")
-        assert browser.submit("/theme", theme="", back=back).url.host == "127.0.0.1"
+        assert browser.at("/topics").submit("/theme", theme="", back=back).url.host == "127.0.0.1"
     assert browser.submit("/theme", theme="x" * 3_000_000).status_code == 413
 
 
-def test_a_form_that_is_broken_off_is_no_unexpected_error(parts: ConsoleParts) -> None:
+async def test_a_form_that_is_broken_off_is_no_unexpected_error(parts: ConsoleParts) -> None:
     scope = {"type": "http", "method": "POST", "path": "/theme", "query_string": b""}
     headers = [(b"host", b"localhost"), (b"content-type", b"application/x-www-form-urlencoded")]
-
-    async def gone() -> dict[str, str]:
-        return {"type": "http.disconnect"}
-
-    async def sending(_message: object) -> None:
-        pass
-
-    asyncio.run(parts.app(scope | {"headers": headers}, gone, sending))
+    gone = AsyncMock(return_value={"type": "http.disconnect"})
+    await parts.app(scope | {"headers": headers}, gone, AsyncMock())
 
 
 def test_static_files_are_cached_by_their_hash(browser: Browser) -> None:
-    browser.get("/topics")
-    (sheet,) = browser.page.xpath("//link[@rel='stylesheet']/@href")
+    (sheet,) = browser.at("/topics").page.xpath("//link[@rel='stylesheet']/@href")
     answer = browser.get(sheet)
     assert "immutable" in answer.headers["cache-control"]
     assert browser.get(sheet, if_none_match=answer.headers["etag"]).status_code == 304
@@ -91,14 +82,12 @@ def test_static_files_are_cached_by_their_hash(browser: Browser) -> None:
 
 
 def test_on_loopback_a_session_is_extended(parts: ConsoleParts, browser: Browser) -> None:
-    browser.get("/topics")
-    (token,) = set(browser.page.xpath("//input[@name='token']/@value"))
+    (token,) = set(browser.at("/topics").page.xpath("//input[@name='token']/@value"))
     assert "set-cookie" not in browser.get("/topics").headers
     parts.console.sessions._clock = lambda: time.time() + 7 * 3600
     assert "set-cookie" in browser.get("/topics").headers
     parts.console.sessions._clock = lambda: time.time() + 14 * 3600
-    browser.get("/topics")
-    assert set(browser.page.xpath("//input[@name='token']/@value")) == {token}
+    assert set(browser.at("/topics").page.xpath("//input[@name='token']/@value")) == {token}
 
 
 def test_a_page_waits_until_the_log_is_read(parts: ConsoleParts, browser: Browser) -> None:

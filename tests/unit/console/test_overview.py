@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,18 +21,25 @@ from arborcast.topic_model.records.control import (
     TopicRecord,
 )
 from arborcast.topic_model.topics import TopicPath
-from tests.support.console import Browser, ConsoleParts, console_parts
-from tests.support.console_answers import answering
+from tests.support.console import Browser, ConsoleParts
+from tests.support.console_answers import Answering
 from tests.support.routing import make_subscription
 
+Engine = Callable[..., None]
 
-def engine(parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
-    """The view of the engine for the console."""
-    now = time.time()
-    samples = [MetricsSample(at=now - 5 * number, parts={"kafka": True}, gear="realtime") for number in (2, 1, 0)]
-    view = EngineView(**{"samples": samples, "failing": [], **changes})
-    monkeypatch.setattr(parts.console.health, "_view", lambda: view)
-    monkeypatch.setattr(parts.console.health, "_looked", 0.0)
+
+@pytest.fixture
+def engine(parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """Set the console's view of the engine."""
+
+    def viewed(**changes: Any) -> None:
+        now = time.time()
+        samples = [MetricsSample(at=now - 5 * number, parts={"kafka": True}, gear="realtime") for number in (2, 1, 0)]
+        view = EngineView(**{"samples": samples, "failing": [], **changes})
+        monkeypatch.setattr(parts.console.health, "_view", lambda: view)
+        monkeypatch.setattr(parts.console.health, "_looked", 0.0)
+
+    return viewed
 
 
 def down(name: str = "http://one.example/in", failed: int = 10) -> dict[str, Any]:
@@ -44,36 +51,29 @@ def chip(browser: Browser) -> tuple[str, str]:
     return found.get("class"), found.text
 
 
-def test_a_healthy_engine(parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine(parts, monkeypatch)
+def test_a_healthy_engine(browser: Browser, engine: Engine) -> None:
+    engine()
     browser.get("/")
     assert "All is well." in browser.text
     assert "Needs attention" not in browser.text
     assert "No failed pushes in the last 5 min." in browser.text
-    browser.get("/try")
-    assert chip(browser) == ("badge good", "healthy")
+    assert chip(browser.at("/try")) == ("badge good", "healthy")
 
 
-def test_an_outage_of_kafka_is_a_problem_on_every_page(
-    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine(parts, monkeypatch)
+def test_an_outage_of_kafka_is_a_problem_on_every_page(parts: ConsoleParts, browser: Browser, engine: Engine) -> None:
+    engine()
     parts.trouble = "Kafka is not responding."
-    browser.get("/topics")
-    assert chip(browser) == ("badge bad", "1 problem")
-    browser.get("/")
-    assert "Kafka does not respond." in browser.text
+    assert chip(browser.at("/topics")) == ("badge bad", "1 problem")
+    assert "Kafka does not respond." in browser.at("/").text
 
 
-def test_concerns_are_listed_worst_first_with_a_link(
-    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concerns_are_listed_worst_first_with_a_link(parts: ConsoleParts, browser: Browser, engine: Engine) -> None:
     parts.put(
         SubscriptionRecord(make_subscription("s1", "a//.", consumer="http://one.example/in")),
         SubscriptionRecord(make_subscription("s2", "a//.", consumer="http://two.example/in")),
         TopicRecord(TopicPath("jobs"), policy=TopicPolicy(queue=True)),
     )
-    engine(parts, monkeypatch, failing=[down()], failing_count=1)
+    engine(failing=[down()], failing_count=1)
     browser.get("/")
     assert "1 endpoint failing. The work queue jobs has no active server." in browser.text
     words = browser.page.xpath("//ul[@class='concerns']/li/span[@class='badge bad' or @class='badge warn']/text()")
@@ -85,13 +85,10 @@ def test_concerns_are_listed_worst_first_with_a_link(
     assert chip(browser) == ("badge bad", "1 problem")
 
 
-def test_a_failing_endpoint_is_probed_from_its_row(
-    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = answering(monkeypatch, {waiting.probe: None})
-    engine(parts, monkeypatch, failing=[down("http://u:secret@two.example/"), down()], failing_count=2)
-    browser.get("/")
-    (button,) = browser.page.xpath("//main//button[@value='probe']/@aria-label")
+def test_a_failing_endpoint_is_probed_from_its_row(browser: Browser, engine: Engine, answering: Answering) -> None:
+    asked = answering({waiting.probe: None})
+    engine(failing=[down("http://u:secret@two.example/"), down()], failing_count=2)
+    (button,) = browser.at("/").page.xpath("//main//button[@value='probe']/@aria-label")
     assert button == "Probe http://one.example/in now", "the other one's password is not in the page"
     browser.submit("/deliveries/waiting/act", action="probe")
     assert [(function, values[0]) for function, values in asked] == [(waiting.probe, "http://one.example/in")]
@@ -99,10 +96,8 @@ def test_a_failing_endpoint_is_probed_from_its_row(
     assert browser.page.findtext("head/title") == "Overview · Arborcast"
 
 
-def test_an_erasure_longer_than_six_hours(
-    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine(parts, monkeypatch)
+def test_an_erasure_longer_than_six_hours(parts: ConsoleParts, browser: Browser, engine: Engine) -> None:
+    engine()
     now_ms = int(time.time() * 1000)
     long_ago, done = now_ms - 7 * 3_600_000, now_ms - 1
     for name, at_ms, done_ms in (("new", now_ms, 0), ("old", long_ago, 0), ("done", long_ago, done)):
@@ -112,11 +107,9 @@ def test_an_erasure_longer_than_six_hours(
     assert browser.page.xpath("//ul[@class='concerns']//a/@href") == ["/deliveries/erasures"]
 
 
-def test_old_figures_are_marked_on_every_tile(
-    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_figures_are_marked_on_every_tile(parts: ConsoleParts, browser: Browser, engine: Engine) -> None:
     old = [MetricsSample(at=time.time() - 60, parts={"kafka": True})]
-    engine(parts, monkeypatch, samples=old, problem="no answer in time", failing=None)
+    engine(samples=old, problem="no answer in time", failing=None)
     browser.get("/")
     assert "The engine's state is unknown: no answer in time." in browser.text
     assert browser.page.xpath("//dl[@class='tiles wide stale']")
@@ -125,15 +118,13 @@ def test_old_figures_are_marked_on_every_tile(
     assert not browser.page.xpath("//main//*[contains(@class, 'good')]")
 
 
-def test_the_health_of_endpoints_in_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_health_of_endpoints_in_the_list(parts: ConsoleParts, browser: Browser, engine: Engine) -> None:
     made = [make_subscription(f"s{number}", "a", consumer=f"http://{number}.example/in") for number in range(4)]
-    parts = console_parts(tmp_path, map(SubscriptionRecord, made))
+    parts.put(*map(SubscriptionRecord, made))
     open_breaker = down("http://2.example/in", 0) | {"breaker": "open"}
     some = down("http://3.example/in", 1)
-    engine(parts, monkeypatch, failing=[down("http://1.example/in"), open_breaker, some], failing_count=3)
-    browser = Browser(parts.app)
-    browser.get("/subscriptions")
-    rows = browser.page.xpath("//form//tbody/tr")
+    engine(failing=[down("http://1.example/in"), open_breaker, some], failing_count=3)
+    rows = browser.at("/subscriptions").page.xpath("//form//tbody/tr")
     shown = [
         (row.xpath("string(td/a)"), row.xpath("string(td/span/@class)"), row.xpath("string(td/span)")) for row in rows
     ]
@@ -143,12 +134,11 @@ def test_the_health_of_endpoints_in_the_list(tmp_path: Path, monkeypatch: pytest
         ("http://0.example/in", "badge good", "active"),
         ("http://3.example/in", "badge warn", "degraded"),
     ]
-    browser.get("/subscriptions?state=degraded")
-    assert browser.page.xpath("//form//td/a/text()") == ["http://3.example/in"]
+    assert browser.at("/subscriptions?state=degraded").page.xpath("//form//td/a/text()") == ["http://3.example/in"]
     health = EndpointsHealth(EngineView(failing=[down()], failing_count=2))
     assert health.word("http://one.example/in") == "failing"
     assert health.word("http://other.example/") == "unknown", "the failing one that is not listed may be this one"
-    engine(parts, monkeypatch, failing=None)
+    engine(failing=None)
     browser = Browser(parts.app)
     browser.get("/subscriptions")
     assert not browser.page.xpath("//form//span[contains(@class, 'good')]")
@@ -156,18 +146,16 @@ def test_the_health_of_endpoints_in_the_list(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_suspended_subscription_is_resumed_from_its_row(
-    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
+    parts: ConsoleParts, browser: Browser, engine: Engine
 ) -> None:
-    engine(parts, monkeypatch)
-    browser.get("/")
-    assert "Suspended subscriptions" not in browser.text
+    engine()
+    assert "Suspended subscriptions" not in browser.at("/").text
     made = [make_subscription(f"s{number}", "a//.", consumer=f"http://{number}.example/in") for number in range(12)]
     parts.put(*map(SubscriptionRecord, made))
     parts.put(
         *(SubscriptionSuspended(each.id, "HTTP 503", since_ms=1, at_ms=number) for number, each in enumerate(made))
     )
-    browser.get("/")
-    rows = browser.page.xpath("//section[.//h2='Suspended subscriptions']//tbody/tr")
+    rows = browser.at("/").page.xpath("//section[.//h2='Suspended subscriptions']//tbody/tr")
     assert len(rows) == 10, "the newest"
     assert [each.text_content() for each in rows[0][2:]] == ["HTTP 503", "Resume"]
     assert "The newest of 12." in browser.text

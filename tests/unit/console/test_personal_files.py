@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 from urllib.parse import urlencode
 
 import pytest
@@ -19,7 +20,7 @@ from arborcast.core.files import write_atomically
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts, console_parts
-from tests.support.console_answers import answering
+from tests.support.console_answers import Answering
 
 A = TopicRecord(TopicPath("a"), code="1", policy=TopicPolicy(publishers=("anna",), routing="local"))
 
@@ -45,8 +46,7 @@ def parts(tmp_path: Path) -> ConsoleParts:
 
 
 def change(browser: Browser, priority: str) -> None:
-    browser.get("/topics?at=a")
-    browser.submit("/topics/put", priority=priority)
+    browser.at("/topics?at=a").submit("/topics/put", priority=priority)
 
 
 def priority_of(parts: ConsoleParts) -> int:
@@ -58,16 +58,14 @@ def priority_of(parts: ConsoleParts) -> int:
 def test_a_draft_survives_a_restart(browser: Browser, parts: ConsoleParts) -> None:
     change(browser, "7")
     parts = started_again(browser, parts)
-    browser.get("/topics")
-    assert "1 unsaved change, of 20" in " ".join(browser.page.text_content().split())
+    assert "1 unsaved change, of 20" in " ".join(browser.at("/topics").page.text_content().split())
     assert priority_of(parts) == 0
     browser.get("/topics/review")
     assert "the console was restarted" in browser.text
     browser.submit("/topics/save")
     assert priority_of(parts) == 7
     change(browser, "8")
-    browser.get("/topics/review")
-    browser.submit("/topics/discard")
+    browser.at("/topics/review").submit("/topics/discard")
     parts = started_again(browser, parts)
     browser.get("/topics/review")
     assert "No unsaved changes" in browser.text
@@ -97,13 +95,11 @@ def test_files_are_private_and_a_damaged_one_is_no_draft(tmp_path: Path) -> None
 def test_a_large_draft_is_not_kept(browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "_MOST_TOPICS", 1)
     document = {"version": 1, "topics": [{"path": "x"}, {"path": "y"}]}
-    browser.get("/topics")
-    browser.submit("/topics/import", files={"file": ("t.json", json.dumps(document).encode())})
+    browser.at("/topics").submit("/topics/import", files={"file": ("t.json", json.dumps(document).encode())})
     browser.get("/topics")
     assert "Too large to survive a restart" in browser.page.text_content()
     started_again(browser, parts)
-    browser.get("/topics/review")
-    assert "No unsaved changes" in browser.text
+    assert "No unsaved changes" in browser.at("/topics/review").text
 
 
 def test_files_are_bounded_in_number_and_age(tmp_path: Path) -> None:
@@ -176,8 +172,8 @@ URL = "/subscriptions?endpoint=panel&state=failing&sort=-Created"
 
 
 @pytest.fixture(autouse=True)
-def answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch)
+def answers(answering: Answering) -> None:
+    answering()
 
 
 def views(browser: Browser) -> dict[str, str]:
@@ -187,8 +183,7 @@ def views(browser: Browser) -> dict[str, str]:
 
 
 def save(browser: Browser, page: str, name: str) -> None:
-    browser.get(page)
-    browser.submit("/views", name=name)
+    browser.at(page).submit("/views", name=name)
 
 
 def test_a_filter_is_saved_under_a_name_and_deleted(browser: Browser) -> None:
@@ -201,8 +196,7 @@ def test_a_filter_is_saved_under_a_name_and_deleted(browser: Browser) -> None:
     assert views(browser) == {"Failing panels": URL}
     assert not browser.page.xpath("//a[@aria-current='true'][.='Failing panels']")
     assert not browser.page.xpath("//button[@value='delete']"), "no view is open"
-    browser.get("/deliveries/dead")
-    assert views(browser) == {}, "separate views for each list"
+    assert views(browser.at("/deliveries/dead")) == {}, "separate views for each list"
     browser.get(URL)
     (name,) = browser.page.xpath("//form[@action='/views'][.//button[@value='delete']]//input[@name='name']/@value")
     token = browser.page.xpath("//input[@name='token']/@value")[0]
@@ -216,16 +210,14 @@ def test_the_search_field_has_views(browser: Browser) -> None:
     browser.get("/find?q=NO+ROOM", x_fragment="1")
     assert browser.page.xpath("//li/a/@href") == ["/deliveries/dead?reason=503"]
     assert not browser.page.xpath("//li//b")
-    browser.get("/find?q=room")
-    assert browser.page.xpath("//main//li/a/@href") == ["/deliveries/dead?reason=503"]
+    assert browser.at("/find?q=room").page.xpath("//main//li/a/@href") == ["/deliveries/dead?reason=503"]
     browser.get(f"/find?{urlencode({'q': 'No room at <b>panels</b>'})}")
     assert str(browser.answer.url).endswith("/deliveries/dead?reason=503")
 
 
 @pytest.mark.parametrize("url", ["//evil.example/", "/topics?at=a", ""])
 def test_only_lists_have_views(browser: Browser, url: str) -> None:
-    browser.get("/subscriptions")
-    browser.submit("/views", name="x", url=url)
+    browser.at("/subscriptions").submit("/views", name="x", url=url)
     assert browser.answer.status_code == 400
     assert browser.answer.url.host == "127.0.0.1"
 
@@ -254,12 +246,8 @@ def test_files_of_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     saved = SavedViews(tmp_path / "views")
     saved.save("anna", "a", "/subscriptions?state=failing")
     assert (saved.of("anna"), saved.of("berta")) == ([SavedView("a", "/subscriptions?state=failing")], [])
-
-    def read(_person: str) -> bytes:
-        raise PermissionError(13, "Permission denied")
-
     with monkeypatch.context() as patched:
-        patched.setattr(saved._files, "read", read)
+        patched.setattr(saved._files, "read", Mock(side_effect=PermissionError(13, "Permission denied")))
         assert saved.of("anna") == []
         with pytest.raises(InfrastructureError):
             saved.save("anna", "b", "/subscriptions")

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,22 +22,14 @@ from arborcast.core.settings import KafkaSettings
 KAFKA = KafkaSettings(prefix="test")
 
 
-def run(work: Callable[[Questions], Awaitable[None]]) -> None:
-    async def running() -> None:
-        await work(Questions(lambda: KAFKA))
-
-    asyncio.run(running())
+@pytest.fixture
+def questions() -> Questions:
+    return Questions(lambda: KAFKA)
 
 
-class Counting:
-    """A function that counts its calls."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, number: int) -> int:
-        self.calls += 1
-        return number
+def counting() -> Mock:
+    """A function that returns its argument."""
+    return Mock(side_effect=lambda number: number)
 
 
 class Blocking:
@@ -63,76 +55,61 @@ class Blocking:
             self._changed.notify_all()
 
 
-def test_equal_calls_share_a_run_and_its_result() -> None:
+async def test_equal_calls_share_a_run_and_its_result(questions: Questions) -> None:
     """Until the result is too old or something has changed."""
-    function = Counting()
-
-    async def work(questions: Questions) -> None:
-        some = await asyncio.gather(*(questions.recent(function, 1, age_s=0) for _ in range(5)))
-        assert ({each.at for each in some}, some[0].value) == ({some[0].at}, 1)
-        assert function.calls == 1
-        assert await questions.recent(function, 1, age_s=1_000) is some[-1]
-        assert await questions.recent(function, 1, age_s=0) is not some[-1]
-        questions.forget()
-        await questions.recent(function, 1, age_s=1_000)
-        assert function.calls == 3
-        await questions.recent(function, 3, age_s=1_000)
-        assert function.calls == 4
-
-    run(work)
+    function = counting()
+    some = await asyncio.gather(*(questions.recent(function, 1, age_s=0) for _ in range(5)))
+    assert ({each.at for each in some}, some[0].value) == ({some[0].at}, 1)
+    assert function.call_count == 1
+    assert await questions.recent(function, 1, age_s=1_000) is some[-1]
+    assert await questions.recent(function, 1, age_s=0) is not some[-1]
+    questions.forget()
+    await questions.recent(function, 1, age_s=1_000)
+    assert function.call_count == 3
+    await questions.recent(function, 3, age_s=1_000)
+    assert function.call_count == 4
 
 
-def test_a_call_started_before_a_change_is_not_shared_after_it() -> None:
+async def test_a_call_started_before_a_change_is_not_shared_after_it(questions: Questions) -> None:
     function = Blocking()
-
-    async def work(questions: Questions) -> None:
-        before = asyncio.ensure_future(questions.recent(function, 1, age_s=1_000))
-        await asyncio.sleep(0)
-        questions.forget()
-        after = asyncio.ensure_future(questions.recent(function, 1, age_s=1_000))
-        await asyncio.sleep(0)
-        function.release()
-        await asyncio.gather(before, after)
-        assert function.calls == 2
-
-    run(work)
+    before = asyncio.ensure_future(questions.recent(function, 1, age_s=1_000))
+    await asyncio.sleep(0)
+    questions.forget()
+    after = asyncio.ensure_future(questions.recent(function, 1, age_s=1_000))
+    await asyncio.sleep(0)
+    function.release()
+    await asyncio.gather(before, after)
+    assert function.calls == 2
 
 
-def test_the_text_of_an_error_is_the_answer() -> None:
+async def test_the_text_of_an_error_is_the_answer(questions: Questions) -> None:
     def refuse() -> None:
         raise ConfigError("error: no such topic")
 
     def break_down() -> None:
         raise KeyError("a secret")
 
-    async def work(questions: Questions) -> None:
-        refused = await questions.recent(refuse, age_s=0)
-        assert (refused.value, refused.wrong) == (None, "error: no such topic")
-        with pytest.raises(ConfigError, match="no such topic"):
-            await questions.ask(refuse)
-        broken = await questions.recent(break_down, age_s=0)
-        assert ("console's log" in broken.wrong, "secret" in broken.wrong) == (True, False)
-        answer = await questions.recent(open, "/nowhere/at-all", age_s=0)
-        assert answer.wrong == "/nowhere/at-all cannot be read or written: there is no such file or folder"
-
-    run(work)
+    refused = await questions.recent(refuse, age_s=0)
+    assert (refused.value, refused.wrong) == (None, "error: no such topic")
+    with pytest.raises(ConfigError, match="no such topic"):
+        await questions.ask(refuse)
+    broken = await questions.recent(break_down, age_s=0)
+    assert ("console's log" in broken.wrong, "secret" in broken.wrong) == (True, False)
+    answer = await questions.recent(open, "/nowhere/at-all", age_s=0)
+    assert answer.wrong == "/nowhere/at-all cannot be read or written: there is no such file or folder"
 
 
-def test_a_closed_page_does_not_cancel_a_shared_call() -> None:
+async def test_a_closed_page_does_not_cancel_a_shared_call(questions: Questions) -> None:
     function = Blocking()
-
-    async def work(questions: Questions) -> None:
-        one, other = (asyncio.ensure_future(questions.recent(function, 1, age_s=0)) for _ in range(2))
-        await asyncio.sleep(0)
-        one.cancel()
-        function.release()
-        assert (await other).value == 1
-        assert function.calls == 1
-
-    run(work)
+    one, other = (asyncio.ensure_future(questions.recent(function, 1, age_s=0)) for _ in range(2))
+    await asyncio.sleep(0)
+    one.cancel()
+    function.release()
+    assert (await other).value == 1
+    assert function.calls == 1
 
 
-def test_reference_cycles_of_a_call_are_freed_with_its_result() -> None:
+async def test_reference_cycles_of_a_call_are_freed_with_its_result(questions: Questions) -> None:
     """A client of Kafka is such a cycle, and the collector is rarely due in a process with many objects."""
 
     class Client:
@@ -144,54 +121,44 @@ def test_reference_cycles_of_a_call_are_freed_with_its_result() -> None:
     def call() -> None:
         left.append(weakref.ref(Client()))
 
-    async def work(questions: Questions) -> None:
-        await questions.ask(call)
-        assert left[0]() is None
-
     gc.disable()
     try:
-        run(work)
+        await questions.ask(call)
+        assert left[0]() is None
     finally:
         gc.enable()
 
 
-def test_results_are_bounded_and_slow_ones_are_kept_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_results_are_bounded_and_slow_ones_are_kept_longer(
+    questions: Questions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_REMEMBERED", 5)
-
-    async def work(questions: Questions) -> None:
-        for number in range(15):
-            await questions.recent(Counting(), number, age_s=1_000)
-        assert len(questions._recent) == 6
-
-    run(work)
+    for number in range(15):
+        await questions.recent(counting(), number, age_s=1_000)
+    assert len(questions._recent) == 6
     assert Answer(None, "", 0.0, took_s=2.0).rest_s == pytest.approx(20)
 
 
-def test_two_run_at_a_time_and_few_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_run_at_a_time_and_few_wait(questions: Questions, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of closed pages."""
     monkeypatch.setattr(module, "_MOST_AT_WORK", 5)
     function = Blocking()
-
-    async def work(questions: Questions) -> None:
-        pages = [asyncio.ensure_future(questions.recent(function, number, age_s=0)) for number in range(30)]
-        while function.running < 2:
-            await asyncio.sleep(0.01)
-        for page in pages[:4]:
-            page.cancel()
-        refused = await questions.recent(function, 1_000, age_s=0)
-        assert "try again" in refused.wrong
-        with pytest.raises(QuestionRefused, match="try again"):
-            await questions.ask(function, 1_000)
-        function.release()
-        await asyncio.gather(*pages, return_exceptions=True)
-        assert function.most_running == 2
-        assert function.calls == 5
-        assert await questions.ask(function, 1_000) == 1_000
-
-    run(work)
+    pages = [asyncio.ensure_future(questions.recent(function, number, age_s=0)) for number in range(30)]
+    while function.running < 2:
+        await asyncio.sleep(0.01)
+    for page in pages[:4]:
+        page.cancel()
+    assert "try again" in (await questions.recent(function, 1_000, age_s=0)).wrong
+    with pytest.raises(QuestionRefused, match="try again"):
+        await questions.ask(function, 1_000)
+    function.release()
+    await asyncio.gather(*pages, return_exceptions=True)
+    assert function.most_running == 2
+    assert function.calls == 5
+    assert await questions.ask(function, 1_000) == 1_000
 
 
-def test_at_the_time_limit_the_thread_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_at_the_time_limit_the_thread_is_free(questions: Questions, monkeypatch: pytest.MonkeyPatch) -> None:
     """All threads read without an end, as from a log of any length; then further calls are answered."""
     monkeypatch.setattr(module, "_LIMIT_S", 0.1)
     ended: list[int] = []
@@ -204,33 +171,26 @@ def test_at_the_time_limit_the_thread_is_free(monkeypatch: pytest.MonkeyPatch) -
         finally:
             ended.append(number)
 
-    async def work(questions: Questions) -> None:
-        some = await asyncio.gather(*(questions.recent(read_forever, number, age_s=0) for number in range(2)))
-        assert ["no answer within 0.1 s" in each.wrong for each in some] == [True, True]
-        monkeypatch.setattr(module, "_LIMIT_S", 120.0)
-        assert await questions.ask(Counting(), 7) == 7
-        assert ended
-
-    run(work)
+    some = await asyncio.gather(*(questions.recent(read_forever, number, age_s=0) for number in range(2)))
+    assert ["no answer within 0.1 s" in each.wrong for each in some] == [True, True]
+    monkeypatch.setattr(module, "_LIMIT_S", 120.0)
+    assert await questions.ask(counting(), 7) == 7
+    assert ended
 
 
-def test_a_queued_call_ends_at_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    blocking, waiting = Blocking(), Counting()
-
-    async def work(questions: Questions) -> None:
-        busy = [asyncio.ensure_future(questions.ask(blocking, number)) for number in range(2)]
-        while blocking.running < 2:
-            await asyncio.sleep(0.01)
-        monkeypatch.setattr(module, "_LIMIT_S", 0.05)
-        with pytest.raises(QuestionRefused, match="no answer within"):
-            await questions.ask(waiting, 1)
-        blocking.release()
-        await asyncio.gather(*busy)
-        monkeypatch.setattr(module, "_LIMIT_S", 120.0)
-        assert await questions.ask(waiting, 2) == 2
-        assert waiting.calls == 1
-
-    run(work)
+async def test_a_queued_call_ends_at_the_time_limit(questions: Questions, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocking, waiting = Blocking(), counting()
+    busy = [asyncio.ensure_future(questions.ask(blocking, number)) for number in range(2)]
+    while blocking.running < 2:
+        await asyncio.sleep(0.01)
+    monkeypatch.setattr(module, "_LIMIT_S", 0.05)
+    with pytest.raises(QuestionRefused, match="no answer within"):
+        await questions.ask(waiting, 1)
+    blocking.release()
+    await asyncio.gather(*busy)
+    monkeypatch.setattr(module, "_LIMIT_S", 120.0)
+    assert await questions.ask(waiting, 2) == 2
+    assert waiting.call_count == 1
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from arborcast.topic_model.records.operations import OperationBegun, Operator
 from arborcast.topic_model.subscriptions import Protection, SigningSecret, Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import EVIL, Browser, ConsoleParts, console_parts
-from tests.support.console_answers import LETTER, Asked, answering
+from tests.support.console_answers import LETTER, Answering, Asked
 from tests.support.routing import make_subscription
 
 ROW = Attempt("01ab", "s1", TopicPath("a"), "http://r/", 2, "p", "parked", 1, 1_767_225_600_000, 7.0, "server-error")
@@ -43,9 +43,8 @@ def parts(tmp_path: Path) -> ConsoleParts:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+def asked(answering: Answering) -> Asked:
     return answering(
-        monkeypatch,
         {
             messages.last_attempts: LastAttempts(
                 (msgspec.structs.replace(ROW, status=503, detail=EVIL),), complete=True
@@ -129,11 +128,9 @@ def test_a_public_url_that_is_no_address_is_refused(tmp_path: Path, url: str) ->
         console_parts(tmp_path, settings={"console__public_url": url})
 
 
-def test_errors_have_no_addresses_of_the_engine(
-    browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_have_no_addresses_of_the_engine(browser: Browser, parts: ConsoleParts, answering: Answering) -> None:
     away = InfrastructureError("Kafka cannot be reached: 10.0.0.5:9092")
-    answering(monkeypatch, dict.fromkeys((dead_letters.listed, messages.last_attempts, dead_letters.redrive), away))
+    answering(dict.fromkeys((dead_letters.listed, messages.last_attempts, dead_letters.redrive), away))
     for action, status in (("", 200), ("redrive", 503)):
         browser.get(path_of(parts))
         if action:
@@ -172,8 +169,7 @@ def test_a_rotated_secret_is_shown_once(browser: Browser, parts: ConsoleParts) -
     assert (begun.who, begun.what) == ("receiver of s1", "subscriptions rotate-secret")
     assert [each.subject for each in begun.changes] == ["s1"]
     assert shown[0] not in str(begun)
-    browser.get(path)
-    assert "whsec_" not in browser.answer.text
+    assert "whsec_" not in browser.get(path).text
 
 
 BROKEN = {
@@ -195,12 +191,10 @@ def test_an_invalid_link_permits_nothing(browser: Browser, parts: ConsoleParts, 
     path = "/receiver/" + BROKEN[how].format(name=name, until=until, mark=mark, session=session, bare=bare, later=later)
     if how == "the subscription is over":
         parts.put(*ending("s1", "unsubscribed", 1))
-    answer = browser.get(path)
-    assert (answer.status_code, asked) == (404, [])
+    assert (browser.get(path).status_code, asked) == (404, [])
     assert "this link opens nothing" in browser.text
     browser.get("/sign-in")  # a token of this session does not suffice
-    browser.post(path, {"token": parts.console.sessions.token("x"), "action": "pause"})
-    assert browser.answer.status_code in (403, 404)
+    assert browser.post(path, {"token": parts.console.sessions.token("x"), "action": "pause"}).status_code in (403, 404)
     assert all(not each.paused for each in parts.control.table.subscriptions())
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -39,8 +40,8 @@ from tests.support.console_answers import (
     MEMBERS,
     QUEUE_RECORDS,
     REQUESTS,
+    Answering,
     Asked,
-    answering,
 )
 from tests.support.routing import make_subscription
 
@@ -50,11 +51,11 @@ Open = Callable[..., Browser]
 
 
 @pytest.fixture
-def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
+def opened(tmp_path: Path, answering: Answering) -> Open:
     """A page of a console with these records and settings, and these results of calls."""
 
     def open_page(page: str, records: Sequence[ControlRecord] = (), answers: Any = ANSWERS, **settings: Any) -> Browser:
-        answering(monkeypatch, {**ANSWERS, **answers})
+        answering({**ANSWERS, **answers})
         browser = Browser(console_parts(tmp_path, records, settings=settings).app)
         assert browser.get(page).status_code == 200
         return browser
@@ -134,8 +135,8 @@ def test_an_unknown_part_of_the_cluster(opened: Open, members: Any, links: Any, 
     assert len(browser.rows()) == 2
 
 
-def test_before_the_log_is_read_members_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = answering(monkeypatch)
+def test_before_the_log_is_read_members_are_shown(tmp_path: Path, answering: Answering) -> None:
+    asked = answering()
     parts = console_parts(tmp_path, settings=FEDERATED)
     parts.ready = False
     browser = Browser(parts.app)
@@ -152,8 +153,8 @@ def test_before_the_log_is_read_members_are_shown(tmp_path: Path, monkeypatch: p
 QUEUE = f"/queues?queue={INSPECTIONS}"
 
 
-def test_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = answering(monkeypatch)
+def test_queues(tmp_path: Path, answering: Answering) -> None:
+    asked = answering()
     parts = console_parts(tmp_path, QUEUE_RECORDS, settings={"metrics__job_port": 9465})
     browser = Browser(parts.app)
     browser.get("/queues")
@@ -176,8 +177,7 @@ def test_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     browser.get("/queues")
     assert browser.rows()[0] == "{urn:plant}plant/inspections 3 1 min 14 s 2 none of 3 active"
     assert "none of 3 active" in browser.page.xpath("//span[@class='badge bad']/text()")
-    browser.get(QUEUE)
-    assert "none is active" in browser.text
+    assert "none is active" in browser.at(QUEUE).text
     without_port = console_parts(tmp_path)
     Browser(without_port.app).get("/queues")
     assert asked.pop() == (queues.job_figures, (without_port.console.settings.home, ""))
@@ -266,13 +266,12 @@ def parts(tmp_path: Path) -> ConsoleParts:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    return answering(monkeypatch)
+def asked(answering: Answering) -> Asked:
+    return answering()
 
 
 def test_changes_are_listed(browser: Browser, asked: Asked) -> None:
-    browser.get("/operations?since=yesterday")
-    assert (bool(browser.page.xpath("//*[@role='alert']")), asked) == (True, [])
+    assert (bool(browser.at("/operations?since=yesterday").page.xpath("//*[@role='alert']")), asked) == (True, [])
     browser.get("/operations?who=anna&since=2h")
     for words in ("topics save plant/press", '{"code":"1"}', '{"code":"2"}', "and 2 more", "3 deleted", "And 3 more"):
         assert words in browser.text
@@ -284,25 +283,19 @@ def test_changes_are_listed(browser: Browser, asked: Asked) -> None:
 @pytest.mark.usefixtures("asked")
 def test_a_change_is_recorded_before_it_is_made(parts: ConsoleParts, browser: Browser) -> None:
     def pause() -> int:
-        browser.get("/subscriptions")
-        return browser.submit("/subscriptions/act", action="pause", id=["s1"]).status_code
+        return browser.at("/subscriptions").submit("/subscriptions/act", action="pause", id=["s1"]).status_code
 
     parts.changes.error = InfrastructureError("Kafka is away")
     assert pause() == 503
     begun, ended = parts.operations
     assert isinstance(begun, OperationBegun)
-    who = ("console", "without a name, from 127.0.0.1", "subscriptions pause")
-    assert (begun.door, begun.who, begun.what) == who
+    assert (begun.door, begun.who, begun.what) == ("console", "without a name, from 127.0.0.1", "subscriptions pause")
     (change,) = begun.changes
     assert (json.loads(change.before)["paused"], json.loads(change.after)["paused"]) == (False, True)
     assert ended == OperationEnded(begun.id, "failed: Kafka is away", 1)
     parts.changes.error = None
     written, record = len(parts.changes.records), parts.console.changes._record
-
-    def away(_: object) -> None:
-        raise InfrastructureError("Kafka is away")
-
-    parts.console.changes._record = away
+    parts.console.changes._record = Mock(side_effect=InfrastructureError("Kafka is away"))
     assert pause() == 503
     assert len(parts.changes.records) == written, "no change without a record"
     parts.console.changes._record = record
@@ -326,10 +319,8 @@ def test_a_change_is_recorded_before_it_is_made(parts: ConsoleParts, browser: Br
 def test_the_header_finds_ids_endpoints_and_topics(
     browser: Browser, text: str, url: str, offered: list[str] | None
 ) -> None:
-    browser.get("/")
-    (name,) = browser.page.xpath("//form[@action='/find']/input/@name")
-    browser.get(f"/find?{name}={text}")
-    assert str(browser.answer.url).replace("%2F", "/").endswith(url.replace("%2F", "/"))
+    (name,) = browser.at("/").page.xpath("//form[@action='/find']/input/@name")
+    assert str(browser.get(f"/find?{name}={text}").url).replace("%2F", "/").endswith(url.replace("%2F", "/"))
     if offered is not None:  # suggestions
         browser.get(f"/find?q={text}", x_fragment="1")
         assert browser.page.xpath("//li/a/@href") == offered
@@ -339,8 +330,7 @@ def test_the_header_finds_ids_endpoints_and_topics(
 def test_a_search_with_several_results_lists_them(parts: ConsoleParts, browser: Browser) -> None:
     made = make_subscription("s2", "a", consumer="http://u:secret@press.example/in")
     parts.put(SubscriptionRecord(made))
-    browser.get("/find?q=press")
-    links = browser.page.xpath("//main//li/a")
+    links = browser.at("/find?q=press").page.xpath("//main//li/a")
     assert [(" ".join(each.text_content().split()), each.get("href")) for each in links] == [
         ("Endpoint http://…@press.example/in", "/subscriptions/s2"),
         ("Topic plant/press", "/topics?at=plant%2Fpress"),

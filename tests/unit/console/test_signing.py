@@ -78,13 +78,11 @@ def browser(parts: ConsoleParts) -> Browser:
 
 
 def sign_in(browser: Browser, name: str, password: str = RIGHT) -> int:
-    browser.get("/sign-in?next=/topics%3Fat%3Da/b")
-    return browser.submit("/sign-in", name=name, password=password).status_code
+    return browser.at("/sign-in?next=/topics%3Fat%3Da/b").submit("/sign-in", name=name, password=password).status_code
 
 
 def test_without_a_session_only_the_sign_in_page_is_served(browser: Browser) -> None:
-    answer = browser.get("/topics?at=a/b")
-    assert answer.url.path == "/sign-in"
+    assert browser.get("/topics?at=a/b").url.path == "/sign-in"
     assert "a/b" not in browser.text
     assert not browser.page.xpath("//nav//a")
     assert browser.get("/topics/export?form=json", sec_fetch_mode="cors").status_code == 401
@@ -104,8 +102,7 @@ def test_sign_in_redirects_to_the_requested_page_of_this_site(browser: Browser) 
     assert "1 change to save" in browser.text
     browser.submit("/sign-out")
     assert browser.get("/topics").url.path == "/sign-in"
-    browser.get("/sign-in?next=https://evil.example/")
-    browser.submit("/sign-in", name="anna", password=RIGHT)
+    browser.at("/sign-in?next=https://evil.example/").submit("/sign-in", name="anna", password=RIGHT)
     assert browser.answer.url.host == "console.example"
 
 
@@ -126,23 +123,19 @@ def test_a_user_with_read_access_changes_nothing(parts: ConsoleParts, browser: B
     for path in ("/topics/put", "/topics/save", "/topics/import", "/subscriptions/act", "/deliveries/dead/act"):
         assert browser.post(path, {"token": token, "at": "a/b", "sure": "yes", "action": "purge"}).status_code == 403
     assert len(parts.changes.records) == written
-    browser.get("/triggers")
-    browser.submit("/views", name="mine")
-    assert "View mine saved." in browser.answer.text
+    assert "View mine saved." in browser.at("/triggers").submit("/views", name="mine").text
     assert browser.get("/triggers?format=csv").headers["content-type"].startswith("text/csv")
 
 
 def test_users_with_fewer_rights_and_removed_users(parts: ConsoleParts, browser: Browser, tmp_path: Path) -> None:
     sign_in(browser, "looker")
-    browser.get("/triggers")
-    browser.submit("/views", name="mine")
+    browser.at("/triggers").submit("/views", name="mine")
     for name, sees in (("partly", False), ("anna", True)):
         other = Browser(parts.app, HOST, client="192.0.2.1")
         assert other.get("/triggers?format=csv").url.path == "/sign-in"
         assert sign_in(other, name) == (200 if sees else 403)
         assert ("may not see this console" in other.answer.text) is not sees
-        other.get("/triggers?format=csv")
-        assert ("content-disposition" in other.answer.headers) is sees
+        assert ("content-disposition" in other.get("/triggers?format=csv").headers) is sees
         assert "mine" not in other.get("/triggers").text
     users = tmp_path / "users.toml"
     users.write_text(users.read_text().replace("[users.anna]", "[users.other]"))
@@ -197,8 +190,7 @@ def test_a_console_in_the_network_needs_users(tmp_path: Path, given: dict[str, s
 
 def test_credentials_for_the_gateway_end_with_the_session(parts: ConsoleParts, browser: Browser) -> None:
     sign_in(browser, "anna")
-    browser.get("/try")
-    browser.submit("/try/who", name="bus-user", password="bus-word")  # noqa: S106
+    browser.at("/try").submit("/try/who", name="bus-user", password="bus-word")  # noqa: S106
     assert "bus-user" in browser.text
     before = browser._cookies
     browser.submit("/sign-out")

@@ -30,7 +30,7 @@ from arborcast.topic_model.records.operations import Operator
 from arborcast.topic_model.subscriptions import EndpointReference, Protection, SigningSecret, TopicFilter
 from arborcast.topic_model.topics import TopicPath
 from tests.support.console import Browser, ConsoleParts, console_parts
-from tests.support.console_answers import ANSWERS, HOURS, PARKED, Asked, answering
+from tests.support.console_answers import ANSWERS, HOURS, PARKED, Answering, Asked
 from tests.support.routing import make_subscription, make_trigger
 
 AT_MS = PARKED.since_ms
@@ -39,8 +39,8 @@ SUSPENDED = SubscriptionSuspended("s3", "connection refused", since_ms=1, at_ms=
 
 
 @pytest.fixture(autouse=True)
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    return answering(monkeypatch)
+def asked(answering: Answering) -> Asked:
+    return answering()
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_subscription_has_its_backlog_and_last_responses(browser: Browser, par
     assert browser.page.xpath("//button[@data-copy='s1']/@aria-label") == ["Copy the id"]
 
 
-def test_the_attempts_of_a_day_are_bars(browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_attempts_of_a_day_are_bars(browser: Browser, parts: ConsoleParts, answering: Answering) -> None:
     browser.get("/subscriptions/s1")
     bars = [
         (each.findtext("title"), *each.xpath("path[@class='good']/@d"), *each.xpath("path[@class='bad']/@d"))
@@ -98,21 +98,19 @@ def test_the_attempts_of_a_day_are_bars(browser: Browser, parts: ConsoleParts, m
     ]
     assert f"15 delivered, 4 failed since {_moment(HOURS[-2].at_ms)}, at most 19 an hour" in browser.text
     assert f"Failed {_moment(HOURS[-2].at_ms)} 15 4 Last attempts" in browser.text
-    answering(monkeypatch, {**ANSWERS, slo.attempts: InfrastructureError("the table cannot be read")})
+    answering({**ANSWERS, slo.attempts: InfrastructureError("the table cannot be read")})
     parts.console.questions.forget()
     browser.get("/subscriptions/s1")
     assert "the table cannot be read" in browser.text
     assert "Last response" in browser.text
-    answering(monkeypatch, {waiting.oldest: InfrastructureError("no engine runs")})
+    answering({waiting.oldest: InfrastructureError("no engine runs")})
     parts.console.questions.forget()
     browser.get("/subscriptions/s1")
     assert "no engine runs" in browser.text
     assert "a//." in browser.text
 
 
-def test_retry_probe_test_and_replay_of_one(
-    browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retry_probe_test_and_replay_of_one(browser: Browser, parts: ConsoleParts, answering: Answering) -> None:
     planned = PlannedReplay(cast(Any, None), "s1", cast(Any, None), [(0, 1), (0, 2)], 0, AT_MS)
     answers = {
         waiting.retry: 5,
@@ -121,7 +119,7 @@ def test_retry_probe_test_and_replay_of_one(
         replay.plan: planned,
         replay.run: 2,
     }
-    asked = answering(monkeypatch, {**ANSWERS, **answers})
+    asked = answering({**ANSWERS, **answers})
     browser.get("/subscriptions/s3")
     assert "three.example" in browser.answer.text
     assert not browser.shows_hostile("secret", "<b>")
@@ -131,13 +129,10 @@ def test_retry_probe_test_and_replay_of_one(
     browser.submit("/deliveries/waiting/act", action="probe")
     assert "No delivery waits for this endpoint" in browser.answer.text
     assert "secret" not in browser.answer.text
-    browser.get("/subscriptions/s1")
-    browser.submit("/subscriptions/act", action="test")
-    assert "Test 01ab sent." in browser.answer.text
+    assert "Test 01ab sent." in browser.at("/subscriptions/s1").submit("/subscriptions/act", action="test").text
     browser.submit("/subscriptions/replay", since="2h")
     assert "Replay 2 notifications?" in browser.text
-    browser.submit("/subscriptions/replay")
-    assert "2 notifications replayed." in browser.answer.text
+    assert "2 notifications replayed." in browser.submit("/subscriptions/replay").text
     made = dict(asked)
     assert made[waiting.retry][0] == WaitingFilter(subscription="s3")
     assert made[waiting.probe][0] == "http://user:secret@three.example/in?x=<b>"
@@ -145,13 +140,14 @@ def test_retry_probe_test_and_replay_of_one(
     assert made[receiver_page.send_test] == (parts.subscription("s1"), by)
     # Notifications accepted after the confirmation page are excluded.
     assert (made[replay.run][0], made[replay.run][2]) == ("s1", AT_MS)
-    browser.get("/subscriptions/s1")
-    assert browser.submit("/subscriptions/act", action="test", id="gone").status_code == 404
+    assert browser.at("/subscriptions/s1").submit("/subscriptions/act", action="test", id="gone").status_code == 404
 
 
-def test_the_figures_of_the_list(browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_figures_of_the_list(
+    browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch, answering: Answering
+) -> None:
     counts = {"s1": waiting.DeliveryCounts(1_200, 0), "s2": waiting.DeliveryCounts(0, 3)}
-    asked = answering(monkeypatch, {waiting.counts: counts})
+    asked = answering({waiting.counts: counts})
     figures = {"endpoint": "http://one.example/in", "pushes": 10, "failed": 0, "mean_s": 0.01, "p99_s": 0.25}
     monkeypatch.setattr(EngineHealth, "_view", lambda _self: EngineView(failing=[], pushed=[figures]))
     monkeypatch.setattr(parts.console.health, "_looked", 0.0)
@@ -175,10 +171,8 @@ def test_the_figures_of_the_list(browser: Browser, parts: ConsoleParts, monkeypa
 def test_pages_of_triggers_publishers_queues_and_formats(parts: ConsoleParts, browser: Browser) -> None:
     parts.put(TriggerRecord(make_trigger("t1", "a//.", "b")))
     parts.put(RegistrationRecord(Registration("r1", "", EndpointReference("http://camera/"), owner="anna")))
-    browser.get("/triggers")
-    assert browser.page.xpath("//td/a/@href") == ["/subscriptions/t1", "/topics?at=b"]
-    browser.get("/publishers")
-    assert "http://camera/ every topic no anna" in browser.text
+    assert browser.at("/triggers").page.xpath("//td/a/@href") == ["/subscriptions/t1", "/topics?at=b"]
+    assert "http://camera/ every topic no anna" in browser.at("/publishers").text
     browser.get("/subscriptions/t1")
     assert "Trigger t1" in browser.text
     assert "/topics?at=b" in browser.answer.text
@@ -242,13 +236,11 @@ def test_pausing_resuming_and_ending(parts: ConsoleParts, browser: Browser) -> N
     assert "1 subscription paused; 2 unchanged." in browser.answer.text
     assert parts.subscription("s1").paused
     for name in ("s1", "s3"):
-        browser.get(f"/subscriptions/{name}")
-        browser.submit("/subscriptions/act", action="resume")
+        browser.at(f"/subscriptions/{name}").submit("/subscriptions/act", action="resume")
     assert not parts.subscription("s1").paused
     assert "s3" not in parts.control.suspensions
     parts.put(SUSPENDED)
-    browser.get("/subscriptions")
-    browser.submit("/subscriptions/act", id=["s1", "s3"], action="end")
+    browser.at("/subscriptions").submit("/subscriptions/act", id=["s1", "s3"], action="end")
     assert "Delete 2 subscriptions?" in browser.text
     assert parts.subscription("s1")
     browser.submit("/subscriptions/act")
@@ -260,20 +252,18 @@ def test_pausing_resuming_and_ending(parts: ConsoleParts, browser: Browser) -> N
 
 def test_filters_stay_after_an_action(browser: Browser) -> None:
     for action in ("pause", "resume"):
-        browser.get("/subscriptions?topic=a/x")
-        answer = browser.submit("/subscriptions/act", id=["s1"], action=action)
+        answer = browser.at("/subscriptions?topic=a/x").submit("/subscriptions/act", id=["s1"], action=action)
         assert str(answer.url).endswith("/subscriptions?topic=a/x")
     browser.submit("/subscriptions/act", id=["s1"], action="end")
     answer = browser.submit("/subscriptions/act")
     assert (str(answer.url).endswith("?topic=a/x"), listed(browser)) == (True, ["s3"])
     for elsewhere in ("//evil.example/subscriptions", "/topics", "https://evil.example/"):
-        browser.get("/subscriptions")
-        answer = browser.submit("/subscriptions/act", id=["s2"], action="resume", back=elsewhere)
+        answer = browser.at("/subscriptions").submit("/subscriptions/act", id=["s2"], action="resume", back=elsewhere)
         assert answer.url.path == "/subscriptions/s2"
 
 
 def test_a_pull_point_and_an_expression_with_a_prefix(
-    parts: ConsoleParts, browser: Browser, asked: Asked, monkeypatch: pytest.MonkeyPatch
+    parts: ConsoleParts, browser: Browser, asked: Asked, answering: Answering
 ) -> None:
     one = TopicFilter(CONCRETE, "tns:plant//.", "{urn:acme}plant//.", {"tns": "urn:acme"})
     made = make_subscription("s4", "a", consumer="http://b/pull/p1")
@@ -285,18 +275,16 @@ def test_a_pull_point_and_an_expression_with_a_prefix(
     assert f"In the pull point 2,100 (48,300 bytes), the oldest since {_moment(AT_MS)}; 3 in transit" in browser.text
     assert f"Last fetch of messages {_moment(AT_MS + 9_000)}" in browser.text
     assert (subscriptions.pull_point, (parts.console.settings, "p1")) in asked
-    answering(monkeypatch, {**ANSWERS, subscriptions.pull_point: InfrastructureError("the gateway does not answer")})
+    answering({**ANSWERS, subscriptions.pull_point: InfrastructureError("the gateway does not answer")})
     parts.console.questions.forget()
     browser.get("/subscriptions/s4")
     assert "In the pull point not known: the gateway does not answer Pending for the pull point 5" in browser.text
-    browser.get("/subscriptions?state=pull+point")
-    assert listed(browser) == ["s4"]
+    assert listed(browser.at("/subscriptions?state=pull+point")) == ["s4"]
 
 
 def test_a_change_without_a_choice_or_kafka(parts: ConsoleParts, browser: Browser) -> None:
     written = len(parts.changes.records)
-    browser.submit("/subscriptions/act", action="end")
-    assert "Select at least one subscription" in browser.answer.text
+    assert "Select at least one subscription" in browser.submit("/subscriptions/act", action="end").text
     parts.changes.error = InfrastructureError("Kafka is away")
     assert browser.submit("/subscriptions/act", id=["s1"], action="pause").status_code == 503
     assert browser.page.xpath("//main//a[text()='Go back']/@href") == ["/subscriptions"]
@@ -326,11 +314,9 @@ def test_a_rotated_secret_is_shown_once(tmp_path: Path) -> None:
     former = SigningSecret(keys.seal(b"x" * 32, made.sealing_context()))
     parts.put(SubscriptionRecord(msgspec.structs.replace(made, protection=Protection((former,)))))
     browser = Browser(parts.app)
-    browser.get("/subscriptions/s1")
-    browser.submit("/subscriptions/act", action="rotate")
+    browser.at("/subscriptions/s1").submit("/subscriptions/act", action="rotate")
     assert "Confirm that you will pass the new secret on." in browser.answer.text
     assert not parts.operations
     browser.submit("/subscriptions/act", action="rotate", sure="yes")
     assert browser.page.xpath("//code[starts-with(text(), 'whsec_')]")
-    browser.get("/subscriptions/s1")
-    assert "whsec_" not in browser.answer.text
+    assert "whsec_" not in browser.get("/subscriptions/s1").text

@@ -41,8 +41,7 @@ def names(browser: Browser) -> list[str]:
 
 def stage(browser: Browser, path: str, **fields: Any) -> None:
     """Stage an edit of a topic, and open the review."""
-    browser.get(f"/topics?at={path}")
-    browser.submit("/topics/put", **fields)
+    browser.at(f"/topics?at={path}").submit("/topics/put", **fields)
     browser.get("/topics/review")
 
 
@@ -72,26 +71,22 @@ def test_a_level_of_any_size_is_served_in_parts(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(draft, "LARGE", 500)
     parts = console_parts(tmp_path, [topic(f"wide/t{number:04}") for number in range(1_000)])
     browser = Browser(parts.app)
-    browser.get("/topics?at=wide")
-    assert len(names(browser)) == 201
+    assert len(names(browser.at("/topics?at=wide"))) == 201
     browser.get(*browser.page.xpath("//a[@data-more]/@data-more"))
     assert (names(browser)[0], len(names(browser))) == ("t0200", 200)
     browser.get("/topics?at=wide/t0500")
     assert "t0500" in names(browser)
     assert len(names(browser)) == 201
     # Without script there is a page for each part.
-    browser.get(*browser.page.xpath("//a[@data-more]/@href"))
-    assert names(browser)[1] == "t0700"
-    browser.get("/topics?q=t0")
-    assert len(names(browser)) == 200
+    assert names(browser.at(*browser.page.xpath("//a[@data-more]/@href")))[1] == "t0700"
+    assert len(names(browser.at("/topics?q=t0"))) == 200
     browser.get("/topics?at=wide&do=remove")
     assert "1,000 subtopics" in browser.text
     browser.submit("/topics/remove")
     assert names(browser)[0] == "wide", "the result of a large change is only in the review"
     browser.get("/topics/review")
     assert "1,000 topics" in browser.text
-    browser.submit("/topics/save")
-    assert "1,000 removed" in browser.answer.text
+    assert "1,000 removed" in browser.submit("/topics/save").text
     assert len(parts.control.table.topics) == 0
 
 
@@ -113,15 +108,13 @@ def test_search(browser: Browser, text: str, expected: list[str]) -> None:
 
 def test_edits_are_staged_and_saved_together(parts: ConsoleParts, browser: Browser) -> None:
     written = len(parts.changes.records)
-    browser.get("/topics?do=add")
-    browser.submit("/topics/put", name="hall", namespace="urn:hall", code="H")
+    browser.at("/topics?do=add").submit("/topics/put", name="hall", namespace="urn:hall", code="H")
     assert "unsaved" in browser.text
     browser.get("/topics?at={urn:hall}hall&do=add")
     browser.submit("/topics/put", name="gate/left", priority="7", retain="yes", publishers="anna\ngroup:guards\n")
     browser.get(f"/topics?at={PLANT}/line1")
     browser.submit("/topics/put", code="L9", **dict[str, Any]({"routing-reliable": "yes"}))
-    browser.get(f"/topics?at={PLANT}/line2&do=rename")
-    browser.submit("/topics/move", name="line3")
+    browser.at(f"/topics?at={PLANT}/line2&do=rename").submit("/topics/move", name="line3")
     browser.get("/topics?at=office&do=remove")
     assert "1 subtopics" in browser.text
     browser.submit("/topics/remove")
@@ -130,8 +123,7 @@ def test_edits_are_staged_and_saved_together(parts: ConsoleParts, browser: Brows
 
     browser.get("/topics/review")
     assert "5 changes to save" in browser.text
-    browser.submit("/topics/save")
-    assert "Saved: 3 added, 1 changed, 2 removed" in browser.answer.text
+    assert "Saved: 3 added, 1 changed, 2 removed" in browser.submit("/topics/save").text
     assert saved(parts, "{urn:hall}hall").code == "H"
     gate = saved(parts, "{urn:hall}hall/gate/left").policy
     assert gate == TopicPolicy(retain=True, priority=7, publishers=("anna", "group:guards"))
@@ -149,8 +141,7 @@ def test_a_move_is_counted_and_changes_nothing_until_it_is_saved(parts: ConsoleP
     browser.get(f"/topics?at={PLANT}&do=move")
     assert browser.submit("/topics/move", target=f"{PLANT}/line1/below").status_code == 422
     assert "cannot be moved below itself" in browser.text
-    browser.get(f"/topics?at={PLANT}/line1&do=move")
-    browser.submit("/topics/move", target=f"{PLANT}/line9")
+    browser.at(f"/topics?at={PLANT}/line1&do=move").submit("/topics/move", target=f"{PLANT}/line9")
     browser.get("/topics/review")
     assert "2 topics" in browser.text
     assert browser.page.xpath("//form[@action='/topics/save']/button/text()") == ["Save 1 change"]
@@ -173,8 +164,7 @@ def test_a_move_is_counted_and_changes_nothing_until_it_is_saved(parts: ConsoleP
     ],
 )
 def test_a_refusal_is_beside_its_field(browser: Browser, fields: dict[str, Any], name: str, words: str) -> None:
-    browser.get(f"/topics?at={PLANT}&do=add")
-    assert browser.submit("/topics/put", **fields).status_code == 422
+    assert browser.at(f"/topics?at={PLANT}&do=add").submit("/topics/put", **fields).status_code == 422
     (said,) = browser.page.xpath(f"//*[@id='wrong-{name}']/text()")
     assert words in said
     if name != "name":
@@ -192,8 +182,7 @@ def test_a_form_that_is_refused_keeps_its_lines(parts: ConsoleParts, browser: Br
         sent = {name: values_of(browser.page, "/topics/put")[name][0] for name in typed}
         assert sent == typed
     browser.submit("/topics/put", code="", **as_sent)
-    browser.get("/topics/review")
-    browser.submit("/topics/save")
+    browser.at("/topics/review").submit("/topics/save")
     assert saved(parts, line).message_types == ("{urn:t}a", "{urn:t}b")
     assert saved(parts, line).policy.publishers == ("anna", "bert")
 
@@ -211,25 +200,20 @@ def test_conflicts_with_edits_of_others(parts: ConsoleParts, browser: Browser) -
     assert saved(parts, line).policy.priority == 5
 
     # A form opened before the other edit.
-    browser.get(f"/topics?at={line}")
-    fields = values_of(browser.page, "/topics/put")
+    fields = values_of(browser.at(f"/topics?at={line}").page, "/topics/put")
     parts.put(theirs)
     browser.post("/topics/put", {**{name: each[0] for name, each in fields.items()}, "priority": "6"})
-    browser.get("/topics/review")
-    assert browser.submit("/topics/save").status_code == 409
+    assert browser.at("/topics/review").submit("/topics/save").status_code == 409
     parts.put(TopicRemoved(TopicPath(line)))
-    browser.get("/topics/review")
-    assert browser.submit("/topics/save").status_code == 409
+    assert browser.at("/topics/review").submit("/topics/save").status_code == 409
     assert "Another user has removed it" in browser.text
     browser.submit("/topics/drop")
     assert "No unsaved changes" in browser.text
 
     # A subtree with a new topic.
-    browser.get(f"/topics?at={PLANT}&do=remove")
-    browser.submit("/topics/remove")
+    browser.at(f"/topics?at={PLANT}&do=remove").submit("/topics/remove")
     parts.put(topic(f"{PLANT}/line9"))
-    browser.get("/topics/review")
-    assert browser.submit("/topics/save").status_code == 409
+    assert browser.at("/topics/review").submit("/topics/save").status_code == 409
     assert "This subtree had 4 topics when the change was staged; it has 5" in browser.text
     assert saved(parts, PLANT)
 
@@ -253,8 +237,7 @@ def test_export_and_import(parts: ConsoleParts, browser: Browser, tmp_path: Path
     name = document.headers["content-disposition"].partition('"')[2].rstrip('"')
     other = console_parts(tmp_path / "other")
     there = Browser(other.app)
-    there.get("/topics")
-    there.submit("/topics/import", files={"file": (name, document.content)})
+    there.at("/topics").submit("/topics/import", files={"file": (name, document.content)})
     assert "6 added, 0 changed, 0 removed" in there.text
     assert len(other.control.table.topics) == 0
     there.submit("/topics/save")
@@ -335,8 +318,7 @@ def test_a_topic_becomes_a_queue(parts: ConsoleParts, browser: Browser) -> None:
     stage(browser, line, priority="3")
     browser.submit("/topics/save")
     assert saved(parts, line).policy == TopicPolicy(queue=True, merge=False, priority=3)
-    browser.get(f"/topics?at={line}")
-    assert browser.page.xpath("//a[text()='Open queue']")
+    assert browser.at(f"/topics?at={line}").page.xpath("//a[text()='Open queue']")
 
 
 @pytest.mark.parametrize(

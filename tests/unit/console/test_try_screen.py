@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from starlette.requests import Request
@@ -52,8 +53,7 @@ def parts(tmp_path: Path, url: str) -> ConsoleParts:
 
 
 def test_a_message_is_published(tmp_path: Path, gateway: GatewayParts, browser: Browser) -> None:
-    browser.get("/try?topic=plant/press")
-    assert browser.submit("/try", payload=HOSTILE).status_code == 200
+    assert browser.at("/try?topic=plant/press").submit("/try", payload=HOSTILE).status_code == 200
     assert browser.page.xpath("//textarea")[0].text.strip() == HOSTILE, "the form is unchanged"
     assert f"accepted {gateway.notifications.accepted[0].id}" in browser.text
     browser.submit("/try", topic="{urn:x?y}a/ä", payload='{"a": 1}')
@@ -65,15 +65,13 @@ def test_a_message_is_published(tmp_path: Path, gateway: GatewayParts, browser: 
     assert "no room for <b>a</b>" in browser.text
     with refusing_url() as away:
         browser = Browser(console_parts(tmp_path / "other", settings={"gateway__public_url": away}).app)
-        browser.get("/try")
-        browser.submit("/try", topic="a", payload="<a/>")
+        browser.at("/try").submit("/try", topic="a", payload="<a/>")
     assert "no answer from" in browser.text
 
 
 def test_other_pages_do_not_wait_for_the_gateway(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker, "publish", lambda *_: threading.current_thread().name)
-    browser.get("/try")
-    browser.submit("/try", topic="a", payload="<a/>")
+    browser.at("/try").submit("/try", topic="a", payload="<a/>")
     assert "accepted try" in browser.text, "not in a thread of the default executor, which all pages use"
 
 
@@ -89,8 +87,7 @@ def test_other_pages_do_not_wait_for_the_gateway(browser: Browser, monkeypatch: 
 def test_invalid_topics_and_messages(
     gateway: GatewayParts, browser: Browser, topic: str, payload: str, said: str
 ) -> None:
-    browser.get("/try")
-    assert browser.submit("/try", topic=topic, payload=payload).status_code == 400
+    assert browser.at("/try").submit("/try", topic=topic, payload=payload).status_code == 400
     assert said in browser.text
     assert browser.page.get_element_by_id("topic").get("value") == topic
     assert gateway.notifications.accepted == []
@@ -101,27 +98,22 @@ def test_credentials_are_on_no_page(tmp_path: Path) -> None:
     with served_url(gateway) as url:
         parts = console_parts(tmp_path, settings={"gateway__public_url": url, "access__methods": "basic"})
         browser, other = Browser(parts.app), Browser(parts.app)
-        browser.get("/try?topic={urn:t}a")
-        browser.submit("/try", payload="<a/>")
+        browser.at("/try?topic={urn:t}a").submit("/try", payload="<a/>")
         assert "authentication is required" in browser.text
         browser.submit("/try/who", name="anna", password="pa")  # noqa: S106  # of a test user
         assert "As anna" in browser.text
         assert 'value="pa"' not in browser.answer.text
         browser.submit("/try", topic="{urn:t}a", payload="<a/>")
         assert len(gateway.notifications.accepted) == 1
-        other.get("/try")
-        assert "anna" not in other.answer.text
-        browser.get("/try")
-        browser.submit("/try/who")
+        assert "anna" not in other.get("/try").text
+        browser.at("/try").submit("/try/who")
         browser.submit("/try", topic="{urn:t}a", payload="<a/>")
         assert len(gateway.notifications.accepted) == 1
 
 
 def test_a_watching_page_subscribes(browser: Browser) -> None:
-    browser.get("/try?watch=plant//.%26x")
-    assert "position" in browser.text, "an invalid expression"
-    browser.get("/try?watch={urn:x%26y}a//.")
-    (element,) = browser.page.xpath("//*[@id='try-arrived']")
+    assert "position" in browser.at("/try?watch=plant//.%26x").text, "an invalid expression"
+    (element,) = browser.at("/try?watch={urn:x%26y}a//.").page.xpath("//*[@id='try-arrived']")
     assert element.get("data-live") == "/try/live?watch=%7Burn%3Ax%26y%7Da//."
 
 
@@ -130,11 +122,7 @@ def test_the_busiest_topics(tmp_path: Path, browser: Browser, monkeypatch: pytes
     browser.get("/try")
     assert "{urn:<x>}a 12" in browser.text
     assert "the newest 15 notifications" in browser.text
-
-    def away(*_: object) -> Busiest:
-        raise InfrastructureError("Kafka is away", 1.0)
-
-    monkeypatch.setattr(trying, "busiest", away)
+    monkeypatch.setattr(trying, "busiest", Mock(side_effect=InfrastructureError("Kafka is away", 1.0)))
     other = Browser(console_parts(tmp_path / "other").app)
     assert other.get("/try").status_code == 200
     assert "No messages yet" not in other.text

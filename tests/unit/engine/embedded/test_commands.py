@@ -35,13 +35,6 @@ DEAD = ProcessId(2**22 + 1, 0.0)  # above Linux's largest process id
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    home = Home(tmp_path / "data")
-    home.create()
-    return home
-
-
-@pytest.fixture
 def orphan() -> Iterator[ProcessId]:
     with subprocess.Popen(["/bin/sleep", "600"], start_new_session=True) as process:
         found = ProcessId.of(process.pid)
@@ -169,8 +162,7 @@ def test_down_signals_the_process_that_takes_over_the_lock(home: Home, monkeypat
     monkeypatch.setattr(Home, "owner", lambda _: next(owners))
     monkeypatch.setattr(os, "kill", lambda pid, number: signalled.append((pid, number)))
     assert commands.down(home.path, lambda _: None)
-    expected = [(pid, number) for pid in (7, 8) for number in (signal.SIGTERM, signal.SIGCONT)]
-    assert signalled == expected
+    assert signalled == [(pid, number) for pid in (7, 8) for number in (signal.SIGTERM, signal.SIGCONT)]
 
 
 def test_an_engine_continues_when_its_terminal_is_closed(home: Home) -> None:

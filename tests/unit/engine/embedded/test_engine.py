@@ -30,13 +30,6 @@ from tests.support.held_port import HeldPort
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    home = Home(tmp_path / "data")
-    home.create()
-    return home
-
-
-@pytest.fixture
 def tools() -> Tools:
     java = JavaRuntime(Path("/opt/jdk/bin/java"), "17", "the test")
     return Tools(java, java.home, [Path("/jars/connector.jar")], [Path("/jars/kafka.jar")])
@@ -127,8 +120,7 @@ def test_external_parts_are_neither_started_nor_probed(home: Home, tools: Tools,
     chosen = engine.effective(settings(home, stack__job="external", metrics__job_port=busy))
     assert parts(chosen) == engine.questions_of(chosen, home).keys() == {"kafka", "gateway", "console"}
     assert set(engine.metrics_urls(chosen)) == {"gateway", "dispatch"}
-    nowhere = engine.effective(settings(home, stack__job="external"))
-    assert set(engine.metrics_urls(nowhere)) == {"gateway"}
+    assert set(engine.metrics_urls(engine.effective(settings(home, stack__job="external")))) == {"gateway"}
 
 
 def test_edges_exist_if_the_settings_open_them(home: Home, tools: Tools) -> None:
@@ -222,8 +214,7 @@ def test_unused_archives_are_deleted(monkeypatch: pytest.MonkeyPatch, tools: Too
     own.write_text("known")
     os.utime(own, (0, 0))
     assert engine.class_archive(tools, tmp_path, "dispatch") == own, "which marks it as used"
-    newer = dataclasses.replace(tools, java_home=Path("/opt/newer"))
-    assert class_archive.make(newer, tmp_path, lambda _line: None)
+    assert class_archive.make(dataclasses.replace(tools, java_home=Path("/opt/newer")), tmp_path, lambda _line: None)
     assert {own, recent} < {*(tmp_path / "java").iterdir()}
     assert not unused.exists()
 
@@ -270,7 +261,6 @@ def test_an_archive_is_used_if_complete_and_of_these_classes(
     assert archives(tools, tmp_path) == {part: place}
     newer_jars: dict[str, Any] = {of_jars: [Path("/jars/newer.jar")]}
     assert not archives(dataclasses.replace(tools, **newer_jars), tmp_path)
-    newer = dataclasses.replace(tools.java, version="21")
-    assert not archives(dataclasses.replace(tools, java=newer), tmp_path)
+    assert not archives(dataclasses.replace(tools, java=dataclasses.replace(tools.java, version="21")), tmp_path)
     place.write_bytes(b"cla")
     assert not archives(tools, tmp_path)

@@ -29,13 +29,6 @@ with Home(Path(sys.argv[1])).locked():
 """
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    home = Home(tmp_path / "data")
-    home.create()
-    return home
-
-
 def test_a_second_engine_is_refused_with_the_pid_of_the_first(home: Home) -> None:
     command = [sys.executable, "-c", HOLDER, str(home.path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:

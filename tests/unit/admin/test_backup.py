@@ -9,9 +9,10 @@ import sqlite3
 import stat
 import tarfile
 from collections.abc import Iterable, Mapping
-from functools import partial
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -130,15 +131,11 @@ def test_the_backup_has_and_counts_records_behind_the_position(
     said = capsys.readouterr().out
     assert " 1 record   not delivered yet, or a moment ago\n" in said
     assert " 0 records  dead letters\n" in said
-    lines = [line.split() for line in said.splitlines()[1:]]
-    assert [line[0] for line in lines] == [*manifest.logs]
+    assert [line.split()[0] for line in said.splitlines()[1:]] == [*manifest.logs]
 
 
 def test_the_error_for_a_full_temporary_folder_names_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_name: str) -> NoReturn:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr(sqlite3, "connect", full)
+    monkeypatch.setattr(sqlite3, "connect", Mock(side_effect=sqlite3.OperationalError("database or disk is full")))
     with pytest.raises(BackupError, match="TMPDIR sets its folder"):
         Logs(monkeypatch).back_up(tmp_path, monkeypatch)
 
@@ -257,31 +254,37 @@ def test_a_copy_has_linked_folders_and_replaces_the_draft_of_a_killed_one(home: 
     assert (restored / "kafka/data/a-0/1.log").read_text() == "records"
 
 
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The starts of an engine that runs; audits of a drill find the same."""
+    starts: list[Settings] = []
+    monkeypatch.setattr(data_directory, "down", lambda _home: True)
+    monkeypatch.setattr(data_directory, "up", lambda settings, _options: starts.append(settings))
+    monkeypatch.setattr(data_directory, "_audited", lambda *_: AuditCounts(1, 1, 1))
+    return starts
+
+
+def run(settings: Settings, folder: Path, as_drill: bool, since_ms: int = 0) -> None:
+    """Make a backup, or a drill."""
+    if as_drill:
+        drill(settings, lambda: settings.kafka, folder, since_ms)
+    else:
+        back_up(settings, folder)
+
+
 @pytest.mark.parametrize(("was_up", "as_drill"), [(True, False), (False, False), (True, True)])
 def test_an_engine_is_started_again_after_a_failed_copy(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_up: bool, as_drill: bool
+    home: Path, tmp_path: Path, started: list[Settings], monkeypatch: pytest.MonkeyPatch, was_up: bool, as_drill: bool
 ) -> None:
-    started: list[Path] = []
-
-    def up(settings: Any, _options: Any) -> int:
-        started.append(settings.home)
-        return 0
-
     monkeypatch.setattr(data_directory, "down", lambda _home: was_up)
-    monkeypatch.setattr(data_directory, "up", up)
-    monkeypatch.setattr(data_directory, "_audited", lambda *_: AuditCounts(1, 1, 1))
     (tmp_path / "file").touch()
-    settings, folder = load_settings(home=home, environ={}), tmp_path / "file" / "backup"
-    action = (
-        partial(drill, settings, lambda: settings.kafka, folder, 0) if as_drill else partial(back_up, settings, folder)
-    )
     with pytest.raises(HomeError, match="the backup cannot be written to"):
-        action()
-    assert started == [home] * was_up
+        run(load_settings(home=home, environ={}), tmp_path / "file" / "backup", as_drill)
+    assert [each.home for each in started] == [home] * was_up
 
 
 def test_an_engine_is_started_again_with_the_options_of_its_start(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, tmp_path: Path, started: list[Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise its clients do not find it, and its own job and that of spark-submit exclude each other."""
     options: dict[str, Any] = {"stack.job": "external", "gateway.port": 9001, "stack.kafka_port": 9002}
@@ -289,15 +292,10 @@ def test_an_engine_is_started_again_with_the_options_of_its_start(
     monkeypatch.setattr(processes, "require_free", lambda *_: None)
     ran = effective(load_settings(home=home, overrides=options, environ={}))
     write_settings(ran, Home(home))
-    started: list[Settings] = []
     monkeypatch.setattr(Home, "owner", lambda _home: 1)
     monkeypatch.setattr(data_directory, "job_state", lambda _home: "none")
-    monkeypatch.setattr(data_directory, "down", lambda _home: True)
-    monkeypatch.setattr(data_directory, "up", lambda settings, _options: started.append(settings))
-    monkeypatch.setattr(data_directory, "_audited", lambda *_: AuditCounts(1, 1, 1))
-    settings = load_settings(home=home, environ={})
-    back_up(settings, tmp_path / "backup")
-    drill(settings, lambda: settings.kafka, tmp_path / "drill", 0)
+    for as_drill in (False, True):
+        run(load_settings(home=home, environ={}), tmp_path / f"backup {as_drill}", as_drill)
     for each in started:
         again = effective(each)
         assert (again.stack, again.gateway, again.kafka) == (ran.stack, ran.gateway, ran.kafka)
@@ -306,34 +304,22 @@ def test_an_engine_is_started_again_with_the_options_of_its_start(
 
 
 @pytest.mark.parametrize("as_drill", [False, True])
-def test_a_backup_with_a_job_of_spark_submit_is_refused_before_the_engine_stops(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_drill: bool
+@pytest.mark.parametrize(("folder", "why"), [("backup", "stop that job"), ("home/log/../backup", "a folder outside")])
+def test_a_refused_backup_does_not_stop_the_engine(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, why: str, as_drill: bool
 ) -> None:
-    write_settings(load_settings(home=home, overrides={"stack.job": "external"}, environ={}), Home(home))
-    monkeypatch.setattr(Home, "owner", lambda _home: 1)
-    monkeypatch.setattr(data_directory, "job_state", lambda _home: "running")
-    monkeypatch.setattr(data_directory, "down", None)
-    monkeypatch.setattr(data_directory, "_audited", None)
-    settings, folder = load_settings(home=home, environ={}), tmp_path / "backup"
-    with pytest.raises(HomeError, match="stop that job"):
-        drill(settings, lambda: settings.kafka, folder, 0) if as_drill else back_up(settings, folder)
+    """With a job of spark-submit, or into the data directory."""
+    if folder == "backup":
+        write_settings(load_settings(home=home, overrides={"stack.job": "external"}, environ={}), Home(home))
+        monkeypatch.setattr(Home, "owner", lambda _home: 1)
+        monkeypatch.setattr(data_directory, "job_state", lambda _home: "running")
+    for name in ("down", "_audited"):
+        monkeypatch.setattr(data_directory, name, None)
+    with pytest.raises(HomeError, match=why):
+        run(load_settings(home=home, environ={}), tmp_path / folder, as_drill)
 
 
-@pytest.mark.parametrize("as_drill", [False, True])
-def test_a_backup_into_the_data_directory_is_refused_before_the_engine_stops(
-    home: Path, monkeypatch: pytest.MonkeyPatch, as_drill: bool
-) -> None:
-    stopped: list[Path] = []
-    monkeypatch.setattr(data_directory, "down", stopped.append)
-    settings, folder = load_settings(home=home, environ={}), home / "log" / ".." / "backup"
-    action = (
-        partial(drill, settings, lambda: settings.kafka, folder, 0) if as_drill else partial(back_up, settings, folder)
-    )
-    with pytest.raises(HomeError, match="choose a folder outside"):
-        action()
-    assert not stopped
-
-
+@pytest.mark.usefixtures("started")
 @pytest.mark.parametrize(("since_hours", "compared_hours"), [(168, 90), (50, 50)])
 def test_a_drill_does_not_compare_records_that_kafka_may_delete_meanwhile(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, since_hours: int, compared_hours: int
@@ -347,44 +333,33 @@ def test_a_drill_does_not_compare_records_that_kafka_may_delete_meanwhile(
 
     now_ms = 1_000 * 3_600_000
     monkeypatch.setattr(data_directory, "time_ms", lambda: now_ms)
-    monkeypatch.setattr(data_directory, "down", lambda _home: True)
-    monkeypatch.setattr(data_directory, "up", lambda *_: 0)
     monkeypatch.setattr(data_directory, "_audited", audited)
     settings = load_settings(home=home, overrides={"kafka.retention_hours": 100}, environ={})
-    drill(settings, lambda: settings.kafka, tmp_path / "backup", now_ms - since_hours * 3_600_000)
+    run(settings, tmp_path / "backup", True, now_ms - since_hours * 3_600_000)
     assert compared == [-compared_hours * 3_600_000] * 2
 
 
 @pytest.mark.parametrize("is_mount_point", [False, True])
 def test_a_drill_of_a_data_directory_on_another_disk(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_mount_point: bool
+    home: Path, tmp_path: Path, started: list[Settings], monkeypatch: pytest.MonkeyPatch, is_mount_point: bool
 ) -> None:
     """By a link: the restored copy is on that disk. A mount point cannot be renamed: the engine is started again."""
-    disk, started = tmp_path / "disk", []
+    disk = tmp_path / "disk"
     disk.mkdir()
     there = home.rename(disk / "home")
     home.symlink_to(there)
     (there / "log" / "of the original").touch()  # log files are not copied
-    monkeypatch.setattr(data_directory, "down", lambda _home: True)
-    monkeypatch.setattr(data_directory, "up", lambda settings, _options: started.append(settings.home))
-    monkeypatch.setattr(data_directory, "_audited", lambda *_: AuditCounts(1, 1, 1))
-    settings = load_settings(home=home, environ={})
-    run = partial(drill, settings, lambda: settings.kafka, tmp_path / "backup", 0)
+    refused = pytest.raises(HomeError, match=r"cannot rename the data directory .*: .*busy")
     if is_mount_point:
-
-        def rename(folder: Path, _target: Path) -> None:
-            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(folder))
-
-        monkeypatch.setattr(Path, "rename", rename)
-        with pytest.raises(HomeError, match=r"cannot rename the data directory .*: .*busy"):
-            run()
-    else:
-        run()
+        busy = OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(home))
+        monkeypatch.setattr(Path, "rename", Mock(side_effect=busy))
+    with refused if is_mount_point else nullcontext():
+        run(load_settings(home=home, environ={}), tmp_path / "backup", True)
     assert home.is_symlink()
     assert (there / "kafka/data/a-0/1.log").read_text() == "records"
     assert (there / "log").exists() is is_mount_point
     assert [each.name for each in disk.iterdir()] == ["home"]
-    assert started == [home]
+    assert [each.home for each in started] == [home]
 
 
 def test_a_backup_needs_an_engine_and_losses_are_counted(tmp_path: Path) -> None:

@@ -149,8 +149,7 @@ def test_resealing_undoes_no_concurrent_change(settings: Settings, control: Cont
             secrets.apply(record)
         (paused, changed) = sorted(control.cameras, key=lambda each: each.paused, reverse=True)
         assert (paused.name, paused.paused) == ("paused", True)
-        opened = [keys.open(each.sealed, each.sealing_context()) for each in (paused, changed)]
-        assert opened == [b"secret", b"other"]
+        assert [keys.open(each.sealed, each.sealing_context()) for each in (paused, changed)] == [b"secret", b"other"]
         assert paused.sealed.startswith(key)
     remaining, report = secrets.plan(keys)
     assert report.sealed == {"k3": 2}

@@ -87,8 +87,7 @@ def test_breakers_are_cut_to_the_time_of_the_question(engine: Tables, tmp_path: 
 
 
 def test_text_in_place_of_an_empty_plot(engine: Tables, tmp_path: Path) -> None:
-    missing = engine.plot.latency()
-    assert "there is no table" in missing.text
+    assert "there is no table" in engine.plot.latency().text
     fill(tmp_path, TOPICS, [{"topic": "a/b"}])
     fill(tmp_path, ROUTES, [])
     below = engine.plot.tree("x")

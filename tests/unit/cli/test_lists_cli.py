@@ -258,8 +258,7 @@ def test_federation_members_while_the_administrator_is_away(tmp_path: Path) -> N
         assert "no answer from" in found["problem"]
         facts = [(each["engine"], each["state"], each["represents"]) for each in found["members"]]
         assert facts == [("G/a", "live", True), ("H/b", "gone", False)]
-        topology = Shell(config)("federation", "topology")
-        assert topology.splitlines() == ["G: a of a", "H: no representative of b"]
+        assert Shell(config)("federation", "topology").splitlines() == ["G: a of a", "H: no representative of b"]
 
 
 FEDERATION_AS_JSON = {

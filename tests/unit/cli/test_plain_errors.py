@@ -16,6 +16,7 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -160,8 +161,7 @@ def test_invalid_commands(engine: Engine, command: str, status: int, message: st
 )
 def test_without_an_engine(engine: Engine, command: str) -> None:
     engine.home.mkdir()
-    complaint = complaint_of(engine, command)
-    assert re.search(r"(no engine (runs|at)|there is no history).*arborcast up", complaint)
+    assert re.search(r"(no engine (runs|at)|there is no history).*arborcast up", complaint_of(engine, command))
 
 
 @pytest.mark.parametrize("command", ["publish a {folder}/x.xml", "unsubscribe x"])
@@ -221,10 +221,7 @@ def test_the_data_directory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def failing(number: int) -> Callable[..., Any]:
-    def fail(*_arguments: Any, **_named: Any) -> Any:
-        raise OSError(number, os.strerror(number), "/somewhere/a")
-
-    return fail
+    return Mock(side_effect=OSError(number, os.strerror(number), "/somewhere/a"))
 
 
 @pytest.mark.parametrize(

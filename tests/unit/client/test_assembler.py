@@ -10,6 +10,7 @@ import resource
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -180,8 +181,7 @@ def test_all_incomplete_messages_together_are_limited(tmp_path: Path, monkeypatc
         assert not joined(assembler, part(0, b"x" * 90, name=str(number)))
         # One part is added above the limit, and the oldest message is given up before the next one.
         assert assembler.open == min(number + 1, 6)
-        in_memory = sum(spool.size for spool in assembler._spools.values() if not spool.on_disk)
-        assert in_memory <= 300
+        assert sum(spool.size for spool in assembler._spools.values() if not spool.on_disk) <= 300
     (whole,) = joined(assembler, part(1, b"y", more=False, name="19"))
     assert whole.payload == b"x" * 90 + b"y"
     assert not joined(assembler, part(1, b"y", more=False, name="13")), "it was given up"
@@ -200,12 +200,8 @@ def test_fetched_messages_are_returned_if_a_part_cannot_be_stored(monkeypatch: p
     whole = ReceivedMessage(b"<whole/>")
     fetched = [whole, part(0, b"a"), whole]
     monkeypatch.setattr(received, "messages", lambda _reply: fetched)
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     calls = Calls("http://b/")
-    monkeypatch.setattr(_Spool, "add", full)
+    monkeypatch.setattr(_Spool, "add", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     assert calls.get_messages("http://b/pull").read(None) == fetched
     calls.assembler.close()
 

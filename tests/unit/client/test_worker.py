@@ -214,8 +214,7 @@ def test_a_repetition_waits_for_the_end_of_the_first_execution(later: bool) -> N
         go.set()
         assert [each.result(120).status_code for each in pushes] == [202] * 3
         wait_until(lambda: len(reports.sent) == 3 * later)
-    results = [json.loads(each.body)["state"] for each in reports.sent]
-    assert (done, results) == ([0], ["delivered"] * (3 * later))
+    assert (done, [json.loads(each.body)["state"] for each in reports.sent]) == ([0], ["delivered"] * (3 * later))
 
 
 def test_invalid_requests_are_refused_and_failed_ones_repeated() -> None:

@@ -28,16 +28,16 @@ def failing(*errors: Exception | None) -> Callable[[], Awaitable[int]]:
     return work
 
 
-def test_each_message_of_an_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_message_of_an_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     away, full = InfrastructureError("away"), InfrastructureError("full")
     work = failing(away, away, full, away, ValueError("defect"), None)
-    assert asyncio.run(retried("storing", work, NONE, InfrastructureError, ValueError)) == 5
+    assert await retried("storing", work, NONE, InfrastructureError, ValueError) == 5
     assert [(each.getMessage(), bool(each.exc_info)) for each in caplog.records] == [
         (f"storing: {text}; trying again", text == "defect") for text in ("away", "full", "away", "defect")
     ]
     work = failing(None, InfrastructureError("away"), None, KeyError("x"))
     with pytest.raises(KeyError):
-        asyncio.run(repeated("storing", work, 0.0, NONE, InfrastructureError))
+        await repeated("storing", work, 0.0, NONE, InfrastructureError)
 
 
 def test_the_pause_is_at_least_that_of_the_error(monkeypatch: pytest.MonkeyPatch) -> None:

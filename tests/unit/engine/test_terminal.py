@@ -12,6 +12,7 @@ import tokenize
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -158,13 +159,9 @@ def test_json_is_printable_and_exact(engine: Path, capsys: pytest.CaptureFixture
 
 def test_errors_tracebacks_and_warnings(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where no log is set up, as in `listen`."""
-
-    def fails() -> None:
-        raise ArborcastError(f"answered {ODD}")
-
     monkeypatch.setattr(logging, "lastResort", logging._StderrHandler(logging.WARNING))  # type: ignore[attr-defined]
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setattr("arborcast.cli._only", lambda _: fails)
+    monkeypatch.setattr("arborcast.cli._only", lambda _: Mock(side_effect=ArborcastError(f"answered {ODD}")))
     with pytest.raises(SystemExit):
         command()
     terminal.print_error(f"answered {ODD}")

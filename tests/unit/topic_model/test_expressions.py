@@ -115,8 +115,7 @@ def test_ten_megabytes_are_refused_for_their_length(dialect: str) -> None:
 def test_a_filter_keeps_only_used_declarations() -> None:
     parsed = expressions.parse("tns:a/b|c", FULL, {**NAMESPACES, "": "urn:default"})
     assert parsed.namespaces == {"tns": "urn:t", "": "urn:default"}
-    again = expressions.parse(parsed.text, parsed.dialect, parsed.namespaces)
-    assert again == parsed
+    assert expressions.parse(parsed.text, parsed.dialect, parsed.namespaces) == parsed
 
 
 @pytest.mark.parametrize(

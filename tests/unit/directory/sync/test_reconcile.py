@@ -106,8 +106,7 @@ def test_a_topic_with_an_unreadable_entry_is_unchanged() -> None:
 def test_a_subtree_moved_in_the_tree_is_moved_in_one_operation() -> None:
     old = by_path(topic("a/x"), topic("a/x/y", code="Y"), topic("b"))
     new = by_path(topic("b/z"), topic("b/z/y", code="Y"), topic("b"))
-    plan = reconcile(old, listed(old), new)
-    assert plan.changes == (Move(parse_path("a/x"), parse_path("b/z")),)
+    assert reconcile(old, listed(old), new).changes == (Move(parse_path("a/x"), parse_path("b/z")),)
     without = reconcile(old, listed(old), new, moves=False)
     puts, removals = {Put(topic("b/z")), Put(topic("b/z/y", code="Y"))}, {"a/x", "a/x/y"}
     assert set(without.changes) == puts | {Remove(parse_path(each)) for each in removals}

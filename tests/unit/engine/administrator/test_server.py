@@ -65,8 +65,7 @@ def test_the_life_of_a_member_and_a_crash(keys: SharedKeys, app: AdministratorAp
     status, answer = asked(app, keys, "POST", "/members", REGISTRATION)
     assert (status, msgspec.json.decode(answer, type=Registered).number) == (200, 1)
     for number, expected in ((1, 200), (7, 404)):
-        beat = msgspec.json.encode(Beat(number))
-        assert asked(app, keys, "POST", "/members/a/heartbeat", beat)[0] == expected
+        assert asked(app, keys, "POST", "/members/a/heartbeat", msgspec.json.encode(Beat(number)))[0] == expected
     taken = msgspec.json.encode(MemberRegistration("a", "G", "http://b:8080", "1"))
     status, answer = asked(app, keys, "POST", "/members", taken)
     assert (status, b"taken by the engine at http://a:8080" in answer) == (409, True)
@@ -230,8 +229,7 @@ def test_the_port_for_datagrams_of_a_member() -> None:
     members = MemberRegister(StoredMembers(), 0.0, 0)
     members.register(registration("a"), 0.0)
     before = members.topology(0.0)
-    changed = msgspec.structs.replace(registration("a"), datagram_port=8096)
-    assert members.register(changed, 0.0).number == 1
+    assert members.register(msgspec.structs.replace(registration("a"), datagram_port=8096), 0.0).number == 1
     after = members.topology(0.0)
     assert after.version > before.version
     assert [each.datagram_port for each in after.members] == [8096]

@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import uvloop
@@ -273,10 +274,7 @@ def test_a_folder_that_is_removed_before_its_lock_is_made_again(
 def test_a_hanging_worker_is_killed_also_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(*_: object, **__: object) -> Stamp:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(workers, "write_atomically", full)
+    monkeypatch.setattr(workers, "write_atomically", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with socket.socket() as listener:
         parent = Workers(GatewaySettings(hang_timeout_s=1), (), [listener])
         worker = parent._workers[0]

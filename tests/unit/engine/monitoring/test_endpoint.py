@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import requests
@@ -46,13 +47,10 @@ def asked(url: str, **headers: str) -> tuple[int, str]:
 
 
 def test_pages_by_path_and_their_errors() -> None:
-    def broken() -> bytes:
-        raise RuntimeError("no")
-
     def number(query: Mapping[str, str]) -> bytes:
         return str(int(query["number"])).encode()
 
-    with serving(broken=Page("text/plain", broken, number)) as (endpoint, base):
+    with serving(broken=Page("text/plain", Mock(side_effect=RuntimeError("no")), number)) as (endpoint, base):
         answer = requests.get(f"{base}/metrics?x=1", timeout=60)
         assert (answer.status_code, answer.text, answer.headers["Content-Type"]) == (200, "up 1\n", "text/plain")
         status, text = asked(f"{base}/")

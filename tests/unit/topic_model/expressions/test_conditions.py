@@ -156,8 +156,7 @@ def selects(text: str, namespaces: Mapping[str, str] = DECLARED) -> bool:
 @pytest.mark.parametrize("prefix", ["tt:", ""])
 def test_item_filters_with_and_without_prefix(prefix: str, namespaces: Mapping[str, str]) -> None:
     for value, answer in (("true", True), ("false", False)):
-        text = f'boolean(//{prefix}SimpleItem[@Name="IsMotion" and @Value="{value}"])'
-        assert selects(text, namespaces) is answer
+        assert selects(f'boolean(//{prefix}SimpleItem[@Name="IsMotion" and @Value="{value}"])', namespaces) is answer
 
 
 RULE, X, Y = (f'boolean(//SimpleItem[@Name="{name}"])' for name in ("Rule", "x", "y"))

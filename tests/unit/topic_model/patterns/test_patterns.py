@@ -109,8 +109,7 @@ def test_the_normal_form_is_a_fixed_point_for_any_order(alternatives: list[tuple
     texts = [_full_text(alternative) for alternative in alternatives]
     pattern = parse_normal(expressions.parse("|".join(texts), expressions.FULL, PREFIXES).normal)
     assert parse_normal(pattern.normal) == pattern
-    backwards = expressions.parse("|".join(texts[::-1] + texts), expressions.FULL, PREFIXES)
-    assert backwards.normal == pattern.normal
+    assert expressions.parse("|".join(texts[::-1] + texts), expressions.FULL, PREFIXES).normal == pattern.normal
     assert "|".join(alternative.normal for alternative in pattern.alternatives) == pattern.normal
     text, namespaces = expressions.write_full(pattern)
     assert expressions.parse(text, expressions.FULL, namespaces).normal == pattern.normal

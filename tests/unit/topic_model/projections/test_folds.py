@@ -67,27 +67,8 @@ def test_pull_points_by_id_and_by_name() -> None:
         assert (points.named("other"), len(points)) == (None, 0)
 
 
-def test_subscriptions_that_fill_a_pull_point() -> None:
-    def filling(name: str, point: str) -> SubscriptionRecord:
-        return SubscriptionRecord(subscription(name, pull_point=point))
-
-    points = folded(
-        *(PullPoints(), PullPointRecord("p", "http://h/p"), filling("s", "p"), filling("t", "p"), filling("u", "")),
-        filling("own", "own"),
-    )
-    assert (points.subscriptions_of("p"), points.orphans()) == ({"s", "t"}, [])
-    folded(points, SubscriptionEnded("s", "unsubscribed", 1))
-    assert points.subscriptions_of("p") == {"t"}
-    folded(points, Tombstone("pull:p"))
-    assert points.orphans() == ["t"]
-    folded(points, filling("t", "q"))
-    assert (points.subscriptions_of("p"), points.subscriptions_of("q")) == (set(), {"t"})
-    folded(points, Tombstone("sub:t"))
-    assert (points.subscriptions_of("q"), points.orphans()) == (set(), [])
-
-
 @given(st.lists(st.tuples(st.sampled_from("PESXT"), st.sampled_from("abc"), st.sampled_from(["", "a", "b", "c"]))))
-def test_unused_and_missing_pull_points(steps: list[tuple[str, str, str]]) -> None:
+def test_pull_points_and_the_subscriptions_that_fill_them(steps: list[tuple[str, str, str]]) -> None:
     points, provisional, fills = PullPoints(), dict[str, bool](), dict[str, str]()
     for kind, name, other in steps:
         match kind:
@@ -101,13 +82,15 @@ def test_unused_and_missing_pull_points(steps: list[tuple[str, str, str]]) -> No
                 points.apply(SubscriptionRecord(subscription(name, pull_point=other)))
                 fills[name] = other
             case _:
-                points.apply(SubscriptionEnded(name, "unsubscribed", 1))
+                points.apply(SubscriptionEnded(name, "unsubscribed", 1) if other else Tombstone(f"sub:{name}"))
                 fills.pop(name, None)
         unused = {each for each, ends in provisional.items() if ends and each not in fills.values()}
         assert (set(points.unused(5)), points.unused(4)) == (unused, [])
         assert {each for each in "abc" if points.is_provisional(each)} == unused
         missing = [each for each, to in fills.items() if to and to not in provisional and fills.get(to) != to]
         assert sorted(points.orphans()) == sorted(missing)
+        for each in "abc":
+            assert points.subscriptions_of(each) == {filling for filling, to in fills.items() if to == each}
 
 
 def registration(name: str, publisher: str = "", **more: object) -> Registration:

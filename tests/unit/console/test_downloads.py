@@ -70,7 +70,7 @@ def asked(answering: Answering) -> list[tuple[Any, Any]]:
             waiting.counts: {f"s{number}": waiting.DeliveryCounts(number, 0) for number in range(AT_ONCE + 3)},
             deliveries._audit: report,
             operations.earlier: (OPERATIONS, None),
-        },
+        }
     )
 
 
@@ -98,12 +98,7 @@ def rows(answer: httpx.Response) -> list[dict[str, str]]:
 )
 @pytest.mark.usefixtures("asked")
 def test_the_list_of_a_page_is_a_file(
-    browser: Browser,
-    monkeypatch: pytest.MonkeyPatch,
-    page: str,
-    name: str,
-    count: int,
-    some: dict[str, str | None],
+    browser: Browser, monkeypatch: pytest.MonkeyPatch, page: str, name: str, count: int, some: dict[str, str | None]
 ) -> None:
     as_csv, as_json = browser.at(page).page.xpath("//a[contains(@href, 'format=')]/@href")
     answer = browser.get(as_csv)
@@ -195,11 +190,11 @@ def test_a_file_ends_at_the_time_of_its_request(
     monkeypatch.setattr(deliveries, "_SEARCHED_S", 1e-9)
 
     def part(*_: Any) -> Any:
-        return (msgspec.structs.replace(PARKED, since_ms=1 if len(asked) < 3 else 9_000_000_000_000),), PLACE
+        return (msgspec.structs.replace(PARKED, since_ms=1 if len(runs) < 3 else 9_000_000_000_000),), PLACE
 
-    asked = answering({waiting.following: part})
+    runs = answering({waiting.following: part})
     assert len(rows(browser.get("/deliveries/waiting?format=csv"))) == 3
-    assert [arguments[-1] for _, arguments in asked[1:]] == [0.0, 0.0]
+    assert [arguments[-1] for _, arguments in runs[1:]] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(("error", "status"), [(ConfigError("since x"), 400), (InfrastructureError("away"), 503)])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -105,46 +106,34 @@ def test_figures_as_text_without_injected_markup(opened: Callable[..., Browser])
 
 async def test_viewers_share_one_view_of_the_engine() -> None:
     watch, clock = Watch(EngineView(moved(1_000_000.0))), [1_000_000.0]
-    asked: list[tuple[float, float]] = []
-
-    def past(since: float, until: float) -> Sequence[MetricsSample]:
-        asked.append((since, until))
-        return moved(999_000.0, 100)
-
+    past = Mock(return_value=moved(999_000.0, 100))
     feed = EngineFeed("x", watch, past, 7_200.0, lambda: clock[0])
     for looks in (1, 2):
         await asyncio.gather(*(feed.shown(span) for span in RANGES for _ in range(5)))
         assert watch.looks == looks
         clock[0] += 10
         watch.view = EngineView(moved(1_000_010.0))
-    assert {until - since for since, until in asked} == {3_600.0, 6 * 3_600.0, 24 * 3_600.0, 7_200.0}
+    assert {until - since for (since, until), _ in past.call_args_list} == {3_600.0, 6 * 3_600.0, 24 * 3_600.0, 7_200.0}
 
 
 async def test_a_range_continues_and_is_read_again_after_a_pause() -> None:
     watch, clock = Watch(EngineView(moved(10_000.0, 10))), [10_000.0]
-    asked: list[float] = []
-
-    def past(since: float, until: float) -> Sequence[MetricsSample]:
-        asked.append(until)
-        return moved(until - 20, 700)
-
+    past = Mock(side_effect=lambda _, until: moved(until - 20, 700))
     feed = EngineFeed("x", watch, past, 7_200.0, lambda: clock[0])
     first = await feed.shown("1h")
     clock[0] = 10_012.0
     watch.view = EngineView(moved(10_012.0, 10))
     second = await feed.shown("1h")
-    assert asked == [10_000.0]
+    assert past.call_count == 1
     assert second.figures["memory"] != first.figures["memory"]
     clock[0] = 20_000.0
     watch.view = EngineView(moved(20_000.0, 10))
     await feed.shown("1h")
-    assert asked == [10_000.0, 20_000.0]
+    assert [until for (_, until), _ in past.call_args_list] == [10_000.0, 20_000.0]
 
 
 async def test_the_newest_sample_is_charted_also_without_a_history() -> None:
-    def past(since: float, until: float) -> Sequence[MetricsSample]:
-        raise ConnectionRefusedError(111, "Connection refused")
-
+    past = Mock(side_effect=ConnectionRefusedError(111, "Connection refused"))
     now = 1_000_000.0
     made = [*moved(now - 5, 50), msgspec.structs.replace(moved(now, 1)[0], lag_seconds=1.9)]
     feed = EngineFeed("x", Watch(EngineView(made)), past, 60, lambda: now)
@@ -174,15 +163,10 @@ def test_old_figures_are_not_shown_as_current(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_time_between_two_moments_is_shown_alone(opened: Callable[..., Browser]) -> None:
-    asked: list[tuple[float, float]] = []
-
-    def past(since: float, until: float) -> list[MetricsSample]:
-        asked.append((since, until))
-        return moved(until, 100)
-
+    past = Mock(side_effect=lambda _, until: moved(until, 100))
     query = "?from=2026-01-01T09:00:00&to=2026-01-01T10:00:00%2B00:00"
     browser = opened(EngineView(moved(1_767_262_800.0, 100)), query, past)
-    (between,) = asked
+    ((between, _),) = past.call_args_list
     assert between[1] == 1_767_261_600.0
     assert "from=2026-01-01" in browser.page.xpath("//body/@data-live")[0]
     (begin,) = browser.page.xpath("//div[@id='chart-memory']//div[@class='plot']/@data-begin")

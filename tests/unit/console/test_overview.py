@@ -145,9 +145,7 @@ def test_the_health_of_endpoints_in_the_list(parts: ConsoleParts, browser: Brows
     assert "The health of endpoints is not known: the dispatch job does not respond." in browser.text
 
 
-def test_a_suspended_subscription_is_resumed_from_its_row(
-    parts: ConsoleParts, browser: Browser, engine: Engine
-) -> None:
+def test_a_subscription_is_resumed_from_its_row(parts: ConsoleParts, browser: Browser, engine: Engine) -> None:
     engine()
     assert "Suspended subscriptions" not in browser.at("/").text
     made = [make_subscription(f"s{number}", "a//.", consumer=f"http://{number}.example/in") for number in range(12)]

@@ -129,9 +129,7 @@ async def test_reference_cycles_of_a_call_are_freed_with_its_result(questions: Q
         gc.enable()
 
 
-async def test_results_are_bounded_and_slow_ones_are_kept_longer(
-    questions: Questions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_results_are_bounded_slow_ones_kept_longer(questions: Questions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REMEMBERED", 5)
     for number in range(15):
         await questions.recent(counting(), number, age_s=1_000)

@@ -27,7 +27,8 @@ from tests.support.console import EVIL, Browser, ConsoleParts, console_parts
 from tests.support.console_answers import LETTER, Answering, Asked
 from tests.support.routing import make_subscription
 
-ROW = Attempt("01ab", "s1", TopicPath("a"), "http://r/", 2, "p", "parked", 1, 1_767_225_600_000, 7.0, "server-error")
+AT_MS = 1_767_225_600_000
+ROW = Attempt("01ab", "s1", TopicPath("a"), "http://r/", 2, "p", "parked", 1, AT_MS, 7.0, "server-error", EVIL, 503)
 
 
 def made(name: str, owner: str = "ann") -> Subscription:
@@ -46,9 +47,7 @@ def parts(tmp_path: Path) -> ConsoleParts:
 def asked(answering: Answering) -> Asked:
     return answering(
         {
-            messages.last_attempts: LastAttempts(
-                (msgspec.structs.replace(ROW, status=503, detail=EVIL),), complete=True
-            ),
+            messages.last_attempts: LastAttempts((ROW,), complete=True),
             receiver_page.send_test: "0test",
             dead_letters.listed: LetterList((LETTER,), 2),
             dead_letters.redrive: Redriven(3, 0, 0),

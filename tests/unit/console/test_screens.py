@@ -227,9 +227,7 @@ def test_problems_of_the_directory_as_page_and_command(opened: Open, tmp_path: P
     assert (document["count"], document["problems"][0]["topic"]) == (1, "plant/press")
 
 
-def test_pages_are_bounded_and_untrusted_text_is_escaped(
-    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_are_bounded_and_text_is_escaped(opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     member = msgspec.structs.replace(MEMBERS[0], engine=f"g/{EVIL}", url="http://u:secret@h/\u202e", version=EVIL)
     link = msgspec.structs.replace(LINKS[0], link=EVIL, to=EVIL, url="http://u:secret@h", topics=(EVIL,) * 256)
     server = ServerStatus(EVIL, f"http://u:secret@one/{EVIL}", 1, "active", 90_000.0)
@@ -316,9 +314,7 @@ def test_a_change_is_recorded_before_it_is_made(parts: ConsoleParts, browser: Br
         ("a||//", "/topics?q=a%7C%7C//", []),
     ],
 )
-def test_the_header_finds_ids_endpoints_and_topics(
-    browser: Browser, text: str, url: str, offered: list[str] | None
-) -> None:
+def test_the_header_finds_ids_urls_and_topics(browser: Browser, text: str, url: str, offered: list[str] | None) -> None:
     (name,) = browser.at("/").page.xpath("//form[@action='/find']/input/@name")
     assert str(browser.get(f"/find?{name}={text}").url).replace("%2F", "/").endswith(url.replace("%2F", "/"))
     if offered is not None:  # suggestions

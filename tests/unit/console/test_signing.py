@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -146,10 +147,8 @@ def test_users_with_fewer_rights_and_removed_users(parts: ConsoleParts, browser:
 def test_while_users_cannot_be_looked_up_pages_say_so(
     parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(_name: str) -> None:
-        raise IdentitiesAway("the directory does not answer", 1.0)
-
     sign_in(browser, "anna")
+    away = AsyncMock(side_effect=IdentitiesAway("the directory does not answer", 1.0))
     monkeypatch.setattr(parts.app._callers, "find", away)
     for path in ("/topics", "/live"):
         answer = browser.get(path)

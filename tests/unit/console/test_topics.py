@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -244,9 +245,7 @@ def test_export_and_import(parts: ConsoleParts, browser: Browser, tmp_path: Path
     assert other.control.table.topics == parts.control.table.topics
 
 
-def test_few_documents_are_made_at_a_time(
-    parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_documents_are_made_at_once(parts: ConsoleParts, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts.console.questions, "_at_work", 32)
     assert browser.get("/topics/export?form=ldif").status_code == 400
     assert "32 other questions wait for an answer" in browser.text
@@ -333,12 +332,7 @@ def test_a_topic_becomes_a_queue(parts: ConsoleParts, browser: Browser) -> None:
 def test_last_messages_are_read_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: LastMessages, words: str
 ) -> None:
-    asked: list[tuple[str, bool]] = []
-
-    def read(_: object, path: TopicPath, *, kept: bool, erased: object) -> LastMessages:
-        asked.append((path, kept))
-        return found
-
+    read = Mock(return_value=found)
     monkeypatch.setattr(looking, "last_messages", read)
     policies = {
         "usual": TopicPolicy(),
@@ -353,4 +347,5 @@ def test_last_messages_are_read_on_request(
         browser.get(browser.page.xpath("//a[text()='Recent messages']/@href")[0])
         assert words in browser.text
         assert not browser.shows_hostile()
+    asked = [(each.args[1], each.kwargs["kept"]) for each in read.call_args_list]
     assert asked == [("usual", True), ("kept", True), ("queue", False), ("not", False)]

@@ -135,10 +135,7 @@ OURS = b'xmlns:o="urn:arborcast:topic"'
         (b'<!DOCTYPE t [<!ENTITY e SYSTEM "file:///etc/hostname">]>' + topic_set(b"&e;"), "DOCTYPE"),
         (topic_set(b"<a>" * 300 + b"</a>" * 300), "not well-formed"),
         (topic_set(b"<a>" * 64 + b'<a t:topic="true"/>' + b"</a>" * 64), "64 levels"),
-        (
-            topic_set(b'<a t:topic="true"/>\n<a t:topic="1"/>'),
-            "line [23]: the document has the topic a twice",
-        ),
+        (topic_set(b'<a t:topic="true"/>\n<a t:topic="1"/>'), "line [23]: the document has the topic a twice"),
         (topic_set(b'<a t:topic="true" o:priority="high"/>', OURS), "line 2: priority of topic a"),
         (topic_set('<a t:topic="true" o:priority="\u0661"/>'.encode(), OURS), "priority of topic a"),
         (topic_set(b'<a t:topic="true" o:publishers="me"/>', OURS), "publishers of topic a"),

@@ -94,9 +94,7 @@ def _full_text(expression: tuple[str, list[Step]]) -> str:
 @example(
     [("", [Step("/", None, "a"), Step("//", None, "b"), Step("//", None, "b"), Step("/", None, "*")])], [(("", "a"),)]
 )
-def test_patterns_agree_with_the_naive_reference(
-    alternatives: list[tuple[str, list[Step]]], topics: list[Topic]
-) -> None:
+def test_patterns_against_the_naive_reference(alternatives: list[tuple[str, list[Step]]], topics: list[Topic]) -> None:
     text = "|".join(map(_full_text, alternatives))
     pattern = parse_normal(expressions.parse(text, expressions.FULL, PREFIXES).normal)
     for topic in topics:

@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arborcast.topic_model.projections.pull_store import PullLimits, PullPointStatus, PullStore, WaitingMessage
-from arborcast.topic_model.records.pull import (
-    ERASED,
-    Claimed,
-    PullRecord,
-    Returned,
-    Settled,
-    StoredMessage,
-)
+from arborcast.topic_model.records.pull import ERASED, Claimed, PullRecord, Returned, Settled, StoredMessage
 
 ROOMY = PullLimits(messages=1_000, bytes=1_000_000, resident_bytes=1_000_000)
 

@@ -116,9 +116,7 @@ def test_the_table_against_the_naive_model(history: list[ControlRecord], asked: 
 
 
 @given(histories, st.randoms(use_true_random=False), st.lists(paths, max_size=8))
-def test_compaction_order_repetition_and_end(
-    history: list[ControlRecord], chance: Random, asked: list[TopicPath]
-) -> None:
+def test_compaction_order_repetition_end(history: list[ControlRecord], chance: Random, asked: list[TopicPath]) -> None:
     table, left = table_of(*history), compacted(history)
     expected, sizes = everything(table, asked), table.statistics()
     again = table_of(*left)

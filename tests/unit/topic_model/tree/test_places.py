@@ -38,19 +38,20 @@ class Log:
         self.records: list[ControlRecord] = []
         self.append(*records)
 
-    def append(self, *records: ControlRecord) -> None:
+    def append(self, *records: ControlRecord) -> Log:
         for record in records:
             self.records.append(decode(*encode(record)))
             self.tree.apply(record)
             if isinstance(record, Tombstone) and record.key.startswith("topic:"):
                 self.tree.remove(TopicPath(record.key.removeprefix("topic:")))
             self.places.apply(record)
+        return self
 
-    def add(self, *paths: str, code: str = "") -> None:
-        self.append(*(TopicRecord(TopicPath(path), code) for path in paths))
+    def add(self, *paths: str, code: str = "") -> Log:
+        return self.append(*(TopicRecord(TopicPath(path), code) for path in paths))
 
-    def remove(self, path: str) -> None:
-        self.append(*plan_remove(self.tree, TopicPath(path), recursive=True))
+    def remove(self, path: str) -> Log:
+        return self.append(*plan_remove(self.tree, TopicPath(path), recursive=True))
 
     def settle(self, most: int = 3) -> Log:
         for _ in range(1_000):
@@ -72,8 +73,7 @@ class Log:
 
 def test_codes_are_places_in_base_36() -> None:
     assert [ordinal(number) for number in (1, 9, 10, 35, 36, 37, 36 * 36)] == ["1", "9", "A", "Z", "10", "11", "100"]
-    log = Log()
-    log.add("all", *(f"all/n{number:02}" for number in range(1, 12)), "all/n04/x", "{urn:t}other/deep/er")
+    log = Log().add("all", *(f"all/n{number:02}" for number in range(1, 12)), "all/n04/x", "{urn:t}other/deep/er")
     assert log.settle(100).codes() == {
         "all": "1",
         **{f"all/n{number:02}": f"1.{ordinal(number)}" for number in range(1, 12)},
@@ -83,37 +83,25 @@ def test_codes_are_places_in_base_36() -> None:
 
 
 def test_removed_siblings_leave_gaps() -> None:
-    log = Log()
-    log.add("a", "b", "c")
-    log.settle()
-    log.remove("c")
-    log.remove("a")
-    log.settle()
-    log.add("d", "c", "e/f")
-    assert log.settle().codes() == {"b": "2", "d": "5", "c": "4", "e/f": "6.1"}
+    log = Log().add("a", "b", "c").settle().remove("c").remove("a").settle()
+    assert log.add("d", "c", "e/f").settle().codes() == {"b": "2", "d": "5", "c": "4", "e/f": "6.1"}
     # The branch ends with its node: the same path later is another topic, and so are those below it.
-    log.remove("e/f")
-    log.settle()
+    log.remove("e/f").settle()
     assert not [each for each in log.compacted() if isinstance(each, TopicPlaces) and each.path == "e"]
-    log.add("e/f")
-    assert log.settle().codes()["e/f"] == "7.1"
+    assert log.add("e/f").settle().codes()["e/f"] == "7.1"
 
 
 def test_a_process_that_does_not_plan_keeps_no_removed_topics() -> None:
     waiting = Places()
     for number in range(100):
-        log = Log()
-        log.add(f"a/b{number}/c")
-        log.settle()
-        log.remove("a")
+        log = Log().add(f"a/b{number}/c").settle().remove("a")
         for record in log.settle().records:
             waiting.apply(record)
     assert waiting.idle
 
 
 def test_a_large_tree_is_planned_in_pieces() -> None:
-    log = Log()
-    log.add(*(f"a/n{number}" for number in range(12_000)))
+    log = Log().add(*(f"a/n{number}" for number in range(12_000)))
     codes = log.settle(500).codes()
     assert len(set(codes.values())) == 12_000
     again = Log(log.compacted())
@@ -123,25 +111,18 @@ def test_a_large_tree_is_planned_in_pieces() -> None:
 
 
 def test_chosen_codes_are_kept_and_skipped() -> None:
-    log = Log()
-    log.add("x", code="2")
-    log.add("a", "b", "c/d")
+    log = Log().add("x", code="2").add("a", "b", "c/d")
     assert log.settle().codes() == {"x": "2", "a": "1", "b": "3", "c/d": "4.1"}
-    log.add("y", code="4")
-    log.add("c", "c/e")
+    log.add("y", code="4").add("c", "c/e")
     assert log.settle().codes() == {"x": "2", "a": "1", "b": "3", "c/d": "4.1", "y": "4", "c": "5", "c/e": "5.2"}
     # A user or a directory chooses a code that another topic has from its place.
-    log.add("z", code="1")
-    assert log.settle().codes() == {**log.codes(), "z": "1", "a": "6", "b": "3"}
+    assert log.add("z", code="1").settle().codes() == {**log.codes(), "z": "1", "a": "6", "b": "3"}
     # A chosen code is removed.
-    log.add("z")
-    assert log.settle().codes()["z"] == "7"
+    assert log.add("z").settle().codes()["z"] == "7"
 
 
 def test_changes_keep_the_code_and_moves_do_not() -> None:
-    log = Log()
-    log.add("a", "a/b", "c")
-    log.settle()
+    log = Log().add("a", "a/b", "c").settle()
     changed = TopicRecord(TopicPath("a/b"), policy=URGENT)
     log.append(*plan_update(log.tree, changed))
     assert log.codes()["a/b"] == "1.1"
@@ -162,17 +143,14 @@ def test_changes_keep_the_code_and_moves_do_not() -> None:
     ids=["changed", "given a code", "removed"],
 )
 def test_changes_before_the_code_are_kept(meanwhile: list[ControlRecord], after: TopicRecord | None) -> None:
-    log = Log()
-    log.add("a")
+    log = Log().add("a")
     planned = log.places.plan(log.tree, 10)
-    log.append(*meanwhile, *planned)
-    log.settle()
+    log.append(*meanwhile, *planned).settle()
     assert log.tree.get(A) == after
 
 
 def test_codes_that_are_too_long_are_not_given() -> None:
-    log = Log([TopicPlaces(A, "1" * 255, 0)])
-    log.add("a/b", "b")
+    log = Log([TopicPlaces(A, "1" * 255, 0)]).add("a/b", "b")
     assert log.settle().codes() == {"a/b": "", "b": "1"}
 
 

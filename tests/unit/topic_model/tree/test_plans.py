@@ -147,8 +147,7 @@ def test_rename(path: str, name: str, renamed: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
-    [("b/d", "is a path, not a name"), ("x y", "canonical"), ("", "canonical|name"), ("b", "already")],
+    ("name", "why"), [("b/d", "is a path, not a name"), ("x y", "canonical"), ("", "canonical|name"), ("b", "already")]
 )
 def test_refused_rename(name: str, why: str) -> None:
     with pytest.raises(TopicError, match=why):

@@ -14,8 +14,7 @@ from arborcast.admin.users import add, end, lost_rights, rights_of
 from arborcast.core.errors import ArborcastError, ConfigError, NotFound
 from arborcast.core.security.keyring import KeyFile, parse_keys
 from arborcast.core.settings import KafkaSettings
-from arborcast.engine.embedded.engine import write_settings
-from arborcast.engine.embedded.home import Home, ensure_keys
+from arborcast.engine.embedded.home import ensure_keys
 from arborcast.engine.gateway.parts import check_exposed
 from arborcast.engine.settings.loading import declarations, dump, load_settings
 from arborcast.ingest.access.users_file import hash_password
@@ -188,15 +187,10 @@ def test_an_invalid_proxy_is_not_quoted(config: Path) -> None:
     assert PASSWORD not in str(refused.value)
 
 
-def test_the_settings_file_of_the_processes_is_private(config: Path, tmp_path: Path) -> None:
+def test_the_representation_of_settings_has_no_secret(config: Path) -> None:
     settings = load_settings(config, environ={})
     assert "hemlig" in dump(settings)
     assert "hemlig" not in repr(settings).replace(PASSWORD, "")
-    file = Home(tmp_path / "home").settings_file
-    file.parent.mkdir(parents=True)
-    file.touch(0o644)
-    write_settings(settings, Home(tmp_path / "home"))
-    assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_invalid_names_and_rights_without_authentication(tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ def test_edges_exist_if_the_settings_open_them(home: Home, tools: Tools) -> None
 def test_the_parts_read_the_effective_settings_alone(home: Home) -> None:
     chosen = engine.effective(settings(home))
     chosen = dataclasses.replace(chosen, kafka=dataclasses.replace(chosen.kafka, sasl_password="x7"))  # noqa: S106
+    home.settings_file.touch(0o644)
     engine.write_settings(chosen, home)
     assert stat.S_IMODE(home.settings_file.stat().st_mode) == 0o600
     assert load_settings(home.settings_file, environ={}) == chosen

@@ -6,8 +6,10 @@ import errno
 import json
 import stat
 import time
+from itertools import repeat
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from arborcast.admin import federation, operations, queues, subscriptions
 from arborcast.admin.federation import Groups, GroupStatus, MemberList
 from arborcast.admin.moments import iso
-from arborcast.admin.operations import OperationFilter, Recorded
+from arborcast.admin.operations import Recorded
 from arborcast.admin.queues import JobFigures, QueueRequests, RequestStatus
 from arborcast.core.errors import ConfigError, InfrastructureError, RecordVersionError
 from arborcast.dispatch.operations.audit import Problem, Report, Tally
@@ -162,49 +164,38 @@ def test_operations(monkeypatch: pytest.MonkeyPatch) -> None:
         Recorded(1_000, "console", "anna", "topics save", "a/b", '{"code":"1"}', "", 2, "done"),
         Recorded(0, "command", "bert@host", "restore", "", "", "", 0, ""),
     ]
-    wanted: list[OperationFilter] = []
-
-    def listed(_kafka: object, filter: OperationFilter, limit: int) -> tuple[list[Recorded], int]:
-        wanted.append(filter)
-        return made[:limit], len(made) - limit
-
+    listed = Mock(side_effect=lambda _kafka, _filter, limit: (made[:limit], len(made) - limit))
     monkeypatch.setattr(operations, "listed", listed)
     first, second = SHELL("operations", "--who", "anna", "--what", "topics", "--subject", "a").splitlines()
     assert first.endswith('anna (console)  topics save  a/b: {"code":"1"} -> nothing; and 2 more  [done]')
     assert second.endswith("bert@host (command)  restore  [without a result]")
-    assert wanted.pop()[1:] == ("anna", "topics", "a")
+    assert listed.call_args.args[1][1:] == ("anna", "topics", "a")
     found = SHELL.json("operations", "--limit", "1")
     assert ([each["subject"] for each in found["operations"]], found["more"]) == (["a/b"], 1)
     assert "1 more" in SHELL.run("operations", "--limit", "1").stderr
-    wanted.clear()
+    listed.reset_mock()
     with pytest.raises(ConfigError):
         SHELL("operations", "--since", "yesterday")
-    assert wanted == []
+    assert not listed.called
 
 
-def audited(monkeypatch: pytest.MonkeyPatch, answer: Report | Exception) -> list[dict[str, Any]]:
-    """Replace the audit by one with this result; returns the arguments of its calls."""
-    calls: list[dict[str, Any]] = []
-
-    def audit(_kafka: object, since_ms: int, until_ms: int | None, **options: object) -> Report:
-        calls.append({"since_ms": since_ms, **options})
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
+def audited(monkeypatch: pytest.MonkeyPatch, answer: Report | Exception) -> Mock:
+    """Replace the audit by one with this result."""
+    audit = Mock(side_effect=repeat(answer))
     monkeypatch.setattr("arborcast.dispatch.operations.audit.audit", audit)
-    return calls
+    return audit
 
 
 def test_audit(monkeypatch: pytest.MonkeyPatch) -> None:
     tally = Tally(delivered=2, pending=1)
     report = Report(0, 1_000, notifications=2, matches=3, totals=tally, subscriptions={"s1": tally, "s2": Tally()})
-    calls = audited(monkeypatch, report)
+    audit = audited(monkeypatch, report)
     output = SHELL("audit", "--since", "2h", "--deep")
     assert "all accounted for" in output
     assert "not checked: whether each notification was matched" in output
-    assert calls[0]["deep"] is True
-    assert abs(calls[0]["since_ms"] - (time.time() - 7_200) * 1000) < 60_000
+    (_, since_ms, *_), options = audit.call_args
+    assert options["deep"] is True
+    assert abs(since_ms - (time.time() - 7_200) * 1000) < 60_000
     assert len(SHELL.json("audit")["not_looked_at"]) == 3
     report.deep = True
     assert SHELL("audit", "--deep").count("not checked") == 1

@@ -7,7 +7,9 @@ import pty
 import sys
 import termios
 import unicodedata
+from itertools import repeat
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -25,6 +27,7 @@ from arborcast.engine.monitoring.summary import Summary, document, first_view
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch, base_url
 from arborcast.engine.processes.errors import StackError
 
+AWAY = Mock(side_effect=OSError("no route"))
 NAMES = ("dispatch-jvm", "dispatch-workers", "dispatch-driver", "kafka", "gateway", "supervisor", "console")
 
 
@@ -90,7 +93,7 @@ def test_q_exits_and_restores_the_terminal(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(sys, "stdin", terminal)
         before = termios.tcgetattr(terminal)
         os.write(ours, b"xQ")
-        top_frame.forever(EngineWatch(["h:1"], fetch=_away), "h:1", io.TextIOWrapper(io.BytesIO()), 600.0)
+        top_frame.forever(EngineWatch(["h:1"], fetch=AWAY), "h:1", io.TextIOWrapper(io.BytesIO()), 600.0)
         assert termios.tcgetattr(terminal) == before
     os.close(ours)
 
@@ -115,12 +118,8 @@ def test_several_processes_without_a_monitor_are_added_up() -> None:
     clock = iter((110.0 - 86_400,))
     assert len(watch.look().samples) == 1, "the clock was put back, so the others are of the future"
     out = io.StringIO()
-    assert top_frame.once(EngineWatch(["one:1"], fetch=_away), "one:1", out) is False
+    assert top_frame.once(EngineWatch(["one:1"], fetch=AWAY), "one:1", out) is False
     assert "no route" in out.getvalue()
-
-
-def _away(url: str) -> bytes:
-    raise OSError("no route")
 
 
 def test_notations_of_addresses() -> None:
@@ -216,12 +215,7 @@ def test_an_engine_is_found_again_at_another_port() -> None:
     ],
 )
 def test_the_error_for_a_wrong_address_names_its_server(answer: Exception | bytes, problem: str) -> None:
-    def fetch(url: str) -> bytes:
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    seen = EngineWatch(["h:1"], fetch).look()
+    seen = EngineWatch(["h:1"], Mock(side_effect=repeat(answer))).look()
     assert not seen.samples
     assert seen.problem.startswith("http://h:1: ")
     assert problem in seen.problem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -60,10 +60,7 @@ APART = Delivery(minimum_interval=timedelta(milliseconds=1_500))
 DELIVERIES = [
     (Delivery(True, 3, timedelta(hours=2)), DeliveryPolicy(order="strict", maximum_attempts=3, lifespan_ms=7_200_000)),
     (APART, DeliveryPolicy(interval_ms=1_500)),
-    (
-        dataclasses.replace(APART, interval_per_topic=False),
-        DeliveryPolicy(interval_ms=1_500, interval_per="subscription"),
-    ),
+    (replace(APART, interval_per_topic=False), DeliveryPolicy(interval_ms=1_500, interval_per="subscription")),
     (Delivery.of("signal"), DeliveryPolicy(reliability="timely", lifespan_ms=1_000)),
     (Delivery.of("command"), DeliveryPolicy(reliability="strict")),
     (Delivery.of("state"), DeliveryPolicy(interval_ms=1_000)),

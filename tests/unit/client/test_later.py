@@ -8,6 +8,7 @@ import json
 import pickle
 from collections.abc import Mapping
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -36,17 +37,11 @@ class Broker(MemoryTransport):
 
 def answered(app: ListenerApp, body: bytes = ONE, headers: Mapping[str, str] = HEADERS) -> tuple[int, str]:
     """Status of the answer, and its result header."""
-    sent: list[Any] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
+    receive, send = AsyncMock(return_value={"type": "http.request", "body": body, "more_body": False}), AsyncMock()
     encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     asyncio.run(app({"type": "http", "method": "POST", "headers": encoded}, receive, send))
-    return sent[0]["status"], dict(sent[0]["headers"]).get(b"arborcast-result", b"").decode()
+    (start,) = send.await_args_list[0].args
+    return start["status"], dict(start["headers"]).get(b"arborcast-result", b"").decode()
 
 
 def taken(broker: Broker, body: bytes = ONE) -> list[Later]:
@@ -59,14 +54,8 @@ def taken(broker: Broker, body: bytes = ONE) -> list[Later]:
 @pytest.mark.parametrize("coroutine", [False, True])
 def test_the_result_goes_to_the_address_in_the_push(coroutine: bool) -> None:
     broker, found = Broker(), list[Later]()
-
-    def received(message: ReceivedMessage) -> None:
-        found.append(message.later())
-
-    async def received_in_a_coroutine(message: ReceivedMessage) -> None:
-        found.append(message.later())
-
-    app = ListenerApp(received_in_a_coroutine if coroutine else received, transport=broker)
+    received = (AsyncMock if coroutine else Mock)(side_effect=lambda message: found.append(message.later()))
+    app = ListenerApp(received, transport=broker)
     assert answered(app) == (202, "later")
     assert broker.results == []
     found[0].delivered("printed")

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import requests
@@ -25,27 +26,16 @@ from tests.support.waiting import wait_until
 PUSH = soap.envelope(soap.notify(soap.message(payload="<a/>")))
 
 
-def post(app: ListenerApp, *pieces: bytes, method: str = "POST", headers: Mapping[str, str] | None = None) -> int:
+def post(app: ListenerApp, body: bytes, method: str = "POST", headers: Mapping[str, str] | None = None) -> int:
     """The status of the answer."""
-    waiting = list(pieces)
-    sent: list[Any] = []
-
-    async def receive() -> dict[str, Any]:
-        piece = waiting.pop(0)
-        return {"type": "http.request", "body": piece, "more_body": bool(waiting)}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
+    receive, send = AsyncMock(return_value={"type": "http.request", "body": body, "more_body": False}), AsyncMock()
     encoded = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
     asyncio.run(app({"type": "http", "method": method, "headers": encoded}, receive, send))
-    return int(sent[0]["status"])
+    return int(send.await_args_list[0].args[0]["status"])
 
 
 def test_failures_have_their_status(caplog: pytest.LogCaptureFixture) -> None:
-    def refuse(_: ReceivedMessage) -> None:
-        raise ValueError("not now")
-
+    refuse = Mock(side_effect=ValueError("not now"))
     assert post(ListenerApp(refuse), PUSH) == 500
     assert "the broker will try again" in caplog.text
     assert post(ListenerApp(refuse), b"hello") == 400
@@ -55,9 +45,7 @@ def test_failures_have_their_status(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("threaded", [False, True])
 def test_a_push_without_room_is_answered_503(threaded: bool, caplog: pytest.LogCaptureFixture) -> None:
-    def refuse(_: ReceivedMessage) -> None:
-        raise Busy
-
+    refuse = Mock(side_effect=Busy)
     if threaded:
         with Listener(refuse) as listener:
             status = requests.post(listener.url, PUSH, timeout=60).status_code
@@ -68,21 +56,15 @@ def test_a_push_without_room_is_answered_503(threaded: bool, caplog: pytest.LogC
 
 def test_lifespan_events_and_a_coroutine_as_callback() -> None:
     events = ["lifespan.startup", "lifespan.shutdown"]
-    sent: list[str] = []
     got: list[ReceivedMessage] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": events.pop(0)}
-
-    async def send(message: Any) -> None:
-        sent.append(message["type"])
 
     async def received(message: ReceivedMessage) -> None:
         await asyncio.sleep(0)
         got.append(message)
 
+    receive, send = AsyncMock(side_effect=[{"type": each} for each in events]), AsyncMock()
     asyncio.run(ListenerApp(received)({"type": "lifespan"}, receive, send))
-    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert [each.args[0]["type"] for each in send.await_args_list] == [f"{each}.complete" for each in events]
     assert (post(ListenerApp(received), PUSH), len(got)) == (202, 1)
 
 
@@ -264,9 +246,7 @@ def test_a_callback_that_ends_its_thread_is_answered_500() -> None:
 
 
 def test_a_connection_is_closed_after_a_defect() -> None:
-    async def fail(headers: Mapping[str, str], body: bytes) -> http_server.Response:
-        raise RuntimeError("can't start new thread")
-
+    fail = AsyncMock(side_effect=RuntimeError("can't start new thread"))
     with (
         http_server.Server(fail, 0, "127.0.0.1", "failing") as server,
         socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection,
@@ -293,9 +273,7 @@ class _ExhaustedSocket(socket.socket):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
-def test_failures_to_accept_do_not_flood_the_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failures_to_accept_fill_no_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def exhausted(address: tuple[str, int], *, family: int, backlog: int) -> socket.socket:
         made = _ExhaustedSocket(family)
         made.bind(address)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given
@@ -16,16 +15,9 @@ from arborcast.core.errors import InfrastructureError
 NONE = Backoff(0.0, 0.0)
 
 
-def failing(*errors: Exception | None) -> Callable[[], Awaitable[int]]:
-    calls = itertools.count()
-
-    async def work() -> int:
-        number = next(calls)
-        if (error := errors[number]) is not None:
-            raise error
-        return number
-
-    return work
+def failing(*errors: Exception | None) -> AsyncMock:
+    """Work that fails with these errors, one after the other, or returns the number of the call."""
+    return AsyncMock(side_effect=[number if error is None else error for number, error in enumerate(errors)])
 
 
 async def test_each_message_of_an_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -40,15 +32,11 @@ async def test_each_message_of_an_error_is_logged_once(caplog: pytest.LogCapture
         await repeated("storing", work, 0.0, NONE, InfrastructureError)
 
 
-def test_the_pause_is_at_least_that_of_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-
+async def test_the_pause_is_at_least_that_of_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleep = AsyncMock()
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    asyncio.run(retried("storing", failing(InfrastructureError("full", 7.0), None), NONE, InfrastructureError))
-    assert pauses == [7.0]
+    await retried("storing", failing(InfrastructureError("full", 7.0), None), NONE, InfrastructureError)
+    sleep.assert_awaited_once_with(7.0)
 
 
 @given(first_s=st.floats(0.001, 10), times=st.floats(1, 1000), failures=st.integers(1, 100_000))

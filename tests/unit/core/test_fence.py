@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -23,11 +24,7 @@ def waiting() -> threading.Thread:
 def test_pushes_wait_until_the_lease_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fence, "_until", None)
     fence.wait()  # in a process without a lease
-    own = Fence(tmp_path / "run" / "lease-1")
-
-    def stopped() -> None:
-        raise TimeoutError
-
+    own, stopped = Fence(tmp_path / "run" / "lease-1"), Mock(side_effect=TimeoutError)
     for _ in range(2):
         with pytest.raises(TimeoutError):
             fence.wait(stopped)

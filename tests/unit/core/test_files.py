@@ -52,9 +52,7 @@ def test_as_root_a_replaced_file_stays_with_its_owner(tmp_path: Path, monkeypatc
     assert given == [(file.stat().st_uid, file.stat().st_gid)]
 
 
-def test_a_watched_file_is_read_on_a_change_and_kept_on_an_error(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_watched_file_is_read_on_a_change_kept_on_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file, clock = tmp_path / "file", Clock()
 
     def read(text: str, name: str) -> int:
@@ -149,8 +147,6 @@ def test_xml_is_read_without_entities_and_comments_to_a_depth(tmp_path: Path) ->
         (0, 0o640, 0, True),
     ],
 )
-def test_files_that_others_can_read(
-    monkeypatch: pytest.MonkeyPatch, owner: int, mode: int, me: int, others: bool
-) -> None:
+def test_files_others_can_read(monkeypatch: pytest.MonkeyPatch, owner: int, mode: int, me: int, others: bool) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: me)
     assert readable_by_others(os.stat_result((mode, 0, 0, 0, owner, 0, 0, 0, 0, 0))) is others

@@ -88,9 +88,7 @@ def test_calls_without_a_whole_answer(receiver: Receiver, behaviour: str, total_
     assert len(receiver.requests) <= 1, "the call is not repeated"
 
 
-def test_an_address_without_an_answer_leaves_time_for_the_next(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_address_leaves_time_for_the_next(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arborcast.core.http_client._CONNECT_S", 2.0)
     with unresponsive_port() as port:
         found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", each)) for each in (port, receiver.port)]
@@ -112,9 +110,7 @@ def test_only_the_operator_s_own_servers_are_exempt_from_the_policy(receiver: Re
     assert call(receiver.url("/"), policy=None).status == 202
 
 
-def test_servers_are_verified_by_the_authorities_of_pushes(
-    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_servers_have_the_authorities_of_pushes(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
     route = OutboundRoute(ca_file=certificates.authority)
     with Receiver(tls=certificates.server()) as receiver:
         for policy in (THIS_MACHINE, None):

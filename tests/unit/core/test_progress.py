@@ -11,9 +11,7 @@ from arborcast.core import progress
 from arborcast.core.progress import LoggedProgress
 
 
-def test_progress_is_logged_while_it_advances(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_progress_is_logged_if_it_advances(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Ten seconds after the last line, also of a second range; not while it stands still."""
     times = iter([0, 5, 11, 22, 33, 40, 44])
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(times)))

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,19 +17,9 @@ LONG_S = 600.0
 NO_PAUSE = Backoff(0.0, 0.0)
 
 
-class Steps:
-    """A step with a list of results: a pause, None, or an exception. It ends after the last one."""
-
-    def __init__(self, *results: float | Exception | None) -> None:
-        self.count = 0
-        self._results: Iterator[float | Exception | None] = iter(results)
-
-    def __call__(self) -> float | None:
-        self.count += 1
-        result = next(self._results, None)
-        if isinstance(result, Exception):
-            raise result
-        return result
+def results(*given: float | Exception) -> Mock:
+    """A step with these results, one after the other: pauses or exceptions. Then it ends."""
+    return Mock(side_effect=[*given, None])
 
 
 def run_to_its_end(step: Callable[[], float | None], backoff: Backoff = NO_PAUSE) -> None:
@@ -75,9 +66,9 @@ def test_stop_ends_each_kind_of_pause() -> None:
         return (bool(delay_s) or began.wait(60)) and services[-1].stop(None)
 
     services: list[Service] = []
-    assert stopped("before the first step", Steps(), delay_s=LONG_S)
-    assert stopped("between two steps", Steps(LONG_S))
-    assert stopped("after a failure", Steps(ValueError()))
+    assert stopped("before the first step", results(), delay_s=LONG_S)
+    assert stopped("between two steps", results(LONG_S))
+    assert stopped("after a failure", results(ValueError()))
     assert stopped("within a step", lambda: float(services[-1].wait(LONG_S)))
     assert closed == ["before the first step", "between two steps", "after a failure", "within a step"]
 
@@ -97,16 +88,15 @@ def test_stop_waits_for_a_hanging_step_up_to_its_timeout() -> None:
     assert service.stopping
     go_on.set()
     assert service.stop(None)
-    assert Service("never started", Steps()).stop(None)
+    assert Service("never started", results()).stop(None)
 
 
 def test_failures_are_logged_once_by_kind_until_a_step_succeeds(caplog: pytest.LogCaptureFixture) -> None:
     away = InfrastructureError("Kafka is away")
-    steps = Steps(away, away, ValueError("a mistake"), away, 0.0, away, None)
+    step = results(away, away, ValueError("a mistake"), away, 0.0, away)
     with caplog.at_level(logging.INFO):
-        run_to_its_end(steps)
-
-    assert steps.count == 7
+        run_to_its_end(step)
+    assert step.call_count == 7
     assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
         ("WARNING", "test failed and is retried: Kafka is away"),
         ("ERROR", "test failed and is retried: ValueError('a mistake')"),
@@ -145,5 +135,5 @@ def test_the_pause_grows_with_failures_in_a_row() -> None:
             asked.append(super().after(failures))
             return 0.0
 
-    run_to_its_end(Steps(ValueError(), ValueError(), ValueError(), 0.0, ValueError(), None), backoff=Asked(1.0, 3.0))
+    run_to_its_end(results(ValueError(), ValueError(), ValueError(), 0.0, ValueError()), backoff=Asked(1.0, 3.0))
     assert asked == [1.0, 2.0, 3.0, 1.0]

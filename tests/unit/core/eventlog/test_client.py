@@ -10,21 +10,14 @@ from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
 from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.core.eventlog import client, writers
-from arborcast.core.eventlog.client import (
-    Admin,
-    PartitionState,
-    as_infrastructure_error,
-    partition_of_key,
-    translated,
-)
+from arborcast.core.eventlog.client import Admin, PartitionState, as_infrastructure_error, partition_of_key, translated
 from arborcast.core.eventlog.topics import ensure_topics, specifications
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 
 
 @pytest.mark.parametrize(
-    ("key", "murmur2"),
-    [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536)],
+    ("key", "murmur2"), [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536)]
 )
 def test_keys_have_the_partitions_of_all_kafka_clients(key: bytes, murmur2: int) -> None:
     # The hash values are those of Kafka's own (Java) tests.

@@ -1,23 +1,17 @@
 from __future__ import annotations
 
-import asyncio
 import os
 import selectors
 import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from kafka.net.manager import KafkaConnectionManager
 
-from arborcast.core.eventlog.client_fixes import (
-    ClosingSocket,
-    Connections,
-    KeepingSelector,
-    Loop,
-    PlainTransport,
-)
+from arborcast.core.eventlog.client_fixes import ClosingSocket, Connections, KeepingSelector, Loop, PlainTransport
 from arborcast.core.eventlog.loop_producer import LoopProducer
 from tests.support.waiting import wait_until_async
 
@@ -134,12 +128,9 @@ def test_bytes_are_sent_at_once_and_the_rest_when_writable(pair: Pair, loop: Loo
         transport.write(b"more")
 
 
-def test_only_the_connection_in_progress_uses_resolved_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_connection_in_progress_uses_resolved_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     place, found = ("broker.example", 9092), [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 9))]
     used: list[Any] = []
-
-    async def resolve(*_: object) -> Any:
-        return found
 
     async def build(_self: object, node: Any, **_: object) -> None:
         used.append(dict(ClosingSocket.resolved))
@@ -147,9 +138,9 @@ def test_only_the_connection_in_progress_uses_resolved_addresses(monkeypatch: py
 
     monkeypatch.setattr(KafkaConnectionManager, "_build_transport", build)
     connections: Any = Connections.__new__(Connections)
-    connections._net = SimpleNamespace(resolve=resolve)
+    connections._net = SimpleNamespace(resolve=AsyncMock(return_value=found))
     with pytest.raises(OSError, match="refused"):
-        asyncio.run(connections._build_transport(SimpleNamespace(host=place[0], port=place[1])))
+        await connections._build_transport(SimpleNamespace(host=place[0], port=place[1]))
     assert used == [{place: found}]
     assert ClosingSocket.resolved == {}
 

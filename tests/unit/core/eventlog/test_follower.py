@@ -20,7 +20,7 @@ Following = Callable[..., tuple[LogFollower[str], list[str]]]
 FAILURES = {"damaged": InfrastructureError, "newer": RecordVersionError, "not now": ValueError}
 
 RECORDS: Records = [
-    *((b"k", b"a"), (None, b"no key"), (b"k", b"damaged"), (b"\xff", b"b"), (b"k", b"c"), (b"k", b"newer")),
+    *((b"k", b"a"), (None, b"no key"), (b"k", b"damaged"), (b"\xff", b"b"), (b"k", b"c"), (b"k", b"newer"))
 ]
 
 

@@ -114,16 +114,13 @@ def test_unauthenticated_requests_and_web_pages_are_refused(
     assert "was refused" in caplog.text
 
 
-def test_a_request_waits_for_a_new_topology(keys: SharedKeys, app: AdministratorApp) -> None:
-    async def both() -> bytes:
-        path = "/topology?after=0"
-        waiting = asyncio.create_task(request(app, "GET", path, b"", keys.signed("GET", path, b"")))
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
-        await request(app, "POST", "/members", REGISTRATION, keys.signed("POST", "/members", REGISTRATION))
-        return (await waiting)[2]
-
-    assert msgspec.json.decode(asyncio.run(both()), type=Topology).version == 1
+async def test_a_request_waits_for_a_new_topology(keys: SharedKeys, app: AdministratorApp) -> None:
+    path = "/topology?after=0"
+    waiting = asyncio.create_task(request(app, "GET", path, b"", keys.signed("GET", path, b"")))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await request(app, "POST", "/members", REGISTRATION, keys.signed("POST", "/members", REGISTRATION))
+    assert msgspec.json.decode((await waiting)[2], type=Topology).version == 1
 
 
 def test_replayed_heartbeats_and_registrations_are_refused(keys: SharedKeys, app: AdministratorApp) -> None:

@@ -46,9 +46,7 @@ def test_a_second_engine_is_refused_with_the_pid_of_the_first(home: Home) -> Non
         pass
 
 
-def test_the_error_for_an_unusable_directory_names_it(
-    tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_for_an_unusable_folder_names_it(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HomeError, match=r"the data directory .*file/data cannot be written: .*--home DIR"):
         Home(tmp_path / "file" / "data").create()
@@ -114,9 +112,7 @@ def test_the_mode_of_an_existing_directory(
     assert mode(path) == after
 
 
-def test_the_error_for_a_directory_of_another_user_names_it(
-    tmp_path: Path, umask: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_for_the_folder_of_another_user(tmp_path: Path, umask: None, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Home(tmp_path / "data")
     home.path.mkdir()
     monkeypatch.setattr(Path, "chmod", Mock(side_effect=PermissionError(1, "Operation not permitted")))

@@ -86,10 +86,8 @@ def test_a_flood_of_connections_to_an_administrator_fills_no_log(
 def test_without_the_published_schemas_no_wsdl_is_served(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def missing(_: str) -> list[Path]:
-        raise JarError("the wsdl jars have not been fetched; run: arborcast fetch")
-
-    monkeypatch.setattr(jars, "jar_paths", missing)
+    missing = JarError("the wsdl jars have not been fetched; run: arborcast fetch")
+    monkeypatch.setattr(jars, "jar_paths", Mock(side_effect=missing))
     assert parts.descriptions() is None
     assert "arborcast fetch" in caplog.text
 
@@ -181,9 +179,7 @@ def test_metrics_are_read_by_the_counting_thread(share: Share) -> None:
 
 
 def test_publishing_ends_at_a_broken_metric_or_without_a_folder(share: Share) -> None:
-    def broken() -> float:
-        raise RuntimeError("dictionary changed size during iteration")
-
+    broken = Mock(side_effect=RuntimeError("dictionary changed size during iteration"))
     metrics = WorkerMetrics(share)
     metrics.gauge("broken", "Nothing reads it.", broken)
     with pytest.raises(RuntimeError, match="changed size"):
@@ -254,9 +250,7 @@ def test_folders_of_killed_gateways_are_removed(tmp_path: Path, monkeypatch: pyt
     assert not running.exists()
 
 
-def test_a_folder_that_is_removed_before_its_lock_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_removed_before_its_lock_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     calls: list[int] = []
 
@@ -290,8 +284,5 @@ def test_the_error_for_full_shared_memory_names_the_folder(monkeypatch: pytest.M
         pytest.skip("this system has no /dev/full")
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: full.open("r+b", buffering=0))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    with (
-        socket.socket() as listener,
-        pytest.raises(ConfigError, match=r"no [\d,]+ bytes .* the disk is full"),
-    ):
+    with socket.socket() as listener, pytest.raises(ConfigError, match=r"no [\d,]+ bytes .* the disk is full"):
         Workers(GatewaySettings(), (), [listener]).run()

@@ -211,9 +211,7 @@ def test_the_sole_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("looks", [1, 2])
 @pytest.mark.parametrize("before", range(4))
-def test_another_gateway_may_look_during_each_step_of_a_look(
-    monkeypatch: pytest.MonkeyPatch, looks: int, before: int
-) -> None:
+def test_another_gateway_may_look_during_a_look(monkeypatch: pytest.MonkeyPatch, looks: int, before: int) -> None:
     """Before the log's end is read, before and behind the append, and before the record is read."""
     nothing = ("", 0.0)
     for first in ([], [("b", 0.0)]):

@@ -167,15 +167,15 @@ def test_jars_from_a_folder_need_no_java(cache: Path, played: PlayedIvy, report:
     assert played.asked == asked
 
 
+TO_P = "-Dhttps.proxyHost=p"
+
+
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
         ({}, ""),
-        ({"https_proxy": "http://p.example:3128"}, "-Dhttps.proxyHost=p.example -Dhttps.proxyPort=3128"),
-        (
-            {"HTTPS_PROXY": "p.example:80", "NO_PROXY": "localhost, .example"},
-            "-Dhttps.proxyHost=p.example -Dhttps.proxyPort=80 -Dhttp.nonProxyHosts=localhost|*.example",
-        ),
+        ({"https_proxy": "http://p:3128"}, f"{TO_P} -Dhttps.proxyPort=3128"),
+        ({"HTTPS_PROXY": "p:80", "NO_PROXY": "h, .e"}, f"{TO_P} -Dhttps.proxyPort=80 -Dhttp.nonProxyHosts=h|*.e"),
     ],
 )
 def test_options_of_java_for_a_proxy(environ: Mapping[str, str], expected: str) -> None:

@@ -53,64 +53,53 @@ def slow(name: str, low: float, high: float) -> str:
 
 
 def burning(*windows: str) -> str:
-    return "\n".join(f'arborcast_slo_burn_rate{{window="{each}"}} 15' for each in windows)
+    return "\n".join(f'slo_burn_rate{{window="{each}"}} 15' for each in windows)
 
 
 METRICS = {
-    "GatewayNotReady": ("arborcast_gateway_ready 0", "bad engine: A gateway is not ready"),
-    "JobGone": ("arborcast_gateway_ready 1", "bad engine: No dispatch job responds"),
-    "PartDown": ('arborcast_part_ready{part="kafka"} 0', "bad engine: The part kafka is not ready"),
-    "PartRestarts": ('arborcast_part_restarts_total{part="kafka"} 4', "warn engine: 4 restarts of parts"),
-    "PartHangs": ('arborcast_part_hangs_total{part="kafka"} 1', "warn engine: 1 process hung and were killed"),
-    "WorkersHang": ("arborcast_dispatch_hung_workers_total 2", "warn engine: 2 processes hung and were killed"),
+    "GatewayNotReady": ("gateway_ready 0", "bad engine: A gateway is not ready"),
+    "JobGone": ("gateway_ready 1", "bad engine: No dispatch job responds"),
+    "PartDown": ('part_ready{part="kafka"} 0', "bad engine: The part kafka is not ready"),
+    "PartRestarts": ('part_restarts_total{part="kafka"} 4', "warn engine: 4 restarts of parts"),
+    "PartHangs": ('part_hangs_total{part="kafka"} 1', "warn engine: 1 process hung and were killed"),
+    "WorkersHang": ("dispatch_hung_workers_total 2", "warn engine: 2 processes hung and were killed"),
     "RefusesForKafka": (
-        'arborcast_gateway_refused_total{reason="InfrastructureError"} 600',
+        'gateway_refused_total{reason="InfrastructureError"} 600',
         "bad kafka: Publishers are refused because",
     ),
-    "Defects": ('arborcast_gateway_refused_total{reason="Defect"} 1', "warn engine: 1 request met an internal error"),
-    "AppendSlow": (slow("arborcast_gateway_append_seconds", 1, 2), "warn kafka: Kafka acknowledges slowly: p99 2.0 s"),
+    "Defects": ('gateway_refused_total{reason="Defect"} 1', "warn engine: 1 request met an internal error"),
+    "AppendSlow": (slow("gateway_append_seconds", 1, 2), "warn kafka: Kafka acknowledges slowly: p99 2.0 s"),
     "DispatchLag": (
-        'arborcast_dispatch_lag_seconds{query="push"} 31',
+        'dispatch_lag_seconds{query="push"} 31',
         "bad lag: Dispatch lag: the oldest notification waits 31.0 s",
     ),
-    "RecordLag": ('arborcast_dispatch_lag_seconds{query="record"} 301', "warn engine: The tables are 5.0 min behind"),
-    "BatchStuck": ("arborcast_dispatch_batch_under_way_seconds 121", "bad lag: A batch does not end: 2.0 min so far"),
-    "BatchesFail": ("arborcast_dispatch_failed_batches_total 4", "bad engine: 4 batches failed in 10 minutes"),
-    "DeliverySlow": (slow("arborcast_delivery_seconds", 30, 60), "warn latency: Deliveries are slow: p99 59.7 s"),
-    "DeadLetters": ('arborcast_attempts_total{state="dead"} 3', "warn dead: 3 new dead letters in 10 minutes"),
-    "ParkedGrows": (
-        'arborcast_deliveries_waiting{kind="parked"} 10001',
-        "warn waiting: 10.0 k deliveries wait for a retry",
-    ),
-    "TooMuchWaits": (
-        'arborcast_attempts_total{state="dropped",error="resources"} 1',
-        "warn waiting: 1 delivery dropped",
-    ),
-    "SubscriptionsSuspended": ("arborcast_suspended_subscriptions 2", "warn suspended: 2 subscriptions suspended"),
-    "PullPointsDrop": (
-        "arborcast_pull_dropped_messages_total 5",
-        "warn pull points: Full pull points dropped 5 messages",
-    ),
+    "RecordLag": ('dispatch_lag_seconds{query="record"} 301', "warn engine: The tables are 5.0 min behind"),
+    "BatchStuck": ("dispatch_batch_under_way_seconds 121", "bad lag: A batch does not end: 2.0 min so far"),
+    "BatchesFail": ("dispatch_failed_batches_total 4", "bad engine: 4 batches failed in 10 minutes"),
+    "DeliverySlow": (slow("delivery_seconds", 30, 60), "warn latency: Deliveries are slow: p99 59.7 s"),
+    "DeadLetters": ('attempts_total{state="dead"} 3', "warn dead: 3 new dead letters in 10 minutes"),
+    "ParkedGrows": ('deliveries_waiting{kind="parked"} 10001', "warn waiting: 10.0 k deliveries wait for a retry"),
+    "TooMuchWaits": ('attempts_total{state="dropped",error="resources"} 1', "warn waiting: 1 delivery dropped"),
+    "SubscriptionsSuspended": ("suspended_subscriptions 2", "warn suspended: 2 subscriptions suspended"),
+    "PullPointsDrop": ("pull_dropped_messages_total 5", "warn pull points: Full pull points dropped 5 messages"),
     "SloBurnsFast": (
         burning("5m", "1h", "30m", "6h"),
         "bad objective: Deliveries are late or lost: in 1h 15 times as many as the objective allows",
     ),
     "SloBurns": (burning("30m", "6h"), "warn objective: Deliveries are late or lost"),
-    "DirectoryAway": (
-        "arborcast_directory_connected 0",
-        "warn directory: The directory of the topics does not respond",
-    ),
+    "DirectoryAway": ("directory_connected 0", "warn directory: The directory of the topics does not respond"),
     "DescriptorsGrow": (
-        'arborcast_process_cpu_seconds_total{process="a"} 1\narborcast_process_descriptors{process="a"} 10001',
+        'process_cpu_seconds_total{process="a"} 1\nprocess_descriptors{process="a"} 10001',
         "warn engine: a has 10.0 k open files",
     ),
 }
-"""For each alert rule, metrics with which it fires, and the resulting concern."""
+"""For each alert rule, metrics (without `arborcast_`) with which it fires, and the resulting concern."""
 
 
 @pytest.mark.parametrize("rule", METRICS)
 def test_metrics_of_an_alert_are_a_concern(rule: str) -> None:
     metrics, concern = METRICS[rule]
+    metrics = re.sub("^", "arborcast_", metrics, flags=re.MULTILINE)
     job = "arborcast_dispatch_batches_total 1\n"
     before = sample_of(NOW - 60, Scrape.of(job))
     after = sample_of(NOW, Scrape.of(metrics + "\n" + job * (rule != "JobGone")))

@@ -6,12 +6,7 @@ from pathlib import Path
 import pytest
 
 from arborcast.core.telemetry.metrics import Registry, merged
-from arborcast.engine.monitoring.history import (
-    MetricsHistory,
-    files_in,
-    read_history,
-    read_thinned,
-)
+from arborcast.engine.monitoring.history import MetricsHistory, files_in, read_history, read_thinned
 from arborcast.engine.monitoring.samples import (
     NO_BOUND,
     JvmSample,
@@ -133,9 +128,7 @@ def test_a_history_is_bounded_over_restarts_and_clock_changes(tmp_path: Path) ->
     assert len(stored) <= 2 * 62
 
 
-def test_a_torn_line_or_an_unwritable_folder_loses_nothing_else(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_torn_line_or_unwritable_folder_loses_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     MetricsHistory(tmp_path, keep_s=100).add(MetricsSample(1))
     current, _ = files_in(tmp_path)
     with current.open("ab") as stream:

@@ -157,18 +157,22 @@ def test_a_stack_trace_is_part_of_its_line_and_bounded() -> None:
     assert len(endless["trace"]) < 10_000
 
 
-def test_a_pipe_is_followed_to_its_last_line(tmp_path: Path) -> None:
-    log = tmp_path / "log" / "part.log"
-    log.parent.mkdir()
+def followed(log: Path, *written: bytes) -> list[dict[str, str]]:
+    """The lines of a log after a part has written these bytes into its pipe."""
     source, sink = os.pipe()
     thread = follow(source, log, "part")
     with os.fdopen(sink, "wb") as pipe:
-        pipe.write(b"one\ntw")
-        pipe.flush()
-        pipe.write("o \u00e9 \n\tdeeper\n".encode() + b"\xff\nlast, without an end")
+        for each in written:
+            pipe.write(each)
+            pipe.flush()
     thread.join(120)
     assert not thread.is_alive()
-    found = [json.loads(line) for line in log.read_text().splitlines()]
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def test_a_pipe_is_followed_to_its_last_line(tmp_path: Path) -> None:
+    rest = "o \u00e9 \n\tdeeper\n".encode() + b"\xff\nlast, without an end"
+    found = followed(tmp_path / "part.log", b"one\ntw", rest)
     assert [(one["message"], one.get("trace")) for one in found] == [
         ("one", None),
         ("two \u00e9 ", "\tdeeper"),
@@ -178,24 +182,14 @@ def test_a_pipe_is_followed_to_its_last_line(tmp_path: Path) -> None:
 
 
 def test_a_line_without_an_end_is_written_in_parts(tmp_path: Path) -> None:
-    log, size = tmp_path / "part.log", 5_000_000
-    source, sink = os.pipe()
-    thread = follow(source, log, "part")
-    with os.fdopen(sink, "wb") as pipe:
-        pipe.write(b"x" * size + b"\nlast\n")
-    thread.join(120)
-    found = [json.loads(line)["message"] for line in log.read_text().splitlines()]
+    size = 5_000_000
+    found = [each["message"] for each in followed(tmp_path / "part.log", b"x" * size + b"\nlast\n")]
     assert "".join(found) == "x" * size + "last"
     assert max(map(len, found)) < 2_000_000
 
 
 def test_an_unwritable_log_does_not_stop_the_part(tmp_path: Path) -> None:
-    source, sink = os.pipe()
-    thread = follow(source, tmp_path / "none" / "part.log", "part")
-    with os.fdopen(sink, "wb") as pipe:
-        pipe.write(b"a line\n" * 20_000)  # more than a pipe holds
-    thread.join(30)
-    assert not thread.is_alive()
+    assert followed(tmp_path / "none" / "part.log", b"a line\n" * 20_000) == []  # more than a pipe holds
 
 
 def test_a_large_log_is_rotated_and_two_older_ones_are_kept(tmp_path: Path) -> None:

@@ -23,11 +23,7 @@ class Needed(NamedTuple):
 
 SLAPD = Needed(slapd.SLAPD, slapd.find, slapd.provision, slapd.require_slapd, "usr/sbin/slapd")
 CHROMIUM = Needed(
-    chromium.CHROMIUM,
-    chromium.find,
-    chromium.provision,
-    chromium.require_chromium,
-    "usr/lib/chromium/chromium",
+    chromium.CHROMIUM, chromium.find, chromium.provision, chromium.require_chromium, "usr/lib/chromium/chromium"
 )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -87,9 +88,7 @@ def control(monkeypatch: pytest.MonkeyPatch) -> ControlView:
     return control
 
 
-def test_the_command_prints_times_in_iso_8601_and_an_empty_list(
-    logs: ListedLogs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_prints_iso_8601_times_and_an_empty_list(logs: ListedLogs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "kafka_of", lambda config, home: KAFKA)
     result = CliRunner().invoke(app, ["dead-letters", "list"])
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no dead letters\n")
@@ -100,9 +99,7 @@ def test_the_command_prints_times_in_iso_8601_and_an_empty_list(
 
 
 @pytest.mark.usefixtures("written_operations")
-def test_two_concurrent_redrives_do_not_redrive_a_letter_twice(
-    monkeypatch: pytest.MonkeyPatch, control: ControlView
-) -> None:
+def test_concurrent_redrives_redrive_a_letter_once(monkeypatch: pytest.MonkeyPatch, control: ControlView) -> None:
     """As after a double click: the second one begins before the letters of the first have left the log."""
     log, redriven = [letter("s1")], list[Delivery]()
     second_waits = threading.Event()
@@ -185,10 +182,7 @@ def test_letters_that_cannot_be_redriven(control: ControlView, monkeypatch: pyte
 
 
 def waits(
-    monkeypatch: pytest.MonkeyPatch,
-    wanted: WaitingFilter,
-    control: ControlView | None,
-    tries: Tries | None = None,
+    monkeypatch: pytest.MonkeyPatch, wanted: WaitingFilter, control: ControlView | None, tries: Tries | None = None
 ) -> waiting.WaitingList:
     def oldest(
         _self: Waiting, asked: DeliverySelection, most: int, skip: int, *, newest_first: bool
@@ -234,12 +228,7 @@ def test_deliveries_are_found_by_an_endpoint_as_pages_show_it(
     ids=["new", "due", "in flight", "awaited", "scheduled"],
 )
 def test_stages(
-    monkeypatch: pytest.MonkeyPatch,
-    control: ControlView,
-    tries: Tries,
-    stage: str,
-    suspended: str,
-    next_ms: int,
+    monkeypatch: pytest.MonkeyPatch, control: ControlView, tries: Tries, stage: str, suspended: str, next_ms: int
 ) -> None:
     """The time of the next attempt is never in the past; a suspended subscription has none."""
     active, held = waits(monkeypatch, WaitingFilter(), control, tries).waiting
@@ -273,15 +262,10 @@ JOBS = TopicPath("jobs")
 
 
 def test_an_unreachable_job_is_a_problem_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def away(url: str) -> bytes:
-        asked.append(url)
-        raise ConnectionRefusedError(111, "Connection refused")
-
+    away = Mock(side_effect=ConnectionRefusedError(111, "Connection refused"))
     monkeypatch.setattr("arborcast.engine.monitoring.stack_monitor.get", away)
     assert job_figures(tmp_path, "http://job:1") == (None, "no process listens there")
-    assert asked == ["http://job:1/metrics"]
+    away.assert_called_once_with("http://job:1/metrics")
     assert "no engine runs in" in job_figures(tmp_path).problem
     monkeypatch.setattr("arborcast.engine.monitoring.stack_monitor.get", lambda _: b'queue_requests{queue="a"} 7')
     scrape = job_figures(tmp_path, "http://job:1").scrape
@@ -321,14 +305,9 @@ def test_links_are_the_subscriptions_of_other_engines(monkeypatch: pytest.Monkey
         ("peer-c", "G/c", "closing"),
     ]
     assert (found[0].url, found[0].topics, found[0].since_ms) == ("http://peer-a/", ("a//.", "b"), 1_000)
-    asked: list[set[str]] = []
-
-    def tally(_: object, subscriptions: set[str]) -> dict[str, tuple[int, int]]:
-        asked.append(subscriptions)
-        return {"peer-b": (41, 2_000)}
-
+    tally = Mock(return_value={"peer-b": (41, 2_000)})
     monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.tally", tally)
     counted = with_waiting(KafkaSettings(), found)
     assert [(each.waiting, each.waiting_since_ms) for each in counted] == [(0, 0), (41, 2_000), (0, 0)]
     assert with_waiting(KafkaSettings(), ()) == ()
-    assert asked == [{"peer-a", "peer-b", "peer-c"}]
+    tally.assert_called_once_with({"peer-a", "peer-b", "peer-c"})

@@ -84,9 +84,7 @@ def sought(
     return search(KafkaSettings(), MessageSearch(text, TopicTest(topic), since, until, after), parts.control, **more)
 
 
-def test_a_part_of_a_payload_is_found_in_a_time_and_a_subtree(
-    parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_is_found_within_a_time_and_a_subtree(parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
     order = b"<order>4711</order>"
     long = b"<x>" + b"y" * 9_000 + b"4711</x>"
     log = played(
@@ -108,9 +106,7 @@ def test_a_part_of_a_payload_is_found_in_a_time_and_a_subtree(
     assert ids(sought(parts, "", first=2, last=3)) == ["n2", "n3"]
 
 
-def test_text_of_json_is_found_and_an_erased_message_is_not(
-    parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_of_json_is_found_but_no_erased_message(parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
     played(monkeypatch, made(0, b'<c>{"a": "x &lt; y"}</c>'), made(1, b'<c>{"a": "x &lt; y"}</c>'))
     assert ids(sought(parts, '"x < y"')) == ["n0", "n1"]
     parts.put(Erasure(ErasureScope("e1", BEGIN_MS + 500, "a//."), "anna", BEGIN_MS))

@@ -55,9 +55,7 @@ def test_an_operation_is_recorded_before_and_after_it(written_operations: Writte
     assert failed.result == "failed: no such key"
 
 
-def test_an_operation_needs_its_first_record_only(
-    written_operations: WrittenOperations,
-) -> None:
+def test_an_operation_needs_its_first_record_only(written_operations: WrittenOperations) -> None:
     away = InfrastructureError("Kafka is away")
     with operations.recorded(KAFKA, "x", []):
         written_operations.error = away

@@ -126,10 +126,7 @@ def test_work_of_the_servers_of_queues(engine: Tables, tmp_path: Path) -> None:
     )
     found = engine.queues()
     assert [*found.columns] == ["queue", "endpoint", "done", "merged", "unanswered", "p50_ms"]
-    assert found.to_numpy().tolist() == [
-        ["jobs", "http://one/", 1, 1, 0, 10.0],
-        ["jobs", "http://two/", 1, 0, 1, 40.0],
-    ]
+    assert found.to_numpy().tolist() == [["jobs", "http://one/", 1, 1, 0, 10.0], ["jobs", "http://two/", 1, 0, 1, 40.0]]
 
 
 def test_slowest_endpoints_count_pushes_not_notifications(engine: Tables, tmp_path: Path) -> None:

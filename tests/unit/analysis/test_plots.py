@@ -125,9 +125,7 @@ def test_the_newest_rows_are_searched_on_the_last_day_only(engine: Tables, tmp_p
     assert engine.most_tried() == "n3"
 
 
-def test_the_newest_time_is_found_without_rows_and_the_most_tried_in_the_last_hour(
-    engine: Tables, tmp_path: Path
-) -> None:
+def test_the_newest_time_is_found_without_rows_the_most_tried_in_the_last_hour(engine: Tables, tmp_path: Path) -> None:
     often = [attempt("n1", f"s{number}", "delivered") for number in range(3)]
     record(tmp_path, *often, attempt("n2", "s", "delivered", 2 * 3_600_000))
     assert engine.most_tried() == "n2"

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -238,14 +239,8 @@ def test_a_text_that_undoes_changes_by_the_engine_is_logged(
 
 
 def test_a_broken_file_is_parsed_once(file: Path, directory: FileDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed: list[bytes] = []
-    parse = ldif.parse
-
-    def counted(data: bytes) -> list[ldif.Block]:
-        parsed.append(data)
-        return parse(data)
-
-    monkeypatch.setattr(ldif, "parse", counted)
+    parse = Mock(wraps=ldif.parse)
+    monkeypatch.setattr(ldif, "parse", parse)
     messages = set()
     for content in ("nonsense\n", "more nonsense\n"):
         file.write_text(content)
@@ -253,7 +248,7 @@ def test_a_broken_file_is_parsed_once(file: Path, directory: FileDirectory, monk
             with pytest.raises(LdifError, match="the tree is unchanged") as caught:
                 directory.load()
             messages.add(str(caught.value))
-    assert parsed == [b"nonsense\n", b"more nonsense\n"]
+    assert parse.call_args_list == [call(b"nonsense\n"), call(b"more nonsense\n")]
     assert len(messages) == 2
     file.write_text(BY_HAND)
     assert directory.load().initialised

@@ -145,9 +145,7 @@ def test_a_move_without_support_is_made_entry_by_entry(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("refusal", [ProblemKind.CONFLICT, ProblemKind.REFUSED])
-def test_moves_are_made_also_after_one_to_a_refused_name_or_in_conflict_with_an_edit(
-    rig: Rig, refusal: ProblemKind
-) -> None:
+def test_moves_are_made_after_one_to_a_refused_name_or_in_conflict_with_an_edit(rig: Rig, refusal: ProblemKind) -> None:
     a, b, c, z = map(parse_path, "abcz")
     rig.directory.refuses, rig.directory.refusal = {z}, refusal
     rig.append(topic("b", code="1"), topic("z"), TopicRemoved(a))

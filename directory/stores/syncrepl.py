@@ -207,6 +207,9 @@ class Mirror:
                 uuid = self._uuids.get(moved_key(below.key, entry.key, old))
                 if uuid is not None:
                     self._place(uuid, below.key)
+                elif below.key not in self._uuids:
+                    # Another client deleted it before the writer moved the entry above.
+                    raise ReloadNeeded
             if renamed:
                 return True
         self.entries.put(entry)

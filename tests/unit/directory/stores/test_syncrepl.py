@@ -111,6 +111,14 @@ def test_a_change_by_another_client_before_a_move_by_the_writer_reloads(late: st
         mirror.apply(entry(late), state, False)
 
 
+def test_an_entry_deleted_by_another_client_before_a_move_by_the_writer_reloads() -> None:
+    mirror = Mirror([entry("ou=t", ONE), entry("cn=a,ou=t", TWO), entry("cn=x,cn=a,ou=t", THREE)])
+    mirror.entries.rename(entry("cn=a,ou=t").key, entry("cn=b,ou=t"))
+    mirror.apply(entry("cn=x,cn=a,ou=t"), EntryState(SyncState.DELETE, THREE), False)
+    with pytest.raises(ReloadNeeded):
+        mirror.apply(entry("cn=b,ou=t"), EntryState(SyncState.MODIFY, TWO), False)
+
+
 def test_entries_missing_in_a_refresh_are_removed() -> None:
     mirror, other = (Mirror([entry("ou=t", ONE), entry("cn=a,ou=t", TWO)]) for _ in range(2))
     mirror.entries.put(entry("cn=ours,ou=t"))

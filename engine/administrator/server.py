@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
 
-from arborcast.core.errors import ConfigError, PeerError, SignatureError
+from arborcast.core.errors import ConfigError, InfrastructureError, PeerError, SignatureError
 from arborcast.core.files import write_atomically
 from arborcast.core.reasons import reason_of
 from arborcast.core.recent import Recent
@@ -57,7 +59,8 @@ class AdministratorApp:
         self._clock = clock
         self._members = MemberRegister(_load(state), clock(), time_ms())
         self._changed = asyncio.Event()
-        self._saved = clock()
+        self._save_at = clock() + _SAVE_S
+        self._problem = ""  # of the last save
         self._accepted: Recent[str, bool] = Recent(_ACCEPTED, _ACCEPTED_S, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,6 +88,9 @@ class AdministratorApp:
             logger.log(level, "%s %s was refused: %s", method, path[:100], error)
             await send_answer(send, _status(error), f"{error}\n".encode(errors="replace"), _TEXT)
             return
+        except InfrastructureError as error:
+            await send_answer(send, 503, f"{error}\n".encode(errors="replace"), _TEXT)
+            return
         signed = [(key.encode(), value.encode()) for key, value in self._keys.answered(headers, answer).items()]
         await send_answer(send, 200, answer, _JSON, signed)
 
@@ -95,15 +101,15 @@ class AdministratorApp:
         self._accepted.put(request, True, len(request))
 
     async def check_forever(self) -> None:
-        """Detect silent members, until cancelled. Raises OSError if the state cannot be stored."""
+        """Detect silent members, until cancelled."""
         while True:
             now = self._clock()
             if self._members.check(now):
-                self._save()
+                self._report()
                 for each in self._members.topology(now).members:
                     logger.info("%s at %s is %s", each.engine, each.url, each.state)
-            elif now >= self._saved + _SAVE_S:
-                self._save()
+            elif now >= self._save_at:
+                self._report()
             await asyncio.sleep(_CHECK_S)
 
     async def _answer(self, method: str, path: str, query: str, body: bytes) -> bytes:
@@ -111,7 +117,12 @@ class AdministratorApp:
             return await self._topology(query)
         now, before = self._clock(), self._members.version
         if method == "POST" and path == MEMBERS:
-            answer = msgspec.json.encode(self._members.register(_decoded(body, MemberRegistration), now))
+            # Stored before it has an effect: after a crash no other member gets its number.
+            members = copy.deepcopy(self._members)
+            answer = msgspec.json.encode(members.register(_decoded(body, MemberRegistration), now))
+            if members.version != before:
+                self._save(members)
+            self._members = members
         elif method == "POST" and path.startswith(f"{MEMBERS}/") and path.endswith("/heartbeat"):
             name = path.removeprefix(f"{MEMBERS}/").removesuffix("/heartbeat")
             self._members.beat(name, _decoded(body, Beat).number, now)
@@ -119,7 +130,7 @@ class AdministratorApp:
         else:
             raise MalformedMessage(f"there is no {method} {path[:100]}")
         if self._members.version != before:
-            self._save()
+            self._report()
         return answer
 
     async def _topology(self, query: str) -> bytes:
@@ -134,13 +145,29 @@ class AdministratorApp:
                 break
         return msgspec.json.encode(self._members.topology(self._clock()))
 
-    def _save(self) -> None:
-        now = self._clock()
-        # The file has a state before it is reported.
-        write_atomically(self._state, msgspec.json.encode(self._members.stored(now, time_ms())).decode())
-        self._saved = now
+    def _report(self) -> None:
+        """Store the members, and end the waits for a change. States and heartbeats are also reported without the file:
+        a full disk must not delay a takeover."""
+        with suppress(InfrastructureError):
+            self._save(self._members)
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def _save(self, members: MemberRegister) -> None:
+        """Raises InfrastructureError."""
+        now = self._clock()
+        self._save_at = now + _SAVE_S
+        try:
+            write_atomically(self._state, msgspec.json.encode(members.stored(now, time_ms())).decode())
+        except OSError as error:
+            problem = f"the members cannot be stored in {self._state}: {reason_of(error)}; no engine can register"
+            if problem != self._problem:
+                logger.error("%s", problem)
+            self._problem = problem
+            raise InfrastructureError(problem) from error
+        if self._problem:
+            logger.info("the members are stored in %s again", self._state)
+        self._problem = ""
 
 
 def _load(state: Path) -> StoredMembers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -112,6 +113,44 @@ def test_unauthenticated_requests_and_web_pages_are_refused(
     assert "was refused" not in caplog.text, "unauthenticated requests fill no log"
     assert asked(app, keys, "POST", "/members", b"{}")[0] == 400
     assert "was refused" in caplog.text
+
+
+def test_a_full_disk_refuses_registrations_until_it_has_space(
+    keys: SharedKeys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    now = [0.0]
+    app = AdministratorApp(keys, tmp_path / "members.json", PAGES, lambda: now[0])
+
+    def members() -> list[tuple[str, int, str]]:
+        topology = msgspec.json.decode(asked(app, keys, "GET", "/topology?after=-1")[1], type=Topology)
+        return [(each.name, each.number, each.state) for each in topology.members]
+
+    async def check() -> None:
+        checking = asyncio.create_task(app.check_forever())
+        await asyncio.sleep(0)
+        assert not checking.done()
+        checking.cancel()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    beat, other = msgspec.json.encode(Beat(1)), msgspec.json.encode(MemberRegistration("b", "G", "http://b:8080", "1"))
+    assert asked(app, keys, "POST", "/members", REGISTRATION)[0] == 200
+    with monkeypatch.context() as patched:
+        patched.setattr("arborcast.engine.administrator.server.write_atomically", full)
+        for _ in range(2):
+            status, answer = asked(app, keys, "POST", "/members", other)
+            assert (status, b"the disk is full: make room" in answer) == (503, True)
+        assert asked(app, keys, "POST", "/members/a/heartbeat", beat)[0] == 200
+        assert members() == [("a", 1, "live")]
+        now[0] = GONE_S
+        asyncio.run(check())
+        assert members() == [("a", 1, "gone")]
+    assert caplog.text.count("cannot be stored") == 1
+    assert asked(app, keys, "POST", "/members", other)[0] == 200
+    assert members() == [("a", 1, "gone"), ("b", 2, "live")]
+    assert "are stored in" in caplog.text
 
 
 async def test_a_request_waits_for_a_new_topology(keys: SharedKeys, app: AdministratorApp) -> None:

@@ -40,10 +40,7 @@ class MetricsHistory:
 
     def add(self, sample: MetricsSample) -> None:
         """Add a sample. A full disk costs the history and one log message, never the engine."""
-        self._recent.append(sample)
-        # Also after a clock was put back: samples of the future would stay until then.
-        while abs(self._recent[0].at - sample.at) > RECENT_S:
-            self._recent.popleft()
+        add_recent(self._recent, sample)
         try:
             self._write(sample)
             self._troubled = False
@@ -76,6 +73,21 @@ class MetricsHistory:
             stream.write(_encoder.encode(sample) + b"\n")
 
 
+def add_recent(samples: deque[MetricsSample], sample: MetricsSample) -> None:
+    """Add a sample to those of the last minutes, and remove the older ones."""
+    _append(samples, sample)
+    while sample.at - samples[0].at > RECENT_S:
+        samples.popleft()
+
+
+def _append(samples: deque[MetricsSample], sample: MetricsSample) -> None:
+    """Add a sample in the order of time. After a clock was put back it replaces the ones after it: between them, each
+    falling counter would count as a restart."""
+    while samples and samples[-1].at > sample.at:
+        samples.pop()
+    samples.append(sample)
+
+
 def files_in(folder: Path) -> tuple[Path, Path]:
     """The current file, and the previous one."""
     return folder / "history.jsonl", folder / "history.1.jsonl"
@@ -83,8 +95,11 @@ def files_in(folder: Path) -> tuple[Path, Path]:
 
 def read_history(folder: Path) -> list[MetricsSample]:
     """All samples, oldest first. Unreadable lines are skipped."""
-    current, older = files_in(folder)
-    return sorted([*_read(older), *_read(current)], key=lambda sample: sample.at)
+    samples: deque[MetricsSample] = deque()
+    for file in reversed(files_in(folder)):
+        for sample in _read(file):
+            _append(samples, sample)
+    return [*samples]
 
 
 def read_thinned(folder: Path, since: float, until: float, most: int) -> list[MetricsSample]:

@@ -16,7 +16,7 @@ from arborcast.core.reasons import reason_of
 from arborcast.core.telemetry.metrics import merged
 from arborcast.engine.embedded import state
 from arborcast.engine.embedded.home import Home
-from arborcast.engine.monitoring.history import RECENT_S, decode_samples
+from arborcast.engine.monitoring.history import add_recent, decode_samples
 from arborcast.engine.monitoring.samples import MetricsSample, Scrape, sample_of
 from arborcast.engine.monitoring.stack_monitor import get
 from arborcast.engine.processes.errors import StackError
@@ -94,10 +94,7 @@ class EngineWatch:
         if not texts:
             advice = "" if self._last.samples else _ADVICE
             return replace(self._last, problem="; ".join(problems) + advice)
-        self._samples.append(sample_of(self.clock(), Scrape.of(merged(texts, "component"))))
-        # Also after a clock was put back, as in `MetricsHistory`.
-        while abs(self._samples[0].at - self._samples[-1].at) > RECENT_S:
-            self._samples.popleft()
+        add_recent(self._samples, sample_of(self.clock(), Scrape.of(merged(texts, "component"))))
         slowest = sorted(known.endpoints, key=lambda one: -float(one["mean_s"]))
         return replace(known, samples=tuple(self._samples), endpoints=slowest, problem="; ".join(problems))
 

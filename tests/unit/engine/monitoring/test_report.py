@@ -13,6 +13,7 @@ from arborcast.engine.monitoring.figures import line_plot
 from arborcast.engine.monitoring.history import MetricsHistory
 from arborcast.engine.monitoring.report import history_for, page, write_report
 from arborcast.engine.monitoring.samples import NO_BOUND, JvmSample, MetricsSample, ProcessFigures
+from arborcast.engine.monitoring.summary import Summary
 from arborcast.engine.monitoring.ticks import Unit, clock, linear, logarithmic
 from arborcast.engine.monitoring.watching import EngineView
 from arborcast.engine.processes.errors import StackError
@@ -79,6 +80,19 @@ def test_a_report_of_a_stopped_engine(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["metrics", "report.html"]
     with pytest.raises(StackError, match="cannot be written"):
         write_report(tmp_path / "nowhere" / "report.html", seen, where, start, start)
+
+
+def test_a_report_after_a_clock_was_put_back(tmp_path: Path) -> None:
+    history = MetricsHistory(tmp_path / "metrics", keep_s=1e9)
+    for number in range(200):
+        put_back_s = 500.0 if number >= 150 else 0.0
+        history.add(MetricsSample(1_000.0 + number * 5 - put_back_s, accepted=number * 10.0))
+    seen, _ = history_for(None, tmp_path, 1_100.0)
+    for found in (seen.samples, history.recent()):
+        assert [sample.at for sample in found] == sorted(sample.at for sample in found)
+        summary = Summary(found)
+        assert (summary.last.at, summary.last.accepted) == (1_495.0, 1_990.0)
+        assert summary.total("accepted") == summary.last.accepted - found[0].accepted
 
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)

@@ -53,7 +53,7 @@ def message_of(line: str) -> str | None:
         try:
             document = json.loads(line)
             return str(document["message"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None
     match = _HUMAN.fullmatch(line)
     return match[1] if match else None

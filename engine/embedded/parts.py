@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -90,6 +91,7 @@ class Part:
         self.process = ManagedProcess(waits)
         self._id: ProcessId | None = None
         self._log: threading.Thread | None = None
+        self._written: IO[bytes] | None = None
         self._progress = StartProgress(spec.log)
         self._state = PartState.STARTING
         self._since = time.time()
@@ -180,6 +182,12 @@ class Part:
         self._kill()
         self._stopped()
 
+    def limit_log(self) -> None:
+        """Rotate a large log file, and continue a deleted one; must be called regularly."""
+        if self._written is not None:
+            logfiles.keep(self.spec.log, self._written.fileno())
+        logfiles.rotate(self.spec.log, self._settings.log_bytes)
+
     def fail(self) -> None:
         """Record that the engine did not start because of this part. Called after its stop."""
         self._become(PartState.FAILED)
@@ -194,8 +202,9 @@ class Part:
         try:
             spec.log.parent.mkdir(exist_ok=True)  # deleted by a person, to make space
             spec.prepare()
-            own_log = None if spec.json_log else spec.log
-            started = processes.spawn(spec.command, spec.environ, spec.folder, own_log)
+            if not spec.json_log:
+                self._written = spec.log.open("a+b", buffering=0)
+            started = processes.spawn(spec.command, spec.environ, spec.folder, self._written)
         except (StackError, OSError) as error:
             self._died(time.monotonic(), f"could not be started: {error}")
             return
@@ -233,6 +242,9 @@ class Part:
         if self._log is not None:
             self._log.join(timeout=1)
             self._log = None
+        if self._written is not None:
+            self._written.close()
+            self._written = None
 
     def _stopped(self) -> None:
         self._drain()

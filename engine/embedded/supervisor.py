@@ -116,7 +116,7 @@ class Supervisor:
             self._rotated = now
             self._disk.check()
             for part in self._parts:
-                logfiles.rotate(part.spec.log, self._settings.log_bytes)
+                part.limit_log()
 
     def _stop(self) -> None:
         running = sorted((part for part in self._parts if part.running), key=lambda part: part.spec.stop_share)

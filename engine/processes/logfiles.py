@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from arborcast.core.printable import as_json
 from arborcast.core.telemetry import log_format
@@ -60,9 +59,8 @@ class JsonLines:
             return
         yield from self.finish()
         document = _object(line)
-        if document is not None:
-            # Encoded again: its writer may have put terminal control codes into it.
-            yield as_json(document, ensure_ascii=False)
+        if document:
+            yield document
         elif line.strip():
             self._open = self._begun(line, now)
 
@@ -119,18 +117,20 @@ def _write(log: Path, lines: Iterator[str]) -> None:
     # The pipe must be read even if the file cannot be written, or the part would block.
     with contextlib.suppress(OSError):
         for line in lines:
+            log.parent.mkdir(exist_ok=True)  # deleted by a person, to make space
             with log.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
 
 
-def _object(line: str) -> dict[str, Any] | None:
+def _object(line: str) -> str:
+    """A line that is a JSON object, encoded again: its writer may have put terminal control codes into it. Empty for
+    other lines, and for one that is nested too deeply."""
     if not line.startswith("{"):
-        return None
+        return ""
     try:
-        document = json.loads(line)
-    except ValueError:
-        return None
-    return document if isinstance(document, dict) else None
+        return as_json(json.loads(line), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return ""
 
 
 _KEPT = 2
@@ -158,6 +158,25 @@ def rotate(log: Path, limit: int) -> bool:
         with contextlib.suppress(OSError):
             os.truncate(log, 0)
     return True
+
+
+def keep(log: Path, writer: int) -> None:
+    """Continue a log file that a person has deleted. Its writer continues in the deleted file, open as `writer`: lines
+    are moved from there into a new file. The deleted lines stay deleted, and the disk gets their space."""
+    with contextlib.suppress(OSError):
+        if os.fstat(writer).st_nlink:
+            return
+        if log.exists():
+            with log.open("ab") as file:
+                copied = 0  # the position in the file is that of the writer
+                while part := os.pread(writer, 65_536, copied):
+                    copied += file.write(part)
+        else:
+            log.parent.mkdir(exist_ok=True)
+            log.touch()
+    # On a full disk, too: as in `rotate`.
+    with contextlib.suppress(OSError):
+        os.truncate(writer, 0)
 
 
 def tail(log: Path, lines: int = 15, most: int = 16_384) -> str:

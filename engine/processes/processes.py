@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import psutil
 
@@ -257,24 +257,23 @@ class Usage:
 
 
 def spawn(
-    command: Sequence[str], environ: Mapping[str, str], folder: Path, log: Path | None
+    command: Sequence[str], environ: Mapping[str, str], folder: Path, log: IO[bytes] | None
 ) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own, with its output appended to `log`; None: into a pipe. It dies with this
+    """Start a command in a session of its own, with its output into `log`; None: into a pipe. It dies with this
     process.
 
     Call it from the main thread: on Linux the child dies with the thread that started it.
     """
-    with contextlib.nullcontext(subprocess.PIPE) if log is None else log.open("ab") as sink:
-        return subprocess.Popen(
-            dying_with_us(command),
-            env=dict(environ),
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            # Ctrl-C in the terminal must reach only the supervisor, which stops the parts in their order.
-            start_new_session=True,
-        )
+    return subprocess.Popen(
+        dying_with_us(command),
+        env=dict(environ),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if log is None else log,
+        stderr=subprocess.STDOUT,
+        # Ctrl-C in the terminal must reach only the supervisor, which stops the parts in their order.
+        start_new_session=True,
+    )
 
 
 def dying_with_us(command: Sequence[str]) -> list[str]:

@@ -52,7 +52,7 @@ def test_untrusted_text_begins_no_line_and_has_no_escape_codes(form: Form) -> No
 @pytest.mark.parametrize("form", ["human", "json"])
 def test_messages_are_read_back_from_lines(form: Form) -> None:
     assert message_of(write(form, 0.0, "info", "supervisor", "kafka: ready (5.0 s)")) == "kafka: ready (5.0 s)"
-    for line in ("", "Traceback", "{}", "{broken", "2026-01-01 kafka: ready"):
+    for line in ("", "Traceback", "{}", "{broken", '{"a":' * 100_000, "2026-01-01 kafka: ready"):
         assert message_of(line) is None
 
 

@@ -4,6 +4,7 @@ of life."""
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import struct
 import sys
@@ -101,6 +102,25 @@ def test_a_start_may_last_as_long_as_its_log_advances(tmp_path: Path) -> None:
         it.step(1_239.5)
         assert it.status.last_exit == "was not ready within 120 s"
     assert "5000 records are left" in reported[1]
+
+
+def test_a_deleted_log_of_a_running_part_is_continued(tmp_path: Path) -> None:
+    log = tmp_path / "log" / "a.log"
+    prints = (sys.executable, "-c", "import time\nwhile True: print('line', flush=True), time.sleep(0.01)")
+    it = Part(PartSpec("a", prints, {}, tmp_path, log, lambda: True), SETTINGS, lambda _words: None)
+    try:
+        it.step(0.0)
+        wait_until(lambda: log.exists() and log.stat().st_size)
+        shutil.rmtree(log.parent)
+
+        def written() -> bool:
+            it.limit_log()
+            return log.stat().st_size > 0
+
+        wait_until(written)
+    finally:
+        it.kill()
+    assert log.read_text().startswith("line\n")
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -144,11 +145,13 @@ def test_a_stack_trace_is_part_of_its_line_and_bounded() -> None:
         "WARNING: Using incubator modules: jdk.incubator.vector",
         "",
         "{not json",
+        '{"a":' * 100_000,
     )
     assert [one["message"] for one in found] == [
         "failed",
         "WARNING: Using incubator modules: jdk.incubator.vector",
         "{not json",
+        '{"a":' * 100_000,
     ]
     assert found[0]["trace"].splitlines()[0] == "java.io.IOException: No space left on device"
     assert len(found[0]["trace"].splitlines()) == 3
@@ -189,7 +192,28 @@ def test_a_line_without_an_end_is_written_in_parts(tmp_path: Path) -> None:
 
 
 def test_an_unwritable_log_does_not_stop_the_part(tmp_path: Path) -> None:
+    (tmp_path / "none").touch()
     assert followed(tmp_path / "none" / "part.log", b"a line\n" * 20_000) == []  # more than a pipe holds
+
+
+def test_a_deleted_log_is_continued(tmp_path: Path) -> None:
+    log = tmp_path / "log" / "x.log"
+    log.parent.mkdir()
+    with log.open("a+b", buffering=0) as writer:  # as opened by a part
+        writer.write(b"old\n")
+        logfiles.keep(log, writer.fileno())
+        assert log.read_text() == "old\n"
+        shutil.rmtree(log.parent)
+        logfiles.keep(log, writer.fileno())
+        assert os.fstat(writer.fileno()).st_size == 0, "the disk has the space"
+        for line in (b"one\n", b"." * 200_000 + b"\n"):
+            writer.write(line)
+            logfiles.keep(log, writer.fileno())
+        assert os.fstat(writer.fileno()).st_size == 0
+        assert log.read_text() == "one\n" + "." * 200_000 + "\n"
+        assert logfiles.rotate(log, 100_000)
+    shutil.rmtree(log.parent)
+    assert [each["message"] for each in followed(log, b"two\n")] == ["two"]
 
 
 def test_a_large_log_is_rotated_and_two_older_ones_are_kept(tmp_path: Path) -> None:

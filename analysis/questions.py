@@ -41,6 +41,16 @@ if TYPE_CHECKING:
 _HOUR = timedelta(hours=1)
 _ENDS = ("delivered", "dead", "expired", "cancelled", "dropped")
 
+_BACKLOG = """
+    select subscription, count(*) as waiting, min(accepted_at) as oldest, min(due_at) as next_try,
+           max(tries) as most_tries
+    from retries group by subscription order by waiting desc, subscription
+"""
+_LATEST_LETTERS = """
+    select ended_at, subscription, endpoint, topic, error, detail, attempts, notification
+    from dead_letters where ended_at >= '{}' order by ended_at desc limit {}
+"""
+
 
 class _TableOf:
     """A table as an attribute."""
@@ -175,46 +185,43 @@ class Tables:
 
     def backlog(self) -> pd.DataFrame:
         """Waiting deliveries by subscription: number, age, next attempt, attempts."""
-        frame = self.retries.pandas(["subscription", "notification", "tries", "due_at", "accepted_at"])
-        waiting = frame.groupby("subscription").agg(
-            waiting=("notification", "count"),
-            oldest=("accepted_at", "min"),
-            next_try=("due_at", "min"),
-            most_tries=("tries", "max"),
-        )
-        return _rows(waiting.sort_values("waiting", ascending=False), "no delivery waits")
+        waiting = self.retries.query(_BACKLOG)
+        return _rows(waiting.set_index("subscription"), "no delivery waits")
 
     def failures(self, since: When | None = None) -> pd.DataFrame:
-        """Failures by kind and endpoint, with the last text; the most frequent first."""
+        """Failures by kind and endpoint, with the last text; the most frequent first. `since` None: the last hour of
+        the tables."""
         columns = ["endpoint", "error", "status", "started_at", "notification", "detail"]
         failed = (ds.field("state") != "delivered") & (ds.field("push") != "")
         kinds = (
-            self.attempts.pandas(columns, since=since, where=failed)
+            self.attempts.pandas(columns, since=self._since(since), where=failed)
             .sort_values("started_at")
             .groupby(["endpoint", "error", "status"], as_index=False)
             .agg(attempts=("notification", "count"), last_at=("started_at", "max"), detail=("detail", "last"))
         )
-        return _rows(kinds.sort_values("attempts", ascending=False, ignore_index=True), "no push has failed")
+        kinds = kinds.sort_values("attempts", ascending=False, ignore_index=True)
+        return _rows(kinds, "no push has failed in this period; pass an earlier since=")
 
     def queues(self, since: When | None = None) -> pd.DataFrame:
         """Work of queue servers: a row per queue and server with its requests, merged requests, unacknowledged pushes,
-        and durations (milliseconds)."""
+        and durations (milliseconds). `since` None: the last hour of the tables."""
         columns = ["topic", "endpoint", "state", "error", "push", "duration_ms"]
         of_queues = pc.starts_with(ds.field("subscription"), "queue:") & (ds.field("push") != "")
-        sent = self.attempts.pandas(columns, since=since, where=of_queues)
+        sent = self.attempts.pandas(columns, since=self._since(since), where=of_queues)
         sent["merged"] = sent.error == "merged"
         sent["done"] = (sent.state == "delivered") & ~sent.merged
         sent["unanswered"] = sent.state != "delivered"
         grouped = sent.groupby(["topic", "endpoint"])
         done = grouped[["done", "merged", "unanswered"]].sum()
         done["p50_ms"] = grouped.duration_ms.median()
-        return _rows(done.reset_index().rename(columns={"topic": "queue"}), "no request was sent to a server")
+        done = done.reset_index().rename(columns={"topic": "queue"})
+        return _rows(done, "no request was sent to a server in this period; pass an earlier since=")
 
-    def latest_dead_letters(self, since: When | None = None) -> pd.DataFrame:
-        """Dead letters, the newest first."""
-        columns = ["ended_at", "subscription", "endpoint", "topic", "error", "detail", "attempts", "notification"]
-        frame = self.dead_letters.pandas(columns, since=since)
-        return _rows(frame.sort_values("ended_at", ascending=False, ignore_index=True), "there are no dead letters")
+    def latest_dead_letters(self, since: When | None = None, count: int = 1_000) -> pd.DataFrame:
+        """Dead letters, the newest first, up to `count`."""
+        begin = as_time(since or datetime.fromtimestamp(0, UTC))
+        frame = self.dead_letters.query(_LATEST_LETTERS.format(begin.isoformat(), int(count)))
+        return _rows(frame, "there are no dead letters")
 
     def suspended_or_paused(self) -> pd.DataFrame:
         """Suspended and paused subscriptions."""
@@ -249,7 +256,7 @@ class Tables:
         """Messages per push and reused connections; sizes are in bytes."""
         import pandas as pd
 
-        begin = self.start_of_last() if since is None else since
+        begin = self._since(since)
         sizes = self.notifications.pandas(["payload_bytes", "logged_at", "recorded_at"], since=begin)
         pushes = self.attempts.pandas(
             ["push", "messages", "reused", "request_bytes"], since=begin, where=ds.field("push") != ""
@@ -274,42 +281,45 @@ class Tables:
         `begun` = `delivered` + `dead` + `expired` + `cancelled` + `dropped` + `waiting` + `missing`; `missing` and
         `twice` must be zero. From the logs (the default if Kafka answers) it is the result of `arborcast audit`, by
         time of acceptance, also of a running engine. From the tables it is by time of the first attempt, for an idle
-        engine, since tables are some seconds apart.
+        engine, since tables are some seconds apart. `since` None: the last hour of the tables.
         """
         from arborcast.engine.embedded.questions import answers
         from arborcast.engine.embedded.state import reachable_kafka
 
-        kafka = reachable_kafka(self.settings)
+        kafka, begin = reachable_kafka(self.settings), self._since(since)
         if of == "logs" or (of is None and answers(kafka)):
-            return self._audit_of_logs(kafka, since, until)
-        return self._audit_of_tables(since, until)
+            return self._audit_of_logs(kafka, begin, until)
+        return self._audit_of_tables(begin, until)
 
-    def _audit_of_logs(self, kafka: KafkaSettings, since: When | None, until: When | None) -> pd.Series[int]:
+    def _audit_of_logs(self, kafka: KafkaSettings, since: datetime, until: When | None) -> pd.Series[int]:
         import pandas as pd
 
         from arborcast.dispatch.operations.audit import audit
 
-        report = audit(kafka, _milliseconds(since) or 0, _milliseconds(until))
-        twice = sum(problem.kind == "surplus" for problem in report.problems)
+        report = audit(kafka, _milliseconds(since), None if until is None else _milliseconds(until))
         totals = report.totals
         result = pd.Series(
             {
                 "begun": report.matches,
                 **{state: getattr(totals, state) for state in _ENDS},
                 "waiting": totals.pending,
-                "missing": report.unbalanced - twice,
-                "twice": twice,
+                "missing": report.unbalanced - report.surplus,
+                "twice": report.surplus,
             },
             name="audit of the logs",
         )
         result.attrs["notes"] = report.notes
         return result
 
-    def _audit_of_tables(self, since: When | None, until: When | None) -> pd.Series[int]:
+    def _audit_of_tables(self, since: datetime, until: When | None) -> pd.Series[int]:
         import pandas as pd
 
+        from arborcast.dispatch.operations.audit.ledger import PURGED_ERROR
+
         pair = ["notification", "subscription"]
-        begun = self.attempts.arrow(pair, since=since, until=until).group_by(pair).aggregate([])
+        # The row of a purge may be long after the end of its delivery.
+        pushed = ds.field("error") != PURGED_ERROR
+        begun = self.attempts.arrow(pair, since=since, until=until, where=pushed).group_by(pair).aggregate([])
         # Deliveries begun in this span may have ended after it.
         ended = self.deliveries.arrow([*pair, "state"], since=since)
         found = begun.join(ended, keys=pair, join_type="left outer")
@@ -355,6 +365,9 @@ class Tables:
         gatherer = Gatherer(kafka, settings.tables, settings.home)
         return gatherer.gather(notification_id, subscription)
 
+    def _since(self, since: When | None) -> datetime:
+        return self.start_of_last() if since is None else as_time(since)
+
     def _subscribed(self, columns: list[str]) -> pd.DataFrame:
         frame = self.subscriptions.pandas(columns)
         return frame[frame.state != "ended"]
@@ -370,5 +383,5 @@ def _rows(frame: pd.DataFrame, nothing: str) -> pd.DataFrame:
     return Rows.of(frame, nothing)
 
 
-def _milliseconds(when: When | None) -> int | None:
-    return None if when is None else round(as_time(when).timestamp() * 1000)
+def _milliseconds(when: When) -> int:
+    return round(as_time(when).timestamp() * 1000)

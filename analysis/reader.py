@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 
 from arborcast.core.errors import ArborcastError
 from arborcast.dispatch.tables import TABLES
@@ -132,6 +132,12 @@ class TableReader:
     ) -> pd.DataFrame:
         """Rows as a pandas frame; see `arrow`."""
         frame: pd.DataFrame = self.arrow(columns, since=since, until=until, where=where).to_pandas()
+        return frame
+
+    def query(self, sql: str) -> pd.DataFrame:
+        """The result of a query in SQL, in which the table has its own name. Only the result is in memory."""
+        found = QueryBuilder().register(self.spec.name, self.delta()).execute(sql).read_all()
+        frame: pd.DataFrame = pa.table(found).to_pandas()
         return frame
 
     @property

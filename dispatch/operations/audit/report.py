@@ -92,8 +92,9 @@ class Report:
     `topic_model.topics.SYSTEM`), `triggered` were published by triggers, and `replays` are replays of earlier ones; the
     others came from publishers. `waiting` notifications are not matched yet, nor are later ones. `duplicates` are
     deliveries that a receiver has taken more than once. `unbalanced` is the number of all `problems`, of which not all
-    may be named. `notes` are limits of the audit. With `order`, the order of this number of `first_attempts` was
-    checked: `disordered` deliveries were out of order, and the `undecided` ones could not be checked.
+    may be named, and `surplus` that of the ones of this kind. `notes` are limits of the audit. With `order`, the order
+    of this number of `first_attempts` was checked: `disordered` deliveries were out of order, and the `undecided` ones
+    could not be checked.
     """
 
     since_ms: int
@@ -108,6 +109,7 @@ class Report:
     totals: Tally = field(default_factory=Tally)
     subscriptions: dict[str, Tally] = field(default_factory=dict)
     unbalanced: int = 0
+    surplus: int = 0
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     deep: bool = False
@@ -136,6 +138,8 @@ class Report:
     def add_problems(self, problems: list[Problem], count: int | None = None, limit: int = MAX_PROBLEMS) -> None:
         """Add problems; `count` is their number if not all are given."""
         self.unbalanced += len(problems) if count is None else count
+        surplus = sum(each.kind == "surplus" for each in problems)
+        self.surplus += surplus if count is None or surplus < len(problems) else count
         self.problems += problems[: max(0, limit - len(self.problems))]
 
     def as_json(self) -> dict[str, Any]:

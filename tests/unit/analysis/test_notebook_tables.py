@@ -27,7 +27,7 @@ from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.operations.audit import Problem, Report, Tally
 from arborcast.dispatch.recording.state_tables import RowChanges
 from arborcast.dispatch.settings import TableSettings
-from arborcast.dispatch.tables import RETRIES, TABLES, TOPICS
+from arborcast.dispatch.tables import DEAD_LETTERS, RETRIES, TABLES, TOPICS
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 from arborcast.engine.install import jars, java
 from arborcast.engine.settings.loading import load_settings
@@ -108,6 +108,56 @@ def test_the_audit_reads_the_logs_if_kafka_answers(engine: Tables, monkeypatch: 
     assert asked == [(NOON_MS, None)]
     assert (found.name, found.attrs["notes"]) == ("audit of the logs", ["cut"])
     assert found.to_dict() == NONE | {"begun": 9, "delivered": 5, "waiting": 2, "missing": 2, "twice": 1}
+
+
+def test_without_a_period_questions_are_about_the_last_hour_of_the_tables(engine: Tables, tmp_path: Path) -> None:
+    later = 3 * 3_600_000
+    fill(tmp_path, RETRIES, [])
+    record(
+        tmp_path,
+        attempt("n1", "s", "dead", error="connect"),
+        attempt("n2", "s", "dead", later, error="timeout"),
+        # Long after the end of its delivery.
+        attempt("n1", "s", "dead", later, error="purged", push="", number=0),
+        attempt("r1", "queue:jobs", "delivered"),
+        attempt("r2", "queue:jobs", "delivered", later),
+    )
+    assert engine.failures().error.tolist() == ["timeout"]
+    assert sorted(engine.failures(NOON).error) == ["connect", "timeout"]
+    assert engine.audit(of="tables").to_dict() == NONE | {"begun": 2, "delivered": 1, "dead": 1}
+    assert engine.audit(NOON, of="tables")["begun"] == 4
+    assert [engine.queues(since).done.sum() for since in (None, NOON)] == [1, 2]
+
+
+def test_the_backlog_and_the_latest_dead_letters(engine: Tables, tmp_path: Path) -> None:
+    waits = [("s", 1, 5), ("t", 2, 0), ("s", 3, 9)]
+    fill(
+        tmp_path,
+        RETRIES,
+        [
+            {
+                "delivery": str(number),
+                "subscription": name,
+                "tries": tries,
+                "accepted_at": NOON + timedelta(minutes=number),
+                "due_at": NOON + timedelta(hours=number) if tries else None,
+            }
+            for name, number, tries in waits
+        ],
+    )
+    found = engine.backlog()
+    assert [*found.index] == ["s", "t"]
+    assert found.waiting.tolist() == [2, 1]
+    assert found.most_tries.tolist() == [9, 0]
+    assert found.loc["s", ["oldest", "next_try"]].tolist() == [NOON + timedelta(minutes=1), NOON + timedelta(hours=1)]
+    assert pd.isna(found.loc["t", "next_try"])
+    letters = [
+        {"delivery": str(each), "ended_at": NOON + timedelta(days=each), "notification": str(each)} for each in range(5)
+    ]
+    fill(tmp_path, DEAD_LETTERS, letters)
+    assert engine.latest_dead_letters().notification.tolist() == ["4", "3", "2", "1", "0"]
+    assert engine.latest_dead_letters(NOON + timedelta(days=3)).notification.tolist() == ["4", "3"]
+    assert engine.latest_dead_letters(count=1).ended_at.tolist() == [NOON + timedelta(days=4)]
 
 
 def test_work_of_the_servers_of_queues(engine: Tables, tmp_path: Path) -> None:

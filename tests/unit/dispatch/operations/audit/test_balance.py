@@ -139,13 +139,13 @@ def test_the_interval_applies_to_each_partition() -> None:
 def test_all_problems_are_counted_and_some_are_named() -> None:
     names = [f"n{each}" for each in range(50)]
     delivered = rows(*(row(name, "s1") for name in names))
-    for records in (
-        [evaluation(dict.fromkeys(names, 1))],
-        [evaluation(dict.fromkeys(names, 0)), delivered],
-        [delivered],
+    for surplus, records in (
+        (0, [evaluation(dict.fromkeys(names, 1))]),
+        (50, [evaluation(dict.fromkeys(names, 0)), delivered]),
+        (0, [delivered]),
     ):
         report = compared(*records, limit=3).report
-        assert (report.unbalanced, len(report.problems)) == (50, 3)
+        assert (report.unbalanced, report.surplus, len(report.problems)) == (50, surplus, 3)
 
 
 def test_random_histories_against_a_simple_count() -> None:

@@ -8,6 +8,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from contextlib import closing
 
 from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +41,7 @@ from arborcast.dispatch.redelivery.events import OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import JobSettings
-from arborcast.dispatch.spark.query_supervisor import StopGate
+from arborcast.dispatch.spark.query_supervisor import CHECK_S, StopGate, StopRequested
 from arborcast.dispatch.spark.source import read_log
 from arborcast.dispatch.tables.delta_table import rows_of
 from arborcast.dispatch.tables.spec import TableSpec
@@ -231,6 +232,7 @@ class DispatchJob:
             ensure_topics(self._settings.kafka)
             self.modes.open()
             self._open()
+            self._gate.raise_if_closed()
             self._events.start()
             self._hot.start()
             delivers = self._delivers(_START_S)
@@ -244,6 +246,8 @@ class DispatchJob:
                 if delivers := self._delivers(_LATE_S):
                     ready()
             self._keep_warm()
+        except StopRequested:
+            logger.info("stopped during the start")
         finally:
             self._stop()
         return not self._hot.gave_up
@@ -286,14 +290,18 @@ class DispatchJob:
             parked = executor.submit(self._redeliverer.start, _FIRST_READ_S)
             try:
                 self._warm_up()
+                # Gigabytes take minutes: a stop does not wait for them.
+                while wait([parked], CHECK_S).not_done:
+                    self._gate.raise_if_closed()
+                parked.result()
             except BaseException:
                 self._redeliverer.begin_stop(0.0)  # otherwise the pool would wait for it
                 raise
-            parked.result()
 
     def _warm_up(self) -> None:
         settings = self._settings
         view = self._view.refresh(_FIRST_READ_S)
+        self._gate.raise_if_closed()
         self._recording.open()
         gauge_file = self._gauge.file if self._gauge else ""
         job = SinkJob(settings=settings, number=NO_BATCH, gauge_file=gauge_file, view=view)

@@ -122,8 +122,12 @@ class ModeController:
         self._parts.metrics.gear = lambda: self.mode
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until the workers are ready, in the real-time mode; returns whether they are."""
-        return self.mode == "batch" or self._listener.wait_ready(timeout_s)
+        """Wait until the workers are ready, in the real-time mode, or the gate closes; returns whether they are."""
+        deadline = time.monotonic() + timeout_s
+        while self.mode != "batch" and not self._listener.wait_ready(min(_CHECK_S, timeout_s)):
+            if self._parts.gate.closed or time.monotonic() >= deadline:
+                return False
+        return True
 
     def watch(self) -> None:
         """Change modes, if the settings allow it, and restart the query after a task has lost its worker, or for

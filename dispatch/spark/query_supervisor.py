@@ -82,6 +82,9 @@ HEALTHY_S = 60.0
 # A query with a backlog is ready after this time.
 CATCH_UP_S = 5.0
 
+CHECK_S = 0.2
+"""The interval at which the waits of a start look for a closed gate."""
+
 # After this many consecutive failures the process itself may be broken, and its supervisor restarts it.
 MAX_FAILURES = 10
 
@@ -118,9 +121,13 @@ class QuerySupervisor:
         self._thread = start_thread(f"keep-{self.name}", self._keep)
 
     def wait_running(self, timeout_s: float) -> bool:
-        """Wait until the query runs and has caught up, or for this time; returns whether it runs."""
+        """Wait until the query runs and has caught up, for this time or until the gate closes; returns whether it
+        runs."""
         deadline = time.monotonic() + timeout_s
-        if not self._running.wait(timeout_s) or self._query is None:
+        while not self._running.wait(min(CHECK_S, timeout_s)):
+            if self._gate.closed or time.monotonic() >= deadline:
+                return False
+        if self._query is None:
             return False
         self._wait_at_rest(self._query, min(deadline - time.monotonic(), CATCH_UP_S))
         return True

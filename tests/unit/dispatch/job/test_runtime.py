@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.job import runtime
 from arborcast.dispatch.job.heartbeat import PATIENCE_WITH_TASKS, Heart
 from arborcast.dispatch.job.runtime import DispatchJob
+from arborcast.dispatch.realtime.mode_controller import ModeController
 from arborcast.dispatch.spark.query_supervisor import StopGate
 
 LIMIT_S = 30.0
@@ -80,6 +83,38 @@ def test_a_failed_keep_warm_task_does_not_end_the_job(monkeypatch: pytest.Monkey
     DispatchJob._keep_warm(cast(DispatchJob, job))
 
     assert tries == 2
+
+
+def test_a_stop_ends_a_start_that_reads_parked_deliveries(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, stopping, events = StopGate(), threading.Event(), list[str]()
+
+    def begin_stop(_: float) -> None:
+        events.append("stop")
+        stopping.set()
+
+    def read(_: float) -> None:
+        stopping.wait()
+        raise InfrastructureError("the redelivery stops")
+
+    monkeypatch.setattr(runtime, "ensure_topics", lambda kafka: None)
+    redeliverer = SimpleNamespace(start=read, begin_stop=begin_stop)
+    hot = SimpleNamespace(start=lambda: events.append("query"), gave_up=False)
+    modes = SimpleNamespace(open=lambda: None)
+    job: Any = SimpleNamespace(_settings=SimpleNamespace(kafka=None), _gate=gate, _hot=hot, modes=modes)
+    job._redeliverer, job._warm_up, job._stop = redeliverer, gate.close, lambda: events.append("end")
+    job._open = lambda: DispatchJob._open(cast(DispatchJob, job))
+    assert DispatchJob.run(cast(DispatchJob, job), lambda: events.append("ready"))
+    assert events == ["stop", "end"]
+
+
+def test_a_wait_for_the_workers_ends_with_the_gate() -> None:
+    gate, listener = StopGate(), SimpleNamespace(wait_ready=lambda timeout_s: False)
+    modes: Any = SimpleNamespace(mode="realtime", _listener=listener, _parts=SimpleNamespace(gate=gate))
+    assert not ModeController.wait_ready(modes, 0.0)
+    gate.close()
+    assert not ModeController.wait_ready(modes, 3_600.0)
+    modes.mode = "batch"
+    assert ModeController.wait_ready(modes, 0.0)
 
 
 @pytest.mark.parametrize("closes", [False, True])

@@ -122,6 +122,14 @@ def test_the_supervisor_stops_and_closes_the_gate(
     assert 'push stopped; it is started again in 0 s: java.io.IOException: no "chmod"\n\tat java' in caplog.text
 
 
+def test_a_wait_for_the_first_query_ends_with_the_gate() -> None:
+    gate = StopGate()
+    supervisor = QuerySupervisor("push", FakeQuery, gate)  # type: ignore[arg-type]
+    assert not supervisor.wait_running(0.0)
+    gate.close()
+    assert not supervisor.wait_running(3_600.0)
+
+
 def test_a_planned_restart_is_no_failure() -> None:
     supervised = Supervised()
     for fails in (False, True):

@@ -9,16 +9,20 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSequence
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 
-from arborcast.engine.monitoring.samples import MetricsSample, Peaks
+from arborcast.engine.monitoring.samples import MetricsSample, Peaks, thinned, with_peaks
 
 logger = logging.getLogger(__name__)
 
 RECENT_S = 600.0
+
+MOST_SAMPLES = 4_000
+"""Of a history that is read at once: 50 MB. A day has 17,000."""
 
 _TIME_FIRST = b'{"at":'
 
@@ -53,8 +57,8 @@ class MetricsHistory:
     def recent(self) -> list[MetricsSample]:
         return list(self._recent)
 
-    def stored(self) -> list[MetricsSample]:
-        return read_history(self._folder)
+    def stored(self, since: float = 0.0) -> list[MetricsSample]:
+        return read_history(self._folder, since)
 
     def thinned(self, since: float, until: float, most: int) -> list[MetricsSample]:
         return read_thinned(self._folder, since, until, most)
@@ -80,7 +84,7 @@ def add_recent(samples: deque[MetricsSample], sample: MetricsSample) -> None:
         samples.popleft()
 
 
-def _append(samples: deque[MetricsSample], sample: MetricsSample) -> None:
+def _append(samples: MutableSequence[MetricsSample], sample: MetricsSample) -> None:
     """Add a sample in the order of time. After a clock was put back it replaces the ones after it: between them, each
     falling counter would count as a restart."""
     while samples and samples[-1].at > sample.at:
@@ -93,13 +97,24 @@ def files_in(folder: Path) -> tuple[Path, Path]:
     return folder / "history.jsonl", folder / "history.1.jsonl"
 
 
-def read_history(folder: Path) -> list[MetricsSample]:
-    """All samples, oldest first. Unreadable lines are skipped."""
-    samples: deque[MetricsSample] = deque()
-    for file in reversed(files_in(folder)):
-        for sample in _read(file):
-            _append(samples, sample)
-    return [*samples]
+def read_history(folder: Path, since: float = 0.0, most: int = MOST_SAMPLES) -> list[MetricsSample]:
+    """The samples since a time, oldest first, up to `most`: of more, each is the last of several, with their peaks.
+    Unreadable lines are skipped."""
+    samples, period, together = list[MetricsSample](), list[MetricsSample](), 1
+    for sample in chain.from_iterable(map(_read, reversed(files_in(folder)))):
+        if sample.at < since:
+            samples.clear()  # the clock was put back
+            period.clear()
+            continue
+        _append(period, sample)
+        if len(period) == together:
+            _append(samples, with_peaks(period))
+            period.clear()
+        if len(samples) == most:
+            samples, together = thinned(samples, most // 2), 2 * together
+    if period:
+        _append(samples, with_peaks(period))
+    return samples
 
 
 def read_thinned(folder: Path, since: float, until: float, most: int) -> list[MetricsSample]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -50,10 +50,13 @@ def history_for(url: str | None, path: Path, start: float) -> tuple[EngineView, 
         seen = EngineWatch([base]).look()
         if not seen.samples:
             raise StackError(f"no history is available from {seen.problem}")
-        try:
-            stored = decoded(get(f"{base}/history.json", 30.0))
-        except (OSError, ValueError) as error:
-            raise StackError(f"no history is available from {base}: {reason_of(error)}") from error
+
+        def stored(since: float) -> Sequence[MetricsSample]:
+            try:
+                return decoded(get(f"{base}/history.json?since={since:.3f}", 30.0))
+            except (OSError, ValueError) as error:
+                raise StackError(f"no history is available from {base}: {reason_of(error)}") from error
+
         return _since(start, stored, seen.endpoints), base
     try:
         endpoints = EngineWatch([metrics_address(path)]).look().endpoints
@@ -62,14 +65,17 @@ def history_for(url: str | None, path: Path, start: float) -> tuple[EngineView, 
     folder = Home(path).metrics
     if not folder.is_dir():
         raise StackError(f"there is no history in {path}: an engine that was started with arborcast up writes one")
-    return _since(start, read_history(folder), endpoints), str(path)
+    return _since(start, lambda since: read_history(folder, since), endpoints), str(path)
 
 
-def _since(start: float, stored: Sequence[MetricsSample], endpoints: Sequence[dict[str, Any]]) -> EngineView:
+def _since(
+    start: float, read: Callable[[float], Sequence[MetricsSample]], endpoints: Sequence[dict[str, Any]]
+) -> EngineView:
     """The samples of that time; without any, the period of the existing ones."""
-    samples = [sample for sample in stored if sample.at >= start]
+    samples = read(start)
     if len(samples) >= _FEWEST:
         return EngineView(samples, endpoints)
+    stored = read(0.0)
     available = f"samples from {_date(stored[0].at)} to {_date(stored[-1].at)}" if stored else "the history is empty"
     return EngineView(samples, endpoints, available)
 

@@ -22,7 +22,7 @@ from arborcast.core.threads import Service
 from arborcast.engine.embedded.questions import fetch
 from arborcast.engine.embedded.state import EngineStatus, PartState
 from arborcast.engine.monitoring.endpoint import Endpoint, Page
-from arborcast.engine.monitoring.history import MetricsHistory, encode_samples
+from arborcast.engine.monitoring.history import MOST_SAMPLES, MetricsHistory, encode_samples
 from arborcast.engine.monitoring.perf_counters import read_jvm
 from arborcast.engine.monitoring.samples import MetricsSample, ProcessFigures, Scrape, sample_of
 from arborcast.engine.processes.processes import resident, started_s, words
@@ -149,10 +149,8 @@ _PATIENCE_S = 2.0
 
 _JSON = "application/json"
 
-_MOST_POINTS = 20_000
-
-# 1,000 hours of history, the maximum of the settings, at a sample every 5 s.
-_MOST_PAGE = 1024 * 1024 * 1024
+# A history has up to 4,000 samples of some kilobytes.
+_MOST_PAGE = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -243,11 +241,12 @@ class StackMonitor:
         return encode_samples([*(sample for sample in self._history.recent() if sample.at < now.at), now])
 
     def _history_page(self, query: Mapping[str, str]) -> bytes:
-        """`?since=…&points=…`: up to this number of samples since a time, evenly spaced."""
-        now, since, points = time.time(), float(query.get("since", 0.0)), int(query.get("points", _MOST_POINTS))
-        if not 0 < points <= _MOST_POINTS or not since < now:
-            raise ValueError(f"since is a time before now, points at most {_MOST_POINTS}")
-        return encode_samples(self._history.thinned(since, now, points))
+        """`?since=…&points=…`: samples since a time; with `points` up to this number of them, evenly spaced."""
+        now, since, points = time.time(), float(query.get("since", 0.0)), int(query.get("points", MOST_SAMPLES))
+        if not 0 < points <= MOST_SAMPLES or not since < now:
+            raise ValueError(f"since is a time before now, points at most {MOST_SAMPLES}")
+        history = self._history
+        return encode_samples(history.thinned(since, now, points) if "points" in query else history.stored(since))
 
     def _status_page(self) -> bytes:
         reading = self.reading()

@@ -163,6 +163,16 @@ def test_a_long_history_is_thinned_during_the_reading(tmp_path: Path) -> None:
     assert read_thinned(tmp_path / "nothing", 0, 1, 10) == []
 
 
+def test_a_long_history_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    history = MetricsHistory(tmp_path, keep_s=1e9)
+    for number in range(100):
+        history.add(MetricsSample(at=number * 5.0, accepted=float(number), lag_seconds=9.0 * (number == 33)))
+    found = read_history(tmp_path, most=16)
+    assert [sample.at for sample in found] == [*range(35, 490, 40), 495]
+    assert (found[-1].accepted, found[0].lag_seconds, found[4].lag_seconds) == (99, 0, 9)
+    assert [sample.at for sample in read_history(tmp_path, 450.0, 16)] == [*range(450, 500, 5)]
+
+
 def test_the_share_of_time_spent_collecting_garbage() -> None:
     moments = [
         MetricsSample(at=at, jvms={"kafka": JvmSample(1, 1, 1, 1, spent, 1, 1)} if spent is not None else {})

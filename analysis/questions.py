@@ -46,6 +46,10 @@ _BACKLOG = """
            max(tries) as most_tries
     from retries group by subscription order by waiting desc, subscription
 """
+_REASONS = """
+    select reason, count(*) as subscriptions from subscriptions where state = 'ended' group by reason
+    order by subscriptions desc, reason
+"""
 _LATEST_LETTERS = """
     select ended_at, subscription, endpoint, topic, error, detail, attempts, notification
     from dead_letters where ended_at >= '{}' order by ended_at desc limit {}
@@ -248,9 +252,7 @@ class Tables:
 
     def end_reasons(self) -> pd.DataFrame:
         """Reasons of ended subscriptions."""
-        frame = self.subscriptions.pandas(["subscription", "state", "reason"])
-        ended = frame[frame.state == "ended"].groupby("reason").subscription.count()
-        return _rows(ended.sort_values(ascending=False).rename("subscriptions").to_frame(), "no subscription has ended")
+        return _rows(self.subscriptions.query(_REASONS).set_index("reason"), "no subscription has ended")
 
     def push_sizes(self, since: When | None = None) -> pd.DataFrame:
         """Messages per push and reused connections; sizes are in bytes."""
@@ -369,8 +371,7 @@ class Tables:
         return self.start_of_last() if since is None else as_time(since)
 
     def _subscribed(self, columns: list[str]) -> pd.DataFrame:
-        frame = self.subscriptions.pandas(columns)
-        return frame[frame.state != "ended"]
+        return self.subscriptions.pandas(columns, where=ds.field("state") != "ended")
 
     def table(self, spec: TableSpec) -> TableReader:
         """The table of this description."""

@@ -27,7 +27,7 @@ from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.operations.audit import Problem, Report, Tally
 from arborcast.dispatch.recording.state_tables import RowChanges
 from arborcast.dispatch.settings import TableSettings
-from arborcast.dispatch.tables import DEAD_LETTERS, RETRIES, TABLES, TOPICS
+from arborcast.dispatch.tables import DEAD_LETTERS, RETRIES, ROUTES, SUBSCRIPTIONS, TABLES, TOPICS
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 from arborcast.engine.install import jars, java
 from arborcast.engine.settings.loading import load_settings
@@ -158,6 +158,16 @@ def test_the_backlog_and_the_latest_dead_letters(engine: Tables, tmp_path: Path)
     assert engine.latest_dead_letters().notification.tolist() == ["4", "3", "2", "1", "0"]
     assert engine.latest_dead_letters(NOON + timedelta(days=3)).notification.tolist() == ["4", "3"]
     assert engine.latest_dead_letters(count=1).ended_at.tolist() == [NOON + timedelta(days=4)]
+
+
+def test_ended_subscriptions(engine: Tables, tmp_path: Path) -> None:
+    ended = ["expired", "gone", "expired", "removed"]
+    rows = [{"subscription": str(number), "state": "ended", "reason": each} for number, each in enumerate(ended)]
+    fill(tmp_path, SUBSCRIPTIONS, [*rows, {"subscription": "s", "state": "paused"}])
+    fill(tmp_path, ROUTES, [])
+    assert [*engine.end_reasons().subscriptions.to_dict().items()] == [("expired", 2), ("gone", 1), ("removed", 1)]
+    assert engine.suspended_or_paused().subscription.tolist() == ["s"]
+    assert engine.subscriptions_without_topics().subscription.tolist() == ["s"]
 
 
 def test_work_of_the_servers_of_queues(engine: Tables, tmp_path: Path) -> None:

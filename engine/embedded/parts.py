@@ -11,8 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import IO
 
 import psutil
 
@@ -90,8 +90,8 @@ class Part:
         waits = RestartWaits(settings.restart_first_s, settings.restart_max_s)
         self.process = ManagedProcess(waits)
         self._id: ProcessId | None = None
-        self._log: threading.Thread | None = None
-        self._written: IO[bytes] | None = None
+        # The copying of its output, or the file that the part itself writes.
+        self._log: threading.Thread | FileIO | None = None
         self._progress = StartProgress(spec.log)
         self._state = PartState.STARTING
         self._since = time.time()
@@ -184,8 +184,8 @@ class Part:
 
     def limit_log(self) -> None:
         """Rotate a large log file, and continue a deleted one; must be called regularly."""
-        if self._written is not None:
-            logfiles.keep(self.spec.log, self._written.fileno())
+        if isinstance(self._log, FileIO):
+            logfiles.keep(self.spec.log, self._log.fileno())
         logfiles.rotate(self.spec.log, self._settings.log_bytes)
 
     def fail(self) -> None:
@@ -202,9 +202,8 @@ class Part:
         try:
             spec.log.parent.mkdir(exist_ok=True)  # deleted by a person, to make space
             spec.prepare()
-            if not spec.json_log:
-                self._written = spec.log.open("a+b", buffering=0)
-            started = processes.spawn(spec.command, spec.environ, spec.folder, self._written)
+            self._log = written = None if spec.json_log else spec.log.open("a+b", buffering=0)
+            started = processes.spawn(spec.command, spec.environ, spec.folder, written)
         except (StackError, OSError) as error:
             self._died(time.monotonic(), f"could not be started: {error}")
             return
@@ -239,12 +238,11 @@ class Part:
 
     def _drain(self) -> None:
         """Read its last output before it is reported."""
-        if self._log is not None:
+        if isinstance(self._log, threading.Thread):
             self._log.join(timeout=1)
-            self._log = None
-        if self._written is not None:
-            self._written.close()
-            self._written = None
+        elif self._log is not None:
+            self._log.close()
+        self._log = None
 
     def _stopped(self) -> None:
         self._drain()

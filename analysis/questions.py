@@ -223,7 +223,7 @@ class Tables:
 
     def latest_dead_letters(self, since: When | None = None, count: int = 1_000) -> pd.DataFrame:
         """Dead letters, the newest first, up to `count`."""
-        begin = as_time(since or datetime.fromtimestamp(0, UTC))
+        begin = datetime.fromtimestamp(0, UTC) if since is None else as_time(since)
         frame = self.dead_letters.query(_LATEST_LETTERS.format(begin.isoformat(), int(count)))
         return _rows(frame, "there are no dead letters")
 

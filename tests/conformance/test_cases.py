@@ -39,7 +39,7 @@ class Case:
     body: str
     gateway: str = "open"
     given: list[str] = field(default_factory=list)
-    to: str = "broker"
+    to: str = ""
     answer: str = ""
     fault: str = ""
     reason: str = ""
@@ -93,7 +93,7 @@ def test_case(case: Case, manner: Manner, gateways: Gateways) -> None:
     known = variables(run.broker)
     for name in case.given:
         known[name] = GIVEN[name](known)
-    url = run.base + case.to if case.to.startswith("/") else known[case.to]
+    url = run.base + case.to if case.to.startswith("/") else known[case.to or (case.given or ["broker"])[0]]
     message_id, action = f"urn:uuid:{uuid.uuid4()}", f"urn:any/{case.operation}Request"
     header = soap.addressing(action, message_id, url) if manner.addressing else ""
     answer = send(url, Template(case.body).substitute(known), manner.soap, header)

@@ -40,13 +40,7 @@ def test_a_notify_is_valid(soap: Any, addressing: bool) -> None:
 
 
 REQUEST = Notification(
-    "r<1>",
-    TopicPath("{urn:t}jobs"),
-    b'<x xmlns="urn:x"/>',
-    1,
-    message_id="urn:uuid:1&2",
-    queue=True,
-    reply_to=CONSUMER,
+    "r<1>", TopicPath("{urn:t}jobs"), b'<x xmlns="urn:x"/>', 1, message_id="urn:uuid:1&2", queue=True, reply_to=CONSUMER
 )
 
 

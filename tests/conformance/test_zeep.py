@@ -88,15 +88,6 @@ def test_a_subscription_from_its_beginning_to_its_end(gateway: GatewayRun, soap:
     assert caught.value.detail[0].tag == f"{{{PREFIXES['wsrf-r']}}}ResourceUnknownFault"
 
 
-def test_properties_of_the_broker(gateway: GatewayRun, soap: str) -> None:
-    properties = port(gateway, gateway.broker, "NotificationBroker", "GetResourceProperty", soap)
-    (fixed,) = properties.GetResourceProperty(etree.QName(PREFIXES["wsnt"], "FixedTopicSet"))
-    assert fixed is False
-    with pytest.raises(zeep.exceptions.Fault, match="Nothing") as caught:
-        properties.GetResourceProperty(etree.QName(PREFIXES["wsnt"], "Nothing"))
-    assert caught.value.detail[0].tag == f"{{{PREFIXES['wsrf-rp']}}}InvalidResourcePropertyQNameFault"
-
-
 @pytest.mark.parametrize(
     ("path", "service"),
     [

@@ -36,6 +36,7 @@ from arborcast.topic_model.subscriptions import (
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.errors import MalformedMessage
 from tests.fuzz._generate import KEYS, TOPIC_TEXTS, XML_SNIPPETS, Target, reasoned
+from tests.support import make
 
 _HEADER = re.compile(r"[\x20-\x7e]*")
 
@@ -72,20 +73,10 @@ def check_peers(data: bytes) -> None:
 
 def peer_seeds() -> tuple[bytes, ...]:
     """Pushes as engines make them."""
-    made = [
-        Notification("n1", TopicPath("a/b"), b"<x/>", 1),
-        Notification(
-            "n2",
-            TopicPath("{urn:t}a"),
-            b"<p:x xmlns:p='urn:p'>text</p:x>",
-            1,
-            producer=b"<p/>",
-            prefixes="t",
-            path=("H/x",),
-            package="1-1-1-0 me:1",
-            distribution="to:H",
-        ),
-    ]
+    plain = make.notification(accepted_ms=1)
+    whole = make.notification("n2", "{urn:t}a", b"<p:x xmlns:p='urn:p'>text</p:x>", producer=b"<p/>", accepted_ms=1)
+    fields = {"prefixes": "t", "path": ("H/x",), "package": "1-1-1-0 me:1", "distribution": "to:H"}
+    made = [plain, msgspec.structs.replace(whole, **fields)]
     return tuple(peers.encode_push(each, Peer("G/a", "G/b")) for each in ([], made[:1], made))
 
 
@@ -157,19 +148,11 @@ def envelope_seeds() -> tuple[bytes, ...]:
         ("raw", "1.1", True, ""),
         ("legacy", "1.1", False, "secret"),
     )
-    return tuple(
-        msgspec.json.encode(
-            _Pushed(
-                Subscription("s-1", consumer, "http://b/s-1", form=form, soap=version, addressing=addressing),
-                ["n1", "n2"],
-                "{urn:t}a/b",
-                '<x xmlns="urn:p">a &amp; b</x>',
-                1,
-                secret,
-            )
-        )
-        for form, version, addressing, secret in kinds
-    )
+    pushes = []
+    for form, version, addressing, secret in kinds:
+        to = Subscription("s-1", consumer, "http://b/s-1", form=form, soap=version, addressing=addressing)
+        pushes.append(_Pushed(to, ["n1", "n2"], "{urn:t}a/b", '<x xmlns="urn:p">a &amp; b</x>', 1, secret))
+    return tuple(map(msgspec.json.encode, pushes))
 
 
 def check_control(data: bytes) -> None:

@@ -194,6 +194,18 @@ _XPATH_SNIPPETS = (
     *b"position() last() 1e400 preceding::* re:test( o:x < >".split(),
     *(b"//*" * 30, b"[*" * 30, b" and ", b" or ", b" div ", b" mod ", b"-" * 40),
 )
+_CONDITIONS = (
+    *(
+        b"//o:x[@b] = 1",
+        b"count(/o:order/*) > 2 and not(//y/z)",
+        b"string-length(normalize-space(o:x)) + 1",
+        b"o:x|y/z",
+    ),
+)
+_SECRETS = (
+    *(SECRET.encode(), KEYS.seal(b"x" * 32, "context").encode(), b"k1 " + b"QUFB" * 10 + b"QUE=\n"),
+    *(b"1800000000", b"v1,AAAA v1,BBBB"),
+)
 _LDIF = (
     b"version: 1\n\ndn: ou=topics,dc=x\nobjectClass: organizationalUnit\nou: topics\n\n# c\n"
     b"dn:: b3U9YSxkYz14\ncn: a\n b\n",
@@ -204,30 +216,9 @@ _LDIF = (
 TARGETS = {
     "expression": Target(check_expression, TOPIC_TEXTS, _TOPIC_SNIPPETS),
     "alternatives": Target(check_alternatives, _ALTERNATIVES, _ALTERNATIVE_SNIPPETS),
-    "condition": Target(
-        check_condition,
-        (
-            b"//o:x[@b] = 1",
-            b"count(/o:order/*) > 2 and not(//y/z)",
-            b"string-length(normalize-space(o:x)) + 1",
-            b"o:x|y/z",
-        ),
-        _XPATH_SNIPPETS,
-    ),
+    "condition": Target(check_condition, _CONDITIONS, _XPATH_SNIPPETS),
     "ldif": Target(
-        check_ldif,
-        _LDIF,
-        (b"\n\n", b"\n ", b":: ", b":< ", b"changetype: add\n", *b'dn: \\ \\2 + , = " # ;'.split()),
+        check_ldif, _LDIF, (b"\n\n", b"\n ", b":: ", b":< ", b"changetype: add\n", *b'dn: \\ \\2 + , = " # ;'.split())
     ),
-    "secrets": Target(
-        check_secrets,
-        (
-            SECRET.encode(),
-            KEYS.seal(b"x" * 32, "context").encode(),
-            b"k1 " + b"QUFB" * 10 + b"QUE=\n",
-            b"1800000000",
-            b"v1,AAAA v1,BBBB",
-        ),
-        (b"\n", b" ", *b"whsec_ k1: v1, v1a, = + / #".split()),
-    ),
+    "secrets": Target(check_secrets, _SECRETS, (b"\n", b" ", *b"whsec_ k1: v1, v1a, = + / #".split())),
 }

@@ -172,10 +172,7 @@ _CLAIMS = ("", "utf-8", "UTF-16", "UTF-16BE", "ISO-8859-1", "GB18030", "Shift_JI
 
 def _encoded_seeds() -> tuple[bytes, ...]:
     seeds = []
-    for text in (
-        f"<a>é€告~\\{hidden('t:b')}</a>",
-        "<a><!-- é --><![CDATA[</a>é]]>&#60;<b c='é'/></a>",
-    ):
+    for text in (f"<a>é€告~\\{hidden('t:b')}</a>", "<a><!-- é --><![CDATA[</a>é]]>&#60;<b c='é'/></a>"):
         document = soap.envelope(soap.notify(soap.message(payload=text))).decode()
         for number, claim in enumerate(_CLAIMS):
             declared = f"<?xml version='1.0' encoding='{claim}'?>{document}" if claim else document

@@ -9,9 +9,7 @@ from hypothesis import given
 
 from tests.fuzz._checks_http import SEVERAL_REQUESTS, check_every_cut
 from tests.fuzz._generate import inputs
-from tests.fuzz._targets import TARGETS
-
-_FOUND = Path(__file__).parent / "found"
+from tests.fuzz.run import FOUND, TARGETS
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -36,6 +34,6 @@ def test_requests_cut_at_every_position() -> None:
         check_every_cut(seed)
 
 
-@pytest.mark.parametrize("file", sorted(_FOUND.glob("*/*")), ids=lambda file: f"{file.parent.name}/{file.name}")
+@pytest.mark.parametrize("file", sorted(FOUND.glob("*/*")), ids=lambda file: f"{file.parent.name}/{file.name}")
 def test_earlier_findings(file: Path) -> None:
     TARGETS[file.parent.name].check(file.read_bytes())

@@ -44,8 +44,8 @@ _TOPIC = "InvalidTopicExpressionFault"
 _UNKNOWN = "ResourceUnknownFault"
 
 
-def _malformed(name: str, body: bytes, words: str) -> BadRequest:
-    return BadRequest(name, body, 400, "Client", words)
+def _malformed(name: str, body: bytes, words: str, status: int = 400, **headers: str) -> BadRequest:
+    return BadRequest(name, body, status, "Client", words, headers=headers)
 
 
 def _operation(name: str, fault: str, words: str, body: str, path: str = BROKER) -> BadRequest:
@@ -60,48 +60,35 @@ def _notify(name: str, fault: str, words: str, *messages: str) -> BadRequest:
     return _operation(name, fault, words, soap.notify(*messages))
 
 
+_NOTIFY = soap.envelope(soap.notify())
+_MIME = b"--b\r\nContent-Type: application/xop+xml\r\n\r\n" + _NOTIFY + b"\r\n--b--\r\n"
+_XOP = 'Multipart/Related; boundary=b; type="application/xop+xml"'
+_SOAP_2 = soap.envelope("").replace(soap.NAMESPACES["1.1"].encode(), b"urn:soap-2.0")
+
 ENVELOPES = [
     _malformed("not XML", b"hello", "not well-formed"),
     _malformed("nothing", b"", "not well-formed"),
-    _malformed("cut off", soap.envelope(soap.notify())[:-20], "not well-formed"),
-    _malformed("two roots", soap.envelope(soap.notify()) * 2, "not well-formed"),
-    BadRequest(
-        "a MIME package",
-        b"--b\r\nContent-Type: application/xop+xml\r\n\r\n" + soap.envelope(soap.notify()) + b"\r\n--b--\r\n",
-        415,
-        "Client",
-        "without MTOM",
-        headers={"Content-Type": 'Multipart/Related; boundary=b; type="application/xop+xml"'},
-    ),
+    _malformed("cut off", _NOTIFY[:-20], "not well-formed"),
+    _malformed("two roots", _NOTIFY * 2, "not well-formed"),
+    _malformed("a MIME package", _MIME, "without MTOM", 415, content_type=_XOP),
     _malformed("an undeclared prefix", soap.envelope("<x:Notify/>"), "prefix x"),
     _malformed("not SOAP", b"<html/>", "SOAP Envelope is expected"),
-    BadRequest(
-        "another SOAP",
-        soap.envelope("").replace(b"http://schemas.xmlsoap.org/soap/envelope/", b"urn:soap-2.0"),
-        500,
-        "VersionMismatch",
-        "urn:soap-2.0",
-    ),
+    BadRequest("another SOAP", _SOAP_2, 500, "VersionMismatch", "urn:soap-2.0"),
     _malformed("no body", soap.envelope("").replace(b"<s:Body></s:Body>", b""), "no Body"),
     _malformed("an empty body", soap.envelope(""), "it has none"),
     _malformed("two operations", soap.envelope(soap.notify() * 2), "it has 2 elements"),
     _malformed("two bodies", soap.envelope("<a/></s:Body><s:Body><b/>"), "there is another"),
     _malformed("20,000 levels", soap.envelope("<a>" * 20000 + "</a>" * 20000), "depth"),
-    BadRequest("too large", b" " * (LIMIT + 1), 413, "Client", f"more than {LIMIT}"),
+    _malformed("too large", b" " * (LIMIT + 1), f"more than {LIMIT}", 413),
 ]
 
-_PAY = '<x:Pay xmlns:x="urn:x" s:mustUnderstand="{}"/>'
 
-HEADERS = [
-    BadRequest(
-        f"a mandatory header of SOAP {version}",
-        soap.envelope(soap.notify(), version, _PAY.format(true)),
-        500,
-        "MustUnderstand",
-        "{urn:x}Pay",
-    )
-    for version, true in (("1.1", "1"), ("1.2", "true"))
-]
+def _mandatory(version: str, true: str) -> BadRequest:
+    body = soap.envelope(soap.notify(), version, f'<x:Pay xmlns:x="urn:x" s:mustUnderstand="{true}"/>')
+    return BadRequest(f"a mandatory header of SOAP {version}", body, 500, "MustUnderstand", "{urn:x}Pay")
+
+
+HEADERS = [_mandatory("1.1", "1"), _mandatory("1.2", "true")]
 
 MANAGER = "/wsn/subscriptions/x"
 
@@ -122,6 +109,8 @@ OPERATIONS = [
 ]
 
 FETCHING = soap.content_filter("document('http://h/')", "ProducerProperties")
+_ELEMENTS = "<wsnt:TopicExpression><a/></wsnt:TopicExpression>"
+_LONG = soap.envelope(soap.subscribe(more=f"<x>{'x' * 70000}</x>"))
 
 SUBSCRIBES = [
     _operation("no consumer", "Client", "no wsnt:ConsumerReference", "<wsnt:Subscribe/>"),
@@ -139,62 +128,36 @@ SUBSCRIBES = [
     _subscribe("a producer filter that is no XPath", _PRODUCER, "not available", filters=FETCHING),
     _subscribe("a bad expression", _TOPIC, "position 3", filters=soap.topic_expression("a//|")),
     _subscribe("an unbound prefix", _TOPIC, "nope", filters=soap.topic_expression("nope:a")),
-    _subscribe(
-        "an expression with elements",
-        _TOPIC,
-        "text, not elements",
-        filters="<wsnt:TopicExpression><a/></wsnt:TopicExpression>",
-    ),
+    _subscribe("an expression with elements", _TOPIC, "text, not elements", filters=_ELEMENTS),
     _subscribe("over at once", _TERMINATION, "not in the future", termination="PT0S"),
     _subscribe("no time at all", _TERMINATION, "'soon'", termination="soon"),
-    BadRequest(
-        "a Subscribe as large as a notification may be",
-        soap.envelope(soap.subscribe(more=f"<x>{'x' * 70000}</x>")),
-        413,
-        "Client",
-        "a Subscribe may have 65536 bytes",
-    ),
+    _malformed("a Subscribe as large as a notification may be", _LONG, "a Subscribe may have 65536 bytes", 413),
 ]
+
+
+def _message(inside: str) -> str:
+    return f"<wsnt:NotificationMessage>{inside}</wsnt:NotificationMessage>"
+
+
+_HUGE_NAMESPACE = soap.envelope(soap.notify(*[soap.message("a", "<h:n/>")] * 200)).replace(
+    b"<s:Body>", b"<s:Body xmlns:h='urn:" + b"h" * 50000 + b"'>"
+)
 
 NOTIFIES = [
     _operation("no message", "Client", "no wsnt:NotificationMessage", "<wsnt:Notify/>"),
-    _notify(
-        "no topic",
-        _TOPIC,
-        "has no wsnt:Topic",
-        "<wsnt:NotificationMessage><wsnt:Message><a/></wsnt:Message></wsnt:NotificationMessage>",
-    ),
-    _notify(
-        "no payload element",
-        "Client",
-        "no wsnt:Message",
-        "<wsnt:NotificationMessage><wsnt:Topic>a</wsnt:Topic></wsnt:NotificationMessage>",
-    ),
+    _notify("no topic", _TOPIC, "has no wsnt:Topic", _message("<wsnt:Message><a/></wsnt:Message>")),
+    _notify("no payload element", "Client", "no wsnt:Message", _message("<wsnt:Topic>a</wsnt:Topic>")),
     _notify("text as payload", "Client", "with 0 elements", soap.message(payload="text")),
     _notify("two payloads", "Client", "with 2 elements", soap.message(payload="<a/><b/>")),
-    _notify(
-        "the second message has an invalid topic",
-        _TOPIC,
-        "is not allowed here",
-        soap.message(),
-        soap.message(topic="t:a//."),
-    ),
-    BadRequest(
-        "a huge namespace repeated in each message",
-        soap.envelope(soap.notify(*[soap.message("a", "<h:n/>")] * 200)).replace(
-            b"<s:Body>", b"<s:Body xmlns:h='urn:" + b"h" * 50000 + b"'>"
-        ),
-        413,
-        "Client",
-        "too large",
-    ),
+    _notify("an invalid second topic", _TOPIC, "is not allowed here", soap.message(), soap.message(topic="t:a//.")),
+    _malformed("a huge namespace repeated in each message", _HUGE_NAMESPACE, "too large", 413),
     _notify("too deep", _TOPIC, "64", soap.message("t:" + "a/" * 70 + "a")),
 ]
 
 
 PLACES = [
     BadRequest("GET at the broker", b"", 405, "", "by POST, not GET", method="GET"),
-    BadRequest("elsewhere", soap.envelope(soap.notify()), 404, "", "/wsn/NotificationBroker", path="/"),
+    BadRequest("elsewhere", _NOTIFY, 404, "", "/wsn/NotificationBroker", path="/"),
     BadRequest("no id", soap.envelope("<wsnt:Unsubscribe/>"), 404, "", "no such address", path="/wsn/subscriptions/"),
 ]
 

@@ -46,11 +46,8 @@ def post(size: int) -> bytes:
 
 
 def test_elements_are_counted_before_they_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: Any) -> None:
-        raise AssertionError("parsed")
-
     parts = GatewayParts(SETTINGS)
-    monkeypatch.setattr(application, "parse", never)
+    monkeypatch.setattr(application, "parse", lambda *_: pytest.fail("parsed"))
     answer = parts.post(soap.envelope(soap.notify(soap.message(payload=f"<n>{'<a b=/>' * 1_000}</n>"))))
     assert answer.status == 400
     assert "elements and attributes, 1000 are allowed" in answer.reason
@@ -140,21 +137,17 @@ def test_answers_that_are_not_read_take_their_share_of_the_budget(monkeypatch: p
     parts = GatewayParts(SETTINGS)
     parts.pull_log.store._limits = PullLimits(100, 100 * MB, 100 * MB)
     path = create(parts)
-    for _ in range(10):
-        assert (
-            parts.post(soap.envelope(soap.notify(soap.message(payload=f"<n>{'x' * 3 * MB}</n>"))), path).status == 202
-        )
+    large = soap.envelope(soap.notify(soap.message(payload=f"<n>{'x' * 3 * MB}</n>")))
+    assert [parts.post(large, path).status for _ in range(10)] == [202] * 10
     body = get("1")
-    request = (
-        START.replace(b"/wsn/NotificationBroker", path.encode()) + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    )
+    head = START.replace(b"/wsn/NotificationBroker", path.encode()) + b"Content-Length: %d\r\n\r\n" % len(body)
     with served(parts) as port:
         with contextlib.ExitStack() as clients:
             for _ in range(10):
                 client = clients.enter_context(socket.socket())
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
                 client.connect(("127.0.0.1", port))
-                client.sendall(request)
+                client.sendall(head + body)
             wait_until(lambda: parts.app.inflight.refused == 7)
             assert 3 * 6 * MB <= parts.app.inflight.taken <= 0.5 * LIMIT
         wait_until(lambda: not parts.app.inflight.taken)
@@ -187,9 +180,8 @@ def test_many_messages_do_not_block_the_event_loop(kind: Kind) -> None:
         return turns
 
     assert asyncio.run(turns_while_reading()) > count / notification_broker.AT_A_TIME
-    assert (
-        len(parts.notifications.accepted) + parts.pull_log.store.waiting(point) + parts.pull_log.store.dropped == count
-    )
+    store = parts.pull_log.store
+    assert len(parts.notifications.accepted) + store.waiting(point) + store.dropped == count
 
 
 def test_large_bodies_are_parsed_and_their_messages_located_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:

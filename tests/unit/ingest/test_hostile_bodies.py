@@ -67,9 +67,7 @@ def messages(around: str, each: str = TINY_MESSAGE) -> bytes:
 
 
 def legacy(text: str) -> bytes:
-    return soap.envelope(
-        f'<o:WsnProcess xmlns:o="http://org.apache.servicemix.application">{escape(text)}</o:WsnProcess>'
-    )
+    return soap.envelope(f'<o:WsnProcess xmlns:o="{legacy_messages.SERVICE}">{escape(text)}</o:WsnProcess>')
 
 
 OLD_NOTIFY = f'<wsnt:Notify xmlns:wsnt="{soap.WSNT}"'
@@ -200,8 +198,7 @@ def test_the_cost_of_refused_bodies(name: str, ordinary: int) -> None:
     assert answer.status in (400, 413, 500)
     assert answer.fault
     assert len(answer.body) < 2_000
-    assert parts.notifications.accepted == []
-    assert parts.control.records == []
+    assert (parts.notifications.accepted, parts.control.records) == ([], [])
     assert steps <= 3 * ordinary
 
 
@@ -257,16 +254,12 @@ def by_notify_with_a_known_shape(parts: GatewayParts, text: str) -> int:
 
 def by_the_older_envelope_loose(parts: GatewayParts, text: str) -> int:
     """The element around other content is a level of the payload."""
-    inside = text.removeprefix("<a>").removesuffix("</a>")
-    return by_the_older_envelope(parts, f"text and {inside}")
+    message = legacy_messages.notify("a", f"text and {text.removeprefix('<a>').removesuffix('</a>')}")
+    return parts.post(legacy_messages.wsn_process(message), "/WSN/Broker").status
 
 
 def by_a_pull_point(parts: GatewayParts, text: str) -> int:
     return parts.post(soap.envelope(soap.notify(soap.message(payload=text))), create(parts)).status
-
-
-def by_the_older_envelope(parts: GatewayParts, text: str) -> int:
-    return parts.post(legacy_messages.wsn_process(legacy_messages.notify("a", text)), "/WSN/Broker").status
 
 
 @pytest.mark.parametrize("door", [by_notify_with_a_known_shape, by_the_older_envelope_loose, by_a_pull_point])
@@ -302,11 +295,8 @@ def test_answers_are_not_limited_like_requests() -> None:
     for _ in range(3):
         assert parts.post(soap.envelope(soap.notify(message)), path).status == 202
     answers = [parts.post(get(), path) for _ in range(3)]
-    elements = b"".join(
-        etree.tostring(each)
-        for answer in answers
-        for each in answer.root.iterfind(f".//{{{soap.WSNT}}}NotificationMessage")
-    )
+    found = (each for answer in answers for each in answer.root.iterfind(f".//{{{soap.WSNT}}}NotificationMessage"))
+    elements = b"".join(map(etree.tostring, found))
     opened = f'<wsnt:GetMessagesResponse xmlns:wsnt="{soap.WSNT}">'
     together = soap.envelope(f"{opened}{elements.decode()}</wsnt:GetMessagesResponse>")
     assert len(read_answer(read_reply("http://x", 200, "", "text/xml", together))) == 3

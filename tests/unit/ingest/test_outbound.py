@@ -48,13 +48,10 @@ def rule_of(answer: HttpAnswer) -> str:
 def test_forbidden_addresses_are_refused(address: str, rule: str, version: str) -> None:
     parts = GatewayParts(outbound=PUBLIC)
     shown = ""
+    registration = soap.register("t:a", publisher=address, demand="true")
     for body, fault, element in (
         (soap.subscribe(to=address), "SubscribeCreationFailedFault", "ConsumerReference"),
-        (
-            soap.register("t:a", publisher=address, demand="true"),
-            "PublisherRegistrationRejectedFault",
-            "PublisherReference",
-        ),
+        (registration, "PublisherRegistrationRejectedFault", "PublisherReference"),
     ):
         answer = parts.post(soap.envelope(body, version))
         assert (answer.status, answer.fault, rule_of(answer)) == (500, fault, rule)
@@ -135,9 +132,8 @@ def test_addresses_in_messages_are_not_called(name: str, monkeypatch: pytest.Mon
         old = place.replace("wsa:", "wse:")
         blocks = ("wsa:ReplyTo", "wsa:FaultTo", "wsa:From", "wsa:EndpointReference", "wsnt:ProducerReference")
         references = "".join(f"<{block}>{place}</{block}>" for block in blocks)
-        references += "".join(
-            f'<wse:{each} xmlns:wse="{WSE}">{place}{old}</wse:{each}>' for each in ("NotifyTo", "EndTo")
-        )
+        for each in ("NotifyTo", "EndTo"):
+            references += f'<wse:{each} xmlns:wse="{WSE}">{place}{old}</wse:{each}>'
         references += f'<a:ReplyTo xmlns:a="{OLD_WSA}">{place.replace("wsa:", "a:")}</a:ReplyTo>'
         header = references + f"<wsa:MessageID>urn:uuid:1</wsa:MessageID><wsa:To>{receiver.url('/to')}</wsa:To>"
         parts = GatewayParts()

@@ -119,9 +119,7 @@ TWICE = b"<?xml version='1.0'?><?xml version='1.0' encoding='latin1'?><a/>"
     ("body", "content_type", "why"),
     [
         pytest.param("<?xml version='1.0' encoding='utf-16'?><a/>".encode("utf-16-be"), b"", "NUL", id="no mark"),
-        pytest.param(
-            b"<?xml version='1.0' encoding='utf-16'?><a/>", b"", "no byte-order mark", id="a wrong declaration"
-        ),
+        pytest.param(b"<?xml version='1.0' encoding='utf-16'?><a/>", b"", "no byte-order mark", id="declared wrongly"),
         pytest.param(b"<a/>", b"text/xml; charset=utf-16be", "no byte-order mark", id="a byte order and no mark"),
         pytest.param(codecs.BOM_UTF16_LE + b"<\0a", b"", "truncated data", id="half a character"),
         pytest.param("<a>é</a>".encode("latin-1"), b"", "its declared encoding", id="undeclared Latin-1"),

@@ -235,16 +235,8 @@ def by_reference(body: str, may: frozenset[str], prepare: Prepare) -> Iterator[R
 
 RENEW = element("wsnt:Renew", "<wsnt:TerminationTime>PT1H</wsnt:TerminationTime>")
 END_AT = element("rl:SetTerminationTime", "<rl:RequestedLifetimeDuration>PT1H</rl:RequestedLifetimeDuration>")
-ON_SUBSCRIPTIONS = [
-    RENEW,
-    element("wsnt:Unsubscribe"),
-    element("wsnt:PauseSubscription"),
-    element("wsnt:ResumeSubscription"),
-    element("p:RotateSecret"),
-    element("p:SetCredentials"),
-    END_AT,
-    element("rl:Destroy"),
-]
+EMPTY = "wsnt:Unsubscribe wsnt:PauseSubscription wsnt:ResumeSubscription p:RotateSecret p:SetCredentials rl:Destroy"
+ON_SUBSCRIPTIONS = [RENEW, END_AT, *map(element, EMPTY.split())]
 
 
 def property_requests(resource: str) -> list[str]:
@@ -255,6 +247,11 @@ def property_requests(resource: str) -> list[str]:
         element("rp:GetResourcePropertyDocument"),
     ]
 
+
+OPEN_TO_ALL = (
+    *("wsnt:CreatePullPoint", "tev:SetSynchronizationPoint", "tev:GetEventProperties", "tev:GetServiceCapabilities"),
+    *("tds:GetSystemDateAndTime", "tds:GetServices", "tds:GetCapabilities", "tds:GetDeviceInformation"),
+)
 
 OLD_SUBSCRIBER = "http://127.0.0.1:9/old"
 
@@ -277,17 +274,7 @@ def soap_rows() -> Iterator[Row]:
     yield from at_its_address(element("p:DestroyTrigger", attributes=' Name="hot"'), MANAGERS, prepare=with_trigger)
     yield from at_its_address(REGISTER, PUBLISHERS)
     yield from at_its_address(PULL, SUBSCRIBERS)
-    for open_to_all in (
-        element("wsnt:CreatePullPoint"),
-        element("tev:SetSynchronizationPoint"),
-        element("tev:GetEventProperties"),
-        element("tev:GetServiceCapabilities"),
-        element("tds:GetSystemDateAndTime"),
-        element("tds:GetServices"),
-        element("tds:GetCapabilities"),
-        element("tds:GetDeviceInformation"),
-        *property_requests("wsnt:FixedTopicSet"),
-    ):
+    for open_to_all in (*map(element, OPEN_TO_ALL), *property_requests("wsnt:FixedTopicSet")):
         yield from at_its_address(open_to_all, OTHERS)
     subscription = made(SUBSCRIBE, Kind.SUBSCRIPTION)
     for body in ON_SUBSCRIPTIONS:
@@ -448,13 +435,12 @@ EVENT_TOPIC = (
 )
 EVENT_MESSAGE = f"<wsnt:NotificationMessage>{EVENT_TOPIC}<wsnt:Message><x/></wsnt:Message></wsnt:NotificationMessage>"
 OFFERED = EVENT_TOPIC.replace("wsnt:Topic", "br:Topic")
+OFFERED_BELOW = OFFERED.replace("Concrete", "Full").replace("closed", "/.")
 FORGED = {
     "Notify among others": soap.notify(soap.message("t:a/b"), EVENT_MESSAGE),
     "a trigger": TRIGGER.replace(soap.topic("t:a/to"), EVENT_TOPIC),
     "a registration": element("br:RegisterPublisher", OFFERED),
-    "a registration for all": element(
-        "br:RegisterPublisher", OFFERED.replace("Concrete", "Full").replace("closed", "/.")
-    ),
+    "a registration for all": element("br:RegisterPublisher", OFFERED_BELOW),
 }
 
 
@@ -465,7 +451,5 @@ def test_no_client_publishes_operator_events(gate: Gate, body: str, guarded: boo
     setup = Setup(gate if guarded else None)
     why = setup.post(body, "root")
     assert "only the engine publishes" in why, why
-    assert setup.parts.notifications.accepted == []
-    assert setup.parts.parts.records == []
-    assert len(setup.parts.table.triggers) == 0
-    assert len(setup.parts.registrations) == 0
+    assert (setup.parts.notifications.accepted, setup.parts.parts.records) == ([], [])
+    assert (len(setup.parts.table.triggers), len(setup.parts.registrations)) == (0, 0)

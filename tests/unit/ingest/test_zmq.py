@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import cast
 
 import pytest
 import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arborcast.client.framed import Connection, ConnectionFactory
+from arborcast.client.framed import ConnectionFactory
 from arborcast.client.values import FaultReceived
 from arborcast.core.telemetry import log_format
 from arborcast.engine.gateway import zmq_edge
@@ -52,15 +52,9 @@ def test_publications(parts: list[bytes], body: PublishBody, flags: int) -> None
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
-        ([], "parts"),
-        ([b"a"], "parts"),
-        ([b"a", b"<x/>", b"{}", b""], "parts"),
-        ([b"", b"<x/>"], "topic"),
-        ([b" ", b"<x/>"], "topic"),
-        ([b"\xff", b"<x/>"], "topic"),
-        ([b"a", b"<x/>", b"no"], "properties"),
-        ([b"a", b"<x/>", b'{"a": 1}'], "properties"),
-        ([b"a", b"<x/>", b"[" * 100_000], "properties"),
+        *((parts, "parts") for parts in ([], [b"a"], [b"a", b"<x/>", b"{}", b""])),
+        *(([topic, b"<x/>"], "topic") for topic in (b"", b" ", b"\xff")),
+        *(([b"a", b"<x/>", text], "properties") for text in (b"no", b'{"a": 1}', b"[" * 100_000)),
     ],
 )
 def test_invalid_publications(parts: list[bytes], reason: str) -> None:
@@ -72,17 +66,11 @@ def test_invalid_publications(parts: list[bytes], reason: str) -> None:
 @pytest.mark.parametrize(
     ("prefix", "expression"),
     [
-        (b"", ""),
-        (b"ALL", ""),
         (b"ALL:ALARM", "ALL//."),
         (b"ALL:ALARM:", "ALL/ALARM//."),
         (b"ALL/ALARM/x", "ALL/ALARM//."),
-        (b"{urn:t}a", ""),
         (b"{urn:t}a/b", "{urn:t}a//."),
-        (b"a*/b", ""),
-        (b"a|b/c", ""),
-        (b"/a/", ""),
-        (b"\xff/", ""),
+        *((prefix, "") for prefix in (b"", b"ALL", b"{urn:t}a", b"a*/b", b"a|b/c", b"/a/", b"\xff/")),
     ],
 )
 def test_expressions_of_prefixes(prefix: bytes, expression: str) -> None:
@@ -199,9 +187,8 @@ def test_wrong_addresses_end_the_process(
 ) -> None:
     monkeypatch.setattr(log_format, "configure", lambda *_: None)
     config = tmp_path / "arborcast.toml"
-    config.write_text(
-        f'home = "home"\n[framed]\nport = 1\n[zmq]\nsubscribe = ""\npublish = ""\npipeline = ""\nasked = "{address}"\n'
-    )
+    zmq_section = f'[zmq]\nsubscribe = ""\npublish = ""\npipeline = ""\nasked = "{address}"\n'
+    config.write_text(f'home = "home"\n[framed]\nport = 1\n{zmq_section}')
     assert zmq_edge.main(["--config", str(config)]) == 2
     assert text in capsys.readouterr().err
 
@@ -277,66 +264,52 @@ class FakeConnection:
         self.lost.set()
 
 
-class Factory(ConnectionFactory):
-    MADE: ClassVar[list[FakeConnection]] = []
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[FakeConnection]:
+    """The connections of factories, the newest last."""
+    made: list[FakeConnection] = []
 
-    def connection(self) -> Connection:
-        return cast(Connection, self.MADE.pop())
+    def connect(factory: ConnectionFactory) -> FakeConnection:
+        made.append(FakeConnection(refuses=factory.user == "refused"))
+        return made[-1]
 
-
-@contextmanager
-def upstream(connection: FakeConnection) -> Iterator[FramedUpstream]:
-    Factory.MADE.append(connection)
-    made = FramedUpstream(Factory())
-    try:
-        yield made
-    finally:
-        made.close()
+    monkeypatch.setattr(ConnectionFactory, "connection", connect)
+    return made
 
 
-def test_unsubscribe_removes_a_refusal() -> None:
-    connection = FakeConnection(refuses=True)
-    with upstream(connection) as made:
+def test_unsubscribe_removes_a_refusal(connections: list[FakeConnection]) -> None:
+    with closing(FramedUpstream(ConnectionFactory(user="refused"))) as made:
         for expression in ("a", "b"):
             made.subscribe(frames.SubscribeBody(expression))
         wait_until(lambda: sorted(made._failed) == ["a", "b"])
         made.unsubscribe("a")
         wait_until(lambda: list(made._failed) == ["b"])
+        (connection,) = connections
         assert sorted(connection.requests) == ["a", "b"]
 
 
-def test_the_handler_stays_until_the_receipt_of_unsubscribe() -> None:
-    connection = FakeConnection(refuses=False)
-    with upstream(connection) as made:
+def test_the_handler_stays_until_the_receipt_of_unsubscribe(connections: list[FakeConnection]) -> None:
+    with closing(FramedUpstream(ConnectionFactory())) as made:
         made.subscribe(frames.SubscribeBody("a"))
         wait_until(lambda: made.is_in_force("a"))
+        (connection,) = connections
         made.unsubscribe("a")
         wait_until(lambda: connection.at_end is not None)
         assert connection.at_end == ["id of a"], "messages are accepted until then"
         wait_until(lambda: not connection.handlers)
 
 
-class TaskFactory(ConnectionFactory):
-    """Fake connections, the newest last."""
-
-    MADE: ClassVar[list[FakeConnection]] = []
-
-    def connection(self) -> Connection:
-        self.MADE.append(FakeConnection(refuses=False))
-        return cast(Connection, self.MADE[-1])
-
-
-def test_tasks_of_a_lost_connection_are_handed_out_once() -> None:
+def test_tasks_of_a_lost_connection_are_handed_out_once(connections: list[FakeConnection]) -> None:
     """The gateway sends them again on the next connection, with other numbers."""
     settings = ZmqSettings(
         subscribe="", publish="", pipeline="", asked="", tasks="tcp://127.0.0.1:*", tasks_topics="jobs"
     )
-    edge = ZmqEdge(settings, TaskFactory(), 1_000, lambda: None)
+    edge = ZmqEdge(settings, ConnectionFactory(), 1_000, lambda: None)
     assert edge._sockets.tasks is not None
     address = edge._sockets.tasks.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def with_tasks() -> list[FakeConnection]:
-        return [each for each in TaskFactory.MADE if each.handlers]
+        return [each for each in connections if each.handlers]
 
     def arrive(connection: FakeConnection, number: int, text: str) -> None:
         frame = frames.Frame(frames.FrameKind.MESSAGE, 0, number, b"")
@@ -366,4 +339,4 @@ def test_tasks_of_a_lost_connection_are_handed_out_once() -> None:
             edge.stop()
             edge.run()
     assert (received, connection.replies) == ([b"n0", b"n1"], [7, 8])
-    assert [each.replies for each in TaskFactory.MADE if each is not connection and each.replies] == []
+    assert [each.replies for each in connections if each is not connection and each.replies] == []

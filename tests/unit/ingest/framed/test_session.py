@@ -30,16 +30,7 @@ from arborcast.topic_model.subscriptions import EndpointReference, Peer, Subscri
 from arborcast.wire import frames, limits
 from arborcast.wire.errors import NotAuthenticated, TooManyRequests
 from arborcast.wire.frames import Decoder, Frame, FrameKind
-from tests.support.framed import (
-    Connects,
-    FramedEdge,
-    client,
-    deliver,
-    element,
-    framed_edge,
-    publication,
-    stored,
-)
+from tests.support.framed import Connects, FramedEdge, client, deliver, element, framed_edge, publication, stored
 from tests.support.gateway_parts import GatewayParts
 from tests.support.guarded_gateway import guarded
 from tests.support.routing import make_trigger
@@ -487,9 +478,7 @@ def test_the_budget_is_released_within_one_turn_of_the_loop(edge: FramedEdge, di
     assert edge.on_loop(receive) == 0
 
 
-def test_waiting_publications_are_in_the_budget(
-    edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_publications_use_the_budget(edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch) -> None:
     stuck, loops = asyncio.Event(), list[asyncio.AbstractEventLoop]()
 
     async def hold(*_: object) -> None:

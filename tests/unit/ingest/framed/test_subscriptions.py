@@ -15,15 +15,7 @@ from arborcast.ingest.state.pull_queues import Handout, PullQueues
 from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.wire import frames, times
 from arborcast.wire.frames import FrameKind
-from tests.support.framed import (
-    Connects,
-    FramedEdge,
-    client,
-    deliver,
-    element,
-    framed_edge,
-    stored,
-)
+from tests.support.framed import Connects, FramedEdge, client, deliver, element, framed_edge, stored
 from tests.support.gateway_parts import only_subscription
 from tests.support.waiting import wait_until
 
@@ -97,9 +89,7 @@ def test_the_window_and_the_number_of_unacknowledged_messages(
     assert [raw.read().kind for _ in range(200)] == [FrameKind.MESSAGE] * 200
 
 
-def test_the_bytes_of_unacknowledged_messages(
-    edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_of_unacknowledged_messages(edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch) -> None:
     """The handlers of a client are slower than its connection: it has a window of large messages in memory."""
     monkeypatch.setattr(subscriptions, "_AT_ONCE", 1)
     monkeypatch.setattr(subscriptions, "_WINDOW_BYTES", 2_500)
@@ -139,15 +129,9 @@ def test_unreadable_messages_are_settled(
     got: list[str] = []
     consumer = connection.session().consumer("a", lambda message: got.append(message.id))
     long, deep = "xmlns " * 60_000, "<x>" * 256 + "</x>" * 256  # two of these exceed the limits of a request
-    deliver(
-        edge,
-        consumer.subscription,
-        *(
-            stored("a", text, f"n{number}")
-            for number, text in ((1, f"<x>{long}</x>"), (2, deep), (3, f"<x>{long}</x>"))
-        ),
-        *(StoredMessage(b"<nothing/>", "n4"), stored("a//", "<x/>", "n5"), stored("a", "<x/>", "n6")),
-    )
+    large = [stored("a", text, f"n{n}") for n, text in enumerate((f"<x>{long}</x>", deep, f"<x>{long}</x>"), 1)]
+    others = StoredMessage(b"<nothing/>", "n4"), stored("a//", "<x/>", "n5"), stored("a", "<x/>", "n6")
+    deliver(edge, consumer.subscription, *large, *others)
     wait_until(lambda: got == ["n1", "n3", "n6"])
     wait_until(lambda: nothing_waits(edge))
     assert (edge.server.counts.unreadable, caplog.text.count("cannot be read")) == (3, 3)

@@ -20,11 +20,8 @@ from arborcast.wire.endpoints import Kind
         ("/wsn/subscriptions/a/", Target(Kind.SUBSCRIPTION, "a")),
         ("/wsn/pullpoints/p", Target(Kind.PULL_POINT, "p")),
         ("/wsn/registrations/r", Target(Kind.REGISTRATION, "r")),
-        ("/wsn/subscriptions/", None),
-        ("/wsn/subscriptions/a/b", None),
-        ("/wsn/notificationbroker", None),
-        ("/wsn", None),
-        ("/", None),
+        *((path, None) for path in ("/wsn/subscriptions/", "/wsn/subscriptions/a/b", "/wsn/notificationbroker")),
+        *((path, None) for path in ("/wsn", "/")),
     ],
 )
 def test_paths(path: str, target: Target | None) -> None:
@@ -49,11 +46,7 @@ PUBLIC = OwnAddresses("10.0.0.1", 8080, "https://bus.example")
 @pytest.mark.parametrize(
     ("own", "host", "port", "back"),
     [
-        (LOOPBACK, "127.0.0.1", 8080, True),
-        (LOOPBACK, "localhost", 8080, True),
-        (LOOPBACK, "LOCALHOST.", 8080, True),
-        (LOOPBACK, "127.1.2.3", 8080, True),
-        (LOOPBACK, "::1", 8080, True),
+        *((LOOPBACK, host, 8080, True) for host in ("127.0.0.1", "localhost", "LOCALHOST.", "127.1.2.3", "::1")),
         (LOOPBACK, "0.0.0.0", 8080, True),  # noqa: S104  # compared only
         (LOOPBACK, "127.0.0.1", 8081, False),
         (LOOPBACK, "10.0.0.1", 8080, False),

@@ -39,12 +39,8 @@ CUT = {
     "an unchanged value": ("<o:a/>", "xmlns:o='urn:x?a&amp;b'", "<o:a xmlns:o='urn:x?a&amp;b'/>"),
 }
 AS_IT_IS = [
-    "<a><a/><a></a></a>",
-    "<a><ab></ab></a >",
-    "<a  b = '1'\n></a >",
-    "<a><![CDATA[</a><b>]]>&#65;&lt;</a>",
-    "<a><!-- </a> --><?p </a> ?></a>",
-    '<a b="/>" c=">"/>',
+    *("<a><a/><a></a></a>", "<a><ab></ab></a >", "<a  b = '1'\n></a >", "<a><![CDATA[</a><b>]]>&#65;&lt;</a>"),
+    *("<a><!-- </a> --><?p </a> ?></a>", '<a b="/>" c=">"/>'),
 ]
 
 

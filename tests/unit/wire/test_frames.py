@@ -14,13 +14,7 @@ from arborcast.wire.frames import HEAD_BYTES, MAGIC, Decoder, Frame, FrameError,
 LIMIT = 1_000
 
 FRAMES = st.lists(
-    st.builds(
-        Frame,
-        st.integers(0, 255),
-        st.integers(0, 2**16 - 1),
-        st.integers(0, 2**32 - 1),
-        st.binary(max_size=60),
-    ),
+    st.builds(Frame, st.integers(0, 255), st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.binary(max_size=60)),
     max_size=6,
 )
 

@@ -49,13 +49,8 @@ def settings(jwks: Path, **more: Any) -> AccessSettings:
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    made = {
-        "sub": "anna",
-        "groups": ["g"],
-        "iss": "https://id.example",
-        "aud": "arborcast",
-        "exp": time.time() + 86_400,
-    }
+    ends = time.time() + 86_400
+    made = {"sub": "anna", "groups": ["g"], "iss": "https://id.example", "aud": "arborcast", "exp": ends}
     return {key: value for key, value in {**made, **changes}.items() if value is not None}
 
 

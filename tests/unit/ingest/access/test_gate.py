@@ -37,16 +37,7 @@ from tests.support.guarded_gateway import (
     token,
     users_in,
 )
-from tests.support.soap_messages import (
-    XPATH_1,
-    envelope,
-    message,
-    notify,
-    register,
-    subscribe,
-    topic,
-    topic_expression,
-)
+from tests.support.soap_messages import XPATH_1, envelope, message, notify, register, subscribe, topic, topic_expression
 
 
 @pytest.fixture
@@ -137,9 +128,8 @@ def sent(parts: GatewayParts, header: str, soap: str = "1.1") -> HttpAnswer:
 def test_username_tokens(parts: GatewayParts, clock: Clock) -> None:
     assert sent(parts, token("bert", "pb"), "1.2").status == 202
     assert sent(parts, token("anna", "pa", created=at(-10))).status == 202
-    assert sent(parts, token("anna", "pa", more="<w:Username>olga</w:Username>")).status == 202, (
-        "the first user name counts"
-    )
+    two_names = token("anna", "pa", more="<w:Username>olga</w:Username>")
+    assert sent(parts, two_names).status == 202, "the first user name counts"
     assert sent(parts, token("anna", "pb", more="<w:Password>pa</w:Password>")).fault == "FailedAuthentication"
     for value in ("4;annapa", "anna:pa", "annapa"):
         answer = parts.post(envelope(notify(message("t:a"))), authorization=f"Basic {value}")
@@ -175,15 +165,11 @@ def test_creation_times_of_tokens(parts: GatewayParts, created: str, status: int
 @pytest.mark.parametrize(
     ("header", "fault"),
     [
-        (token("anna", "pb"), "FailedAuthentication"),
-        (token("nobody", "pa"), "FailedAuthentication"),
+        *((token(*wrong), "FailedAuthentication") for wrong in (("anna", "pb"), ("nobody", "pa"))),
         (token("anna", "pa", created=at(-400)), "MessageExpired"),
-        (digest("anna", "pb"), "FailedAuthentication"),
-        (digest("nobody", "pa"), "FailedAuthentication"),
-        (digest("nobody", ""), "FailedAuthentication"),
+        *((digest(*wrong), "FailedAuthentication") for wrong in (("anna", "pb"), ("nobody", "pa"), ("nobody", ""))),
         # A digest requires the password in clear text, which is not stored for bert.
-        (digest("bert", "pb"), "FailedAuthentication"),
-        (digest("bert", ""), "FailedAuthentication"),
+        *((digest("bert", password), "FailedAuthentication") for password in ("pb", "")),
         (digest("anna", "pa", seconds=400), "MessageExpired"),
         (digest("anna", "pa", seconds=-400), "MessageExpired"),
         (token("anna", "YQ==", kind="Digest"), "InvalidSecurityToken"),

@@ -17,14 +17,7 @@ from arborcast.ingest.access import users as users_module
 from arborcast.ingest.access.ldap_users import LdapUsers
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.users import FileUsers, Guesses, Users, UserSource
-from arborcast.ingest.access.users_file import (
-    MAX_PASSWORD,
-    User,
-    made,
-    password_matches,
-    read_users,
-    write_users,
-)
+from arborcast.ingest.access.users_file import MAX_PASSWORD, User, made, password_matches, read_users, write_users
 from arborcast.topic_model.grants import Identity
 from arborcast.wire.errors import IdentitiesAway, TooManyRequests
 from tests.support.guarded_gateway import quick_hash

@@ -20,6 +20,12 @@ NONE = Credentials()
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
+async def answer_ok(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"</x>")
+    writer.write(OK)
+    writer.close()
+
+
 async def exchange(
     *answers: bytes, posts: int = 1, total_s: float = 60.0, closes: bool = False, credentials: Credentials = NONE
 ) -> tuple[list[HttpAnswer], int]:
@@ -122,17 +128,12 @@ async def test_the_outbound_policy_checks_each_address_of_a_name(monkeypatch: py
 
 
 async def test_an_unreachable_address_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"</x>")
-        writer.write(OK)
-        writer.close()
-
     def resolve(*_: object, **__: object) -> list[object]:
         return [(2, 1, 6, "", ("127.0.0.1", each)) for each in (dead, live)]
 
     monkeypatch.setattr("arborcast.ingest.cameras.connection._CONNECT_S", 2.0)
     with unresponsive_port() as dead:
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        async with await asyncio.start_server(answer_ok, "127.0.0.1", 0) as server:
             live = server.sockets[0].getsockname()[1]
             connection = CameraConnection(THIS_MACHINE, NONE)
             with monkeypatch.context() as patched:
@@ -143,11 +144,6 @@ async def test_an_unreachable_address_leaves_time_for_the_next(monkeypatch: pyte
 
 
 async def test_lookups_without_an_answer_do_not_delay_other_cameras(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"</x>")
-        writer.write(OK)
-        writer.close()
-
     look_up, ended, looked_up = socket.getaddrinfo, threading.Event(), list[str]()
 
     def resolve(host: str, *rest: int, **more: int) -> object:
@@ -160,7 +156,7 @@ async def test_lookups_without_an_answer_do_not_delay_other_cameras(monkeypatch:
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     away = [CameraConnection(THIS_MACHINE, NONE) for _ in range(40)]  # asyncio has up to 32 threads
     there = CameraConnection(THIS_MACHINE, NONE)
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(answer_ok, "127.0.0.1", 0) as server:
         url = f"http://localhost:{server.sockets[0].getsockname()[1]}/"
         try:
             for _ in range(2):

@@ -59,9 +59,8 @@ def test_addressing_and_signature_of_a_request() -> None:
     to = EndpointReference(f"{URL}?a=1&b=2", ('<x:Id xmlns:x="urn:x">7</x:Id>',))
     message, media_type = written(request(CameraOperation.PULL, to=to, wait_s=8), Credentials("u", "p"), NOW, "")
     root = etree.fromstring(message)
-    assert media_type.endswith(
-        'action="http://www.onvif.org/ver10/events/wsdl/PullPointSubscription/PullMessagesRequest"'
-    )
+    action = "http://www.onvif.org/ver10/events/wsdl/PullPointSubscription/PullMessagesRequest"
+    assert media_type.endswith(f'action="{action}"')
     assert root.findtext(".//{*}To") == f"{URL}?a=1&b=2"
     assert root.findtext(".//{urn:x}Id") == "7"
     assert root.findtext(".//{*}Timeout") == "PT8S"
@@ -76,9 +75,8 @@ def test_addressing_and_signature_of_a_request() -> None:
 @pytest.mark.parametrize("operation", CameraOperation)
 def test_leases_are_in_whole_seconds_without_must_understand(operation: CameraOperation) -> None:
     for absolute in (False, True):
-        message, _ = written(
-            request(operation, absolute=absolute), NONE, NOW + timedelta(milliseconds=17), "http://gw/cameras/k"
-        )
+        now, address = NOW + timedelta(milliseconds=17), "http://gw/cameras/k"
+        message, _ = written(request(operation, absolute=absolute), NONE, now, address)
         assert b"mustUnderstand" not in message
         text = "".join(map(str, etree.fromstring(message).itertext()))
         if operation in (CameraOperation.CREATE, CameraOperation.RENEW, CameraOperation.SUBSCRIBE):
@@ -92,15 +90,16 @@ GRANTED = (
 REFERENCE = f"<tev:SubscriptionReference><wsa:Address>{URL}/1</wsa:Address></tev:SubscriptionReference>"
 
 
+CLOCK = (
+    "<tt:UTCDateTime><tt:Time><tt:Hour>12</tt:Hour><tt:Minute>1</tt:Minute><tt:Second>60</tt:Second></tt:Time>"
+    "<tt:Date><tt:Year>2026</tt:Year><tt:Month>1</tt:Month><tt:Day>1</tt:Day></tt:Date></tt:UTCDateTime>"
+)
+
+
 @pytest.mark.parametrize(
     ("operation", "body", "expected"),
     [
-        (
-            CameraOperation.CLOCK,
-            "<tt:UTCDateTime><tt:Time><tt:Hour>12</tt:Hour><tt:Minute>1</tt:Minute><tt:Second>60</tt:Second></tt:Time>"
-            "<tt:Date><tt:Year>2026</tt:Year><tt:Month>1</tt:Month><tt:Day>1</tt:Day></tt:Date></tt:UTCDateTime>",
-            Clock(119.0),
-        ),
+        (CameraOperation.CLOCK, CLOCK, Clock(119.0)),
         (CameraOperation.SERVICES, "<tt:Events><tt:XAddr> http://a/b </tt:XAddr></tt:Events>", Services("http://a/b")),
         (CameraOperation.SERVICES, "<tt:Device/>", Services("")),
         (CameraOperation.CREATE, f"{REFERENCE}{GRANTED}", Granted(90.0, EndpointReference(f"{URL}/1"))),
@@ -160,9 +159,7 @@ def test_faults(body: str | bytes, status: int, denied: bool, unsupported: bool)
 
 @pytest.mark.parametrize("algorithm", ["", ", algorithm=MD5", ", algorithm=SHA-256"])
 @pytest.mark.parametrize("qop", ["", ', qop="auth"'])
-def test_http_digest_equals_that_of_the_requests_library(
-    algorithm: str, qop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_http_digest_equals_that_of_requests(algorithm: str, qop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     challenge = f'realm="a b", nonce="n1", opaque="o"{algorithm}{qop}'
     access = DigestAccess(Credentials("user", "pass"))
     assert access.challenged(f"Digest {challenge}")

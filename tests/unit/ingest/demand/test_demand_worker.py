@@ -17,12 +17,10 @@ from arborcast.topic_model.publishers import Upstream
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.publisher import Publisher
-from tests.support.soap_messages import WSA, WSNT
+from tests.support.soap_messages import WSA, WSN_BR, WSNT
 from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.slow
-
-BR = "http://docs.oasis-open.org/wsn/br-2"
 
 
 class Running:
@@ -47,14 +45,8 @@ class Running:
 
     async def register(self, *topics: str, url: str = "") -> str:
         """The path of the new registration."""
-        named = "".join(f'<b:Topic xmlns:t="urn:t" Dialect="{soap.DIALECT}Full">{topic}</b:Topic>' for topic in topics)
-        reference = f"<wsa:Address>{url or self.publisher.url}</wsa:Address>"
-        return self._path(
-            await self.post(
-                f'<b:RegisterPublisher xmlns:b="{BR}"><b:PublisherReference>{reference}</b:PublisherReference>'
-                f"{named}<b:Demand>true</b:Demand></b:RegisterPublisher>"
-            )
-        )
+        body = soap.register(*topics, publisher=url or self.publisher.url, demand="true")
+        return self._path(await self.post(body))
 
     async def subscribe(self, topic: str, consumer: str = "http://127.0.0.1:9/consumer") -> str:
         """The path of the new subscription."""
@@ -99,11 +91,9 @@ async def test_the_life_of_a_registration_on_demand() -> None:
         first = await gateway.subscribe("t:a//.")
         await gateway.until_held()
         (received,) = publisher.requests
-        subscribe = received.message.find(f".//{{{WSNT}}}Subscribe")
-        assert subscribe is not None
+        (subscribe,) = received.message.iter(f"{{{WSNT}}}Subscribe")
         assert subscribe.findtext(f"{{{WSNT}}}ConsumerReference/{{{WSA}}}Address") == gateway.parts.gateway.own.broker
-        expression = subscribe.find(f"{{{WSNT}}}Filter/{{{WSNT}}}TopicExpression")
-        assert expression is not None
+        (expression,) = subscribe.iterfind(f"{{{WSNT}}}Filter/{{{WSNT}}}TopicExpression")
         assert (expression.text, expression.get("Dialect")) == ("t:a/b", f"{soap.DIALECT}Full")
         assert expression.nsmap["t"] == "urn:t"
         assert subscribe.findtext(f"{{{WSNT}}}InitialTerminationTime") == "PT600S"
@@ -115,12 +105,11 @@ async def test_the_life_of_a_registration_on_demand() -> None:
         await gateway.post("<wsnt:PauseSubscription/>", second)
         await gateway.until(lambda: gateway.upstream[0].paused)
         assert publisher.operations == ["Subscribe", "PauseSubscription"]
-        key = publisher.requests[-1].message.find("{*}Header/{urn:k}Key")
-        assert key is not None
+        (key,) = publisher.requests[-1].message.iterfind("{*}Header/{urn:k}Key")
         assert (key.text, key.get(f"{{{WSA}}}IsReferenceParameter")) == ("7", "true")
         await gateway.post("<wsnt:ResumeSubscription/>", second)
         await gateway.until(lambda: not gateway.upstream[0].paused)
-        await gateway.post(f'<b:DestroyRegistration xmlns:b="{BR}"/>', path)
+        await gateway.post(f'<b:DestroyRegistration xmlns:b="{WSN_BR}"/>', path)
         await gateway.until(lambda: len(publisher.operations) == 4)
         assert publisher.operations == ["Subscribe", "PauseSubscription", "ResumeSubscription", "Unsubscribe"]
         assert publisher.subscriptions == {}

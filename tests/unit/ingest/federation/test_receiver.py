@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import socket
 import threading
@@ -45,10 +46,8 @@ class Engine:
         self.interests = PeerInterests()
         self.parts.control.folds = [*self.parts.control.folds, self.interests]
         self.now = 1_000_000.0
-        memory = RepeatMemory(REMEMBERED_S)
-        self.receiver = PeerReceiver(
-            self.parts.gateway, "G/a", self.keys, self.interests, memory, clock=lambda: self.now
-        )
+        gateway, memory = self.parts.gateway, RepeatMemory(REMEMBERED_S)
+        self.receiver = PeerReceiver(gateway, "G/a", self.keys, self.interests, memory, clock=lambda: self.now)
         self.parts.gateway.federation = PeerEndpoint(self.receiver, 100_000, self.parts.metrics)
 
     def push(self, *notifications: Notification, sender: str = "G/b", to: str = "G/a") -> HttpAnswer:
@@ -330,10 +329,8 @@ def test_datagrams_are_lost_without_kafka_or_above_the_limit(engine: Engine, mon
 async def test_datagrams_amid_a_flood_of_garbage(engine: Engine) -> None:
     """Reading continues, and the event loop is not blocked."""
     chance, at = random.Random(7), door(engine)
-    with (
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out,
-    ):
+    datagram_socket = functools.partial(socket.socket, socket.AF_INET, socket.SOCK_DGRAM)
+    with datagram_socket() as bound, datagram_socket() as out:
         bound.bind(("127.0.0.1", 0))
         bound.setblocking(False)
         where = bound.getsockname()

@@ -83,11 +83,8 @@ def test_a_topic_may_be_reliable(parts: GatewayParts, routing: str, reliable: bo
 
 
 def test_a_header_block_applies_to_requests_with_messages() -> None:
-    for must, until_ms in (
-        ("", NOW_MS + 2_000),
-        (' s:mustUnderstand="1"', NOW_MS + 2_000),
-        (' s:actor="urn:elsewhere"', 0),
-    ):
+    soon_ms = NOW_MS + 2_000
+    for must, until_ms in (("", soon_ms), (' s:mustUnderstand="1"', soon_ms), (' s:actor="urn:elsewhere"', 0)):
         block = f'<p:Publication {POLICY} Lifespan="PT2S" Messages="2"{must}/>'
         assert [each.valid_until_ms for each in accepted(messages=2, header=block)] == [0, until_ms]
     block = f'<p:Publication {POLICY} s:mustUnderstand="1"/>'
@@ -95,6 +92,7 @@ def test_a_header_block_applies_to_requests_with_messages() -> None:
     assert "mandatory header" in answer.reason
 
 
+NOTHING = "more than nothing"
 WRONG = {
     "Validuntil": {"2026-01-01T00:00:10Z": "no Validuntil"},
     "priority": {"5": "no priority"},
@@ -111,12 +109,7 @@ WRONG = {
     },
     "Reliable": {"maybe": "Reliable is true or false, not maybe"},
     "ValidUntil": {"tomorrow": "tomorrow", "PT2S": "ValidUntil", "2026-02-31T00:00:00Z": "ValidUntil"},
-    "Lifespan": {
-        "2": "not a duration",
-        "-PT2S": "more than nothing",
-        "PT0S": "more than nothing",
-        "P2Y": "at most a year",
-    },
+    "Lifespan": {"2": "not a duration", "-PT2S": NOTHING, "PT0S": NOTHING, "P2Y": "at most a year"},
     "Type": {"q:alarm": "not declared", "": "not a QName"},
     "Messages": {
         "0": "from 1 to 2",
@@ -185,15 +178,8 @@ def test_older_clients_and_post_publish(parts: GatewayParts) -> None:
     assert publish().status == 202
     assert publish(Arborcast_Priority="-1").status == 202
     assert [each.priority for each in parts.notifications.accepted] == [7, 7, -1]
-    assert (
-        publish(
-            Arborcast_Lifespan="PT2S",
-            Arborcast_Valid_Until="2026-01-01T00:00:10Z",
-            Arborcast_Type="{urn:plant}reading",
-            Arborcast_Reliable="true",
-        ).status
-        == 202
-    )
+    valid = {"Arborcast_Lifespan": "PT2S", "Arborcast_Valid_Until": "2026-01-01T00:00:10Z"}
+    assert publish(Arborcast_Type="{urn:plant}reading", Arborcast_Reliable="true", **valid).status == 202
     last = parts.notifications.accepted[-1]
     assert (last.valid_until_ms, last.type, last.reliable) == (NOW_MS + 2_000, "{urn:plant}reading", True)
     for headers, name in (({"Arborcast_Priority": "101"}, b"Priority"), ({"Arborcast_Lifespan": "2"}, b"Lifespan")):

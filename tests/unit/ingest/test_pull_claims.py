@@ -156,22 +156,18 @@ async def parts_are_current() -> None:
     """The control log has been read to its end."""
 
 
+def queues_of(parts: GatewayParts, exists: Callable[[str], bool], **clocks: Callable[[], float]) -> PullQueues:
+    log = parts.pull_log
+    return PullQueues(log.store, log, exists, claim_s=30, max_bytes=1_000, max_nodes=1_000, **clocks)
+
+
 class SweepingGateway:
     """A gateway with the same log and its own clocks."""
 
     def __init__(self, parts: GatewayParts) -> None:
         self.wall, self.steady = 1_000_000.0, 0.0
         self._store = parts.pull_log.store
-        self.queues = PullQueues(
-            self._store,
-            parts.pull_log,
-            lambda _: True,
-            claim_s=30,
-            max_bytes=1_000,
-            max_nodes=1_000,
-            now=lambda: self.wall,
-            steady=lambda: self.steady,
-        )
+        self.queues = queues_of(parts, lambda _: True, now=lambda: self.wall, steady=lambda: self.steady)
 
     async def open_claims(self, later: float = 0.0) -> list[str]:
         """The open claims after a sweep, this number of seconds later."""
@@ -285,9 +281,7 @@ def test_abandoned_claims_are_returned_and_unknown_ids_removed(parts: GatewayPar
 def test_messages_before_the_record_of_their_pull_point_stay(parts: GatewayParts, reads: bool) -> None:
     """The control log may be read seconds after the log of messages, by all gateways."""
     known: set[str] = set()
-    queues = PullQueues(
-        parts.pull_log.store, parts.pull_log, known.__contains__, claim_s=30, max_bytes=1_000, max_nodes=1_000
-    )
+    queues = queues_of(parts, known.__contains__)
 
     async def catch_up() -> None:
         if not reads:

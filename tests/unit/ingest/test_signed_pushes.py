@@ -16,10 +16,9 @@ from arborcast.core.settings import SecretSettings
 from arborcast.dispatch.delivery.credentials import Vault
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.ingest.elements.protection import Protector
-from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.times import utc_now
-from tests.support.gateway_parts import GatewayParts
+from tests.support import make
+from tests.support.gateway_parts import GatewayParts, only_subscription
 
 KEYS = KeyRing({"k1": b"k" * 32})
 SETTINGS = SecretSettings(credentials_over_http=True)
@@ -35,10 +34,8 @@ def parts() -> GatewayParts:
 
 def push(parts: GatewayParts, address: str, now_s: float | None = None, spoil: bytes = b"") -> requests.Response:
     """A worker's push to this subscription."""
-    (subscription,) = parts.table.subscriptions()
-    request = Envelope(subscription, Vault(SETTINGS, KEYS)).request(
-        [Notification("n1", TopicPath("plant"), b"<x/>", 0)], 1, now_s
-    )
+    envelope = Envelope(only_subscription(parts), Vault(SETTINGS, KEYS))
+    request = envelope.request([make.notification(topic="plant")], 1, now_s)
     return requests.post(address, request.body + spoil, headers=dict(request.headers), timeout=60)
 
 
@@ -50,11 +47,8 @@ def test_a_listener_accepts_signed_pushes_only(parts: GatewayParts, url: str) ->
         subscription = client.subscribe("plant", to=listener.url, secret=secret)
         assert subscription.secret == "", "a given secret is not returned"
         assert push(parts, listener.url).status_code == 202
-        spoiled = push(parts, listener.url, spoil=b" ")
-        assert (spoiled.status_code, spoiled.text) == (
-            401,
-            "none of the signatures was made with a known secret over this body",
-        )
+        spoiled, words = push(parts, listener.url, spoil=b" "), "none of the signatures was made with a known secret"
+        assert (spoiled.status_code, spoiled.text) == (401, f"{words} over this body")
         old = push(parts, listener.url, now_s=1_700_000_000)
         assert old.status_code == 401
         assert "ago" in old.text

@@ -18,6 +18,7 @@ from arborcast.topic_model.tree.tree import TopicTree
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, only_subscription, path_of
+from tests.support.guarded_gateway import WSSE
 
 PROPERTY = (
     '<r:GetResourceProperty xmlns:r="http://docs.oasis-open.org/wsrf/rp-2" xmlns:p="urn:arborcast:policy">{}'
@@ -85,11 +86,8 @@ def test_topic_expressions(parts: GatewayParts, text: str, dialect: str | None, 
 
 
 def test_filters_and_references_are_kept(parts: GatewayParts) -> None:
-    filters = (
-        soap.content_filter(" o:order/@total > 100 ")
-        + soap.topic_expression("t:a//.")
-        + soap.content_filter("not(wsa:Address)", "ProducerProperties")
-    )
+    filters = soap.content_filter(" o:order/@total > 100 ") + soap.topic_expression("t:a//.")
+    filters += soap.content_filter("not(wsa:Address)", "ProducerProperties")
     assert parts.post(soap.envelope(soap.subscribe(filters=filters))).status == 200
     made = only_subscription(parts)
     assert made.content == (XPathFilter(soap.XPATH_1, "o:order/@total > 100", {"o": "urn:o"}),)
@@ -101,10 +99,8 @@ def test_filters_and_references_are_kept(parts: GatewayParts) -> None:
     assert sorted(each.content[0].text for each in others) == ["o:a", "o:b"], "one subscription per content filter"
 
     key = '<k:Key xmlns:k="urn:k">1</k:Key>'
-    inner = (
-        "<wsa:EndpointReference><wsa:Address> http://h/c </wsa:Address>"
-        f"<wsa:ReferenceParameters>{key}</wsa:ReferenceParameters></wsa:EndpointReference>"
-    )
+    inner = f"<wsa:Address> http://h/c </wsa:Address><wsa:ReferenceParameters>{key}</wsa:ReferenceParameters>"
+    inner = f"<wsa:EndpointReference>{inner}</wsa:EndpointReference>"
     body = f"<wsnt:Subscribe><wsnt:ConsumerReference>{inner}</wsnt:ConsumerReference></wsnt:Subscribe>"
     assert parts.post(soap.envelope(body)).status == 200
     consumers = [each.consumer for each in parts.table.subscriptions()]
@@ -120,9 +116,7 @@ def test_cloud_events(parts: GatewayParts) -> None:
     for mode, form in (("", "binary"), (' Mode="structured"', "structured"), (' Mode="batched"', "batched")):
         answer = parts.post(soap.envelope(cloud_events(mode, address=f"http://h/{form}")))
         read = parts.post(soap.envelope(PROPERTY.format("wsnt:SubscriptionPolicy")), path_of(answer))
-        element = read.root.find(".//{urn:arborcast:policy}CloudEvents")
-        assert element is not None
-        assert element.get("Mode") == form
+        assert [each.get("Mode") for each in read.root.iter("{urn:arborcast:policy}CloudEvents")] == [form]
     forms = {each.form for each in parts.table.subscriptions()}
     assert forms == {"cloudevents-binary", "cloudevents-structured", "cloudevents-batched"}
 
@@ -169,6 +163,9 @@ def test_reference_parameters_must_not_duplicate_headers(parts: GatewayParts, he
     refused(parts, body, "SubscribeCreationFailedFault", f"}}{header.partition(':')[2]}: every message")
 
 
+TOGETHER = DeliveryPolicy(interval_ms=1_000, interval_per="subscription", deadline_ms=1_000)
+
+
 def delivery(attributes: str) -> str:
     policy = f'<p:Delivery xmlns:p="urn:arborcast:policy" {attributes}/>'
     return soap.subscribe(more=f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>")
@@ -192,10 +189,7 @@ def delivery(attributes: str) -> str:
         ('MinimumInterval="PT0.1S"', DeliveryPolicy(interval_ms=100)),
         ('MinimumInterval="PT0S"', DeliveryPolicy()),
         ('MinimumInterval="P1D" IntervalPer="topic"', DeliveryPolicy(interval_ms=86_400_000)),
-        (
-            'MinimumInterval="PT1S" IntervalPer="subscription" Deadline="PT1S"',
-            DeliveryPolicy(interval_ms=1_000, interval_per="subscription", deadline_ms=1_000),
-        ),
+        ('MinimumInterval="PT1S" IntervalPer="subscription" Deadline="PT1S"', TOGETHER),
     ],
 )
 def test_policies_of_delivery(parts: GatewayParts, attributes: str, policy: DeliveryPolicy) -> None:
@@ -249,10 +243,8 @@ def test_the_steps_of_an_expression_are_limited() -> None:
 def test_the_number_of_xpath_topic_expressions_is_limited() -> None:
     parts = GatewayParts(GatewaySettings(xpath_expressions=1))
 
-    def subscribe(expression: str, to: str) -> str:
-        return soap.subscribe(
-            to, filters=f'<wsnt:TopicExpression Dialect="{soap.XPATH_1}">{expression}</wsnt:TopicExpression>'
-        )
+    def subscribe(text: str, to: str) -> str:
+        return soap.subscribe(to, f'<wsnt:TopicExpression Dialect="{soap.XPATH_1}">{text}</wsnt:TopicExpression>')
 
     assert parts.post(soap.envelope(subscribe("//a", "http://one/"))).status == 200
     refused(parts, subscribe("//b", "http://one/"), "SubscribeCreationFailedFault", "gateway.xpath_expressions")
@@ -306,11 +298,7 @@ def test_types_of_message_are_a_filter(parts: GatewayParts, text: str, types: tu
 @pytest.mark.parametrize(
     "filters",
     [
-        TYPES.format(""),
-        TYPES.format("* t:reading"),
-        TYPES.format("q:reading"),
-        TYPES.format("4"),
-        TYPES.format("<t:reading/>"),
+        *map(TYPES.format, ("", "* t:reading", "q:reading", "4", "<t:reading/>")),
         TYPES.format(" ".join(f"t:n{number}" for number in range(65))),
         TYPES.format("t:a") + TYPES.format("t:b"),
     ],
@@ -332,10 +320,7 @@ def test_addressing_is_answered_when_it_was_used(parts: GatewayParts) -> None:
 
 
 def test_headers_of_ws_security_and_other_actors_are_accepted() -> None:
-    security = (
-        '<w:Security xmlns:w="http://docs.oasis-open.org/wss/2004/01/'
-        'oasis-200401-wss-wssecurity-secext-1.0.xsd" s:mustUnderstand="1"/>'
-    )
+    security = f'<w:Security xmlns:w="{WSSE}" s:mustUnderstand="1"/>'
     for_others = '<x:H xmlns:x="urn:x" s:mustUnderstand="1" s:actor="urn:other"/>'
     assert GatewayParts().post(soap.envelope(soap.notify(), header=security + for_others)).status == 202
 

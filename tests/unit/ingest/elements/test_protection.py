@@ -26,6 +26,7 @@ from tests.support.gateway_parts import START, GatewayParts, HttpAnswer, only_su
 KEYS = KeyRing({"k1": b"k" * 32})
 GIVEN = new_secret()
 NOW_S = START.timestamp()
+HTTPS = "https://consumer.example/"
 
 
 def gateway(settings: SecretSettings | None = None) -> GatewayParts:
@@ -42,9 +43,7 @@ SIGNING = policy("<p:Signing/>")
 SIGNING_WITH_GIVEN = policy(f"<p:Signing><p:Secret>{GIVEN}</p:Secret></p:Signing>")
 
 
-def subscribe(
-    parts: GatewayParts, more: str, to: str = "https://consumer.example/", version: str = "1.1"
-) -> HttpAnswer:
+def subscribe(parts: GatewayParts, more: str, to: str = HTTPS, version: str = "1.1") -> HttpAnswer:
     return parts.post(soap.envelope(soap.subscribe(to, soap.topic_expression("a"), more=more), version))
 
 
@@ -148,7 +147,7 @@ def test_credentials() -> None:
     parts = gateway()
     basic = "<p:Basic><p:User>user</p:User><p:Password>p\u00e4ss: word</p:Password></p:Basic>"
     signing = f"<p:Signing><p:Secret>{GIVEN}</p:Secret></p:Signing>"
-    subscribe(parts, policy(f"{signing}<p:Credentials>{basic}</p:Credentials>"))
+    subscribe(parts, policy(signing + credentials(basic)))
     assert authorization(parts) == "Basic dXNlcjpww6Rzczogd29yZA=="
     assert_kept_secret(parts, "p\u00e4ss")
     assert_kept_secret(parts, "dXNlcjpww6Rzczogd29yZA==")

@@ -158,14 +158,9 @@ def shared(answer: HttpAnswer) -> dict[str, str]:
 )
 def test_requests_of_foreign_pages_are_refused(headers: dict[str, str]) -> None:
     for method, path, body in (
-        ("POST", BROKER, SUBSCRIBE),
-        ("POST", BROKER, NOTIFY),
-        ("POST", "/wsn/CreatePullPoint", SUBSCRIBE),
-        ("POST", "/publish/a", b"<a/>"),
-        ("POST", "/results/x", b"{}"),
-        ("GET", "/metrics", b""),
-        ("GET", f"{BROKER}?wsdl", b""),
-        ("GET", "/health/ready", b""),
+        *(("POST", path, SUBSCRIBE) for path in (BROKER, "/wsn/CreatePullPoint")),
+        *(("POST", path, body) for path, body in ((BROKER, NOTIFY), ("/publish/a", b"<a/>"), ("/results/x", b"{}"))),
+        *(("GET", path, b"") for path in ("/metrics", f"{BROKER}?wsdl", "/health/ready")),
         ("OPTIONS", BROKER, b""),
     ):
         parts = GatewayParts()

@@ -80,10 +80,7 @@ def test_no_plain_http_and_no_older_versions(certificates: Certificates) -> None
     ("settings", "accepted"),
     [
         ({}, {"client"}),
-        (
-            {"certificate_name": "dns", "certificate_users": "any"},
-            {"elsewhere"},
-        ),  # the other certificate has no DNS name
+        ({"certificate_name": "dns", "certificate_users": "any"}, {"elsewhere"}),  # the other one has no DNS name
     ],
     ids=["users", "any name of a kind"],
 )

@@ -111,9 +111,7 @@ async def test_messages_are_stored_in_order_as_xml_or_text(setup: Setup) -> None
     assert setup.parts.gateway.inflight.taken == 0
 
 
-async def test_unstored_messages_are_delivered_to_the_next_gateway(
-    setup: Setup, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_next_gateway_gets_unstored_messages(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
     other = GatewayParts()
     setup.parts.notifications.error = AWAY
     async with setup.bridge():
@@ -210,9 +208,7 @@ async def test_over_tls_with_a_password(mosquitto_install: MosquittoInstall, tmp
     assert [payload for _, payload in setup.stored] == [large, *numbered(0, 100)]
 
 
-async def test_a_second_engine_with_the_same_client_id_is_logged(
-    setup: Setup, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_second_engine_with_this_client_id_is_logged(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
     async with setup.bridge(), setup.bridge(GatewayParts()):
         await wait_until_async(lambda: "another client has the id arborcast" in caplog.text)
 

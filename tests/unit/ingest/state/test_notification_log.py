@@ -164,10 +164,9 @@ async def test_reconnect_after_a_missing_acknowledgement(brokers: Brokers, lost:
     first, second = brokers.producers[0].open
     if lost == "by an error":
         first.fail(KafkaTimeoutError("expired"))
+    words = "within 0.05 s" if lost == "by time-out" else "cannot be stored|within"
     for future in futures:
-        with pytest.raises(
-            InfrastructureError, match="within 0.05 s" if lost == "by time-out" else "cannot be stored|within"
-        ) as caught:
+        with pytest.raises(InfrastructureError, match=words) as caught:
             await future
         assert caught.value.retry_after is not None
     assert (log.connected, log.unacknowledged_bytes) == (False, 0)

@@ -342,10 +342,9 @@ def test_rounds_of_a_client_need_one_pull_point(name: str, ends_by: str) -> None
     assert live(parts.control.records) == set()
 
 
-@pytest.mark.parametrize("namespace", [legacy.WSNT, f"{legacy.WSNT}/"])
 def test_plain_calls_leave_no_records(namespace: str) -> None:
     def envelope(message: str) -> bytes:
-        return soap.envelope(message.replace(f'"{legacy.WSNT}"', f'"{namespace}"'))
+        return soap.envelope(Form(namespace).named(message))
 
     parts = GatewayParts(GatewaySettings(pull_points=1))
     for path in ("/WSN/CreatePullPoint", "/wsnprocess", "/WSN/Broker/"):

@@ -62,16 +62,6 @@ def test_document_type_declarations_are_refused_in_each_encoding(name: str, enco
         refused(parts.post(document(BOMBS[name], encoding, declared=declared), content_type=content_type), parts)
 
 
-@pytest.mark.parametrize("name", BOMBS)
-def test_document_type_declarations_inside_messages(name: str) -> None:
-    for body, path in (
-        (legacy.wsn_process(BOMBS[name]), "/wsnprocess"),
-        (soap.envelope(soap.notify(soap.message(payload=BOMBS[name]))), "/wsn/NotificationBroker"),
-    ):
-        parts = GatewayParts()
-        refused(parts.post(body, path), parts)
-
-
 GOOD = soap.envelope(soap.notify(soap.message(payload="<a>é</a>"))).decode()
 
 

@@ -30,18 +30,15 @@ _ADDRESS = (
     "<wsnt:SubscriptionReference><wsa:Address>http://127.0.0.1:8080/wsn/subscriptions/x</wsa:Address>"
     "</wsnt:SubscriptionReference>"
 )
+_PROTECTION = (
+    f"<wsnt:SubscriptionPolicy {_POLICY}><p:Signing><p:Secret>{SECRET}</p:Secret></p:Signing><p:Credentials><p:Basic>"
+    "<p:User>u</p:User><p:Password>w</p:Password></p:Basic></p:Credentials></wsnt:SubscriptionPolicy>"
+)
 _GATEWAY_SEEDS = (
     soap.envelope(soap.notify(soap.message(), soap.message("t:a", "<n><![CDATA[<]]>&#65;<!-- c --></n>"))),
     soap.envelope(soap.subscribe("http://h/c", soap.topic_expression("t:a//.|t:b/*"), "PT10M"), "1.2"),
     soap.envelope(soap.subscribe("http://h/c", soap.content_filter("//o:x[@a > 3]"), "2030-01-01T00:00:00Z")),
-    soap.envelope(
-        soap.subscribe(
-            "https://h/c",
-            more=f"<wsnt:SubscriptionPolicy {_POLICY}><p:Signing><p:Secret>{SECRET}</p:Secret></p:Signing>"
-            "<p:Credentials><p:Basic><p:User>u</p:User><p:Password>w</p:Password></p:Basic></p:Credentials>"
-            "</wsnt:SubscriptionPolicy>",
-        )
-    ),
+    soap.envelope(soap.subscribe("https://h/c", more=_PROTECTION)),
     soap.envelope(
         soap.renew("2030-01-01T00:00:00Z"), "1.2", soap.addressing("urn:a", to="http://h/wsn/subscriptions/x")
     ),
@@ -50,11 +47,7 @@ _GATEWAY_SEEDS = (
     soap.envelope(f"<wsnt:GetCurrentMessage>{soap.topic('t:a')}</wsnt:GetCurrentMessage>"),
     soap.envelope('<wsnt:CreatePullPoint pullPointQueueName="q"/>'),
     soap.envelope("<wsnt:GetMessages><wsnt:MaximumNumber>3</wsnt:MaximumNumber></wsnt:GetMessages>"),
-    soap.envelope(
-        '<b:RegisterPublisher xmlns:b="http://docs.oasis-open.org/wsn/br-2"><b:PublisherReference><wsa:Address>http://p/'
-        f"</wsa:Address></b:PublisherReference>{soap.topic('t:a').replace('wsnt:', 'b:')}"
-        "<b:Demand>true</b:Demand></b:RegisterPublisher>"
-    ),
+    soap.envelope(soap.register("t:a", publisher="http://p/", demand="true", dialect="Concrete")),
     soap.envelope(
         '<r:GetResourceProperty xmlns:r="http://docs.oasis-open.org/wsrf/rp-2">wsnt:TopicExpression</r:GetResourceProperty>'
     ),

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape
 
-NAMESPACES = {
-    "1.1": "http://schemas.xmlsoap.org/soap/envelope/",
-    "1.2": "http://www.w3.org/2003/05/soap-envelope",
-}
+NAMESPACES = {"1.1": "http://schemas.xmlsoap.org/soap/envelope/", "1.2": "http://www.w3.org/2003/05/soap-envelope"}
 WSNT = "http://docs.oasis-open.org/wsn/b-2"
 WSN_BR = "http://docs.oasis-open.org/wsn/br-2"
 WSA = "http://www.w3.org/2005/08/addressing"

@@ -81,7 +81,6 @@ def test_any_encoding_and_declaration(request: tuple[bytes, bytes]) -> None:
 @example((codecs.BOM_UTF32_LE + "<a/>".encode("utf-32-le"), b""), b"")
 @example((b"Lo\xa7\x94", b""), b"")
 def test_libxml2_gets_utf_8_only(request: tuple[bytes, bytes], more: bytes) -> None:
-    """The text for libxml2 is detected as no other encoding than UTF-8."""
     body, content_type = request
     try:
         text = as_utf8(body + more, content_type)

@@ -200,11 +200,7 @@ def control_seeds() -> tuple[bytes, ...]:
 def check_log_records(data: bytes) -> None:
     """Notification, attempt, parked, dead-letter and pull-point records: read, or refused as damaged or too new."""
     readers: tuple[Callable[[bytes], object], ...] = (
-        notifications.decode,
-        attempts.decode,
-        parked.decode,
-        parked.decode_key,
-        dead_letters.decode,
+        *(notifications.decode, attempts.decode, parked.decode, parked.decode_key, dead_letters.decode),
         lambda value: pull.decode(b"p1", value),
         lambda value: fragments.decode(b"", value),
     )

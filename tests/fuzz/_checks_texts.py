@@ -195,12 +195,8 @@ _XPATH_SNIPPETS = (
     *(b"//*" * 30, b"[*" * 30, b" and ", b" or ", b" div ", b" mod ", b"-" * 40),
 )
 _CONDITIONS = (
-    *(
-        b"//o:x[@b] = 1",
-        b"count(/o:order/*) > 2 and not(//y/z)",
-        b"string-length(normalize-space(o:x)) + 1",
-        b"o:x|y/z",
-    ),
+    *(b"//o:x[@b] = 1", b"count(/o:order/*) > 2 and not(//y/z)", b"o:x|y/z"),
+    b"string-length(normalize-space(o:x)) + 1",
 )
 _SECRETS = (
     *(SECRET.encode(), KEYS.seal(b"x" * 32, "context").encode(), b"k1 " + b"QUFB" * 10 + b"QUE=\n"),

@@ -215,15 +215,8 @@ class PostJson(Post):
 
 def event(topic: str, payload: str, key: str, number: int) -> dict[str, str]:
     """A CloudEvent in JSON, with a new id, or with the one of the key."""
-    return {
-        "specversion": "1.0",
-        "id": key or str(number),
-        "source": "/tests",
-        "type": "made",
-        "subject": topic,
-        "datacontenttype": "application/xml",
-        "data": payload,
-    }
+    made = {"specversion": "1.0", "id": key or str(number), "source": "/tests", "type": "made", "subject": topic}
+    return made | {"datacontenttype": "application/xml", "data": payload}
 
 
 class BinaryEvent(Post):

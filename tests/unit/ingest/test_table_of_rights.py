@@ -43,17 +43,11 @@ BROKER = Kind.BROKER.value
 
 # Users, by their rights for the topics below {urn:t}a and a. The first owns the resources that the others use.
 OWNER = "owner"
-RIGHTS = {
+NAMED = ("publish", "subscribe", "manage", "serve", "subscribe-publish", "subscribe-serve", "subscribe-manage")
+RIGHTS: dict[str, tuple[str, ...]] = {
     OWNER: ("publish", "subscribe", "manage"),
-    "publish": ("publish",),
-    "subscribe": ("subscribe",),
-    "manage": ("manage",),
-    "serve": ("serve",),
-    "subscribe-publish": ("subscribe", "publish"),
-    "subscribe-serve": ("subscribe", "serve"),
-    "subscribe-manage": ("subscribe", "manage"),
-    "nothing": (),
-    "manage-everything": (),
+    **{name: tuple(name.split("-")) for name in NAMED},
+    **dict.fromkeys(("nothing", "manage-everything"), ()),
 }
 OTHERS = frozenset(RIGHTS) - {OWNER}
 SECRET = "of-each-user"  # noqa: S105  # of all users in this file

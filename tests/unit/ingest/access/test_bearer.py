@@ -75,11 +75,8 @@ def confused() -> str:
 
 
 EXTENSIONS: tuple[dict[str, Any], ...] = (
-    {"crit": ["urn:unknown"], "urn:unknown": 1},
-    {"crit": ["b64"], "b64": False},
-    {"crit": []},
-    {"crit": "exp"},
-    {"b64": False},
+    *({"crit": ["urn:unknown"], "urn:unknown": 1}, {"crit": ["b64"], "b64": False}, {"b64": False}),
+    *({"crit": []}, {"crit": "exp"}),
 )
 """Headers that a recipient must understand."""
 

@@ -84,12 +84,8 @@ def _compile(root: Path, folder: Path, program: Path) -> None:
     included = f"-I{share / 'import'}:{share}"
     run(root / "usr/bin/soapcpp2", "-S", "-2", "-x", "-L", "-w", included, _SOURCES / "camera.h")
     places = [folder, root / "usr/include", share, share / "plugin", share / "import"]
-    sources: list[str | Path] = [
-        "soapC.cpp",
-        "soapServer.cpp",
-        _SOURCES / "camera.cpp",
-        *(share / each for each in _PLUGINS),
-    ]
+    plugins = (share / each for each in _PLUGINS)
+    sources: list[str | Path] = ["soapC.cpp", "soapServer.cpp", _SOURCES / "camera.cpp", *plugins]
     options = ["-O0", "-w", "-DWITH_OPENSSL", "-DWITH_DOM", "-x", "c++"]
     # gSOAP's libraries statically: the program needs no library from the cache.
     linked = [*(f"-L{each}" for each in libraries), "-Wl,-Bstatic", "-lgsoapssl++", "-Wl,-Bdynamic"]

@@ -22,15 +22,8 @@ BATCH = "application/cloudevents-batch+json"
 EVENT = "application/cloudevents+json"
 ORDER = b'<o:order xmlns:o="urn:o">5</o:order>'
 
-ATTRIBUTES = {
-    "id": "A 1",
-    "source": "/shop/ä",
-    "type": "com.example.order",
-    "subject": "shop/orders",
-    "dataschema": "urn:schema",
-    "sequence": "000000042",
-    "partitionkey": 'a "b" 100%',
-}
+ATTRIBUTES = {"id": "A 1", "source": "/shop/ä", "type": "com.example.order", "subject": "shop/orders"}
+ATTRIBUTES |= {"dataschema": "urn:schema", "sequence": "000000042", "partitionkey": 'a "b" 100%'}
 
 
 def send(parts: GatewayParts, headers: Mapping[str, str], body: bytes, path: str = "/publish") -> HttpAnswer:

@@ -86,26 +86,16 @@ async def test_a_stream_is_a_subscription_with_a_lease(parts: GatewayParts) -> N
     async with Stream(parts, "/events/a//.?filter=number(x)%3E1") as visit:
         made = visit.made
         assert made.pull_point == made.id == visit.last_id
-        assert ([each.normal for each in made.topics], [each.text for each in made.content]) == (
-            ["a//."],
-            ["number(x)>1"],
-        )
+        assert [each.normal for each in made.topics] == ["a//."]
+        assert [each.text for each in made.content] == ["number(x)>1"]
         assert made.terminates_ms == round(parts.now.timestamp() * 1000) + 600_000
         assert visit.head[b"content-type"] == b"text/event-stream; charset=utf-8"
         await put(parts, made, "n1", "n2")
         await visit.gets("n1", "n2")
         first, second = visit.events
-        assert first | {"cursor": ""} == {
-            "specversion": "1.0",
-            "id": "n1",
-            "source": "http://127.0.0.1:8080",
-            "type": "x",
-            "subject": "a/b",
-            "time": "2023-11-14T22:13:20.000Z",
-            "cursor": "",
-            "datacontenttype": "application/xml",
-            "data": "<x/>",
-        }
+        expected = {"specversion": "1.0", "id": "n1", "source": "http://127.0.0.1:8080", "type": "x", "subject": "a/b"}
+        expected |= {"time": "2023-11-14T22:13:20.000Z", "datacontenttype": "application/xml", "data": "<x/>"}
+        assert first == expected | {"cursor": first["cursor"]}
         assert second["cursor"] == visit.last_id
     assert parts.table.get(made.id) is not None, "the subscription ends with its lease"
 

@@ -82,11 +82,8 @@ def test_a_trigger_is_recorded_and_found(parts: GatewayParts, version: str) -> N
     assert [each.id for each in parts.table.match(TopicPath("{urn:t}a/b"))] == [identifier]
 
 
-LOOPING = (
-    soap.content_filter("/o:alarm = 1"),
-    TYPES.replace("reading", "alarm"),
-    soap.content_filter("true()", "ProducerProperties"),
-)
+ALL_PRODUCERS = soap.content_filter("true()", "ProducerProperties")
+LOOPING = (soap.content_filter("/o:alarm = 1"), TYPES.replace("reading", "alarm"), ALL_PRODUCERS)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ _ENVELOPE = (
     'xmlns:wsa5="http://www.w3.org/2005/08/addressing" xmlns:wsnt="http://docs.oasis-open.org/wsn/b-2" '
     'xmlns:tev="http://www.onvif.org/ver10/events/wsdl" xmlns:tt="http://www.onvif.org/ver10/schema" '
     'xmlns:tds="http://www.onvif.org/ver10/device/wsdl" xmlns:tns1="http://www.onvif.org/ver10/topics" '
+    'xmlns:tnsaxis="http://www.axis.com/2009/event/topics" '
     'xmlns:ter="http://www.onvif.org/ver10/error"><SOAP-ENV:Body>{}</SOAP-ENV:Body></SOAP-ENV:Envelope>'
 )
 
@@ -49,6 +50,15 @@ class Subscribed:
 def envelope(body: str) -> bytes:
     """A SOAP message of the camera."""
     return _ENVELOPE.format(body).encode()
+
+
+def fault(subcode: str, reason: str) -> str:
+    """A refusal by the camera."""
+    return (
+        "<SOAP-ENV:Fault><SOAP-ENV:Code><SOAP-ENV:Value>SOAP-ENV:Sender</SOAP-ENV:Value><SOAP-ENV:Subcode>"
+        f"<SOAP-ENV:Value>{subcode}</SOAP-ENV:Value></SOAP-ENV:Subcode></SOAP-ENV:Code><SOAP-ENV:Reason>"
+        f'<SOAP-ENV:Text xml:lang="en">{reason}</SOAP-ENV:Text></SOAP-ENV:Reason></SOAP-ENV:Fault>'
+    )
 
 
 def event(
@@ -162,12 +172,7 @@ class Camera:
                 self._authenticate(root)
             answer = envelope(self._performed(operation, path, root[1][0]))
         except _Refused as error:
-            fault = (
-                "<SOAP-ENV:Fault><SOAP-ENV:Code><SOAP-ENV:Value>SOAP-ENV:Sender</SOAP-ENV:Value><SOAP-ENV:Subcode>"
-                f"<SOAP-ENV:Value>{error.subcode}</SOAP-ENV:Value></SOAP-ENV:Subcode></SOAP-ENV:Code><SOAP-ENV:Reason>"
-                f'<SOAP-ENV:Text xml:lang="en">{error}</SOAP-ENV:Text></SOAP-ENV:Reason></SOAP-ENV:Fault>'
-            )
-            return 400, envelope(fault), _MEDIA_TYPE
+            return 400, envelope(fault(error.subcode, str(error))), _MEDIA_TYPE
         if operation == "PullMessages" and self.spoils:
             self.spoils -= 1
             answer = answer[: len(answer) // 2]

@@ -365,10 +365,11 @@ def with_attributes(name: str, count: int) -> str:
     return "<x" + "".join(f' {name}{number}="u"' for number in range(count)) + "/>"
 
 
+DECLARING = with_attributes("xmlns:p", limits.DECLARATIONS + 1)
 TOO_MANY = "<a>" + "<b xmlns='u'/>" * (limits.PAYLOAD_DECLARATIONS + 1) + "</a>"
 TOO_LARGE = {
     deep(limits.PAYLOAD_LEVELS + 1): f"a payload has more than {limits.PAYLOAD_LEVELS} levels",
-    with_attributes("xmlns:p", limits.DECLARATIONS + 1): f"an element declares more than {limits.DECLARATIONS} names",
+    DECLARING: f"an element declares more than {limits.DECLARATIONS} namespaces",
     with_attributes("a", limits.ATTRIBUTES + 1): f"an element has more than {limits.ATTRIBUTES} attributes",
     TOO_MANY: f"a payload declares {limits.PAYLOAD_DECLARATIONS + 1} namespaces|the request has too many elements",
 }

@@ -29,21 +29,11 @@ from arborcast.ingest.cameras.messages import notices, read_answer, written
 from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.xml_reading import read_xml
+from tests.support.camera import envelope, fault
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 URL = "http://camera.example/onvif/events"
 NONE = Credentials()
-
-DECLARED = (
-    'xmlns:s="http://www.w3.org/2003/05/soap-envelope" xmlns:wsa="http://www.w3.org/2005/08/addressing" '
-    'xmlns:wsnt="http://docs.oasis-open.org/wsn/b-2" xmlns:tev="http://www.onvif.org/ver10/events/wsdl" '
-    'xmlns:tt="http://www.onvif.org/ver10/schema" xmlns:tds="http://www.onvif.org/ver10/device/wsdl" '
-    'xmlns:tns1="http://www.onvif.org/ver10/topics" xmlns:tnsaxis="http://www.axis.com/2009/event/topics"'
-)
-
-
-def envelope(body: str) -> bytes:
-    return f"<s:Envelope {DECLARED}><s:Body>{body}</s:Body></s:Envelope>".encode()
 
 
 def request(operation: CameraOperation, **fields: Any) -> Request:
@@ -87,7 +77,7 @@ GRANTED = (
     "<wsnt:CurrentTime>1970-01-01T00:00:00Z</wsnt:CurrentTime>"
     "<wsnt:TerminationTime>1970-01-01T00:01:30Z</wsnt:TerminationTime>"
 )
-REFERENCE = f"<tev:SubscriptionReference><wsa:Address>{URL}/1</wsa:Address></tev:SubscriptionReference>"
+REFERENCE = f"<tev:SubscriptionReference><wsa5:Address>{URL}/1</wsa5:Address></tev:SubscriptionReference>"
 
 
 CLOCK = (
@@ -130,13 +120,6 @@ def test_unreadable_answers(operation: CameraOperation, body: str | bytes) -> No
     assert isinstance(outcome(operation, body), Broken)
 
 
-def fault(subcode: str, text: str) -> str:
-    return (
-        f"<s:Fault><s:Code><s:Value>s:Sender</s:Value><s:Subcode><s:Value>{subcode}</s:Value></s:Subcode></s:Code>"
-        f'<s:Reason><s:Text xml:lang="en">{text}</s:Text></s:Reason></s:Fault>'
-    )
-
-
 @pytest.mark.parametrize(
     ("body", "status", "denied", "unsupported"),
     [
@@ -145,7 +128,7 @@ def fault(subcode: str, text: str) -> str:
         (b"", 401, True, False),
         (b"<html/>", 403, True, False),
         (fault("ter:ActionNotSupported", "Optional Action Not Implemented"), 500, False, True),
-        (fault("s:Client", "Method 'tev:CreatePullPointSubscription' not implemented"), 500, False, True),
+        (fault("SOAP-ENV:Client", "Method 'tev:CreatePullPointSubscription' not implemented"), 500, False, True),
         (b"not found", 404, False, True),
         (fault("wsrf-rw:ResourceUnknownFault", "no such subscription"), 500, False, False),
         (fault("ter:MaximumReached", "too many"), 200, False, False),

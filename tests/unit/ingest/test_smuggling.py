@@ -13,7 +13,7 @@ import pytest
 from arborcast.core.security.ip_addresses import EVERYWHERE
 from arborcast.ingest.settings import GatewaySettings
 from tests.support.gateway_parts import GatewayParts
-from tests.support.served_app import BODY, LENGTH, NOTIFY, START, connected, served
+from tests.support.served_app import BODY, LENGTH, NOTIFY, START, exchange, served
 
 pytestmark = pytest.mark.slow
 
@@ -108,12 +108,7 @@ def gateway() -> Iterator[tuple[GatewayParts, int]]:
 
 def answers(port: int, sent: bytes, most: int) -> list[bytes]:
     """Up to `most` answers."""
-    received = b""
-    with connected(port) as one:
-        one.sendall(sent)
-        while received.count(b"\r\n\r\n") < most and (data := one.recv(65_536)):
-            received += data
-    return received.split(b"HTTP/1.1 ")[1:]
+    return exchange(port, sent, times=most).split(b"HTTP/1.1 ")[1:]
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -15,9 +15,7 @@ NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("text", "granted"),
     [
-        ("PT600S", "2026-01-31T12:10:00Z"),
-        ("PT10M", "2026-01-31T12:10:00Z"),
-        ("PT0010M", "2026-01-31T12:10:00Z"),
+        *((text, "2026-01-31T12:10:00Z") for text in ("PT600S", "PT10M", "PT0010M")),
         ("P1D", "2026-02-01T12:00:00Z"),
         ("P1DT1H1M1S", "2026-02-01T13:01:01Z"),
         ("P1M", "2026-02-28T12:00:00Z"),  # the last day of a shorter month

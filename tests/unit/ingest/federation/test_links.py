@@ -170,9 +170,7 @@ def test_the_two_links_of_a_member_with_datagrams() -> None:
     [
         ("http://127.0.0.1:8080", "127.0.0.1"),
         ("https://[::1]/below", "::1"),
-        ("http://", ""),
-        ("http://[::1", ""),
-        (f"http://{'a' * 70}/", ""),
+        *((url, "") for url in ("http://", "http://[::1", f"http://{'a' * 70}/")),
     ],
 )
 def test_the_address_of_a_member(url: str, address: str) -> None:

@@ -126,9 +126,7 @@ def test_parts_that_may_be_delivered_alone_are_notifications(parts: GatewayParts
 @pytest.mark.parametrize(
     ("before", "part", "words"),
     [
-        ("1-0-0-2", "1-0-0-3", "part 2 was the last one"),
-        ("1-0-0-2", "1-1-0-3", "part 2 was the last one"),
-        ("1-0-0-2", "1-0-0-1", "part 2 was the last one"),
+        *(("1-0-0-2", part, "part 2 was the last one") for part in ("1-0-0-3", "1-1-0-3", "1-0-0-1")),
         ("1-1-0-5", "1-0-0-3", "part 5 arrived before"),
         ("1-0-0-2", "1-1-0-2", "part 2 arrived before, as the last one"),
         ("1-1-0-0", "1-1-1-1", "may not be delivered alone"),

@@ -14,9 +14,7 @@ from arborcast.core.settings import SecretSettings
 from arborcast.dispatch.delivery.credentials import Vault
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.logs import attempts, dead_letters, parked
-from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.ingest.federation.receiver import read_forwarded
-from arborcast.topic_model.expressions import FULL, XPATH
 from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.records import control, fragments, notifications, peers, pull
 from arborcast.topic_model.records.notifications import Notification
@@ -29,14 +27,11 @@ from arborcast.topic_model.subscriptions import (
     SigningSecret,
     SoapVersion,
     Subscription,
-    TopicFilter,
-    Trigger,
-    XPathFilter,
 )
-from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.errors import MalformedMessage
 from tests.fuzz._generate import KEYS, TOPIC_TEXTS, XML_SNIPPETS, Target, reasoned
 from tests.support import make
+from tests.unit.test_recorded_logs import DELIVERY, written
 
 _HEADER = re.compile(r"[\x20-\x7e]*")
 
@@ -173,28 +168,7 @@ def check_control(data: bytes) -> None:
 
 
 def control_seeds() -> tuple[bytes, ...]:
-    subscription = Subscription(
-        "s1",
-        EndpointReference("http://c/"),
-        topics=(TopicFilter(FULL, "t:a//.", "{urn:t}a//.", {"t": "urn:t"}),),
-        content=(XPathFilter(XPATH, "//a"),),
-        protection=Protection((SigningSecret("k1:AAAA", 7),), "k1:BBBB", "plant"),
-        terminates_ms=5,
-    )
-    made: tuple[control.ControlRecord, ...] = (
-        control.TopicRecord(TopicPath("{urn:t}a/b"), "C1", ("m",), policy=control.TopicPolicy(True, 3, "r", ("p",))),
-        control.TopicRemoved(TopicPath("a")),
-        control.SubscriptionRecord(subscription),
-        control.SubscriptionEnded("s1", "expired", 7),
-        control.PullPointRecord("p1", "http://b/p1", "name", 5),
-        control.PullPointEnded("p1", "gone", 7),
-        control.SecretsResealed("s1", {"k1:AAAA": "k2:CCCC", "k1:BBBB": "k2:DDDD"}),
-        control.TriggerRecord(msgspec.structs.replace(subscription, trigger=Trigger("t", TopicPath("a"), "<x/>", "x"))),
-        control.TriggerEnded("s1", "removed", 7),
-        control.Tombstone("seal:s1"),
-        control.Tombstone("sub:s1"),
-    )
-    return tuple(key + b"\n" + (value or b"") for key, value in map(control.encode, made))
+    return tuple(kept.key + b"\n" + (kept.value or b"") for kept in written("control"))
 
 
 def check_log_records(data: bytes) -> None:
@@ -212,19 +186,9 @@ def check_log_records(data: bytes) -> None:
 
 
 def log_seeds() -> tuple[bytes, ...]:
-    notification = Notification("n1", TopicPath("{urn:t}a"), b"<x/>", 5, b"<p/>", "m", only="s1", request=b"r" * 8)
-    attempt = Attempt("n1", "s1", TopicPath("a"), "http://c/", 2, "p-1", "delivered", 5, 6, 7.5, response=b"no")
-    delivery = parked.Delivery("s1", parked.Place(1, 2, 3))
-    return (
-        notifications.encode(notification)[1],
-        *attempts.encode([attempt, attempt]),
-        parked.encode(parked.Parked(notification, parked.Tries(1, 1, 9))),
-        parked.encode(parked.Tried(parked.Tries(2, 1, 9))),
-        delivery.key(),
-        delivery.tried_key(),
-        dead_letters.encode(dead_letters.letter_of(attempt, notification)),
-        fragments.encode(fragments.StoredPart("o", TopicPath("a"), "me:1", 3, True, b"<half", 5))[1],
-    )
+    logs = ("notifications", "attempts", "parked", "dead", "pullpoints", "fragments")
+    values = (kept.value for log in logs for kept in written(log) if kept.value is not None)
+    return (*values, DELIVERY.key(), DELIVERY.tried_key())
 
 
 TARGETS = {

@@ -11,9 +11,9 @@ from arborcast.ingest.settings import GatewaySettings
 from arborcast.topic_model.expressions.conditions import compile_condition, parse_document
 from arborcast.topic_model.expressions.item_filter import ITEM_FILTER
 from arborcast.topic_model.records.control import TopicRecord
-from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
+from tests.support.framed import stored
 from tests.support.gateway_parts import GatewayParts, HttpAnswer, only_subscription
 from tests.support.guarded_gateway import WSSE
 from tests.support.oasis import validate_element
@@ -26,10 +26,6 @@ DEVICE = "/onvif/device_service"
 _SECURITY = (
     f'<w:Security xmlns:w="{WSSE}"><w:UsernameToken><w:Username>user</w:Username>'
     "<w:Password>ZGlnZXN0</w:Password></w:UsernameToken></w:Security>"
-)
-MESSAGE = (
-    f'<wsnt:NotificationMessage xmlns:wsnt="{soap.WSNT}"><wsnt:Topic xmlns:t="urn:t" Dialect="{soap.DIALECT}Concrete">'
-    "t:a/b</wsnt:Topic><wsnt:Message><n>1</n></wsnt:Message></wsnt:NotificationMessage>"
 )
 
 
@@ -62,7 +58,7 @@ def pull(parts: GatewayParts, path: str, limit: int = 10, timeout: str = "PT0S")
 
 def deliver(parts: GatewayParts, path: str, *numbers: int) -> None:
     """Stores messages like dispatch."""
-    messages = [StoredMessage(MESSAGE.replace(">1<", f">{number}<").encode()) for number in numbers]
+    messages = [stored("t:a/b", f"<n>{number}</n>", "") for number in numbers]
     asyncio.run(parts.pull_log.commit([(path.rpartition("/")[2], message) for message in messages]))
 
 

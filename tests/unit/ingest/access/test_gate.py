@@ -18,8 +18,6 @@ from arborcast.ingest.access.settings import AccessSettings, TlsSettings
 from arborcast.ingest.access.username_token import UsernameToken
 from arborcast.ingest.access.users import Guesses, Users
 from arborcast.ingest.access.users_file import User
-from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
-from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.errors import NotAuthenticated
 from tests.support import guarded_gateway
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
@@ -297,8 +295,7 @@ def test_topics_without_rights_are_not_shown(parts: GatewayParts) -> None:
 )
 def test_publishers_of_a_topic(parts: GatewayParts, publishers: tuple[str, ...], user: str, status: int) -> None:
     with_policy(parts, guarded_gateway.POLICY.replace('"bert"]', '"bert", "olga"]'))
-    for path in ("{urn:t}a/b", "{urn:t}c"):
-        parts.table.apply(TopicRecord(TopicPath(path), policy=TopicPolicy(publishers=publishers)))
+    parts.have_topics("{urn:t}a/b", "{urn:t}c", publishers=publishers)
     # Together with a message to a topic without publishers: both are refused.
     answer = parts.post(envelope(notify(message("t:a/c"), message("t:a/b"))), authorization=user)
     assert (answer.status, len(parts.notifications.accepted)) == (status, 2 if status == 202 else 0)

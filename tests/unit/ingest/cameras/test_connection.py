@@ -14,52 +14,39 @@ from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.ingest.cameras.connection import MAX_ANSWER, CameraConnection
 from arborcast.ingest.cameras.credentials import Credentials
 from tests.support.outbound import THIS_MACHINE, unresponsive_port
+from tests.support.scripted_server import ScriptedServer, request_on
 
 NONE = Credentials()
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-async def answer_ok(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.readuntil(b"</x>")
-    writer.write(OK)
-    writer.close()
+def answer_ok(connection: socket.socket) -> None:
+    request_on(connection, b"</x>")
+    connection.sendall(OK)
 
 
 async def exchange(
     *answers: bytes, posts: int = 1, total_s: float = 60.0, closes: bool = False, credentials: Credentials = NONE
 ) -> tuple[list[HttpAnswer], int]:
     """The results of posts to a server with these answers, one per request, and the number of connections."""
-    left, writers = list(answers), list[asyncio.StreamWriter]()
-    connections = 0
+    left = list(answers)
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal connections
-        connections += 1
-        writers.append(writer)
-        while left:
-            try:
-                await reader.readuntil(b"</x>")
-            except asyncio.IncompleteReadError:
-                break
-            writer.write(left.pop(0))
-            if closes or not left:
-                break
-        if left or closes or not answers[-1].endswith(b"..."):
-            writer.close()
+    def serve(connection: socket.socket) -> None:
+        while left and request_on(connection, b"</x>"):
+            connection.sendall(left.pop(0))
+            if closes:
+                return
+        if answers[-1].endswith(b"..."):
+            connection.recv(1)  # the rest never arrives
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/onvif"
-    connection = CameraConnection(THIS_MACHINE, credentials)
-    try:
-        posted = [await connection.post(url, {"Content-Type": "text/xml"}, b"<x></x>", total_s) for _ in range(posts)]
-    finally:
-        connection.close()
-        server.close()
-        for writer in writers:
-            writer.transport.abort()
-        await asyncio.sleep(0)
-    return posted, connections
+    connection, headers = CameraConnection(THIS_MACHINE, credentials), {"Content-Type": "text/xml"}
+    with ScriptedServer(serve) as server:
+        try:
+            posted = [await connection.post(f"{server.url}/onvif", headers, b"<x></x>", total_s) for _ in range(posts)]
+        finally:
+            connection.close()
+    return posted, server.connections
 
 
 @pytest.mark.parametrize("closes", [False, True])
@@ -132,15 +119,14 @@ async def test_an_unreachable_address_leaves_time_for_the_next(monkeypatch: pyte
         return [(2, 1, 6, "", ("127.0.0.1", each)) for each in (dead, live)]
 
     monkeypatch.setattr("arborcast.ingest.cameras.connection._CONNECT_S", 2.0)
-    with unresponsive_port() as dead:
-        async with await asyncio.start_server(answer_ok, "127.0.0.1", 0) as server:
-            live = server.sockets[0].getsockname()[1]
-            connection = CameraConnection(THIS_MACHINE, NONE)
-            with monkeypatch.context() as patched:
-                patched.setattr(socket, "getaddrinfo", resolve)
-                answer = await connection.post("http://localhost/", {}, b"<x></x>", 60.0)
-            connection.close()
-            assert answer.status == 200
+    with unresponsive_port() as dead, ScriptedServer(answer_ok) as server:
+        live = server.port
+        connection = CameraConnection(THIS_MACHINE, NONE)
+        with monkeypatch.context() as patched:
+            patched.setattr(socket, "getaddrinfo", resolve)
+            answer = await connection.post("http://localhost/", {}, b"<x></x>", 60.0)
+        connection.close()
+        assert answer.status == 200
 
 
 async def test_lookups_without_an_answer_do_not_delay_other_cameras(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,8 +142,8 @@ async def test_lookups_without_an_answer_do_not_delay_other_cameras(monkeypatch:
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     away = [CameraConnection(THIS_MACHINE, NONE) for _ in range(40)]  # asyncio has up to 32 threads
     there = CameraConnection(THIS_MACHINE, NONE)
-    async with await asyncio.start_server(answer_ok, "127.0.0.1", 0) as server:
-        url = f"http://localhost:{server.sockets[0].getsockname()[1]}/"
+    with ScriptedServer(answer_ok) as server:
+        url = f"http://localhost:{server.port}/"
         try:
             for _ in range(2):
                 posts = (each.post(f"http://c{n}.example/", {}, b"", 0.1) for n, each in enumerate(away))

@@ -25,7 +25,7 @@ from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.federation.receiver import REMEMBERED_S, PeerReceiver
 from arborcast.ingest.settings import TopicSettings
 from arborcast.ingest.state.repeats import RepeatMemory
-from arborcast.topic_model.records.control import PeerInterest, TopicPolicy, TopicRecord
+from arborcast.topic_model.records.control import PeerInterest
 from arborcast.topic_model.records.notifications import MAX_TRIGGERED, Notification
 from arborcast.topic_model.records.peers import INTEREST_PATH, PATH, encode_datagram, encode_interest, encode_push
 from arborcast.topic_model.subscriptions import Peer
@@ -75,9 +75,6 @@ class Engine:
         """The ids of the accepted notifications."""
         return [each.id for each in self.accepted]
 
-    def policy(self, topic: str, routing: str) -> None:
-        self.parts.table.apply(TopicRecord(TopicPath(topic), policy=TopicPolicy(routing=routing)), 0)
-
     def publish(self, *topics: str) -> None:
         """By a client of this engine."""
         self.parts.post(soap.envelope(soap.notify(*map(soap.message, topics))))
@@ -110,7 +107,7 @@ def test_a_push_is_stored_with_its_path_and_properties(engine: Engine) -> None:
 
 
 def test_routing_policies_of_own_publications(engine: Engine) -> None:
-    engine.policy("a", "local fast")
+    engine.parts.have_topics("a", routing="local fast")
     engine.publish("a/b", "c")
     engine.push(notification(topic="a/c", path=("H/x",)))
     assert [(each.topic, each.distribution, each.fast) for each in engine.accepted] == [
@@ -164,7 +161,7 @@ def test_loops_long_paths_and_operator_events_are_dropped(engine: Engine) -> Non
 
 def test_topics_of_a_fixed_set_and_new_topics(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     engine = Engine(tmp_path, TopicSettings(fixed=True))
-    engine.parts.table.apply(TopicRecord(TopicPath("there")), 0)
+    engine.parts.have_topics("there")
     for name in ("n1", "n2"):
         assert engine.push(notification(name), notification(f"{name}-there", "there")).status == 200
     assert [each.topic for each in engine.accepted] == ["there", "there"]
@@ -175,7 +172,7 @@ def test_topics_of_a_fixed_set_and_new_topics(tmp_path: Path, caplog: pytest.Log
     pushed = [notification(f"n{number}", f"t{number}") for number in range(3)]
     assert engine.push(*pushed).status == 503
     assert engine.ids == ["n0", "n1"]
-    engine.parts.table.apply(TopicRecord(TopicPath("t2")), 9)
+    engine.parts.have_topics("t2")
     assert engine.push(*pushed).status == 200
     assert engine.ids == ["n0", "n1", "n2"]
 

@@ -15,7 +15,7 @@ from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 from tests.support.framed import stored
 from tests.support.gateway_parts import GatewayParts, HttpAnswer, only_subscription
-from tests.support.guarded_gateway import WSSE
+from tests.support.guarded_gateway import token
 from tests.support.oasis import validate_element
 
 TEV = "http://www.onvif.org/ver10/events/wsdl"
@@ -23,17 +23,12 @@ TDS = "http://www.onvif.org/ver10/device/wsdl"
 EVENTS = "/onvif/event_service"
 DEVICE = "/onvif/device_service"
 
-_SECURITY = (
-    f'<w:Security xmlns:w="{WSSE}"><w:UsernameToken><w:Username>user</w:Username>'
-    "<w:Password>ZGlnZXN0</w:Password></w:UsernameToken></w:Security>"
-)
-
 
 def post(parts: GatewayParts, body: str, path: str = EVENTS, action: str = "") -> HttpAnswer:
     """One request in the form of onvif-zeep-async."""
     header = (
         f"<wsa:Action>{action}</wsa:Action><wsa:MessageID>urn:uuid:1</wsa:MessageID>"
-        f"<wsa:To>http://127.0.0.1:8080{path}</wsa:To>{_SECURITY}"
+        f"<wsa:To>http://127.0.0.1:8080{path}</wsa:To>{token('user', 'ZGlnZXN0')}"
     )
     media_type = f'application/soap+xml; charset=utf-8; action="{action}"'
     return parts.post(soap.envelope(body, "1.2", header), path, Content_Type=media_type)

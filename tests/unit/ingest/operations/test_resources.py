@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from arborcast.ingest.elements import topics as topic_sets
-from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended, TopicRecord
+from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, XPathFilter
-from arborcast.topic_model.topics import TopicPath
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
@@ -26,10 +25,9 @@ def document(parts: GatewayParts, path: str = "/wsn/NotificationBroker") -> Http
 
 def test_a_topic_set_that_is_too_large(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_sets, "_MAX_TOPICS", 2)
-    for name in ("a", "b"):
-        parts.table.apply(TopicRecord(TopicPath(name)))
+    parts.have_topics("a", "b")
     assert get(parts, "wstop:TopicSet").status == 200
-    parts.table.apply(TopicRecord(TopicPath("c")))
+    parts.have_topics("c")
     for answer in (get(parts, "wstop:TopicSet"), get(parts, "wsnt:TopicExpression"), document(parts)):
         assert answer.fault == "ResourceUnavailableFault"
         assert "3 topics" in answer.reason
@@ -37,8 +35,7 @@ def test_a_topic_set_that_is_too_large(parts: GatewayParts, monkeypatch: pytest.
 
 
 def test_namespaces_and_marks_in_the_topic_set(parts: GatewayParts) -> None:
-    for path in ("{urn:t}a/b", "{urn:t}a/b/{urn:u}c", "plain"):
-        parts.table.apply(TopicRecord(TopicPath(path)))
+    parts.have_topics("{urn:t}a/b", "{urn:t}a/b/{urn:u}c", "plain")
     answer = document(parts)
     (topics,) = oasis.validate(answer.body).iter("{http://docs.oasis-open.org/wsn/t-1}TopicSet")
     marked = [element.tag for element in topics.iter() if element.get("{http://docs.oasis-open.org/wsn/t-1}topic")]

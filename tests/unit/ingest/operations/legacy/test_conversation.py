@@ -22,7 +22,7 @@ from arborcast.ingest.operations import pull_points
 from arborcast.ingest.operations.subscription_manager import end_expired_forever
 from arborcast.ingest.settings import GatewaySettings, TopicSettings
 from arborcast.topic_model.expressions import SIMPLE
-from arborcast.topic_model.records.control import SubscriptionEnded, TopicPolicy, TopicRecord
+from arborcast.topic_model.records.control import SubscriptionEnded
 from arborcast.topic_model.topics import TopicPath
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
@@ -223,7 +223,7 @@ def test_a_subscriber_may_request_parts(parts: GatewayParts) -> None:
 
 @pytest.mark.parametrize(("routing", "split_bytes"), [("", 0), ("split", 3_000), ("everywhere split reliable", 3_000)])
 def test_messages_on_topics_with_split_are_split(parts: GatewayParts, routing: str, split_bytes: int) -> None:
-    parts.table.apply(TopicRecord(TopicPath("all"), policy=TopicPolicy(routing=routing)), 0)
+    parts.have_topics("all", routing=routing)
     send(parts, legacy.notify("all", "<x/>"))
     (message,) = parts.notifications.accepted
     assert (message.split_bytes, message.package) == (split_bytes, "0-0-1-0")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from functools import partial
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +13,6 @@ from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.hot.lanes import Lane, LaneLimits, Lanes
 from arborcast.dispatch.hot.pump import Pump, PumpRun
-from arborcast.dispatch.settings import RetrySettings
 from arborcast.topic_model.routing import Found
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription
 from arborcast.topic_model.topics import TopicPath
@@ -113,28 +111,24 @@ def test_limits_hold_and_no_lane_waits_without_need(
 
 
 class FanOut:
-    """An intake, its lanes and the pump. The receivers answer at once; time changes only with `now_ms`."""
+    """An intake, its lanes and the pump. The receivers answer at once, and no time passes."""
 
-    def __init__(self, in_flight: int = 50, per_host: int = 1_000) -> None:
-        self.now_ms = 1_000
+    def __init__(self, per_host: int = 1_000) -> None:
         self.journal = FakeJournal()
-        self.outcomes = outcomes_in(self.journal, self.now, RetrySettings(jitter=0.0))
-        self.intake = intake_of(self.outcomes, bounds=Limits(16, per_host))
+        outcomes = outcomes_in(self.journal)
+        self.intake = intake_of(outcomes, bounds=Limits(16, per_host))
         self.lanes = self.intake.lanes
         self.most_lanes = 0
         self.transport = FakeTransport(self._answer)
-        self.pump = Pump(self.transport, Envelope, in_flight, 2.0, now=self.now, clock=lambda: 0.0)
-        self.run = PumpRun(self.lanes, self.outcomes, self.intake.fill)
-
-    def now(self) -> float:
-        return self.now_ms / 1000
+        self.pump = Pump(self.transport, Envelope, 50, 2.0, now=lambda: 1.0, clock=lambda: 0.0)
+        self.run = PumpRun(self.lanes, outcomes, self.intake.fill)
 
     def _answer(self, request: PushRequest) -> PushResult:
         self.most_lanes = max(self.most_lanes, self.lanes.waiting_lanes + self.lanes.busy)
         return PushResult(202)
 
-    def take(self, name: str, topic: str, offset: int, targets: list[Subscription], accepted_ms: int = 1_000) -> None:
-        self.intake.take(received(name, offset, topic, accepted_ms=accepted_ms), Found(targets, []))
+    def take(self, name: str, topic: str, offset: int, targets: list[Subscription]) -> None:
+        self.intake.take(received(name, offset, topic, accepted_ms=1_000), Found(targets, []))
 
     def push(self, answers: int) -> None:
         self.pump.begin(self.run)
@@ -147,8 +141,8 @@ class FanOut:
         return [request.url for request in self.transport.sent]
 
 
-def many(count: int, **more: Any) -> list[Subscription]:
-    return [to(f"s{number}", url=f"http://host/{number}", **more) for number in range(count)]
+def many(count: int) -> list[Subscription]:
+    return [to(f"s{number}", url=f"http://host/{number}") for number in range(count)]
 
 
 def test_a_notification_for_many_has_few_lanes_at_a_time() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,6 +28,7 @@ from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.spark.query_supervisor import StopGate, StopRequested
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.routing import Found
+from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.dispatch_job import job_settings
 from tests.support.fake_journal import FakeJournal
@@ -73,11 +73,9 @@ class Batches:
 
 
 def report(rest: bool = False, **done: int) -> PartitionReport:
-    made = PartitionReport()
-    made.rest = rest
-    made.done = {int(partition[1:]): offset for partition, offset in done.items()}
-    made.passed = {partition: {("s", "t"): offset} for partition, offset in made.done.items()}
-    return made
+    places = {int(partition[1:]): offset for partition, offset in done.items()}
+    passed = {partition: {("s", "t"): offset} for partition, offset in places.items()}
+    return PartitionReport(rest=rest, done=places, passed=passed)
 
 
 def test_each_round_writes_the_positions_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,9 +90,7 @@ def test_each_round_writes_the_positions_behind_it(monkeypatch: pytest.MonkeyPat
     assert [job.passed for job in batches.jobs] == [{}, {0: {("s", "t"): 7}, 1: {("s", "t"): 3}}]
 
 
-def test_a_failed_batch_keeps_the_positions_of_its_rounds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_failed_batch_keeps_the_positions_of_its_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = Batches(monkeypatch, [report(rest=True, p0=7)], RuntimeError("a worker died for the fourth time"))
     with pytest.raises(RuntimeError, match="fourth time"):
         batches.hot.run_batch(cast(Any, None), 0)
@@ -153,16 +149,33 @@ def test_bounds_of_the_size_of_a_round(took_s: float, least: int, most: int) -> 
     assert least <= rounds.most <= most
 
 
+MANY = [subscription(f"s{number}") for number in range(100)]
+
+
+def job_for(*recipients: Subscription) -> SinkJob:
+    """A batch whose notifications have these recipients."""
+    view = SimpleNamespace(open=lambda: SimpleNamespace(of=lambda _: Found(recipients, [])), control=0)
+    return SinkJob(settings=SETTINGS, number=1, view=cast(Any, view))
+
+
+def worker_with(
+    run: Callable[[PumpRun, Callable[[float], None]], None] | None = None, gauge: str = "", **journal: object
+) -> Any:
+    """A worker whose pump is `run`."""
+    parked = ParkingLog(KafkaSettings(), connecting(FakeProducer()))
+    done = {"begin": lambda _: None, "matched": lambda *_: None, "catch_up": lambda: None}
+    written = SimpleNamespace(**{"parked": parked, "write_due": lambda: True, "due_s": lambda: 0.0, **done, **journal})
+    pump = SimpleNamespace(run=run, turn=lambda run: 0.0, unanswered=0)
+    parts = {"conditions": Conditions(), "pump": pump, "gauge": Gauge(gauge)}
+    return SimpleNamespace(journal=written, settled=lambda: None, rest=lambda: None, **parts)
+
+
 def test_a_round_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     value = notifications.encode(notification())[1]
     monkeypatch.setattr(sink, "_MOST_BYTES", 3 * len(value))
-    view = SimpleNamespace(open=lambda: SimpleNamespace(of=lambda _: Found([], [])), control=0)
-    job = SinkJob(settings=SETTINGS, number=1, view=cast(Any, view))
-    journal = SimpleNamespace(begin=lambda _: None, matched=lambda *_: None, write_due=lambda: True)
-    worker: Any = SimpleNamespace(journal=journal, conditions=Conditions(), gauge=Gauge(""))
     taken, done, rest = list[int](), dict[int, int](), True
     while rest:
-        task = sink.round_task(job, worker, RecoveredDeliveries(), frozenset())
+        task = sink.round_task(job_for(), worker_with(), RecoveredDeliveries(), frozenset())
         rows = sink.RoundRows([(bytearray(value), 0, offset) for offset in range(8)], done, 10_000)
         task._take(rows)
         task.write_evaluations()
@@ -201,48 +214,29 @@ def test_the_number_of_rows_in_a_batch_follows_their_size() -> None:
     assert size.rows == 1
 
 
-def test_a_late_recipient_does_not_overtake_its_parked_messages(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    log = ParkingLog(KafkaSettings(), connecting(FakeProducer()))
-    rows = FakeJournal()
-    journal = SimpleNamespace(
-        parked=log,
-        park=lambda delivery, notification, tries, row, in_turn: log.park(delivery, notification, tries, in_turn),
-        write=partial(FakeJournal.write, rows),
-        begin=lambda _: None,
-        matched=lambda *_: None,
-        write_due=lambda: True,
-        catch_up=lambda: None,
-        due_s=lambda: 0.0,
-    )
-    monkeypatch.setattr(rows, "park", journal.park)
-    many = [subscription(f"s{number}") for number in range(100)]
-    overtaken: list[str] = []
-
-    def run(run: PumpRun, between: Callable[[], None]) -> None:
-        lanes, outcomes, fill = run.lanes, run.outcomes, run.fill
-        first = received("first", batch=0, accepted_ms=1 << 50)
-        outcomes.write_unpushed(many[7], (first,), waits("the pushes before it failed"))
-        fill(100)
-        overtaken.extend(each.id for each, _ in lanes.waiting())
-
-    worker = SimpleNamespace(
-        journal=journal,
-        conditions=Conditions(),
-        pump=SimpleNamespace(run=run, turn=lambda run: 0.0),
-        gauge=Gauge(""),
-        settled=lambda: None,
-        rest=lambda: None,
-    )
+def pushed(worker: Any, monkeypatch: pytest.MonkeyPatch, *offsets: int) -> list[PartitionReport]:
+    """The reports of a worker on messages for many at these offsets."""
     monkeypatch.setattr(sink, "worker_for", lambda *_: worker)
-    view = SimpleNamespace(open=lambda: SimpleNamespace(of=lambda _: Found(many, [])), control=0)
-    value = notifications.encode(notification("second", "a", accepted_ms=1 << 50))[1]
-    accumulator = cast(Any, SimpleNamespace(add=lambda reports: None))
+    value = bytearray(notifications.encode(notification("n", "a", accepted_ms=1 << 50))[1])
+    reports: list[PartitionReport] = []
+    accumulator: Any = SimpleNamespace(add=reports.extend)
+    sink.push_partition(job_for(*MANY), accumulator, [(value, 0, offset) for offset in offsets])
+    return reports
 
-    job = SinkJob(settings=SETTINGS, number=1, view=cast(Any, view))
-    sink.push_partition(job, accumulator, [(bytearray(value), 0, 1)])
 
+def test_a_late_recipient_does_not_overtake_its_parked_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, overtaken = FakeJournal(), list[str]()
+
+    def run(run: PumpRun, between: Callable[[float], None]) -> None:
+        first = received("first", batch=0, accepted_ms=1 << 50)
+        run.outcomes.write_unpushed(MANY[7], (first,), waits("the pushes before it failed"))
+        run.fill(100)
+        overtaken.extend(each.id for each, _ in run.lanes.waiting())
+
+    worker = worker_with(run, write=rows.write)
+    park = worker.journal.parked.park
+    monkeypatch.setattr(rows, "park", lambda delivery, message, tries, row, turn: park(delivery, message, tries, turn))
+    pushed(worker, monkeypatch, 1)
     assert len(overtaken) == 99
     assert "s7" not in overtaken
 
@@ -250,8 +244,7 @@ def test_a_late_recipient_does_not_overtake_its_parked_messages(
 def test_a_stop_of_the_job_leaves_deliveries_of_a_message_for_many(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    driver = InFlightGauge(tmp_path / "pushes")
-    begun = list[str]()
+    driver, begun = InFlightGauge(tmp_path / "pushes"), list[str]()
 
     def run(run: PumpRun, between: Callable[[float], None]) -> None:
         while not run.lanes.empty:
@@ -264,32 +257,7 @@ def test_a_stop_of_the_job_leaves_deliveries_of_a_message_for_many(
             driver.clear()
             between(1.0)
 
-    journal: Any = SimpleNamespace(
-        parked=ParkingLog(KafkaSettings(), connecting(FakeProducer())),
-        begin=lambda _: None,
-        matched=lambda *_: None,
-        write_due=lambda: True,
-        catch_up=lambda: None,
-        due_s=lambda: 0.0,
-    )
-    worker = SimpleNamespace(
-        journal=journal,
-        conditions=Conditions(),
-        pump=SimpleNamespace(run=run, turn=lambda run: 0.0, unanswered=0),
-        gauge=Gauge(driver.file),
-        settled=lambda: None,
-        rest=lambda: None,
-    )
-    monkeypatch.setattr(sink, "worker_for", lambda *_: worker)
-    many = [subscription(f"s{number}") for number in range(100)]
-    view = SimpleNamespace(open=lambda: SimpleNamespace(of=lambda _: Found(many, [])), control=0)
-    value = bytearray(notifications.encode(notification("n", "a", accepted_ms=1 << 50))[1])
-    reports: list[PartitionReport] = []
-    accumulator = cast(Any, SimpleNamespace(add=reports.extend))
-
-    sink.push_partition(
-        SinkJob(settings=SETTINGS, number=1, view=cast(Any, view)), accumulator, [(value, 0, 5), (value, 0, 6)]
-    )
+    reports = pushed(worker_with(run, driver.file), monkeypatch, 5, 6)
 
     assert len(begun) == 10
     assert [(each.done, each.left) for each in reports] == [({0: 4}, True)]

@@ -30,21 +30,38 @@ from tests.support.make import notification, subscription
 from tests.support.realtime_setup import PUSH, RETRY, SETTINGS, Running
 from tests.support.redelivery_setup import Setup
 
+HELD = ExclusionChange(held=frozenset({"s"}))
+FREED = ExclusionChange(freed=frozenset({"s"}))
+
 
 class Engine:
     """The parts that a task needs; the only subscription is `s`."""
 
-    def __init__(self) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(partition_task, "time", SimpleNamespace(monotonic=self.monotonic))
         self.setup = Setup()
         self.setup.subscribe("s")
         self.accepted: dict[int, list[bytes]] = {0: []}
         self.parked: list[tuple[bytes, bytes, int]] = []
+        self.records: list[Sent] = []
+        self.reports: list[WorkerProgress] = []
         self.pushed = 0
+        job = RealtimeJob(settings=SETTINGS, number=1, began_s=self.monotonic())
+        self.running = Running(cast(Any, self), job, 0, 0)
+
+    def update(self, exclusions: ExclusionChange | None = None, control: int = 0, **more: Any) -> None:
+        """The driver sends a message."""
+        self.running.messages.append(WorkerUpdate(1, 0, 0, control, exclusions=exclusions, **more))
+
+    def accept(self, name: str = "n", offset: int = 0) -> None:
+        accepted = notification(name, "a", accepted_ms=self.setup.now_ms)
+        self.running.rows.append((notifications.encode(accepted)[1], 0, offset))
 
     def monotonic(self) -> float:
         return self.setup.now_ms / 1000
 
     def written(self, record: Sent) -> int:
+        self.records.append(record)
         return 0
 
     def seen(self, request: object) -> None:
@@ -56,25 +73,32 @@ class Engine:
     def is_late(self) -> bool:
         return False
 
-    def write(self, progress: object) -> None: ...
+    def write(self, progress: WorkerProgress) -> None:
+        self.reports.append(progress)
 
     def settle(self, timeout_s: float) -> None: ...
 
 
-def test_a_lane_stays_held_during_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine()
-    monkeypatch.setattr(partition_task, "time", SimpleNamespace(monotonic=engine.monotonic))
-    running = Running(cast(Any, engine), RealtimeJob(settings=SETTINGS, number=1, began_s=engine.monotonic()), 0, 0)
-    running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(held=frozenset({"s"}))))
-    accepted = notification("n", "a", accepted_ms=engine.setup.now_ms)
-    running.rows.append((notifications.encode(accepted)[1], 0, 0))
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    return Engine(monkeypatch)
+
+
+@pytest.fixture
+def all_fan_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each message counts as one for many."""
+    monkeypatch.setattr(intake, "_FAN_OUT", 0)
+
+
+def test_a_lane_stays_held_during_a_snapshot(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = engine.running
+    engine.update(HELD)
+    engine.accept()
     running.step()
 
-    running.messages.append(WorkerUpdate(1, 0, 0, 0, base=b"nowhere", complete=False))
+    engine.update(base=b"nowhere", complete=False)
     running.step()
-    running.messages.append(
-        WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(held=frozenset({"s"}), read={0: 0}), complete=False)
-    )
+    engine.update(msgspec.structs.replace(HELD, read={0: 0}), complete=False)
     running.step()
     assert engine.pushed == 0, "the parked deliveries were not tried"
     with monkeypatch.context() as patch:
@@ -91,30 +115,22 @@ def test_a_lane_stays_held_during_a_snapshot(monkeypatch: pytest.MonkeyPatch) ->
         running.step()
     assert len(examined) == 1, "not in each step: a thousand lanes may have deferred messages"
 
-    running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(freed=frozenset({"s"}))))
+    engine.update(FREED)
     running.step()
     assert engine.pushed == 1
 
 
-def test_no_message_overtakes_deferred_ones_within_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_message_overtakes_deferred_ones_within_an_update(engine: Engine) -> None:
     """An update of several messages may arrive in pieces: the lane is free before the last one."""
-    engine = Engine()
-    monkeypatch.setattr(partition_task, "time", SimpleNamespace(monotonic=engine.monotonic))
-    running = Running(cast(Any, engine), RealtimeJob(settings=SETTINGS, number=1, began_s=engine.monotonic()), 0, 0)
-
-    def arrive(name: str, offset: int) -> None:
-        accepted = notification(name, "a", accepted_ms=engine.setup.now_ms)
-        running.rows.append((notifications.encode(accepted)[1], 0, offset))
-
-    running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(held=frozenset({"s"}))))
-    arrive("first", 0)
+    running = engine.running
+    engine.update(HELD)
+    engine.accept("first", 0)
     running.step()
     running.step()
-    freed = ExclusionChange(freed=frozenset({"s"}))
-    running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=freed, complete=False))
-    arrive("second", 1)
+    engine.update(FREED, complete=False)
+    engine.accept("second", 1)
     running.step()
-    running.messages.append(WorkerUpdate(1, 0, 0, 0))
+    engine.update()
     running.step()
     pushed: list[str] = []
     while running.wire.in_flight:
@@ -124,18 +140,17 @@ def test_no_message_overtakes_deferred_ones_within_an_update(monkeypatch: pytest
     assert pushed == ["first", "second"]
 
 
-def test_unchanged_sets_of_endpoints_are_not_compared() -> None:
+def test_unchanged_sets_of_endpoints_are_not_compared(engine: Engine) -> None:
     class Unread(frozenset[str]):
         """Tens of thousands of endpoints, with up to forty updates a second."""
 
         def __sub__(self, other: object) -> Any:
             raise AssertionError("the set is iterated")
 
-    engine, endpoints = Engine(), Unread({"http://e/"})
-    running = Running(cast(Any, engine), RealtimeJob(settings=SETTINGS, number=1, began_s=engine.monotonic()), 0, 0)
-    running.task.intake.exclusions = Exclusions(degraded=endpoints, watched=endpoints, on_trial=endpoints)
-    running.task.exclude(running.task.intake.exclusions._replace(held=frozenset({"s"})))
-    assert running.task.intake.exclusions.held == {"s"}
+    task, endpoints = engine.running.task, Unread({"http://e/"})
+    task.intake.exclusions = Exclusions(degraded=endpoints, watched=endpoints, on_trial=endpoints)
+    task.exclude(task.intake.exclusions._replace(held=frozenset({"s"})))
+    assert task.intake.exclusions.held == {"s"}
 
 
 def test_a_task_reports_its_stop_after_all_is_settled() -> None:
@@ -162,57 +177,43 @@ def test_a_task_reports_its_stop_after_all_is_settled() -> None:
     assert sum(each.stopped for each in written) == 1
 
 
+@pytest.mark.usefixtures("all_fan_out")
 @pytest.mark.parametrize("stopped", [False, True])
-def test_the_end_of_a_task_loses_no_message_for_many(monkeypatch: pytest.MonkeyPatch, stopped: bool) -> None:
+def test_the_end_of_a_task_loses_no_message_for_many(engine: Engine, stopped: bool) -> None:
     """It joins a held lane when the other messages of the hold buffer are parked already."""
-    monkeypatch.setattr(intake, "_FAN_OUT", 0)
-    engine = Engine()
-    monkeypatch.setattr(partition_task, "time", SimpleNamespace(monotonic=engine.monotonic))
-    reports: list[WorkerProgress] = []
-    records: list[Sent] = []
-    monkeypatch.setattr(engine, "write", reports.append)
+    task = engine.running.task
+    engine.update(HELD)
+    task._link.apply(task)
+    engine.accept("n", 7)
+    task._take(cast(Any, engine.running.rows))
+    task.stopped = stopped
 
-    def written(record: Sent) -> int:
-        records.append(record)
-        return 0
-
-    monkeypatch.setattr(engine, "written", written)
-    running = Running(cast(Any, engine), RealtimeJob(settings=SETTINGS, number=1, began_s=engine.monotonic()), 0, 0)
-    running.messages.append(WorkerUpdate(1, 0, 0, 0, exclusions=ExclusionChange(held=frozenset({"s"}))))
-    running.task._link.apply(running.task)
-    accepted = notification("n", "a", accepted_ms=engine.setup.now_ms)
-    running.rows.append((notifications.encode(accepted)[1], 0, 7))
-    running.task._take(cast(Any, running.rows))
-    running.task.stopped = stopped
-
-    running.task._settle()
+    task._settle()
     if stopped:
-        assert running.task.mark() == 7, "a report before the end of the last pushes"
+        assert task.mark() == 7, "a report before the end of the last pushes"
 
-    parked = [record for record in records if record.topic.endswith(".parked")]
-    assert (reports[-1].position, len(parked), running.task.intake.buffer.size) == ((7, 0, 0) if stopped else (8, 1, 0))
-    assert reports[-1].clean == (not stopped)
+    last, parked = engine.reports[-1], [each for each in engine.records if each.topic.endswith(".parked")]
+    assert (last.position, len(parked), task.intake.buffer.size) == ((7, 0, 0) if stopped else (8, 1, 0))
+    assert last.clean == (not stopped)
 
 
+@pytest.mark.usefixtures("all_fan_out")
 def test_a_message_for_many_joins_the_lane_of_a_subscription_in_its_current_state(
-    monkeypatch: pytest.MonkeyPatch,
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "_FAN_OUT", 0)
-    engine = Engine()
     monkeypatch.setattr(engine, "apply", lambda step: None, raising=False)
-    running = Running(cast(Any, engine), RealtimeJob(settings=SETTINGS, number=1, began_s=engine.monotonic()), 0, 0)
-    running.messages.append(WorkerUpdate(1, 0, 0, 0))
-    running.task._link.apply(running.task)
-    accepted = notification("n", "a", accepted_ms=engine.setup.now_ms)
-    running.rows.append((notifications.encode(accepted)[1], 0, 0))
-    running.task._take(cast(Any, running.rows))
-    assert running.task.intake.lanes.fan_outs.size == 1
+    task = engine.running.task
+    engine.update()
+    task._link.apply(task)
+    engine.accept()
+    task._take(cast(Any, engine.running.rows))
+    assert task.intake.lanes.fan_outs.size == 1
 
     paused = msgspec.structs.replace(engine.setup.subscriptions["s"], paused=True)
-    running.messages.append(WorkerUpdate(1, 0, 0, 1, step=ViewStep(1, Overlay("x"), now=(paused,))))
-    running.step()
+    engine.update(control=1, step=ViewStep(1, Overlay("x"), now=(paused,)))
+    engine.running.step()
 
-    lanes = running.task.intake.lanes
+    lanes = task.intake.lanes
     assert (engine.pushed, lanes.fan_outs.size, lanes.size) == (0, 0, 0)
 
 

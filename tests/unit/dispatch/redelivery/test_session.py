@@ -118,10 +118,16 @@ class Records:
         return {0: [record(offset, 4_000_000)]}
 
 
+def session_over(store: ParkedStore, log: Records, results: Records | None = None) -> session.RedeliverySession:
+    """A session that reads these logs into the store."""
+    setup, logs = Setup(), (cast(Any, log), cast(Any, results or Records(0)))
+    return session.RedeliverySession(parts(None, setup), store, *logs, setup.journal, setup)
+
+
 def test_commits_are_bounded_in_bytes_and_a_long_fold_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    setup, sizes = Setup(), []
+    sizes: list[int] = []
     monkeypatch.setattr("arborcast.core.progress._LOG_S", -1.0)
     caplog.set_level("INFO")
     with closing(ParkedStore(tmp_path / "parked.sqlite", "log")) as store:
@@ -132,9 +138,7 @@ def test_commits_are_bounded_in_bytes_and_a_long_fold_is_logged(
             commit()
 
         monkeypatch.setattr(store, "commit", committed)
-        used, reading, results = parts(None, setup), cast(Any, Records(15)), cast(Any, Records(0))
-        begun = session.RedeliverySession(used, store, reading, results, setup.journal, setup)
-        begun.read_to_end(lambda: False)
+        session_over(store, Records(15)).read_to_end(lambda: False)
         assert store.count == 15
     assert max(sizes) < 40_000_000
     assert "reading the parked log: 14 records are left" in caplog.messages
@@ -162,10 +166,8 @@ def test_results_after_a_full_disk_and_damaged_results(monkeypatch: pytest.Monke
         raise InfrastructureError("the disk is full")
 
     _, result = results.encode(Result(Promise("s", "p1", 1, HOUR_MS, 1), "delivered", 2))
-    setup = Setup()
     with closing(ParkedStore(None)) as store:
-        reading, reports = cast(Any, Records(0)), cast(Any, Results(2))
-        begun = session.RedeliverySession(parts(None, setup), store, reading, reports, setup.journal, setup)
+        begun = session_over(store, Records(0), Results(2))
         monkeypatch.setattr(Redelivery, "reported", reported)
         with pytest.raises(InfrastructureError, match="the disk is full"):
             begun.read_to_end(lambda: False)
@@ -183,11 +185,8 @@ def test_ends_and_requests_of_other_processes_reach_the_redelivery(monkeypatch: 
     calls: list[tuple[str, str]] = []
     for name in ("ended_elsewhere", "attempt_requested"):
         monkeypatch.setattr(Redelivery, name, lambda _, lane, name=name: calls.append((name, lane)))
-    setup = Setup()
     with closing(ParkedStore(None)) as store:
-        logs = cast(Any, Log(3)), cast(Any, Records(0))
-        begun = session.RedeliverySession(parts(None, setup), store, *logs, setup.journal, setup)
-        begun.read_to_end(lambda: False)
+        session_over(store, Log(3)).read_to_end(lambda: False)
     assert calls == [("ended_elsewhere", "s"), ("attempt_requested", "s")]
 
 
@@ -201,10 +200,8 @@ def test_figures_get_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(Redelivery, "statistics", statistics)
-    setup = Setup()
     with closing(ParkedStore(None)) as store:
-        logs = cast(Any, Records(0)), cast(Any, Records(0))
-        begun = session.RedeliverySession(parts(None, setup), store, *logs, setup.journal, setup)
+        begun = session_over(store, Records(0))
         while now < 100.0:
             now += 0.3
             begun._write()

@@ -164,13 +164,7 @@ class Histories(RuleBasedStateMachine):
             name, now_ms = f"{partition}-{offset}", self.setup.now_ms
             until_ms = now_ms + valid_ms if valid_ms else 0
             notification = Notification(
-                name,
-                TopicPath("a"),
-                b"<x/>",
-                now_ms,
-                valid_until_ms=until_ms,
-                priority=priority,
-                reliable=reliable,
+                name, TopicPath("a"), b"<x/>", now_ms, valid_until_ms=until_ms, priority=priority, reliable=reliable
             )
             self.priority[name] = priority
             if reliable:

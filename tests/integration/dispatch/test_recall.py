@@ -87,9 +87,7 @@ def test_the_newest_batch_with_its_settled_and_parked_deliveries(kafka_settings:
     assert parked_in_batch(kafka_settings, 6, OutcomeEnds(), 20) == []
 
 
-def test_rows_behind_the_positions_of_a_run_are_recalled(
-    kafka_settings: KafkaSettings,
-) -> None:
+def test_rows_behind_the_positions_of_a_run_are_recalled(kafka_settings: KafkaSettings) -> None:
     ensure_topics(kafka_settings)
     count = kafka_settings.partitions
     busy = partition_of_key(b"a", count)

@@ -137,11 +137,7 @@ def test_tables_and_trace_have_every_event(own: Own, job_logs: Logs, receiver: R
 
 
 def test_tables_after_a_stop_and_in_notebooks(
-    own: Own,
-    job_logs: Logs,
-    receiver: Receiver,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    own: Own, job_logs: Logs, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_topics(own, job_logs, "a")
     own.subscribe("s", receiver.url("/s"), "a")

@@ -99,10 +99,7 @@ def numbered(number: int) -> Subscription:
 
 
 def test_rounds_of_subscribe_fail_unsubscribe_leave_no_memory(
-    state: ControlState,
-    log: FakeControlLog,
-    redeliverer: Redeliverer,
-    request: pytest.FixtureRequest,
+    state: ControlState, log: FakeControlLog, redeliverer: Redeliverer, request: pytest.FixtureRequest
 ) -> None:
     """In the memory of driver and worker, in the data sent with each batch, and in the data kept for the next start."""
     health = redeliverer.health

@@ -417,12 +417,7 @@ class Histories(RuleBasedStateMachine):
             self.valid[notification] = self.setup.now_ms + valid_ms
         until_ms = self.valid.get(notification, 0)
         self.setup.park(
-            name,
-            notification,
-            tries,
-            self.accepted[notification],
-            valid_until_ms=until_ms,
-            priority=priority,
+            name, notification, tries, self.accepted[notification], valid_until_ms=until_ms, priority=priority
         )
         return notification
 

@@ -38,23 +38,8 @@ from arborcast.topic_model.records.control import (
     TriggerRecord,
 )
 from arborcast.topic_model.records.notifications import Notification, made_at
-from arborcast.topic_model.records.pull import (
-    ERASED,
-    Claimed,
-    PullRecord,
-    Returned,
-    Settled,
-    StoredMessage,
-    encode,
-)
-from arborcast.topic_model.subscriptions import (
-    Datagrams,
-    DeliveryPolicy,
-    EndpointReference,
-    Peer,
-    Trigger,
-    XPathFilter,
-)
+from arborcast.topic_model.records.pull import ERASED, Claimed, PullRecord, Returned, Settled, StoredMessage, encode
+from arborcast.topic_model.subscriptions import Datagrams, DeliveryPolicy, EndpointReference, Peer, Trigger, XPathFilter
 from arborcast.topic_model.topics import TopicPath
 from tests.support import make, table_rows
 from tests.support.listed_logs import Listed
@@ -217,9 +202,7 @@ WHY: dict[str, list[tuple[Evidence, str]]] = {
         (of(rows=[row(5, "dead", "server-error", "x")]), "failed after 5 attempts, kept as a dead letter: x"),
         (of(rows=[row(1, "dead", "address", "x")]), "not permitted, kept as a dead letter: x"),
     ],
-    "expired": [
-        (of(rows=[row(2, "expired", "lifespan")]), "expired: lifespan"),
-    ],
+    "expired": [(of(rows=[row(2, "expired", "lifespan")]), "expired: lifespan")],
     "cancelled": [
         (of(rows=[row(0, "cancelled", "ended")]), "the subscription has ended: ended"),
         (of(trigger(), rows=[row(0, "cancelled", "hops", "8 in a row")]), "8 in a row"),

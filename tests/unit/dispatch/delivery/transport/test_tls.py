@@ -6,11 +6,9 @@ import contextlib
 import socket
 import ssl
 import struct
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 
@@ -21,6 +19,7 @@ from arborcast.dispatch.settings import PushSettings
 from tests.support.certificates import Certificates
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import Receiver, refusing_url
+from tests.support.scripted_server import ScriptedServer, request_on
 from tests.support.transports import push
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -29,58 +28,28 @@ _END_STREAM, _ACK, _END_HEADERS = 1, 1, 4
 _STATUS_202 = b"\x08\x03202"  # literal without indexing; name 8 of the static table is :status
 
 
-class Http2Server:
-    """A context manager; serves one connection at a time, until its client closes it."""
+class Http2Server(ScriptedServer):
+    """Answers requests over HTTP/2, or HTTP/1.1."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
         tls.set_alpn_protocols(["h2", "http/1.1"])
-        self._tls = tls
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._thread = threading.Thread(target=self._serve, name="http2", daemon=True)
+        super().__init__(self._act, tls=tls)
         self.protocols: list[str | None] = []
         self.requests = 0
 
-    @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self._listener.getsockname()[1]}/"
-
-    def __enter__(self) -> Http2Server:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(120)
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                plain, _ = self._listener.accept()
-            except OSError:
-                return
-            plain.settimeout(60)
-            with plain, self._tls.wrap_socket(plain, server_side=True) as connection:
-                self.protocols.append(connection.selected_alpn_protocol())
-                try:
-                    self._talk(connection)
-                except (EOFError, OSError):
-                    continue
-
-    def _talk(self, connection: ssl.SSLSocket) -> None:
+    def _act(self, connection: socket.socket) -> None:
+        assert isinstance(connection, ssl.SSLSocket)
+        self.protocols.append(connection.selected_alpn_protocol())
         if connection.selected_alpn_protocol() != "h2":
-            # An HTTP/1.1 client sends its small request in one or two pieces.
-            received = b""
-            while b"<x/>" not in received:
-                received += connection.recv(65536) or _closed()
-            self.requests += 1
+            self.requests += b"<x/>" in request_on(connection)
             connection.sendall(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
             return
-        assert _exactly(connection, len(_PREFACE)) == _PREFACE
+        frames = connection.makefile("rb")
+        assert frames.read(len(_PREFACE)) == _PREFACE
         connection.sendall(_frame(_SETTINGS, 0, 0))
-        while True:
-            length_and_kind, flags, stream = struct.unpack(">IBI", _exactly(connection, 9))
-            _exactly(connection, length_and_kind >> 8)
+        while head := frames.read(9):
+            length_and_kind, flags, stream = struct.unpack(">IBI", head)
+            frames.read(length_and_kind >> 8)
             kind = length_and_kind & 0xFF
             if kind == _SETTINGS and not flags & _ACK:
                 connection.sendall(_frame(_SETTINGS, _ACK, 0))
@@ -91,17 +60,6 @@ class Http2Server:
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack(">IBI", len(payload) << 8 | kind, flags, stream) + payload
-
-
-def _exactly(connection: ssl.SSLSocket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        data += connection.recv(size - len(data)) or _closed()
-    return data
-
-
-def _closed() -> bytes:
-    raise EOFError
 
 
 Make = Callable[..., Transport]

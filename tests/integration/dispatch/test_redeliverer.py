@@ -8,16 +8,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.eventlog.writers import LogWriter
-from arborcast.core.security.keyring import KeyRing
-from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
-from arborcast.core.settings import KafkaSettings, SecretSettings
-from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import dead_letters, parked
 from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries, roomy
 from arborcast.dispatch.matching.view import ControlState
@@ -33,22 +30,20 @@ from arborcast.topic_model.records.control import (
     Tombstone,
     suspension_key,
 )
-from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.results import Result, State, encode, read_promise
-from arborcast.topic_model.subscriptions import EndpointReference, Subscription
-from arborcast.topic_model.topics import TopicPath
+from arborcast.topic_model.subscriptions import Subscription
+from tests.support import make
 from tests.support.broker import BrokerProcess, records_in, settings_for
 from tests.support.dispatch_job import attempts_in
 from tests.support.make import known_to_redelivery
+from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import NOTIFICATION_ID, Receiver
+from tests.support.sealed import VAULT
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
 QUICK = RetrySettings(first_wait_s=0.1, first_probe_s=0.05, longest_probe_s=0.2, jitter=0.0)
-
-
-VAULT = Vault(SecretSettings(), KeyRing({"k": b"k" * 32}))
 
 
 def known_of(kafka: KafkaSettings, *subscriptions: Subscription) -> Any:
@@ -61,7 +56,7 @@ def known_of(kafka: KafkaSettings, *subscriptions: Subscription) -> Any:
 
 
 def subscription(name: str, url: str) -> Subscription:
-    return Subscription(name, EndpointReference(url), address=f"http://gateway/wsn/subscriptions/{name}", form="raw")
+    return make.subscription(name, url=url, address=f"http://gateway/wsn/subscriptions/{name}", form="raw")
 
 
 class Lot:
@@ -74,7 +69,7 @@ class Lot:
     def park(self, name: str, *notifications: str) -> None:
         for each in notifications:
             self.place += 1
-            message = Notification(each, TopicPath("a"), b"<x/>", int(time.time() * 1000))
+            message = make.notification(each, accepted_ms=int(time.time() * 1000))
             self.log.park(Delivery(name, Place(1, 0, self.place)), message, Tries())
         self.log.settle(120)
 
@@ -94,9 +89,8 @@ def running(
     publish_event: Callable[[OperatorEvent], None] = lambda event: None,
     retry: RetrySettings = QUICK,
 ) -> Iterator[Redeliverer]:
-    policy = AddressPolicy(OutboundSettings(scope="loopback"))
     push = PushSettings(callback_s=60.0)
-    redeliverer = Redeliverer(kafka, push, retry, policy, cast(Any, known), file, VAULT, publish_event)
+    redeliverer = Redeliverer(kafka, push, retry, THIS_MACHINE, known, file, VAULT, publish_event)
     redeliverer.start(60)
     try:
         yield redeliverer

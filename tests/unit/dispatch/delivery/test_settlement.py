@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from arborcast.dispatch.delivery.outcomes import DELIVERED, Outcome, failed
-from arborcast.dispatch.delivery.settlement import UNTRIED, Decision, at_once, expired, settle, unpushed
+from arborcast.dispatch.delivery.settlement import UNTRIED, Decision, at_once, settle, unpushed
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.delivery.verdict import RESULT_TRANSIT_MS, Push, Verdict, attempt, policy_of, untried
 from arborcast.dispatch.logs.attempts import Attempt, State
@@ -117,12 +117,6 @@ def test_dead_letters_of_expired_deliveries() -> None:
         True,
         False,
     ]
-
-    for waiting, letter in ((by_lifespan, True), (by_validity, False)):
-        decision = expired(waiting, POLICY.lifespan_ms, "too old when read")
-        assert (decision.verdict.state, decision.tries, decision.letter) == ("expired", UNTRIED, letter)
-        assert decision.why.error == "lifespan"
-        assert (decision.why.detail == "too old when read") == letter
 
 
 def test_a_decision_without_a_push_keeps_the_tries() -> None:

@@ -122,19 +122,6 @@ def test_an_unreachable_endpoint_is_not_tried_per_subscription() -> None:
     assert [sign.kind for _, sign in together.report.signs] == ["unreachable"], "one sign"
 
 
-def test_a_silent_host_is_not_tried_endpoint_by_endpoint() -> None:
-    ports = [to(f"s{port}", url=f"http://host:{port}/") for port in range(100, 150)]
-    silent = PushResult(0, "timeout")
-    ran = Ran(filled(*(("n1", each) for each in ports)), lambda _: silent, max_in_flight=1)
-    assert len(ran.sent) == 4
-    partly = Ran(
-        filled(*(("n1", each) for each in ports[4:] + ports[:4])),
-        lambda request: TAKEN if request.url == "http://host:104/" else silent,
-        max_in_flight=1,
-    )
-    assert len(partly.sent) > 4
-
-
 class Slow:
     """A pump with receivers that answer on the test's command, and a fake clock."""
 

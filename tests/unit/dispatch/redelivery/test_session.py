@@ -9,7 +9,6 @@ from typing import Any, NoReturn, cast
 import pytest
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.health import EndpointHealthRegistry
 from arborcast.dispatch.logs import parked
@@ -25,6 +24,7 @@ from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records import results
 from arborcast.topic_model.records.results import Promise, Result
 from tests.support.make import known_to_redelivery, notification
+from tests.support.outbound import THIS_MACHINE
 from tests.support.redelivery_setup import HOUR_MS, Setup
 
 
@@ -145,9 +145,8 @@ def test_commits_are_bounded_in_bytes_and_a_long_fold_is_logged(
 
 
 def test_a_start_waits_as_long_as_parked_deliveries_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = AddressPolicy(OutboundSettings(scope="loopback"))
-    known: Any = known_to_redelivery(ControlState())
-    redeliverer = Redeliverer(KafkaSettings(), PushSettings(), RetrySettings(), policy, known, tmp_path / "parked")
+    settings, known = (KafkaSettings(), PushSettings(), RetrySettings()), known_to_redelivery(ControlState())
+    redeliverer = Redeliverer(*settings, THIS_MACHINE, known, tmp_path / "parked")
     read = [7, 6, 5, 5]  # a session that begins again is behind the last one
     monkeypatch.setattr(redeliverer.lanes, "offsets_read", lambda: read.pop(0))
     with pytest.raises(InfrastructureError, match=r"no record of the parked log was read for 0\.01 s"):

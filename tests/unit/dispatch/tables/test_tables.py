@@ -40,6 +40,11 @@ def ids(folder: Path) -> list[str]:
     return sorted(DeltaTable(str(folder)).to_pyarrow_table().column("notification").to_pylist())
 
 
+def opened(folder: Path) -> tuple[dict[int, int], list[str]]:
+    """The positions in a table that its writer opens, and its notifications."""
+    return DeltaTableWriter(ATTEMPTS, str(folder)).positions("attempts"), ids(folder)
+
+
 def data_file(folder: Path, version: int) -> Path:
     """The data file of a commit."""
     actions = [json.loads(line) for line in commit(folder, version).read_text().splitlines()]
@@ -97,8 +102,7 @@ def test_a_torn_commit_is_removed_with_later_commits(tmp_path: Path, damage: Cal
     written(tmp_path, 1, 2, 3, 4)
     damage(commit(tmp_path, 3))
 
-    assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 2}
-    assert ids(tmp_path) == ["n1", "n2"]
+    assert opened(tmp_path) == ({0: 2}, ["n1", "n2"])
     assert len(list(tmp_path.glob("_damaged/*/*.json"))) == 2, "a copy is kept"
     # Writes continue from there.
     written(tmp_path, 3, 4)
@@ -110,20 +114,15 @@ def test_a_torn_commit_is_removed_with_later_commits(tmp_path: Path, damage: Cal
 def test_a_damaged_data_file_reverts_its_commit(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     written(tmp_path, 1, 2, 3, 4)
     damage(data_file(tmp_path, 3))
-
-    assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 2}
-    assert ids(tmp_path) == ["n1", "n2"]
+    assert opened(tmp_path) == ({0: 2}, ["n1", "n2"])
 
 
 def test_a_damaged_joined_file_is_replaced_by_its_sources(tmp_path: Path) -> None:
     written(tmp_path, 1, 2, 3, 4)
     DeltaTable(str(tmp_path)).optimize.compact()
-    table = written(tmp_path, 5)
+    assert written(tmp_path, 5).location == str(tmp_path)
     half(data_file(tmp_path, 5))
-
-    assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 4}
-    assert ids(tmp_path) == ["n1", "n2", "n3", "n4"]
-    assert table.location == str(tmp_path)
+    assert opened(tmp_path) == ({0: 4}, ["n1", "n2", "n3", "n4"])
 
 
 @pytest.mark.parametrize("damage", [half, empty, zeros, missing])
@@ -134,9 +133,7 @@ def test_a_torn_checkpoint_loses_no_rows(tmp_path: Path, damage: Callable[[Path]
     (checkpoint,) = (tmp_path / "_delta_log").glob("*.checkpoint.parquet")
     damage(checkpoint)
     half(tmp_path / "_delta_log" / "_last_checkpoint")
-
-    assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 3}
-    assert ids(tmp_path) == ["n1", "n2", "n3"]
+    assert opened(tmp_path) == ({0: 3}, ["n1", "n2", "n3"])
 
 
 def test_old_damage_loses_only_the_rows_of_its_file(tmp_path: Path) -> None:
@@ -150,15 +147,13 @@ def test_old_damage_loses_only_the_rows_of_its_file(tmp_path: Path) -> None:
     assert ids(tmp_path) == ["n1", "n2", "n3"]
 
     half(damaged)
-    assert DeltaTableWriter(ATTEMPTS, str(tmp_path)).positions("attempts") == {0: 3}
-    assert ids(tmp_path) == ["n2", "n3"]
+    assert opened(tmp_path) == ({0: 3}, ["n2", "n3"])
 
 
 def test_a_table_that_cannot_be_reverted_begins_empty(tmp_path: Path) -> None:
     written(tmp_path / "attempts", 1, 2)
     empty(commit(tmp_path / "attempts", 0))
-    assert DeltaTableWriter(ATTEMPTS, str(tmp_path / "attempts")).positions("attempts") == {}
-    assert ids(tmp_path / "attempts") == []
+    assert opened(tmp_path / "attempts") == ({}, [])
     (kept,) = tmp_path.glob("attempts.damaged-*")
     assert len(list(kept.rglob("*.parquet"))) == 2
 

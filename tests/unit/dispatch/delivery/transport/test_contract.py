@@ -33,7 +33,7 @@ from arborcast.dispatch.delivery.verdict import policy_of, wait_ms
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY
 from tests.support.certificates import Certificates
-from tests.support.outbound import THIS_MACHINE
+from tests.support.outbound import THIS_MACHINE, unresponsive_port
 from tests.support.receiver import Receiver, refusing_url
 from tests.support.scripted_server import ScriptedServer, request_on
 from tests.support.transports import finish, push, push_many
@@ -121,15 +121,8 @@ def test_refused_connection(transport: Transport) -> None:
 
 
 def test_a_connection_that_is_not_established_in_time(make: Callable[..., Transport]) -> None:
-    with contextlib.ExitStack() as opened:
-        full = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        for _ in range(3):  # the system accepts one or two, and ignores further ones
-            waiting = opened.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(full.getsockname())
-
-        result = push(make(connect_timeout_s=1.0), f"http://127.0.0.1:{full.getsockname()[1]}/")
-
+    with unresponsive_port() as port:
+        result = push(make(connect_timeout_s=1.0), f"http://127.0.0.1:{port}/")
     assert (result.status, result.failure) == (0, "connect")
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.dispatch.delivery.transport import lookups
 from arborcast.dispatch.delivery.transport.contract import PushRequest
 from arborcast.dispatch.delivery.transport.futures import FuturesTransport
 from arborcast.dispatch.delivery.transport.lookups import Lookups
 from arborcast.dispatch.settings import PushSettings
+from tests.support.outbound import THIS_MACHINE
 from tests.support.waiting import wait_until
 
 
@@ -126,7 +126,7 @@ def test_names_without_an_answer_occupy_no_thread_of_a_push(
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     monkeypatch.setattr(lookups, "MOST", 3)
     settings = PushSettings(max_in_flight=2, connect_timeout_s=200.0, total_timeout_s=200.0)
-    transport = FuturesTransport(settings, AddressPolicy(OutboundSettings("loopback")))
+    transport = FuturesTransport(settings, THIS_MACHINE)
     ended: list[str] = []
 
     def submit(name: str, port: int) -> None:

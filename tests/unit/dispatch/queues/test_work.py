@@ -36,10 +36,18 @@ FAULT = PushResult(
 PATIENT = retry(breaker_failures=1_000)
 
 
-def served_by(*names: str, **settings: Any) -> Setup:
+def served_by(*names: str, takes_ms: int = 10, **settings: Any) -> Setup:
     setup = Setup(**settings)
     for name in names:
-        setup.serve(name)
+        setup.serve(name, takes_ms=takes_ms)
+    return setup
+
+
+def busy() -> Setup:
+    """A server executes the request `busy`, which merges with others."""
+    setup = served_by("s", takes_ms=100)
+    setup.park_request("busy", merge=b"e")
+    setup.run(50)
     return setup
 
 
@@ -138,8 +146,7 @@ def test_a_request_that_all_servers_refuse_is_a_dead_letter() -> None:
 
 
 def test_requests_in_flight_at_a_crash_are_numbered_repetitions() -> None:
-    setup = Setup()
-    setup.serve("s", takes_ms=1_000)
+    setup = served_by("s", takes_ms=1_000)
     setup.park_requests(2)
     setup.run(100)
     setup.restart()
@@ -271,17 +278,12 @@ def test_permission_of_a_server_to_answer_to_a_pull_point() -> None:
 
 
 def test_equal_requests_are_executed_once_at_the_first_position() -> None:
-    setup = Setup()
-    setup.serve("s", takes_ms=100)
-    setup.park_request("busy", merge=b"e")
-    setup.run(50)
+    setup = busy()
     for number in range(50):
         setup.park_request(f"r{number}", merge=b"e" if number % 2 else b"f", reply_to=f"http://user/{number}")
     setup.park_request("other")
     setup.run(HOUR_MS)
-    assert [len(each.notifications) for each in setup.arrivals] == [1, 25, 25, 1], (
-        "a request in execution is not merged"
-    )
+    assert [len(each.notifications) for each in setup.arrivals] == [1, 25, 25, 1], "one in execution is not merged"
     assert [request for _, request, _ in sent(setup)] == ["busy", "r0", "r1", "other"]
     rows = [row.state for row in setup.attempts if row.error == "merged"]
     assert rows == ["delivered"] * 48
@@ -289,10 +291,7 @@ def test_equal_requests_are_executed_once_at_the_first_position() -> None:
 
 
 def test_merged_requests_are_bounded_by_the_size_of_a_push() -> None:
-    setup = Setup()
-    setup.serve("s", takes_ms=100)
-    setup.park_request("busy", merge=b"e")
-    setup.run(50)
+    setup = busy()
     for number in range(33):
         setup.park_request(f"r{number}", merge=b"e", reply_to=f"http://user/{number}?{'q' * 16_000}")
     setup.run(HOUR_MS)
@@ -328,10 +327,8 @@ def test_one_of_equal_requests_expires_alone() -> None:
 
 
 def test_pushes_of_queues_are_bounded_in_bytes() -> None:
-    setup = Setup()
-    for number in range(6):
-        setup.serve(f"s{number}", takes_ms=1_000)
-        setup.park_request(f"r{number}", payload=b"x" * 10 * 1024 * 1024)
+    setup = served_by(*(f"s{number}" for number in range(6)), takes_ms=1_000)
+    setup.park_requests(6, payload=b"x" * 10 * 1024 * 1024)
     setup.run(500)
     assert len(setup.arrivals) == 4, "half of 64 MiB, plus the request that exceeds it"
     setup.run(HOUR_MS)
@@ -392,10 +389,8 @@ def test_the_cost_of_a_turn_with_a_thousand_idle_servers(monkeypatch: pytest.Mon
 
 
 def test_figures_of_a_queue() -> None:
-    setup = Setup()
-    setup.serve("busy", takes_ms=1_000)
+    setup = served_by("busy", "sick", takes_ms=1_000)
     setup.serve("full", capacity=2, takes_ms=1_000)
-    setup.serve("sick")
     setup.open_breaker("sick")
     begun_ms = setup.now_ms
     for number in range(5):

@@ -147,13 +147,6 @@ def test_results_for_suspended_and_ended_subscriptions() -> None:
     assert (setup.states()["s", "n1"], setup.redelivery.lanes) == ("cancelled", 0)
 
 
-def test_without_a_callback_address_202_is_the_result() -> None:
-    setup = one(LATER, push=PushSettings(callback_s=0))
-    setup.park("s", "n")
-    setup.run(100)
-    assert rows(setup) == [DELIVERED_ROW]
-
-
 # Pushes in flight that a worker parks
 
 

@@ -1,4 +1,4 @@
-"""Delta tables: repair after a power failure, and lookups by key."""
+"""Delta tables: repair after a power failure, lookups by key, and options of their storage."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from arborcast.core.errors import ConfigError
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.operations.trace.gathering import attempt_rows
 from arborcast.dispatch.settings import TableSettings
 from arborcast.dispatch.tables import ATTEMPTS, TOPICS, repair
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from arborcast.dispatch.tables.repair import repair_table
-from arborcast.dispatch.tables.spec import newest, open_table, rows_with
+from arborcast.dispatch.tables.spec import newest, open_table, options_of, rows_with
 from tests.support.table_rows import NOON, attempt, neutral, record
 
 
@@ -217,3 +218,23 @@ def test_checkpoints_name_removed_files_for_a_day(tmp_path: Path, hours: int, na
     (checkpoint,) = (tmp_path / "_delta_log").glob("*.checkpoint.parquet")
     removed = pq.read_table(checkpoint).column("remove").to_pylist()
     assert any(removed) is named
+
+
+def test_storage_options_of_the_location_of_a_table() -> None:
+    settings = TableSettings(path="s3://bucket/x/", storage_options="AWS_REGION=eu  AWS_SECRET_ACCESS_KEY=a/b+c==\nX=")
+    location = ATTEMPTS.location(settings, Path("home"))
+    assert location == "s3://bucket/x/attempts"
+    assert options_of(location) == {"AWS_REGION": "eu", "AWS_SECRET_ACCESS_KEY": "a/b+c==", "X": ""}
+    assert options_of("s3://bucket/x/attempts") == {}
+
+
+@pytest.mark.parametrize("text", ["AWS_REGION=eu hunter2", "=hunter2"])
+def test_invalid_options_are_refused_and_not_shown(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"its part \d is not NAME=VALUE") as caught:
+        TableSettings(storage_options=text).storage()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_options_are_not_shown_with_settings_or_location() -> None:
+    settings = TableSettings(storage_options="KEY=hunter2")
+    assert "hunter2" not in repr(settings) + repr(ATTEMPTS.location(settings, Path("home")))

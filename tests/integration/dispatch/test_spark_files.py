@@ -1,9 +1,10 @@
-"""Spark compacts small files while the tables' writer commits, without lost rows."""
+"""Files of Spark: it compacts those of tables while their writer commits; those of a run are in the data directory."""
 
 from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from pyspark.sql import SparkSession
 
 from arborcast.dispatch.logs.attempts import encode
 from arborcast.dispatch.recording.upkeep import OnSpark, Upkeep
+from arborcast.dispatch.spark.source import remove_checkpoint
 from arborcast.dispatch.tables import ATTEMPTS
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from tests.support.realtime_setup import SETTINGS
 from tests.support.table_rows import attempt
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -56,3 +59,14 @@ def test_spark_compacts_while_the_writer_commits(tmp_path: Path, spark: SparkSes
     }
     assert any(engine.startswith("Apache-Spark") for engine in engines)
     assert spark.read.format("delta").load(location).count() == written
+
+
+def test_a_checkpoint_is_in_a_data_directory_of_any_name(tmp_path: Path, spark: SparkSession) -> None:
+    home = tmp_path / "my dätä 100%20 'a' #1?"
+    settings = replace(SETTINGS, home=home)
+    written = spark.readStream.format("rate").load().writeStream.format("noop").trigger(availableNow=True)
+    written.option("checkpointLocation", settings.checkpoint("push")).start().awaitTermination(300)
+    assert (home / "checkpoints" / "push" / "commits").is_dir()
+    assert [*tmp_path.iterdir()] == [home]
+    remove_checkpoint(spark, settings.checkpoint("push"))
+    assert not (home / "checkpoints" / "push").exists()

@@ -182,22 +182,21 @@ def test_another_producer_sends_the_records_of_one_that_hangs(monkeypatch: pytes
 
 def test_a_second_time_out_of_a_producer_is_not_awaited() -> None:
     """A worker settles its logs in sequence: during the first time-out the others end too."""
-
-    def after(seconds: float) -> tuple[HangingProducer, FakeProducer, DurableWriter]:
-        """Two records were sent this time ago."""
-        clock, hanging, well = Clock(), HangingProducer(), FakeProducer()
-        writer = writer_over(hanging, well, clock=clock)
-        for number in range(2):
-            writer.send(0, b"%d" % number, b"k")
-        clock.after(seconds)
-        return hanging, well, writer
-
-    hanging, well, writer = after(12.0)
+    clock = Clock()
+    hanging, well = HangingProducer(), FakeProducer()
+    writer = writer_over(hanging, well, clock=clock)
+    for number in range(2):
+        writer.send(0, b"%d" % number, b"k")
+    clock.after(12.0)
     writer.settle(100)
     assert hanging.waits == [pytest.approx(3.0)]
     assert [each.value for each in well.taken] == [b"0"]
 
-    hanging, well, writer = after(60.0)
+    hanging, well = HangingProducer(), FakeProducer()
+    writer = writer_over(hanging, well, clock=clock)
+    for number in range(2):
+        writer.send(0, b"%d" % number, b"k")
+    clock.after(60.0)
     hanging.open[0].fail(KafkaTimeoutError("no answer"))
     writer.send(0, b"later", b"k")
     writer.settle(100)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -252,26 +251,17 @@ def test_dead_letters_are_rows_until_removed(tmp_path: Path, log: Log) -> None:
     assert len(read(tmp_path, "delivery")) == 1 + 6
 
 
-@pytest.fixture
-def at_hour(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Sets the clock to this number of hours after the beginning of the test."""
-
-    def set_clock(hours: int) -> None:
-        monkeypatch.setattr(state_tables, "time_ms", lambda: 1_700_000_000_000 + hours * 3_600_000)
-
-    set_clock(0)
-    return set_clock
-
-
 @pytest.mark.parametrize(("hours", "kept"), [(11, [0, 2]), (13, [2]), (-1, [2])], ids=["used", "old", "clock put back"])
 def test_a_table_behind_compacted_nulls_is_built_again(
-    hours: int, kept: list[int], tmp_path: Path, log: Log, at_hour: Callable[[int], None]
+    hours: int, kept: list[int], tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    at_ms, hour_ms = 1_700_000_000_000, 3_600_000
+    monkeypatch.setattr(state_tables, "time_ms", lambda: at_ms)
     log.waits(0)
     tables_of((tmp_path, RetriesFold())).step()
 
     # The delivery and its null are compacted away.
-    at_hour(hours)
+    monkeypatch.setattr(state_tables, "time_ms", lambda: at_ms + hours * hour_ms)
     log.records["parked"][0] = Listed(b"junk", b"junk", 0, 1_000)
     log.waits(2)
     read_all(tables_of((tmp_path, RetriesFold())))
@@ -280,12 +270,13 @@ def test_a_table_behind_compacted_nulls_is_built_again(
 
 
 def test_the_tables_of_a_log_without_records_prove_that_it_was_read(
-    tmp_path: Path, log: Log, at_hour: Callable[[int], None]
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    at_ms, hour_ms = 1_700_000_000_000, 3_600_000
     log.control(topic("a"), subscription("s1"))
     tables = control_tables(tmp_path)
     for hours in range(13):
-        at_hour(hours)
+        monkeypatch.setattr(state_tables, "time_ms", lambda at_ms=at_ms + hours * hour_ms: at_ms)
         tables.step()
     versions = [DeltaTable(str(tmp_path / name)).version() for name in ("topics", "subscriptions")]
     assert versions == [1 + 4, 2], "one of each fold; the first table has one every three hours"
@@ -297,8 +288,10 @@ def test_the_tables_of_a_log_without_records_prove_that_it_was_read(
 
 
 def test_topics_and_subscriptions_behind_compacted_nulls_are_built_again(
-    tmp_path: Path, log: Log, at_hour: Callable[[int], None]
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    at_ms = 1_700_000_000_000
+    monkeypatch.setattr(state_tables, "time_ms", lambda: at_ms)
     log.control(topic("a"), topic("b"), subscription("s1"), subscription("s2"), subscription("s3"))
     log.control(SubscriptionSuspended("s2", "away", 4_000, 7_000), SubscriptionEnded("s3", "expired", 8_000))
     control_tables(tmp_path).step()
@@ -307,7 +300,7 @@ def test_topics_and_subscriptions_behind_compacted_nulls_are_built_again(
     for removed in (0, 2):
         log.records["parked"][removed] = Listed(b"junk", b"junk", 0, 1_000)
     log.control(topic("c"))
-    at_hour(13)
+    monkeypatch.setattr(state_tables, "time_ms", lambda: at_ms + 13 * 3_600_000)
     read_all(control_tables(tmp_path))
     assert read(tmp_path / "topics", "topic") == [("b",), ("c",)]
     assert read(tmp_path / "subscriptions", "subscription", "state", "suspended_at") == [
@@ -317,12 +310,14 @@ def test_topics_and_subscriptions_behind_compacted_nulls_are_built_again(
 
 
 def test_a_table_that_did_not_change_is_not_built_again_after_a_restart(
-    tmp_path: Path, log: Log, at_hour: Callable[[int], None]
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    at_ms = 1_700_000_000_000
+    monkeypatch.setattr(state_tables, "time_ms", lambda: at_ms)
     log.control(topic("a"), subscription("s1"))
     tables = control_tables(tmp_path)
     tables.step()
-    at_hour(13)
+    monkeypatch.setattr(state_tables, "time_ms", lambda: at_ms + 13 * 3_600_000)
     log.control(subscription("s2"))
     tables.step()
 

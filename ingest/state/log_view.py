@@ -52,7 +52,7 @@ class LogView(Generic[Record]):
     """State that follows a log of one partition. `make` makes its follower for a function that takes its records;
     `fold` applies a record to the state: in the event loop's thread, except for records from before the start.
     `on_failure` is called, in the event loop, if the log cannot be followed (a record of a newer version, a recreated
-    log): a wrong state would be worse than a stop. `reachable`: whether the log answered the last question."""
+    log): a wrong state would be worse than a stop."""
 
     def __init__(
         self,
@@ -82,10 +82,16 @@ class LogView(Generic[Record]):
             what=f"reading the {name} log",
         )
         self._replaying = True
-        self._checked = 0.0  # the time of the last question for the end
+        self._checked = 0.0  # the time of the last question for the end; negative without an answer
         self._applied = 0
         self._caught_up = asyncio.Event()
-        self.reachable = True
+        self.failures = 0
+        """The number of questions that the log did not answer."""
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the log answered the last question."""
+        return self._checked >= 0
 
     @property
     def caught_up(self) -> bool:
@@ -158,9 +164,10 @@ class LogView(Generic[Record]):
         except InfrastructureError as error:
             if error.retry_after is None:
                 raise
-            self.reachable = False
+            self._checked = -1.0
+            self.failures += 1
             return error
-        self.reachable, self._checked = True, time.monotonic()
+        self._checked = time.monotonic()
         return None
 
     def _moved(self, position: int) -> None:

@@ -116,6 +116,10 @@ class PullLog(LoggedState[KeyedRecord]):
         self._settled = SettledRecords(kept_s, _KEPT_BYTES)
         self._cut = 0
 
+    @property
+    def failures(self) -> int:
+        return self._pulls.failures
+
     async def elements(self, offsets: Iterable[int]) -> dict[int, bytes]:
         """The messages at these offsets, as far as the log still has them. Raises InfrastructureError."""
         found = {}
@@ -170,6 +174,10 @@ _CLOSE_S = 1.0
 class CommitsPullRecords(Commits[KeyedRecord], Protocol):
     """The part of PullLog that is used here."""
 
+    @property
+    def failures(self) -> int:
+        """How often the log could not be read."""
+
     async def elements(self, offsets: Iterable[int]) -> dict[int, bytes]: ...
 
     async def cut(self) -> None: ...
@@ -202,10 +210,10 @@ class Handout:
 
 
 class _ClaimDeadlines:
-    """The expiry of open claims: `claim_s` seconds after the first check that finds them, or their last renewal, by a
-    monotonic clock. By the time in the record, a wrong clock here or in the claiming gateway would hide messages for an
-    hour, or hand them out twice. That time only shortens the wait at the first check, for claims from before the
-    process started.
+    """The expiry of open claims: `claim_s` seconds after the first check that finds them, their last renewal, or the
+    last time at which the log could not be read, by a monotonic clock. By the time in the record, a wrong clock here or
+    in the claiming gateway would hide messages for an hour, or hand them out twice. That time only shortens the wait at
+    the first check, for claims from before the process started.
     """
 
     def __init__(self, claim_s: float, now: Callable[[], float], steady: Callable[[], float]) -> None:
@@ -213,6 +221,7 @@ class _ClaimDeadlines:
         self._now = now
         self._steady = steady
         self._due: dict[tuple[str, str, int], float] | None = None
+        self._failures = 0
         self._renew_at: dict[tuple[str, str], float] = {}  # of open claims of this gateway
 
     def passed(self, open_claims: Iterable[tuple[str, str, int]]) -> list[tuple[str, str]]:
@@ -223,6 +232,12 @@ class _ClaimDeadlines:
             left_s = min(max((each[2] - now_ms) / 1000, 0.0), self._claim_s) if before is None else self._claim_s
             self._due[each] = (before or {}).get(each, now + left_s)
         return [each[:2] for each, at in self._due.items() if at <= now and each[:2] not in self._renew_at]
+
+    def restart_after(self, failures: int) -> None:
+        """After a further failure to read the log the time of all claims restarts: other gateways could not renew
+        theirs."""
+        if failures != self._failures:
+            self._failures, self._due = failures, {}
 
     def renew_later(self, pull_point_id: str, claim: str) -> None:
         """A claim of this gateway was made."""
@@ -383,6 +398,7 @@ class PullQueues:
         """Renew the claims of this gateway, return those of gateways that died, forget removed pull points, log dropped
         messages. `catch_up` reads the control log to its end."""
         await self._renew_claims()
+        self._deadlines.restart_after(self._log.failures)
         for pull_point_id, claim in self._deadlines.passed(self._store.open_claims()):
             logger.warning("messages of pull point %s were claimed and not handed out: they wait again", pull_point_id)
             await self._append_quietly(pull_point_id, Returned(claim))

@@ -124,7 +124,9 @@ class CurrentMessageList:
 
 
 class PullRecordList:
-    """The log of the pull points, applied at once; with `error` set, appends fail."""
+    """The log of the pull points, applied at once; with `error` set, appends fail. `failures` is set by the test."""
+
+    failures = 0
 
     def __init__(self) -> None:
         self.store = PullStore(PullLimits(messages=1_000, bytes=1_000_000, resident_bytes=1_000_000))

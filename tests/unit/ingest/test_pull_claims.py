@@ -262,6 +262,37 @@ def test_messages_that_were_acknowledged_while_kafka_was_away_are_not_handed_out
     assert [type(each) for _, each in parts.pull_log.records].count(Returned) == 0
 
 
+def test_another_gateway_does_not_return_claims_that_kafka_kept_from_their_renewal(
+    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull_queues, "_BACKOFF", Backoff(0.01, 0.01))
+    path = create(parts)
+    identifier = path.rpartition("/")[2]
+    fill(parts, path, "1")
+    log = parts.pull_log
+
+    async def steps() -> None:
+        gateway, other = SweepingGateway(parts), SweepingGateway(parts)
+        handout = await gateway.queues.take(identifier, 1, 0)
+        open_claims = await other.open_claims()
+        log.error, log.failures = InfrastructureError("away"), 1
+        handout.finish(True)
+        assert await gateway.open_claims(60) == open_claims
+        log.error = None
+        # The other gateway may be the first to reach Kafka again.
+        assert await other.open_claims(60) == open_claims
+        while gateway.queues._finishing:
+            await asyncio.sleep(0.01)
+        assert await other.open_claims() == []
+
+        # A gateway that died during the outage leaves its claim.
+        await log.commit([(identifier, StoredMessage(b"<a/>")), (identifier, Claimed("dead", 0, 9, until_ms=1))])
+        assert (await other.open_claims(), await other.open_claims(31)) == (["dead"], [])
+
+    asyncio.run(steps())
+    assert [record.claim for _, record in log.records if isinstance(record, Returned)] == ["dead"]
+
+
 def test_abandoned_claims_are_returned_and_unknown_ids_removed(parts: GatewayParts) -> None:
     path = create(parts)
     identifier = path.rpartition("/")[2]

@@ -204,9 +204,9 @@ _INTERVAL_S = 1.0
 # Ends per append: a million that expire together must not become one request.
 _AT_ONCE = 500
 
-# A subscription ends this much later than its last possible renewal, which then is in the log: with the end after it, a
-# renewed subscription would be lost. Above Kafka's usual time-out, with the difference of two gateways' clocks.
-_AFTER_RENEWALS_MS = 15_000
+# A subscription ends later than its last possible renewal, which then is in the log: with the end after it, a renewed
+# subscription would be lost. The difference of two gateways' clocks, in seconds, beside the time of an append.
+_CLOCKS_APART_S = 5.0
 
 
 async def end_expired_forever(gateway: Gateway) -> None:
@@ -224,7 +224,8 @@ async def end_expired_forever(gateway: Gateway) -> None:
 async def end_expired(gateway: Gateway) -> int:
     """End expired subscriptions, some with each append; returns their number."""
     now_ms = times.to_ms(gateway.now())
-    before_ms = now_ms - gateway.settings.expiry_grace_s * 1000 - _AFTER_RENEWALS_MS
+    renewed_s = gateway.settings.expiry_grace_s + gateway.changes.append_s + _CLOCKS_APART_S
+    before_ms = now_ms - int(renewed_s * 1000)
     # Listed once: the list of a million takes seconds.
     due, ended = gateway.table.due(before_ms), 0
     for begin in range(0, len(due), _AT_ONCE):

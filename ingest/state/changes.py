@@ -95,7 +95,9 @@ class GatewayPositions:
 
 
 class CommitsChanges(Commits[ControlRecord], Protocol):
-    """Changes of the shared state by operations."""
+    """Changes of the shared state by operations. `append_s` is the time limit of the append of a commit."""
+
+    append_s: float
 
     async def catch_up(self) -> None:
         """Return when the view has all records in the answers of any gateway until now. Raises InfrastructureError."""

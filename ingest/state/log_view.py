@@ -260,6 +260,7 @@ class LoggedState(Generic[Record]):
         view: LogView[Any] | None = None,
     ) -> None:
         self._timeout_s = kafka.request_timeout_s
+        self.append_s = 2 * kafka.request_timeout_s  # to connect and to write
         self._encode = encode
         self._view = view
         self._writer = writer
@@ -275,8 +276,8 @@ class LoggedState(Generic[Record]):
         if begin:
             asyncio.get_running_loop().run_in_executor(self._writers, self._append)
         try:
-            # To connect and to write. A change that waits longer must not be made later, after its client has given up.
-            async with asyncio.timeout(2 * self._timeout_s):
+            # A change that waits longer must not be made later, after its client has given up.
+            async with asyncio.timeout(self.append_s):
                 last = await asyncio.wrap_future(change.last)
         except TimeoutError:
             late = f"Kafka has not taken a change of the {self._writer.name} log in time"

@@ -62,6 +62,7 @@ class ControlList:
     folds: Sequence[Projection]
     records: list[ControlRecord] = field(default_factory=list)
     error: InfrastructureError | None = None
+    append_s: float = 10.0
 
     async def catch_up(self) -> None:
         """Nothing to read: there is no other gateway."""

@@ -124,6 +124,9 @@ def test_expiry_waits_for_renewals_that_another_gateway_has_not_written_yet() ->
     parts.later(seconds=14)
     assert asyncio.run(end_expired(parts.gateway)) == 0
     parts.later(seconds=1)
+    parts.control.append_s = 120.0  # with another kafka.request_timeout_s
+    assert asyncio.run(end_expired(parts.gateway)) == 0
+    parts.later(seconds=110)
     assert asyncio.run(end_expired(parts.gateway)) == 1
 
 

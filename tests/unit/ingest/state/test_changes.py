@@ -70,6 +70,8 @@ async def test_an_error_of_end_offset_is_raised_in_all_waiters(monkeypatch: pyte
 class LateView:
     """The commits of one of two gateways. Its view ends with its last commit."""
 
+    append_s = 10.0
+
     def __init__(self, log: list[ControlRecord], table: RoutingTable, turns: list[int]) -> None:
         self._log, self._table, self._turns = log, table, turns
 

@@ -53,7 +53,7 @@ async def keep(gateway: Gateway, settings: MqttSettings, rule: OutRule) -> None:
     """Create a missing subscription, or change that of a changed rule. Raises PeerError or InfrastructureError."""
     identifier, consumer = f"{_PREFIX}{rule.name}", EndpointReference(rule.address)
     existing = gateway.table.get(identifier)
-    if existing is None:
+    if existing is None or identifier in gateway.unsent:
         await _make(gateway, settings, rule, identifier)
     elif (existing.consumer, existing.topics, existing.policy) != (consumer, rule.topics, rule.policy):
         async with gateway.locks.hold(identifier):

@@ -7,11 +7,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from arborcast.core.errors import InfrastructureError, UnknownResource
+from arborcast.core.recent import BoundedDict
 from arborcast.core.security.outbound import DIRECT, AddressPolicy, OutboundRoute
 from arborcast.core.single_flight import SharedRounds, SingleFlight, shared
 from arborcast.core.telemetry.tracing import Tracing
@@ -46,6 +47,11 @@ from arborcast.wire.envelope import Request
 from arborcast.wire.errors import ConsumerRefused, OperationRefused
 from arborcast.wire.times import utc_now
 from arborcast.wire.xml_reading import COPIES, NODE_MEMORY
+
+if TYPE_CHECKING:
+    from arborcast.ingest.operations.current_message import Since
+
+_MOST_UNSENT = 10_000
 
 # Parallel appends of new topics. With one, a request just after its beginning would wait for two.
 _ADDED_AT_ONCE = 2
@@ -131,6 +137,8 @@ class Gateway:
     now: Callable[[], datetime] = utc_now
     ids: NotificationIds = field(default_factory=NotificationIds)
     locks: KeyedLocks = field(default_factory=KeyedLocks)
+    unsent: BoundedDict[str, Since] = field(default_factory=lambda: BoundedDict(_MOST_UNSENT))
+    """The durable subscriptions that were made here, and did not get their current messages."""
     started: Callable[[], bool] = lambda: True
     """Whether the logs are read to their ends. Before that a missing subscription is not unknown, and a missing topic
     is not new."""

@@ -108,7 +108,12 @@ async def create_subscription(gateway: Gateway, request: SubscriptionRequest) ->
     ):
         created, since = await _commit(gateway, request, subscription)
     if since is not None and policy.current_message:
-        await send_current_messages(gateway, created.subscription, since)
+        try:
+            await send_current_messages(gateway, created.subscription, since)
+        except BaseException:
+            if request.id:
+                gateway.unsent[request.id] = since  # a repetition changes nothing else
+            raise
     return created
 
 
@@ -214,7 +219,8 @@ def subscription_of(gateway: Gateway, request: SubscriptionRequest) -> Subscript
 async def _commit(
     gateway: Gateway, request: SubscriptionRequest, subscription: Subscription
 ) -> tuple[CreatedSubscription, Since | None]:
-    """Also returns the start of the subscription's present state; None if the request changed nothing."""
+    """Also returns the start of the subscription's present state; None if the request changed nothing, and the current
+    messages are sent."""
     if (
         request.consumer is not None
         and subscription.pull_point
@@ -222,6 +228,7 @@ async def _commit(
     ):
         raise ConsumerRefused("the pull point was destroyed at this moment")
     bound, ended = _bound(gateway, request) if subscription.pushed else (None, [])
+    unsent = gateway.unsent.pop(request.id, None)
     over: list[ControlRecord] = []
     while (existing := _existing(gateway, request, subscription)) is not None:
         async with gateway.locks.hold(existing.id):
@@ -233,7 +240,7 @@ async def _commit(
                     subscription.types,
                     subscription.policy,
                 ):
-                    return CreatedSubscription(existing, False), None
+                    return CreatedSubscription(existing, False), unsent
                 made, since = await _commit_new(gateway, subscription)
                 return CreatedSubscription(made, False), since
             now_ms = times.to_ms(gateway.now())

@@ -9,8 +9,10 @@ import pytest
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
+from arborcast.ingest.elements.filters import Filters, SubscriptionPolicy
 from arborcast.ingest.operations import current_message
 from arborcast.ingest.operations.current_message import RetainedMessages
+from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
 from arborcast.ingest.settings import TopicSettings
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 from arborcast.topic_model.records.notifications import Notification
@@ -99,6 +101,20 @@ def test_each_subscribe_sends_the_current_messages() -> None:
     }
     assert {each.only for each in sent(parts)} == {only_subscription(parts).id}
     assert {each.id for each in sent(parts)} <= published
+
+
+def test_a_durable_subscription_gets_current_messages_that_could_not_be_stored_with_it() -> None:
+    parts = parts_with("a")
+    publish(parts, a="1")
+    wanted = SubscriptionRequest(Filters(()), None, policy=SubscriptionPolicy(current_message=True), id="durable")
+    parts.notifications.error = InfrastructureError("away")
+    with pytest.raises(InfrastructureError):
+        asyncio.run(create_subscription(parts.gateway, wanted))
+    assert only_subscription(parts).id == "durable"
+    parts.notifications.error = None
+    for _ in range(2):
+        asyncio.run(create_subscription(parts.gateway, wanted))
+        assert [each.only for each in sent(parts)] == ["durable"]
 
 
 def test_too_many_current_messages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,6 +179,22 @@ def test_idle_connections_are_checked(connects: bool) -> None:
             wait_until(lambda: timer_of(int(address), at=2 if connects else 1) == KEEPALIVE)
 
 
+def test_unread_messages_of_a_sender_are_bounded_in_bytes() -> None:
+    """While the gateway is away, a sender blocks before the edge is out of memory."""
+    settings = ZmqSettings(subscribe="", publish="", pipeline="tcp://127.0.0.1:*", asked="", tasks="", results="")
+    sockets, sent = Sockets(settings, 64 * 1024 * 1024), 0
+    assert sockets.pull is not None
+    with closing(sockets), zmq.Context() as context, context.socket(zmq.PUSH) as push:
+        push.setsockopt(zmq.SNDHWM, 1)
+        push.connect(sockets.pull.getsockopt_string(zmq.LAST_ENDPOINT))
+        while sent < 200 and push.poll(2_000, zmq.POLLOUT):
+            push.send(bytes(256 * 1024))
+            sent += 1
+        assert 4 <= sent < 200, "others are in buffers of the operating system"
+        for _ in range(sent):
+            sockets.pull.recv()
+
+
 @pytest.mark.parametrize(
     ("address", "text"), [("tcp://0.0.0.0:5558", "curve_key_file"), ("tcp://127.0.0.1:x", "zmq.asked")]
 )

@@ -30,11 +30,12 @@ from arborcast.dispatch.hot.lanes import Lane
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Attempt, ErrorClass
 from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Tries
-from arborcast.dispatch.redelivery.partition_reports import PartitionReport
+from arborcast.dispatch.redelivery.partition_reports import Died, PartitionReport
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.results import Promise, Result, State
 from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import is_system
 
 # A host is unreachable after this many of its endpoints did not answer, and none did.
 _SILENT_ENDPOINTS = 4
@@ -231,7 +232,7 @@ class BatchOutcomes:
             decision = same or self._decide(subscription, received, push, outcome)
             verdict, notification, why = decision.verdict, received.notification, decision.why
             row = attempt(name, endpoint, notification, 1, verdict, why, push, received.batch)
-            self._journal.write(decision, row, notification, received.delivery, subscription.in_turn)
+            self._write(subscription, received, decision, row)
             decisions.append(decision)
         return decisions
 
@@ -247,8 +248,12 @@ class BatchOutcomes:
         )
 
     def _write_untried(self, subscription: Subscription, received: Received, decision: Decision) -> None:
-        row = self._untried(subscription, received, decision)
+        self._write(subscription, received, decision, self._untried(subscription, received, decision))
+
+    def _write(self, subscription: Subscription, received: Received, decision: Decision, row: Attempt) -> None:
         self._journal.write(decision, row, received.notification, received.delivery, subscription.in_turn)
+        if decision.letter and not is_system(row.topic):
+            self.report.died = Died(self.report.died.number + 1, row.subscription, row.endpoint, row.detail[:500])
 
     def _note_success(self, subscription: Subscription, endpoint: str, push: Push, outcome: Outcome) -> None:
         if self._failures:

@@ -389,6 +389,7 @@ class ProgressListener:
                     notifications=progress.notifications,
                     deliveries=progress.deliveries,
                     thinned=progress.thinned,
+                    died=progress.died,
                     matched={(subscription, topic): at_ms for subscription, topic, at_ms in progress.matched},
                 )
             )
@@ -406,4 +407,5 @@ class ProgressListener:
 
 
 def _has_report(progress: WorkerProgress) -> bool:
-    return bool(progress.signs or progress.gone or progress.costly or progress.notifications or progress.matched)
+    found = progress.signs, progress.gone, progress.costly, progress.notifications, progress.matched
+    return any(found) or progress.died.number > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -44,24 +45,25 @@ _DEAD_EVERY_MS = 60_000
 
 
 class DeadLetterAlarm:
-    """An event when deliveries are given up: at once, then at most once a minute."""
+    """An event when deliveries are given up: at once, then at most once a minute. Thread-safe."""
 
     def __init__(self, publish: EventListener) -> None:
         self._publish = publish
+        self._lock = threading.Lock()
         self._unreported = 0
         self._reported_ms: int | None = None
         self._last = ("", "", "")
 
-    def died(self, subscription: str, endpoint: str, detail: str) -> None:
-        self._unreported += 1
-        self._last = (subscription, endpoint, detail)
+    def died(self, subscription: str, endpoint: str, detail: str, count: int = 1) -> None:
+        with self._lock:
+            self._unreported += count
+            self._last = (subscription, endpoint, detail)
 
     def publish_due(self, now_ms: int) -> None:
-        reported_ms = self._reported_ms
-        # The last one may be in the future, after the clock was put back.
-        if self._unreported and (reported_ms is None or not 0 <= now_ms - reported_ms < _DEAD_EVERY_MS):
-            subscription, endpoint, detail = self._last
-            self._publish(
-                OperatorEvent("dead-letters-growing", now_ms, endpoint, subscription, self._unreported, detail)
-            )
+        with self._lock:
+            count, reported_ms, (subscription, endpoint, detail) = self._unreported, self._reported_ms, self._last
+            # The last one may be in the future, after the clock was put back.
+            if not count or (reported_ms is not None and 0 <= now_ms - reported_ms < _DEAD_EVERY_MS):
+                return
             self._unreported, self._reported_ms = 0, now_ms
+        self._publish(OperatorEvent("dead-letters-growing", now_ms, endpoint, subscription, count, detail))

@@ -22,9 +22,9 @@ from arborcast.topic_model.subscriptions import SEVERAL, Subscription
 @dataclass(slots=True)
 class RetryLane:
     """The waiting deliveries of one subscription. `flight` are those with a push in flight, `pushing` whether one of
-    these pushes has untried ones (in a strict lane, any): there is one such push at a time. `gone`: the receiver
-    answered 410. `subscription` is as of its last turn, from which `policy` and `envelope` are made; the envelope
-    exists only during pushes. No delivery expires before `expires_ms`."""
+    these pushes has untried ones (in a strict lane, any): there is one such push at a time. `subscription` is as of
+    its last turn, from which `policy` and `envelope` are made; the envelope exists only during pushes. No delivery
+    expires before `expires_ms`."""
 
     name: str
     endpoint: str = ""
@@ -32,7 +32,6 @@ class RetryLane:
     pushing: bool = False
     failing: bool = False
     suspended: bool = False
-    gone: bool = False
     subscription: Subscription | None = None
     policy: RetryPolicy | None = None
     envelope: Envelope | None = None

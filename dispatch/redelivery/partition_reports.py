@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pyspark.accumulators import AccumulatorParam
 
 from arborcast.dispatch.delivery.health import Sign
+
+
+class Died(NamedTuple):
+    """The number of new dead letters, and the last one."""
+
+    number: int = 0
+    subscription: str = ""
+    endpoint: str = ""
+    detail: str = ""
+
+
+NO_DEATHS = Died()
 
 
 @dataclass
@@ -21,6 +34,8 @@ class PartitionReport:
     # Subscriptions ended by their receivers (410), and those whose conditions exceed their budget.
     gone: set[str] = field(default_factory=set)
     costly: set[str] = field(default_factory=set)
+    # Without those of system notices.
+    died: Died = NO_DEATHS
     # An earlier worker of this task died, and its report was lost.
     repeated: bool = False
     # Matched notifications and their deliveries, without those thinned by a minimum interval.

@@ -133,9 +133,12 @@ class SubscriptionStops:
         self._publish = publish
         # Suspended, and not yet written to the control log.
         self._unwritten: set[str] = set()
+        self.gone: set[str] = set()
+        """Subscriptions whose receivers answered 410, until the next record about them is read."""
 
     def receiver_gone(self, name: str, endpoint: str, now_ms: int) -> None:
         self._journal.gone.add(name)
+        self.gone.add(name)
         self._publish(OperatorEvent("subscription-gone", now_ms, endpoint, name))
 
     def push_failed(self, name: str, endpoint: str, now_ms: int) -> None:

@@ -29,7 +29,7 @@ from arborcast.dispatch.delivery.transport import make_transport
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import Place
 from arborcast.dispatch.matching.view import RoutingView, SubscriptionListener
-from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
+from arborcast.dispatch.redelivery.events import DeadLetterAlarm, EventListener, OperatorEvent
 from arborcast.dispatch.redelivery.parked_store import newest_batch, parked_behind
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.scheduler import RedeliveryContext, RedeliveryStatistics
@@ -60,6 +60,13 @@ class SubscriptionEnds:
         existing = [each for each in sorted(ids) if self._subscriptions.subscription(each) is not None]
         if existing:
             self._control.append([record for each in existing for record in ending(each, "gone", time_ms())])
+
+    def end_after_first_attempts(self, ids: Iterable[str], at_ms: int) -> None:
+        """The receivers of these have answered 410 to pushes of workers."""
+        found = [each for each in map(self._subscriptions.subscription, sorted(ids)) if each is not None]
+        self.end(ids)
+        for each in found:
+            self._publish(OperatorEvent("subscription-gone", at_ms, each.consumer.address, each.id))
 
     def suspend(self, since_ms: Mapping[str, int]) -> None:
         """The endpoints of these have failed since then: nothing is pushed until they are resumed."""
@@ -112,6 +119,7 @@ class Redeliverer(SubscriptionListener):
         self.lanes = HeldLanes()
         self.health = EndpointHealthRegistry(retry, subscriptions.is_pushed_to)
         self._publish = publish
+        self._alarm = DeadLetterAlarm(publish)
         self._ends = SubscriptionEnds(kafka, subscriptions, publish)
         self._spans = spans
         context = RedeliveryContext(
@@ -123,6 +131,7 @@ class Redeliverer(SubscriptionListener):
             envelope_of=lambda subscription: Envelope(subscription, vault, push.callback_s, retry.lifespan_s),
             publish=publish,
             spans=spans,
+            alarm=self._alarm,
         )
         self._parts = SessionParts(
             kafka=kafka,
@@ -204,6 +213,8 @@ class Redeliverer(SubscriptionListener):
             self.lanes.parked(report.reach)
             gone |= report.gone
             costly |= report.costly
+            if (died := report.died).number:
+                self._alarm.died(died.subscription, died.endpoint, died.detail, died.number)
             for endpoint, sign in report.signs:
                 known = self.health.get(endpoint)
                 before = known.breaker
@@ -212,8 +223,10 @@ class Redeliverer(SubscriptionListener):
                 after = self.health.note(endpoint, sign, at_ms).breaker
                 if before == "closed" and after != "closed":
                     self._publish(OperatorEvent("breaker-opened", at_ms, endpoint))
+                elif before != "closed" and after == "closed":
+                    self._publish(OperatorEvent("breaker-closed", at_ms, endpoint))
         if gone:
-            self._ends.end(gone)
+            self._ends.end_after_first_attempts(gone, at_ms)
         if costly - gone:
             self._ends.suspend_costly(costly - gone, at_ms)
 

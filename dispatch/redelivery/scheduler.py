@@ -70,6 +70,7 @@ class RedeliveryContext:
     envelope_of: Callable[[Subscription], Envelope]
     publish: EventListener
     spans: PushSpans | None = None
+    alarm: DeadLetterAlarm | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Redelivery:
         self._amounts = Amounts(store, retry)
         self._choice = Choice(store, push)
         self._endpoints = endpoints = Endpoints(context.health, quick_s(retry), push.max_in_flight, publish)
-        self.outcomes = outcomes = RedeliveryOutcomes(store, journal, chance, DeadLetterAlarm(publish))
+        self.outcomes = outcomes = RedeliveryOutcomes(store, journal, chance, context.alarm or DeadLetterAlarm(publish))
         suspend_after_ms = int(retry.suspend_after_s * 1000)
         self._stops = stops = SubscriptionStops(subscriptions, lanes, endpoints, journal, suspend_after_ms, publish)
         pusher = Pusher(transport, context.spans)
@@ -212,6 +213,7 @@ class Redelivery:
 
     def subscription_changed(self, subscription_id: str) -> None:
         """In any thread; `check_subscriptions` does the rest."""
+        self._stops.gone.discard(subscription_id)
         # A new lane has a turn anyway.
         if subscription_id in self._lanes:
             self._changed[subscription_id] = None
@@ -279,14 +281,15 @@ class Redelivery:
 
     def _serve(self, lane: RetryLane, now_ms: int) -> bool:
         """A lane's turn; returns whether a push began, or may begin in another turn."""
-        subscription = None if lane.gone else self._context.subscriptions.subscription(lane.name)
+        is_gone = lane.name in self._stops.gone
+        subscription = None if is_gone else self._context.subscriptions.subscription(lane.name)
         if subscription is None:
             lane.subscription = subscription
             self._cancel(lane, now_ms)
             return False
         policy = self._policy_of(lane, subscription)
         self._resolve(lane, policy, now_ms)
-        if lane.gone:
+        if lane.name in self._stops.gone:
             return False
         follows = self._step(lane, subscription, policy, now_ms)
         if follows == "next":
@@ -345,7 +348,8 @@ class Redelivery:
         def ended(push: Push, outcome: Outcome, ended_ms: int, probe: bool) -> None:
             lane.pushing = lane.pushing and not first_try
             if self.outcomes.settle(subscription, policy, taken, push, outcome, ended_ms, probe):
-                self._receiver_gone(lane, subscription.consumer.address, ended_ms)
+                # Its deliveries are cancelled at its next turn.
+                self._stops.receiver_gone(lane.name, subscription.consumer.address, ended_ms)
             elif not outcome.taken and push.id:
                 self._stops.push_failed(lane.name, subscription.consumer.address, ended_ms)
             self._lanes.turn(lane, ended_ms)
@@ -359,11 +363,6 @@ class Redelivery:
         elif self._choice.has_due(lane, subscription):
             self._lanes.turn(lane, now_ms)
 
-    def _receiver_gone(self, lane: RetryLane, endpoint: str, now_ms: int) -> None:
-        lane.gone = True  # its deliveries are cancelled at its next turn
-        self._stops.receiver_gone(lane.name, endpoint, now_ms)
-        self._lanes.turn(lane, now_ms)
-
     def _wake(self, names: Iterable[str], now_ms: int) -> None:
         """Give a turn to lanes and servers whose slot or endpoint is free."""
         self._lanes.wake((name for name in names if not self._queues.wake(name, now_ms)), now_ms)
@@ -372,8 +371,9 @@ class Redelivery:
         for waiting, result in self._reports.take(lane.name):
             outcome, messages = outcome_of(result), result.promise.messages
             self.outcomes.resolve(lane, policy, waiting, outcome, now_ms, messages, result.retry_after_s)
-            if outcome.status == GONE and not lane.gone:
-                self._receiver_gone(lane, lane.endpoint, now_ms)
+            if outcome.status == GONE and lane.name not in self._stops.gone:
+                self._stops.receiver_gone(lane.name, lane.endpoint, now_ms)
+                self._lanes.turn(lane, now_ms)
 
     def _judged(
         self, lane: RetryLane, subscription: Subscription, taken: list[WaitingDelivery], now_ms: int

@@ -136,6 +136,8 @@ HOLDER = {"name": "0f", "host": "here", "pid": 7, "started": 8, "machine": "m", 
 RESULT: dict[str, Any] = {"promise": ["s1", "p-1", 1, 9, 2], "state": "failed", "at_ms": 5}
 KINDS = ("claim", "renewal", "release")
 DIVERTED = [["a"], ["b"], {0: 9}, ["c"], ["d"], ["e"], ["f"], ["g"], ["h"], ["i"], ["j"], ["k"], ["l"]]
+MATCHED = [["s", "a", 1]]
+DIED = [4, "s", "http://h/", "HTTP 400"]
 SIGNS = [["http://h/", {"kind": "slow", "message": "n1", "wait_ms": 3, "late": True}]]
 
 
@@ -239,7 +241,7 @@ LOGS = {
         msgspec.msgpack,
         lambda value: messages.decode_progress(b"1", value),
         lambda progress: messages.encode_progress(progress)[1],
-        named("progress", [3, 1, 99, 2, True, 5, 6, SIGNS, ["s"], ["c"], 4, True, 7, 8, [["s", "a", 1]], 9, True]),
+        named("progress", [3, 1, 99, 2, True, 5, 6, SIGNS, ["s"], ["c"], 4, True, 7, 8, MATCHED, 9, True, DIED]),
     ),
 }
 

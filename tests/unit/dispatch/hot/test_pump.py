@@ -259,6 +259,14 @@ def test_a_lane_ends_after_several_failures_in_a_row_or_a_410() -> None:
     assert (ran.report.gone, ran.journal.parked, ran.journal.buried) == ({"s"}, {}, [])
 
 
+def test_dead_letters_of_first_attempts_are_reported() -> None:
+    refused = Ran(filled(("n1", to("s")), ("n2", to("s"))), lambda _: PushResult(400))
+    assert [state for _, state, _ in refused.states("s")] == ["dead", "dead"]
+    died = refused.report.died
+    assert (died.number, died.subscription, died.detail) == (2, "s", "HTTP 400")
+    assert Ran(filled(("n1", to("s"))), lambda _: FAILS).report.died.number == 0
+
+
 def test_the_lanes_with_known_failures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_outcomes, "_LANES", 8)
     ran = Ran(filled(*(("n1", to(f"s{number}")) for number in range(20))), lambda _: FAILS)

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import msgspec
 import pytest
 
 from arborcast.core.errors import SecretError
+from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.envelope import Envelope
+from arborcast.dispatch.delivery.health import Kind, Sign
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.matching.filters import Subject
-from arborcast.dispatch.settings import PushSettings
+from arborcast.dispatch.matching.view import ControlState
+from arborcast.dispatch.redelivery.events import OperatorEvent
+from arborcast.dispatch.redelivery.partition_reports import Died, PartitionReport
+from arborcast.dispatch.redelivery.redeliverer import Redeliverer
+from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.expressions.conditions import XPATH_1
-from arborcast.topic_model.subscriptions import Subscription, XPathFilter
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, Tombstone
+from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription, XPathFilter
 from arborcast.topic_model.topics import SYSTEM
+from tests.support.make import known_to_redelivery, subscription
+from tests.support.outbound import THIS_MACHINE
 from tests.support.redelivery_setup import BROKEN, DAY_MS, HOUR_MS, OK, REFUSED, START_MS, Setup, one, retry
 
 THREE = XPathFilter(XPATH_1, "/x/@n = 3", {})
@@ -28,6 +39,53 @@ def test_410_ends_the_subscription_and_cancels_its_messages() -> None:
     assert [(event.kind, event.subscription) for event in setup.events] == [("subscription-gone", "s")]
     assert set(setup.states().values()) == {"cancelled"}
     assert (len(setup.states()), setup.log, setup.buried, setup.redelivery.lanes) == (600, {}, [], 0)
+
+
+def test_nothing_is_pushed_after_a_410_before_the_end_of_the_subscription_is_read() -> None:
+    """In strict order each message is parked, and so the next one, too."""
+    setup = one(PushResult(410))
+    setup.change("s", policy=DeliveryPolicy(reliability="strict"))
+    for name in ("a", "b"):
+        setup.park("s", name)
+        setup.run(1_000)
+    assert (len(setup.arrivals), setup.gone_reported) == (1, ["s"])
+    assert setup.states() == {("s", "a"): "cancelled", ("s", "b"): "cancelled"}
+
+    # Subscriptions of the settings have the same id again.
+    setup.end("s")
+    setup.read_changes()
+    setup.subscribe("s")
+    setup.answers("s", OK)
+    setup.read_changes()
+    setup.park("s", "c")
+    setup.run(1_000)
+    assert setup.states()["s", "c"] == "delivered"
+
+
+def test_operators_get_events_for_the_pushes_of_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of timely subscriptions there are no other pushes."""
+    events: list[OperatorEvent] = []
+    known = known_to_redelivery(ControlState(), subscription("s", "plant", "http://receiver.example/"))
+    redeliverer = Redeliverer(
+        *(KafkaSettings(), PushSettings(), RetrySettings(breaker_failures=1), THIS_MACHINE, known, tmp_path / "parked"),
+        publish=events.append,
+    )
+    log: list[ControlRecord] = []
+    monkeypatch.setattr(redeliverer._ends, "_control", SimpleNamespace(append=log.extend, close=lambda: None))
+    kinds: tuple[Kind, ...] = ("unreachable", "quick")
+    for kind in kinds:
+        redeliverer.batch_done([PartitionReport(signs=[("http://receiver.example/", Sign(kind, "n"))])])
+    died = Died(2, "s", "http://receiver.example/", "HTTP 400")
+    redeliverer.batch_done([PartitionReport(gone={"s", "ended meanwhile"}), *[PartitionReport(died=died)] * 3])
+    redeliverer._alarm.publish_due(START_MS)
+    assert [type(each) for each in log] == [SubscriptionEnded, *[Tombstone] * 3]
+    assert [(each.kind, each.subscription, each.endpoint) for each in events] == [
+        ("breaker-opened", "", "http://receiver.example/"),
+        ("breaker-closed", "", "http://receiver.example/"),
+        ("subscription-gone", "s", "http://receiver.example/"),
+        ("dead-letters-growing", "s", "http://receiver.example/"),
+    ]
+    assert events[-1].count == 6
 
 
 def test_the_outcomes_of_many_ended_deliveries_are_written_in_between() -> None:

@@ -322,6 +322,10 @@ async def test_an_outgoing_rule_is_a_subscription(parts: GatewayParts, tmp_path:
     path = TopicPath("alarms/a")
     parts.have_topics(path, retain=True)
     parts.notifications.current[path] = Notification("n1", path, b"<now/>", 1)
+    parts.notifications.error = AWAY  # behind the record of the subscription
+    with pytest.raises(InfrastructureError):
+        await kept(OUT + "retain = true\n")
+    parts.notifications.error = None
     await kept(OUT + "retain = true\n")
     again = parts.notifications.accepted[-1]
     assert (again.payload, again.only) == (b"<now/>", "mqtt.alarms")

@@ -73,7 +73,7 @@ def doctor(settings: Settings) -> list[Check]:
         *_home(home, settings.stack.min_free_disk_mb),
         *_tables(settings),
         *_keys(settings, home),
-        *_gear(settings),
+        *_mode(settings),
         *_memory(),
         *_open_files(),
         *_engine(home, running),
@@ -199,20 +199,20 @@ def _keys(settings: Settings, home: Home) -> Iterator[Check]:
         yield Check("keys", "ok", f"{count} in {file}")
 
 
-def _gear(settings: Settings) -> Iterator[Check]:
-    gear, slots, partitions = settings.dispatch.gear, settings.dispatch.task_slots, settings.kafka.partitions
-    if gear != "batch" and slots < partitions:
+def _mode(settings: Settings) -> Iterator[Check]:
+    mode, slots, partitions = settings.dispatch.mode, settings.dispatch.task_slots, settings.kafka.partitions
+    if mode != "batch" and slots < partitions:
         yield Check(
-            "gear",
+            "mode",
             "warn",
-            f"dispatch.gear is {gear}, which needs a task slot for each partition, and {partitions} partitions have "
+            f"dispatch.mode is {mode}, which needs a task slot for each partition, and {partitions} partitions have "
             f"{slots} slots: in local mode there are batches only",
-            f"Set dispatch.task_slots to {partitions}, or dispatch.gear to batch. On a Spark cluster the cores of the "
+            f"Set dispatch.task_slots to {partitions}, or dispatch.mode to batch. On a Spark cluster the cores of the "
             f"executors count instead: {partitions} are needed.",
         )
     else:
-        needs = "" if gear == "batch" else f"; on a Spark cluster its executors need {partitions} cores"
-        yield Check("gear", "ok", f"{gear}{needs}")
+        needs = "" if mode == "batch" else f"; on a Spark cluster its executors need {partitions} cores"
+        yield Check("mode", "ok", f"{mode}{needs}")
 
 
 def _memory() -> Iterator[Check]:

@@ -71,7 +71,7 @@ def _rates(report: Report) -> None:
     columns = ("mode", "rate", *_CHECKED, "longest ms")
     with report.table("from the log to one subscriber", *columns) as table:
         for mode in _MODES:
-            with rig({"dispatch.gear": mode}) as running:
+            with rig({"dispatch.mode": mode}) as running:
                 paths = running.subscribe(["one"])
                 running.warm(paths)
                 for rate in (5.0, 500.0) if report.quick else (5.0, 50.0, 500.0, 1_000.0):
@@ -93,7 +93,7 @@ def _priority(report: Report) -> None:
     note = "a receiver that takes 50 ms for a push of up to 50 messages; parked: pushed from the resume on"
     with report.table("ten urgent messages a second behind a backlog", *columns, note=note) as table:
         for mode in _MODES:
-            with rig({"dispatch.gear": mode}) as running:
+            with rig({"dispatch.mode": mode}) as running:
                 slow = subscription("slow", f"{running.receiver.url}/{_SLOW}", "bench//.")
                 running.control([SubscriptionRecord(slow)])
                 running.warm([f"/{_SLOW}"], 20)
@@ -196,7 +196,7 @@ def _queue(report: Report) -> None:
     queue = TopicPath("bench/jobs")
     with report.table(f"a work queue, {_SERVERS} servers of {_TAKES_S * 1e3:g} ms", *columns) as table:
         for mode in _MODES:
-            with rig({"dispatch.gear": mode}) as running:
+            with rig({"dispatch.mode": mode}) as running:
                 running.control([TopicRecord(queue, policy=TopicPolicy(queue=True))])
                 consumers = {f"s{number}": running.receiver.url + path for number, path in enumerate(paths)}
                 running.add(consumers, queue, queue=1)

@@ -171,7 +171,7 @@ def _dead(report: Report) -> None:
     title = f"{endpoints:,} dead endpoints and one that takes {_SLOW_S:g} s, a message a second for all"
     with report.table(title, *columns) as table:
         for mode in ("realtime", "batch"):
-            settings = {"dispatch.gear": mode, "push.total_timeout_s": 60.0}
+            settings = {"dispatch.mode": mode, "push.total_timeout_s": 60.0}
             with rig(settings) as running, refusing_url() as dead:
                 consumers = {f"dead-{number}": f"{dead}{number}" for number in range(endpoints)}
                 running.add(consumers, "bench//.", form="raw")

@@ -62,7 +62,7 @@ def measure(report: Report) -> None:
     chosen = report.options
     cases = [each for each in chosen.cases if "=" not in each]
     settings = {
-        "dispatch.gear": chosen.mode,
+        "dispatch.mode": chosen.mode,
         "push.transport": chosen.transport,
         **settings_of([each for each in chosen.cases if "=" in each]),
     }

@@ -117,8 +117,8 @@ def _state(current: Summary, width: int) -> list[str]:
         facts.append(f"requests {figures.count(last.requests.get('waiting', 0))} waiting")
         facts.append(f"{figures.count(last.requests.get('executing', 0))} executing")
         facts.append(f"servers {', '.join(there) or 'none'}")
-    if last.gear:
-        facts.append(f"gear {last.gear}")
+    if last.mode:
+        facts.append(f"mode {last.mode}")
     if last.suspended:
         # First: an operator has to act on it.
         facts.insert(0, f"SUSPENDED {figures.count(last.suspended)}")

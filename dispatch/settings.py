@@ -18,7 +18,7 @@ class DispatchSettings:
     """The streaming query."""
 
     max_rows_per_batch: int = setting(20_000, "Notifications in a batch.", minimum=1)
-    gear: Literal["auto", "realtime", "batch"] = setting(
+    mode: Literal["auto", "realtime", "batch"] = setting(
         "auto", "realtime: within milliseconds, a task slot per partition. batch: cheaper. auto: both, by the backlog."
     )
     idle_poll_ms: int = setting(

@@ -82,7 +82,7 @@ def _turn(item: pytest.Item) -> tuple[int, int]:
     if "shared_jobs" not in getattr(item, "fixturenames", ()):
         return turn, 2
     # A shared job is started once when no other job runs in between.
-    return turn, int(item.callspec.params.get("gear") == "batch") if hasattr(item, "callspec") else 0
+    return turn, int(item.callspec.params.get("mode") == "batch") if hasattr(item, "callspec") else 0
 
 
 class _ByWhatIsShared(LoadScopeScheduling):  # type: ignore[misc]  # it ships no type information

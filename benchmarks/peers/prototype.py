@@ -38,7 +38,7 @@ def beside_prototype(report: Report) -> None:
 
 
 def _compare(report: Report, mode: str, count: int, rounds: int) -> None:
-    with rig({"dispatch.gear": mode}) as bench:
+    with rig({"dispatch.mode": mode}) as bench:
         paths = {"engine": bench.subscribe(["engine"], form="raw"), _LOG: [f"/{_LOG}"]}
         admin = Admin(bench.kafka)
         admin.create_topics({_LOG: (bench.kafka.partitions, 1, {})})

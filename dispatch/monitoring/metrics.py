@@ -178,7 +178,7 @@ class JobMetrics:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.registry = Registry()
         self.sources = Sources()
-        self.gear: Callable[[], str] = lambda: "batch"
+        self.mode: Callable[[], str] = lambda: "batch"
         self.slo_target = 1.0
         self._clock = clock
         self._endpoints = EndpointsSeen()
@@ -382,10 +382,10 @@ class JobMetrics:
         )
 
         registry.gauges(
-            "arborcast_dispatch_gear",
+            "arborcast_dispatch_mode",
             "1 for the execution mode in use.",
-            ("gear",),
-            lambda: {(name,): float(name == self.gear()) for name in ("realtime", "batch")},
+            ("mode",),
+            lambda: {(name,): float(name == self.mode()) for name in ("realtime", "batch")},
         )
 
     def _declare_deliveries(self, registry: Registry) -> None:

@@ -102,7 +102,7 @@ class ModeController:
         policy = ModePolicy(WORTH_HERE_S if self._realtime.here else WORTH_ELSEWHERE_S)
         self._arrivals = _Arrivals(parts.settings.kafka, policy)
         self._service = Service(
-            "gearbox",
+            "modes",
             self._watch,
             backoff=Backoff(_IDLE_S, _IDLE_S),
             delay_s=_CHECK_S,
@@ -117,9 +117,9 @@ class ModeController:
         self._listener.read()
         self._listener.end_workers()
         self._listener.start()
-        if self._parts.settings.dispatch.gear != "batch" and (not self._realtime.here or self._has_slots()):
+        if self._parts.settings.dispatch.mode != "batch" and (not self._realtime.here or self._has_slots()):
             self._may_be_realtime, self._target = True, "realtime"
-        self._parts.metrics.gear = lambda: self.mode
+        self._parts.metrics.mode = lambda: self.mode
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait until the workers are ready, in the real-time mode, or the gate closes; returns whether they are."""
@@ -210,7 +210,7 @@ class ModeController:
                         begin = self._began.advanced(positions, self._recovery.ends, self._run)
                         self._begin = begin._replace(batches=self._has_rest())
                 self._target, self._returns_to_realtime = mode, self._returns_to_realtime and mode == self.mode
-            logger.info("gear: %s (%.1f s to settle pushes in flight)", mode, time.monotonic() - began)
+            logger.info("mode: %s (%.1f s to settle pushes in flight)", mode, time.monotonic() - began)
 
     @property
     def _listener(self) -> ProgressListener:
@@ -249,7 +249,7 @@ class ModeController:
     def _is_backlog(self, begin: StartState) -> bool:
         """Whether the backlog is large enough for batches."""
         waiting = sum(end - begin.positions.get(number, end) for number, end in self._recovery.ends.items())
-        return self._parts.settings.dispatch.gear == "auto" and waiting > self._arrivals.policy.backlog
+        return self._parts.settings.dispatch.mode == "auto" and waiting > self._arrivals.policy.backlog
 
     def _watch(self) -> float | None:
         if self._parts.gate.closed:
@@ -270,7 +270,7 @@ class ModeController:
         if load.waiting > LITTLE:
             self._realtime.show(ends)
         arrivals.quiet = mode == "realtime" and not (arrived or load.waiting)
-        if self._parts.settings.dispatch.gear == "auto":
+        if self._parts.settings.dispatch.mode == "auto":
             if (chosen := arrivals.policy.next(mode, load)) != mode:
                 self.shift(chosen)
         elif self._returns_to_realtime and load.waiting <= LITTLE and load.unread <= MOST_UNREAD:

@@ -27,10 +27,10 @@ from arborcast.dispatch.spark.source import remove_checkpoint
 
 logger = logging.getLogger(__name__)
 
-_FEW_SLOTS_HERE = "gear: batch, since %d partitions need as many dispatch.task_slots, and there are %d"
+_FEW_SLOTS_HERE = "mode: batch, since %d partitions need as many dispatch.task_slots, and there are %d"
 _FEW_SLOTS = (
-    "gear: batch, until the cluster has a task slot (a core of an executor) for each of the %d partitions of the "
-    "notifications log; now it has %d. Add workers or cores, or set dispatch.gear = batch"
+    "mode: batch, until the cluster has a task slot (a core of an executor) for each of the %d partitions of the "
+    "notifications log; now it has %d. Add workers or cores, or set dispatch.mode = batch"
 )
 
 

@@ -137,7 +137,7 @@ class MetricsSample(msgspec.Struct, frozen=True, omit_defaults=True):
     append: Buckets = ()  # (+)
     delivery: Buckets = ()  # (+)
     push: Buckets = ()  # (+)
-    gear: str = ""
+    mode: str = ""
     lag_records: float = 0
     lag_seconds: float = 0
     waiting: dict[str, float] = {}
@@ -170,7 +170,7 @@ def sample_of(at: float, readings: Scrape) -> MetricsSample:
         append=readings.buckets("arborcast_gateway_append_seconds"),
         delivery=readings.buckets("arborcast_delivery_seconds"),
         push=readings.buckets("arborcast_push_seconds"),
-        gear=next((name for name, on in readings.by("arborcast_dispatch_gear", "gear").items() if on), ""),
+        mode=next((name for name, on in readings.by("arborcast_dispatch_mode", "mode").items() if on), ""),
         lag_records=readings.sum("arborcast_dispatch_lag_records", query="push"),
         lag_seconds=readings.most("arborcast_dispatch_lag_seconds", query="push"),
         waiting=readings.by("arborcast_deliveries_waiting", "kind"),

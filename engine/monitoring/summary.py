@@ -134,7 +134,7 @@ def document(seen: EngineView, where: str) -> dict[str, Any]:
             "delivery_99": current.delivery_99,
             "append_99": current.append_99,
         },
-        "gear": last.gear or None,
+        "mode": last.mode or None,
         "lag": {"records": round(last.lag_records), "seconds": last.lag_seconds},
         "subscriptions": round(last.subscriptions),
         "suspended": round(last.suspended),

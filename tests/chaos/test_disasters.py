@@ -171,7 +171,7 @@ def test_files_torn_by_a_crash_are_mended(tmp_path: Path, kafka_settings: KafkaS
     with (
         receiving() as (well, failing),
         logs(kafka_settings) as log,
-        running_job(tmp_path, kafka_settings, {**QUICK, "dispatch.gear": "batch"}) as job,
+        running_job(tmp_path, kafka_settings, {**QUICK, "dispatch.mode": "batch"}) as job,
     ):
         subscribe_both(log, well, failing)
         accepted = {log.notify("a/b") for _ in range(50)}

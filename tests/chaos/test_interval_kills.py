@@ -20,11 +20,11 @@ pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.kafka, pytest.mar
 INTERVAL_MS = 150
 
 
-@pytest.mark.parametrize("gear", ["realtime", "batch"])
+@pytest.mark.parametrize("mode", ["realtime", "batch"])
 def test_killed_drivers_do_not_change_which_messages_pass(
-    tmp_path: Path, kafka_settings: KafkaSettings, receiver: Receiver, gear: str
+    tmp_path: Path, kafka_settings: KafkaSettings, receiver: Receiver, mode: str
 ) -> None:
-    with logs(kafka_settings) as log, running_job(tmp_path, kafka_settings, {"dispatch.gear": gear}) as job:
+    with logs(kafka_settings) as log, running_job(tmp_path, kafka_settings, {"dispatch.mode": mode}) as job:
         policy = DeliveryPolicy(interval_ms=INTERVAL_MS)
         log.subscribe(
             subscription("all", receiver.url("/all"), "a//.", form="raw"),

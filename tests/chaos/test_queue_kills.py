@@ -138,13 +138,13 @@ class Users:
             listener.stop()
 
 
-@pytest.mark.parametrize("gear", ["realtime", "batch"])
+@pytest.mark.parametrize("mode", ["realtime", "batch"])
 def test_every_request_is_answered_after_a_kill_of_any_process(
-    tmp_path: Path, kafka_settings: KafkaSettings, gear: str
+    tmp_path: Path, kafka_settings: KafkaSettings, mode: str
 ) -> None:
     servers = [QueueServer(tmp_path / f"server{number}", 0.05, CAPACITIES[number]) for number in range(3)]
     settings: dict[str, str | int | float] = {
-        "dispatch.gear": gear,
+        "dispatch.mode": mode,
         "retry.first_wait_s": 0.5,
         "push.total_timeout_s": 5.0,
     }

@@ -48,7 +48,7 @@ JOINED_BY_SPARK: dict[str, str | int | float] = {
 # A receiver that is back is tried at once, so that the test need not wait.
 SOON_AGAIN = {"retry.first_wait_s": 0.5, "retry.first_probe_s": 0.5, "retry.longest_probe_s": 1.0}
 
-both_gears = pytest.mark.parametrize("gear", ["realtime", "batch"])
+both_modes = pytest.mark.parametrize("mode", ["realtime", "batch"])
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +74,14 @@ def bundled(
     return Bundle(out / "dispatch_stream.py", out / "spark.properties", python)
 
 
-@both_gears
+@both_modes
 def test_a_lost_executor_and_a_lost_worker_lose_nothing_and_reorder_nothing(
-    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, gear: Mode
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, mode: Mode
 ) -> None:
     bundle = bundled(tmp_path, cluster)
-    more = JOINED_BY_SPARK if gear == "batch" else {}  # tasks in real time have all cores
+    more = JOINED_BY_SPARK if mode == "batch" else {}  # tasks in real time have all cores
     with (
-        running_job(tmp_path, kafka_settings, {**SOON_AGAIN, **more, "dispatch.gear": gear}, bundle) as job,
+        running_job(tmp_path, kafka_settings, {**SOON_AGAIN, **more, "dispatch.mode": mode}, bundle) as job,
         logs(kafka_settings) as log,
     ):
         log.subscribe(
@@ -91,7 +91,7 @@ def test_a_lost_executor_and_a_lost_worker_lose_nothing_and_reorder_nothing(
         with under_load(kafka_settings, receiver, beside=IN_BOTH_PARTITIONS) as load:
             receiver.wait_for(100, timeout=180)
             assert pushing(cluster, receiver) == 2, "both executors push"
-            assert_gear(job, kafka_settings, gear)
+            assert_mode(job, kafka_settings, mode)
             assert_guarded(cluster)
             # Further messages for this one are parked and retried beside the batches, in order.
             receiver.behave(FLAPPING, "status/503")
@@ -126,10 +126,10 @@ def by_spark(table: Path) -> bool:
     return any('"engineInfo":"Apache-Spark' in each.read_text() for each in (table / "_delta_log").glob("*.json"))
 
 
-def assert_gear(job: DispatchProcess, kafka: KafkaSettings, gear: Mode) -> None:
+def assert_mode(job: DispatchProcess, kafka: KafkaSettings, mode: Mode) -> None:
     """Since it was started."""
-    assert bool(partitions_in_real_time(kafka)) == (gear == "realtime")
-    assert "gear: batch" not in job.log(1_000_000)
+    assert bool(partitions_in_real_time(kafka)) == (mode == "realtime")
+    assert "mode: batch" not in job.log(1_000_000)
 
 
 def partitions_in_real_time(kafka: KafkaSettings) -> set[int]:
@@ -168,7 +168,7 @@ def test_a_worker_in_real_time_that_dies_or_stands_still_is_replaced(
     when it is killed or continues."""
     bundle = bundled(tmp_path, cluster)
     with (
-        running_job(tmp_path, kafka_settings, {"dispatch.gear": "realtime"}, bundle) as job,
+        running_job(tmp_path, kafka_settings, {"dispatch.mode": "realtime"}, bundle) as job,
         under_load(kafka_settings, receiver, beside=IN_BOTH_PARTITIONS) as load,
         logs(kafka_settings) as log,
     ):
@@ -207,7 +207,7 @@ def test_many_new_subscriptions_reach_workers_in_real_time(
     """Enough of them that workers need another base, which a running task cannot load: a shift, without repetitions."""
     bundle = bundled(tmp_path, cluster)
     with (
-        running_job(tmp_path, kafka_settings, {"dispatch.gear": "realtime"}, bundle) as job,
+        running_job(tmp_path, kafka_settings, {"dispatch.mode": "realtime"}, bundle) as job,
         under_load(kafka_settings, receiver, beside=IN_BOTH_PARTITIONS) as load,
         logs(kafka_settings) as log,
     ):
@@ -229,7 +229,7 @@ def test_many_new_subscriptions_reach_workers_in_real_time(
         assert_all_arrived(receiver, accepted, duplicates_allowed=0, timeout=300)
         assert len(receiver.received("/many")) == expected
         assert newest_run(kafka_settings) > run
-        assert_gear(job, kafka_settings, "realtime")
+        assert_mode(job, kafka_settings, "realtime")
 
 
 def test_a_cluster_with_too_few_slots_has_batches_until_there_are_more(
@@ -238,11 +238,11 @@ def test_a_cluster_with_too_few_slots_has_batches_until_there_are_more(
     bundle = bundled(tmp_path, cluster)
     kafka = dataclasses.replace(kafka_settings, partitions=3)
     with (
-        running_job(tmp_path, kafka, {"dispatch.gear": "realtime"}, bundle) as job,
+        running_job(tmp_path, kafka, {"dispatch.mode": "realtime"}, bundle) as job,
         under_load(kafka, receiver) as load,
     ):
         wait_for_more(receiver, timeout=180)
-        assert "gear: batch, until the cluster has a task slot (a core of an executor) for each of the 3" in job.log()
+        assert "mode: batch, until the cluster has a task slot (a core of an executor) for each of the 3" in job.log()
         assert not partitions_in_real_time(kafka)
         cluster.add_worker()
         wait_until(lambda: bool(partitions_in_real_time(kafka)), job.log)
@@ -254,7 +254,7 @@ def test_a_cluster_with_too_few_slots_has_batches_until_there_are_more(
 def test_a_backlog_is_for_batches_and_later_messages_for_real_time(
     tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver
 ) -> None:
-    """With the gear `auto`, which is the default."""
+    """With the mode `auto`, which is the default."""
     bundle = bundled(tmp_path, cluster)
     with logs(kafka_settings) as log:
         log.subscribe(subscription(BESIDE[1:], receiver.url(BESIDE), "beside//."))
@@ -262,7 +262,7 @@ def test_a_backlog_is_for_batches_and_later_messages_for_real_time(
             IN_BOTH_PARTITIONS[number % 2] for number in range(ModePolicy(WORTH_ELSEWHERE_S).backlog + 1_000)
         )
         with running_job(tmp_path, kafka_settings, bundle=bundle) as job:
-            wait_until(lambda: "gear: realtime" in job.log(1_000_000), job.log, timeout_s=300)
+            wait_until(lambda: "mode: realtime" in job.log(1_000_000), job.log, timeout_s=300)
             accepted += [log.notify(IN_BOTH_PARTITIONS[number % 2]) for number in range(100)]
             wait_until(lambda: len(counted(receiver, BESIDE)) >= len(accepted), f"all {len(accepted)} arrive")
             arrived = counted(receiver, BESIDE)
@@ -273,16 +273,16 @@ def test_a_backlog_is_for_batches_and_later_messages_for_real_time(
         assert [name for name in arrived if name in mine] == accepted[number::2]
 
 
-@both_gears
+@both_modes
 def test_a_driver_that_is_lost_goes_on_elsewhere(
-    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, gear: Mode
+    tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, receiver: Receiver, mode: Mode
 ) -> None:
     """Like cluster deploy mode, which standalone masters do not have for Python: the other host has only the bundle,
     the settings, and the shared folders."""
     bundle = bundled(tmp_path / "made-here", cluster, driver_too=True)
     shared: dict[str, str | float] = {
         **SOON_AGAIN,
-        "dispatch.gear": gear,
+        "dispatch.mode": mode,
         "tables.path": str(tmp_path / "shared" / "tables"),
     }
     with logs(kafka_settings) as log:
@@ -290,7 +290,7 @@ def test_a_driver_that_is_lost_goes_on_elsewhere(
         with under_load(kafka_settings, receiver) as load:
             with running_job(tmp_path / "one-host", kafka_settings, shared, bundle) as job:
                 receiver.wait_for(100, timeout=180)
-                assert_gear(job, kafka_settings, gear)
+                assert_mode(job, kafka_settings, mode)
                 receiver.behave(FLAPPING, "status/503")
                 wait_for_more(receiver)
                 job.kill()

@@ -32,29 +32,29 @@ def log(kafka_settings: KafkaSettings) -> Iterator[Logs]:
 
 
 @pytest.fixture(scope="module")
-def gear(request: pytest.FixtureRequest) -> Mode:
-    """The gear of the job in modules with the mark `IN_BOTH_GEARS`."""
+def mode(request: pytest.FixtureRequest) -> Mode:
+    """The mode of the job in modules with the mark `IN_BOTH_MODES`."""
     chosen: Mode = getattr(request, "param", "realtime")
     return chosen
 
 
-def _settings(kafka: KafkaSettings, folders: pytest.TempPathFactory, gear: Mode) -> JobSettings:
+def _settings(kafka: KafkaSettings, folders: pytest.TempPathFactory, mode: Mode) -> JobSettings:
     prefixed = dataclasses.replace(kafka, prefix=f"t{uuid.uuid4().hex[:8]}.")
-    return job_settings(folders.mktemp("job"), prefixed, gear)
+    return job_settings(folders.mktemp("job"), prefixed, mode)
 
 
 @pytest.fixture(scope="module")
-def module_settings(kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory, gear: Mode) -> JobSettings:
+def module_settings(kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory, mode: Mode) -> JobSettings:
     """Settings for the job of one module."""
-    return _settings(kafka, tmp_path_factory, gear)
+    return _settings(kafka, tmp_path_factory, mode)
 
 
 @pytest.fixture(scope="session")
 def shared_jobs(
     spark: SparkSession, kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[Mode], RunningJob]:
-    """One job of each gear in a process, since a start takes seconds."""
-    return cache(lambda gear: RunningJob(spark, _settings(kafka, tmp_path_factory, gear)))
+    """One job of each mode in a process, since a start takes seconds."""
+    return cache(lambda mode: RunningJob(spark, _settings(kafka, tmp_path_factory, mode)))
 
 
 @pytest.hookimpl(trylast=True)
@@ -65,10 +65,10 @@ def pytest_runtest_teardown(item: pytest.Function, nextitem: pytest.Function | N
 
 
 @pytest.fixture(scope="module")
-def job(shared_jobs: Callable[[Mode], RunningJob], gear: Mode) -> RunningJob:
+def job(shared_jobs: Callable[[Mode], RunningJob], mode: Mode) -> RunningJob:
     """The shared job: see `own`. A test may restart it. A module with other settings has a fixture of this
     name."""
-    shared = shared_jobs(gear)
+    shared = shared_jobs(mode)
     shared.resume()
     return shared
 

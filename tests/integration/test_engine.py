@@ -278,7 +278,7 @@ def test_a_busy_engine_is_shown_and_logs_nothing(engine: Engine, receiver: Recei
         assert after.sum("jvm_classes_currently_loaded", component=part) > 1_000
     # A batch that ends during the reading is settled a moment later.
     wait_until(lambda: readings().sum("arborcast_dispatch_lag_records", query="push") == 0, "no lag", timeout_s=300)
-    assert after.by("arborcast_dispatch_gear", "gear") in ({"realtime": 1, "batch": 0}, {"realtime": 0, "batch": 1})
+    assert after.by("arborcast_dispatch_mode", "mode") in ({"realtime": 1, "batch": 0}, {"realtime": 0, "batch": 1})
 
     frame = engine.run_here("top", "--once").stdout.splitlines()
     assert "ready" in frame[0]

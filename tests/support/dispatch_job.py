@@ -44,20 +44,20 @@ from tests.support.waiting import TIMEOUT_S, wait_until
 
 Row = dict[str, Any]
 
-GEARS = ["realtime", pytest.param("batch", marks=pytest.mark.long)]
+MODES = ["realtime", pytest.param("batch", marks=pytest.mark.long)]
 """The second one runs in `make test-all` only, except for the tests of the first path."""
 
-IN_BOTH_GEARS = pytest.mark.parametrize("gear", GEARS, indirect=True, scope="module")
-"""For a module: its tests share one job for each gear."""
+IN_BOTH_MODES = pytest.mark.parametrize("mode", MODES, indirect=True, scope="module")
+"""For a module: its tests share one job for each mode."""
 
 
-def job_settings(home: Path, kafka: KafkaSettings, gear: Mode | None = None, **push: float | str) -> JobSettings:
-    """Settings for tests, with short times. Without a gear the job chooses."""
+def job_settings(home: Path, kafka: KafkaSettings, mode: Mode | None = None, **push: float | str) -> JobSettings:
+    """Settings for tests, with short times. Without a mode the job chooses."""
     settings: dict[str, float | str] = {"connect_timeout_s": 1.0, "total_timeout_s": 2.0, **push}
     return JobSettings(
         home,
         kafka,
-        DispatchSettings(task_slots=2, gear=gear or "auto"),
+        DispatchSettings(task_slots=2, mode=mode or "auto"),
         PushSettings(**settings),  # type: ignore[arg-type]
         TableSettings(interval_s=0.3),
         THIS_MACHINE,

@@ -111,7 +111,7 @@ def test_settings_ports_and_paths_agree(tmp_path: Path) -> None:
     found = settings(tmp_path)
     check_exposed(found)
     assert (found.kafka.replication, found.stack.broker) == (3, "external")
-    assert found.dispatch.task_slots >= found.kafka.partitions, "otherwise the gear is never real time"
+    assert found.dispatch.task_slots >= found.kafka.partitions, "otherwise the mode is never real time"
     assert found.kafka.sasl_password, "the name of the variable"
     ports = {port["name"]: port["containerPort"] for each in containers() for port in each.get("ports", ())}
     assert ports == {"http": found.gateway.port, "metrics": found.metrics.job_port}
@@ -269,7 +269,7 @@ def test_a_spark_cluster_fits_the_job(tmp_path: Path) -> None:
     assert arguments[-1] == url
     assert url in of_the_job["patch"]
     cores = int(arguments[arguments.index("--cores") + 1])
-    assert workers["replicas"] * cores >= found.kafka.partitions, "otherwise the gear is never real time"
+    assert workers["replicas"] * cores >= found.kafka.partitions, "otherwise the mode is never real time"
     for selector in (
         spark("NetworkPolicy")[0]["spec"]["podSelector"]["matchLabels"],
         yaml.safe_load(of_its_policy["patch"])[0]["value"]["from"][0]["podSelector"]["matchLabels"],

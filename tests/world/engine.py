@@ -30,8 +30,8 @@ RETRY = RetrySettings(
 PUSH = PushSettings(max_notify_messages=4)
 
 
-def settings(home: Path, kafka: KafkaSettings, gear: str) -> JobSettings:
-    dispatch = DispatchSettings(gear=cast(Any, gear), max_rows_per_batch=400)
+def settings(home: Path, kafka: KafkaSettings, mode: str) -> JobSettings:
+    dispatch = DispatchSettings(mode=cast(Any, mode), max_rows_per_batch=400)
     return JobSettings(
         home, kafka, dispatch, PUSH, TableSettings(), AddressPolicy(), RETRY, SecretSettings(str(home / "secrets.keys"))
     )

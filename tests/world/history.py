@@ -54,7 +54,7 @@ class History:
         self.engine: Engine | None = None
         self.gateways: list[GatewayProcess] = []
         self.oracle = Oracle(kernel)
-        self.gear = "auto"
+        self.mode = "auto"
         self.numbers = 0
         self.network.began.append(self.oracle.pushed)
         self.network.answered.append(self.oracle.answered)
@@ -96,8 +96,8 @@ class History:
         home = self.folder / host
         for folder in (home, home / "run", home / "parked"):
             folder.mkdir(exist_ok=True)
-        self.engine = Engine(self.kernel, self.broker, self.hosts[host], settings(home, self.kafka, self.gear))
-        self.say(f"the dispatch job starts on host {host}, dispatch.gear = {self.gear}")
+        self.engine = Engine(self.kernel, self.broker, self.hosts[host], settings(home, self.kafka, self.mode))
+        self.say(f"the dispatch job starts on host {host}, dispatch.mode = {self.mode}")
         return self.engine
 
     def wait(self, done: Callable[[], bool], timeout_s: float, what: str) -> None:

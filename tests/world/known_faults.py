@@ -28,9 +28,9 @@ from tests.world.history import History
 from tests.world.oracle import Violated
 
 
-def begin(history: History, gear: str = "realtime", gateways: int = 1) -> None:
+def begin(history: History, mode: str = "realtime", gateways: int = 1) -> None:
     """Start the gateways."""
-    history.gear = gear
+    history.mode = mode
     for number in range(gateways):
         history.start_gateway(f"gateway {number + 1}")
     history.wait(lambda: all(each.ready for each in history.gateways), 60, "the gateways are ready")

@@ -50,7 +50,7 @@ class Scenario:
             (4, "orderly stop and start", self.stop_and_start),
             (4, "worker killed", self.kill_worker),
             (6, "worker killed at a step", self.kill_worker_at_a_step),
-            (4, "shift of the gear", self.shift),
+            (4, "shift of the mode", self.shift),
             (4, "end of a run in real time", self.end_run),
             (4, "end of one of Spark's batches in real time", self.end_batch),
             (8, "endpoint changes its behaviour", self.change_behaviour),
@@ -82,7 +82,7 @@ class Scenario:
         return [each for each in self.topics if partition_of_key(each.encode(), partitions) != 3]
 
     def __call__(self, history: History) -> None:
-        history.gear = self.random.choice(["auto", "auto", "realtime", "batch"])
+        history.mode = self.random.choice(["auto", "auto", "realtime", "batch"])
         for name in ("gateway 1", "gateway 2"):
             history.start_gateway(name)
         history.wait(lambda: all(each.ready for each in history.gateways), 60, "the gateways are ready")
@@ -236,7 +236,7 @@ class Scenario:
                         raise AssertionError("the dispatch job gave up its query")
                     self.kernel.sleep(self.random.choice((0.5, 3.0, 20.0, 600.0)))
                     if self.random.random() < 0.3:
-                        history.gear = self.random.choice(["auto", "realtime", "batch"])
+                        history.mode = self.random.choice(["auto", "realtime", "batch"])
                     if self.random.random() < 0.1:
                         self.host = "two" if self.host == "one" else "one"
                         self.kernel.count("driver on another host")

@@ -191,7 +191,7 @@ def _shown(seen: EngineView, problem: str, drawn: Mapping[str, Markup], now: flo
         ("Pending retries", figures.count(current.waiting)),
         ("Subscriptions", figures.count(last.subscriptions)),
         ("Suspended", figures.count(last.suspended)),
-        ("Mode", {"realtime": "real time", "batch": "batches"}.get(last.gear, "-")),
+        ("Mode", {"realtime": "real time", "batch": "batches"}.get(last.mode, "-")),
     ]
     return Shown(
         problem=problem,

@@ -28,7 +28,7 @@ from arborcast.topic_model.records.control import SubscriptionRecord, Tombstone
 from arborcast.topic_model.snapshot import SteppedView
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
-from tests.support.dispatch_job import GEARS, Logs, attempt_rows, job_settings, running, subscription
+from tests.support.dispatch_job import MODES, Logs, attempt_rows, job_settings, running, subscription
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
@@ -62,9 +62,9 @@ class Steps:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("gear", GEARS)
+@pytest.mark.parametrize("mode", MODES)
 def test_recipients_are_those_of_the_acceptance(
-    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, gear: Mode
+    spark: SparkSession, tmp_path: Path, kafka_settings: KafkaSettings, log: Logs, mode: Mode
 ) -> None:
     with Receiver() as receiver:
         steps = Steps(log, receiver)
@@ -108,7 +108,7 @@ def test_recipients_are_those_of_the_acceptance(
         steps.accept("late", "delivered", again=current)
         steps.accept("late", "delivered")
 
-        settings = job_settings(tmp_path, kafka_settings, gear)
+        settings = job_settings(tmp_path, kafka_settings, mode)
         with running(spark, settings):
             rows = attempt_rows(settings, len(steps.expected))
             # At run time: the end comes before the batch, or after it.

@@ -12,12 +12,12 @@ from cloudevents.core.v1.event import CloudEvent
 from lxml import etree
 
 from arborcast.client import Client
-from tests.support.dispatch_job import IN_BOTH_GEARS, Own
+from tests.support.dispatch_job import IN_BOTH_MODES, Own
 from tests.support.gateway_process import GatewayRun
 from tests.support.receiver import Received, Receiver
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_MODES]
 
 
 def publish(gateway: GatewayRun, event: CloudEvent, mode: str = "structured") -> None:

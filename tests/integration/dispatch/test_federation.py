@@ -13,21 +13,21 @@ from arborcast.client import Client
 from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.dispatch.realtime.mode_policy import Mode
 from tests.support.command import Shell
-from tests.support.dispatch_job import GEARS, RunningJob, job_settings, running
+from tests.support.dispatch_job import MODES, RunningJob, job_settings, running
 from tests.support.federation import AdministratorRun, EngineRun, federation
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-@pytest.fixture(params=GEARS)
+@pytest.fixture(params=MODES)
 def two(
     tmp_path: Path, kafka_settings: KafkaSettings, spark: SparkSession, request: pytest.FixtureRequest
 ) -> Iterator[tuple[AdministratorRun, EngineRun, EngineRun, RunningJob]]:
     """G/a with a job, and H/b."""
-    gear: Mode = request.param
+    mode: Mode = request.param
     with federation(tmp_path, kafka_settings, ["G/a", "H/b"]) as (administrator, (a, b)):
-        settings = job_settings(tmp_path / "job", a.kafka, gear)
+        settings = job_settings(tmp_path / "job", a.kafka, mode)
         settings = dataclasses.replace(settings, secrets=SecretSettings(key_file=str(a.secrets)))
         with running(spark, settings) as job:
             yield administrator, a, b, job

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
 @pytest.fixture(scope="module", params=["realtime", "batch"])
-def gear(request: pytest.FixtureRequest) -> object:
+def mode(request: pytest.FixtureRequest) -> object:
     return request.param
 
 

@@ -20,11 +20,11 @@ from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.operations.trace.explain import explain
 from arborcast.dispatch.operations.trace.gathering import Gatherer
 from arborcast.dispatch.settings import JobSettings
-from tests.support.dispatch_job import IN_BOTH_GEARS, RunningJob, running
+from tests.support.dispatch_job import IN_BOTH_MODES, RunningJob, running
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_MODES]
 
 
 @pytest.fixture(scope="module")

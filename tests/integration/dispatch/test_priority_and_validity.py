@@ -9,11 +9,11 @@ import pytest
 from arborcast.dispatch.logs.attempts import FINAL
 from arborcast.dispatch.operations.audit.examine import audit
 from arborcast.topic_model.subscriptions import DeliveryPolicy
-from tests.support.dispatch_job import IN_BOTH_GEARS, Own, RunningJob
+from tests.support.dispatch_job import IN_BOTH_MODES, Own, RunningJob
 from tests.support.receiver import NOTIFICATION_ID, Receiver
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_MODES]
 
 
 def test_no_push_after_the_validity_to_a_hanging_receiver(job: RunningJob, own: Own, receiver: Receiver) -> None:

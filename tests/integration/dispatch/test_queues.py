@@ -1,4 +1,4 @@
-"""Work queues with the real job over real Kafka and real HTTP, in both gears."""
+"""Work queues with the real job over real Kafka and real HTTP, in both modes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from arborcast.dispatch.operations.audit.examine import audit
 from arborcast.ingest.access.users_file import User, hash_password, write_users
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath
-from tests.support.dispatch_job import IN_BOTH_GEARS, Logs, Own
+from tests.support.dispatch_job import IN_BOTH_MODES, Logs, Own
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_MODES]
 
 
 @pytest.fixture

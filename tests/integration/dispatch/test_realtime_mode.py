@@ -1,5 +1,5 @@
 """Properties of Spark's Real-time Mode that the job depends on, since `mapInArrow` is not in its list of operators: run
-with every new Spark. If one of these fails, `dispatch.gear = batch` avoids the mode."""
+with every new Spark. If one of these fails, `dispatch.mode = batch` avoids the mode."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ from arborcast.dispatch.logs.attempts import FINAL
 from arborcast.dispatch.operations.audit.examine import audit
 from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Reliability
-from tests.support.dispatch_job import IN_BOTH_GEARS, Own, RunningJob, running
+from tests.support.dispatch_job import IN_BOTH_MODES, Own, RunningJob, running
 from tests.support.held_port import HeldPort
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_MODES]
 
 RELIABILITIES: tuple[Reliability, ...] = ("strict", "adaptive", "timely")
 LIMIT = 10

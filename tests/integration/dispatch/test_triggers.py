@@ -1,4 +1,4 @@
-"""Triggers with the real job over real Kafka and real HTTP, in both gears: loops, and the shell."""
+"""Triggers with the real job over real Kafka and real HTTP, in both modes: loops, and the shell."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from arborcast.topic_model.records.notifications import MAX_HOPS, Notification
 from arborcast.topic_model.topics import TopicPath
 from tests.support.broker import notifications_in
 from tests.support.command import Shell
-from tests.support.dispatch_job import IN_BOTH_GEARS, Logs, Own, RunningJob, attempt_rows, trigger
+from tests.support.dispatch_job import IN_BOTH_MODES, Logs, Own, RunningJob, attempt_rows, trigger
 from tests.support.gateway_process import GatewayRun
 from tests.support.receiver import Receiver
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_GEARS]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, IN_BOTH_MODES]
 
 
 @pytest.fixture

@@ -40,13 +40,13 @@ def test_checks_write_nothing_and_name_a_missing_java(tmp_path: Path, monkeypatc
     assert java.finding.startswith("ARBORCAST_JAVA = /no/such/java is neither")
 
 
-def test_a_gear_with_too_few_slots(tmp_path: Path) -> None:
-    assert findings(tmp_path)["gear"].finding == "auto; on a Spark cluster its executors need 4 cores"
+def test_a_mode_with_too_few_slots(tmp_path: Path) -> None:
+    assert findings(tmp_path)["mode"].finding == "auto; on a Spark cluster its executors need 4 cores"
     few = {"kafka__partitions": 6, "dispatch__task_slots": 4}
-    found = findings(tmp_path, **few)["gear"]
+    found = findings(tmp_path, **few)["mode"]
     assert found.level == "warn"
-    assert found.advice.startswith("Set dispatch.task_slots to 6, or dispatch.gear to batch.")
-    assert findings(tmp_path, **few, dispatch__gear="batch")["gear"] == Check("gear", "ok", "batch")
+    assert found.advice.startswith("Set dispatch.task_slots to 6, or dispatch.mode to batch.")
+    assert findings(tmp_path, **few, dispatch__mode="batch")["mode"] == Check("mode", "ok", "batch")
 
 
 def test_the_mqtt_bridge_and_busy_ports(tmp_path: Path) -> None:

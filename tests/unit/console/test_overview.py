@@ -34,7 +34,7 @@ def engine(parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
     def viewed(**changes: Any) -> None:
         now = time.time()
-        samples = [MetricsSample(at=now - 5 * number, parts={"kafka": True}, gear="realtime") for number in (2, 1, 0)]
+        samples = [MetricsSample(at=now - 5 * number, parts={"kafka": True}, mode="realtime") for number in (2, 1, 0)]
         view = EngineView(**{"samples": samples, "failing": [], **changes})
         monkeypatch.setattr(parts.console.health, "_view", lambda: view)
         monkeypatch.setattr(parts.console.health, "_looked", 0.0)

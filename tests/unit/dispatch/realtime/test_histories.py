@@ -1,4 +1,4 @@
-"""Histories of the real-time gear: two tasks, the redelivery and the driver, with simulated time and endpoints, crashes
+"""Histories of the real-time mode: two tasks, the redelivery and the driver, with simulated time and endpoints, crashes
 and any order of writes and reads of the logs. Kafka, Spark and sockets are simulated, all decisions are the product's.
 
 Invariants: first attempts of each subscription keep the order of each partition, for each priority; in a strict

@@ -22,7 +22,7 @@ from arborcast.ingest.http.app import RequestMetrics
 NOW = 1_000_000.0
 
 HEALTHY = [
-    MetricsSample(at=NOW - 60 + 5 * number, parts={"kafka": True}, gear="realtime", attempts={"delivered": number})
+    MetricsSample(at=NOW - 60 + 5 * number, parts={"kafka": True}, mode="realtime", attempts={"delivered": number})
     for number in range(13)
 ]
 

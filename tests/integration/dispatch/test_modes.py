@@ -1,4 +1,4 @@
-"""Changes of gear, crashes and starts under load: nothing is lost or reordered, and minimum intervals are kept."""
+"""Changes of mode, crashes and starts under load: nothing is lost or reordered, and minimum intervals are kept."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 @pytest.fixture
 def settings(tmp_path: Path, kafka_settings: KafkaSettings) -> JobSettings:
-    """Settings with which only the test changes gear."""
+    """Settings with which only the test changes mode."""
     return job_settings(tmp_path, kafka_settings, "realtime")
 
 
@@ -76,7 +76,7 @@ def subscribe(log: Logs, receiver: Receiver) -> None:
     )
 
 
-def test_a_gear_change_under_load_keeps_all_once_and_in_order(
+def test_a_mode_change_under_load_keeps_all_once_and_in_order(
     spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver
 ) -> None:
     subscribe(log, receiver)
@@ -86,10 +86,10 @@ def test_a_gear_change_under_load_keeps_all_once_and_in_order(
         with load.running():
             some_more(receiver, "/all", 20)
             assert job.modes.mode == "realtime"
-            for gear in to:
-                job.modes.shift(gear)
+            for mode in to:
+                job.modes.shift(mode)
                 some_more(receiver, "/all", 20)
-                assert job.modes.mode == gear
+                assert job.modes.mode == mode
         arrived = wait_for(receiver, "/all", len(load.sent))
         raw = wait_for(receiver, "/raw", len(load.names("a/x", "a/y")))
         assert receiver.received("/paused") == []
@@ -101,7 +101,7 @@ def test_a_gear_change_under_load_keeps_all_once_and_in_order(
     assert len(raw) == len(set(raw))
     for topic in ("a/x", "a/y"):
         mine = load.names(topic)
-        assert [each for each in parked if each in set(mine)] == mine, "in order, parked by either gear"
+        assert [each for each in parked if each in set(mine)] == mine, "in order, parked by either mode"
     assert report.balanced, report.problems
     assert report.duplicates == 0
 
@@ -197,7 +197,7 @@ EACH_MS, TOGETHER_MS = 400, 1_000
 
 
 @pytest.mark.parametrize(
-    ("gear", "other"), [pytest.param("realtime", "batch", marks=pytest.mark.long), ("batch", "realtime")]
+    ("mode", "other"), [pytest.param("realtime", "batch", marks=pytest.mark.long), ("batch", "realtime")]
 )
 def test_intervals_do_not_depend_on_crashes_changes_of_mode_and_starts(
     spark: SparkSession,
@@ -205,10 +205,10 @@ def test_intervals_do_not_depend_on_crashes_changes_of_mode_and_starts(
     kafka_settings: KafkaSettings,
     log: Logs,
     receiver: Receiver,
-    gear: Mode,
+    mode: Mode,
     other: Mode,
 ) -> None:
-    settings = job_settings(tmp_path, kafka_settings, gear)
+    settings = job_settings(tmp_path, kafka_settings, mode)
     each = DeliveryPolicy(interval_ms=EACH_MS)
     together = DeliveryPolicy(interval_ms=TOGETHER_MS, interval_per="subscription")
     log.subscribe(
@@ -224,8 +224,8 @@ def test_intervals_do_not_depend_on_crashes_changes_of_mode_and_starts(
             some_more(receiver, "/each", 15)
             assert kill_workers()
             some_more(receiver, "/each", 15)
-            if gear == "realtime":
-                for wanted in (other, gear):
+            if mode == "realtime":
+                for wanted in (other, mode):
                     job.modes.shift(wanted)
                     some_more(receiver, "/each", 15)
                     assert kill_workers()

@@ -30,7 +30,8 @@ from arborcast.dispatch.hot.lanes import Lane
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Attempt, ErrorClass
 from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Tries
-from arborcast.dispatch.redelivery.partition_reports import Died, PartitionReport
+from arborcast.dispatch.redelivery.events import NewLetters
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.results import Promise, Result, State
@@ -253,7 +254,9 @@ class BatchOutcomes:
     def _write(self, subscription: Subscription, received: Received, decision: Decision, row: Attempt) -> None:
         self._journal.write(decision, row, received.notification, received.delivery, subscription.in_turn)
         if decision.letter and not is_system(row.topic):
-            self.report.died = Died(self.report.died.number + 1, row.subscription, row.endpoint, row.detail[:500])
+            self.report.new_letters = NewLetters(
+                self.report.new_letters.number + 1, row.subscription, row.endpoint, row.detail[:500]
+            )
 
     def _note_success(self, subscription: Subscription, endpoint: str, push: Push, outcome: Outcome) -> None:
         if self._failures:

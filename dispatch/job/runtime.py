@@ -8,8 +8,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import wait
-from contextlib import closing
+from contextlib import closing, suppress
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -291,8 +290,10 @@ class DispatchJob:
             try:
                 self._warm_up()
                 # Gigabytes take minutes: a stop does not wait for them.
-                while wait([parked], CHECK_S).not_done:
+                while not parked.done():
                     self._gate.raise_if_closed()
+                    with suppress(TimeoutError):
+                        parked.result(CHECK_S)
                 parked.result()
             except BaseException:
                 self._redeliverer.begin_stop(0.0)  # otherwise the pool would wait for it

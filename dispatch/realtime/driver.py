@@ -389,7 +389,7 @@ class ProgressListener:
                     notifications=progress.notifications,
                     deliveries=progress.deliveries,
                     thinned=progress.thinned,
-                    died=progress.died,
+                    new_letters=progress.new_letters,
                     matched={(subscription, topic): at_ms for subscription, topic, at_ms in progress.matched},
                 )
             )
@@ -408,4 +408,4 @@ class ProgressListener:
 
 def _has_report(progress: WorkerProgress) -> bool:
     found = progress.signs, progress.gone, progress.costly, progress.notifications, progress.matched
-    return any(found) or progress.died.number > 0
+    return any(found) or progress.new_letters.number > 0

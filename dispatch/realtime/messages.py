@@ -27,7 +27,7 @@ from arborcast.core.threads import Service
 from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.dispatch.delivery.health import Sign
 from arborcast.dispatch.logs.parked import roomy
-from arborcast.dispatch.redelivery.partition_reports import NO_DEATHS, Died
+from arborcast.dispatch.redelivery.events import NO_LETTERS, NewLetters
 from arborcast.topic_model.routing import ViewStep
 
 VERSION = 1
@@ -97,7 +97,7 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
     the conditions of `costly` exceeded their budget. The first message of a `task` reports that it is ready; its
     partition is -1 before its first notification. `stopped` is in the last message after a stop. `pid` is its process.
     Everything before `taken` is matched; `matched` has the newest acceptance per subscription and topic with a
-    deadline, `died` the new dead letters. A worker on another host sends heartbeats with `alive` only.
+    deadline, `new_letters` the new dead letters. A worker on another host sends heartbeats with `alive` only.
     """
 
     run: int
@@ -117,7 +117,7 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
     matched: tuple[tuple[str, str, int], ...] = ()
     thinned: int = 0
     alive: bool = False
-    died: Died = NO_DEATHS
+    new_letters: NewLetters = NO_LETTERS
 
     def is_newer_than(self, known: WorkerProgress | None) -> bool:
         """Whether it is newer for its partition. A late message of a replaced worker may follow one of its successor; a
@@ -217,7 +217,7 @@ def progress_in_records(progress: WorkerProgress) -> Iterator[WorkerProgress]:
                     deliveries=0,
                     thinned=0,
                     stopped=False,
-                    died=NO_DEATHS,
+                    new_letters=NO_LETTERS,
                 )
                 size = 0
                 for full in lists.values():

@@ -240,7 +240,7 @@ class LogLink(DriverLink):
                 taken.next,
                 tuple((*each, accepted_ms) for each, accepted_ms in report.matched.items()),
                 report.thinned,
-                died=report.died,
+                new_letters=report.new_letters,
             )
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 NAMESPACE = "urn:arborcast"
 EventKind = Literal[
@@ -42,6 +42,18 @@ EventListener = Callable[[OperatorEvent], None]
 
 # Dead letters may arrive in thousands: the minimum interval of events.
 _DEAD_EVERY_MS = 60_000
+
+
+class NewLetters(NamedTuple):
+    """The number of new dead letters, and the last one."""
+
+    number: int = 0
+    subscription: str = ""
+    endpoint: str = ""
+    detail: str = ""
+
+
+NO_LETTERS = NewLetters()
 
 
 class DeadLetterAlarm:

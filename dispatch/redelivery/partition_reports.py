@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from pyspark.accumulators import AccumulatorParam
 
 from arborcast.dispatch.delivery.health import Sign
-
-
-class Died(NamedTuple):
-    """The number of new dead letters, and the last one."""
-
-    number: int = 0
-    subscription: str = ""
-    endpoint: str = ""
-    detail: str = ""
-
-
-NO_DEATHS = Died()
+from arborcast.dispatch.redelivery.events import NO_LETTERS, NewLetters
 
 
 @dataclass
@@ -35,7 +23,7 @@ class PartitionReport:
     gone: set[str] = field(default_factory=set)
     costly: set[str] = field(default_factory=set)
     # Without those of system notices.
-    died: Died = NO_DEATHS
+    new_letters: NewLetters = NO_LETTERS
     # An earlier worker of this task died, and its report was lost.
     repeated: bool = False
     # Matched notifications and their deliveries, without those thinned by a minimum interval.

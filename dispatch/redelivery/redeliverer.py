@@ -213,8 +213,8 @@ class Redeliverer(SubscriptionListener):
             self.lanes.parked(report.reach)
             gone |= report.gone
             costly |= report.costly
-            if (died := report.died).number:
-                self._alarm.died(died.subscription, died.endpoint, died.detail, died.number)
+            if (new := report.new_letters).number:
+                self._alarm.died(new.subscription, new.endpoint, new.detail, new.number)
             for endpoint, sign in report.signs:
                 known = self.health.get(endpoint)
                 before = known.breaker

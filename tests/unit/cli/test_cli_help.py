@@ -62,7 +62,7 @@ NETWORK = {"kafka", "lxml", "pycurl", "requests", "ssl", "uvloop"}
     [
         ("status", SPARK | NETWORK, 77),
         ("keys list", SPARK | NETWORK | {"psutil"}, 71),
-        ("trace n1", SPARK - {"deltalake"} | NETWORK - {"kafka", "lxml", "ssl"}, 172),
+        ("trace n1", SPARK - {"deltalake"} | NETWORK - {"kafka", "lxml", "ssl"}, 173),
         ("publish a -", SPARK | {"kafka", "pycurl", "requests", "urllib3", "uvloop"}, 132),
     ],
 )

@@ -262,9 +262,9 @@ def test_a_lane_ends_after_several_failures_in_a_row_or_a_410() -> None:
 def test_dead_letters_of_first_attempts_are_reported() -> None:
     refused = Ran(filled(("n1", to("s")), ("n2", to("s"))), lambda _: PushResult(400))
     assert [state for _, state, _ in refused.states("s")] == ["dead", "dead"]
-    died = refused.report.died
-    assert (died.number, died.subscription, died.detail) == (2, "s", "HTTP 400")
-    assert Ran(filled(("n1", to("s"))), lambda _: FAILS).report.died.number == 0
+    new = refused.report.new_letters
+    assert (new.number, new.subscription, new.detail) == (2, "s", "HTTP 400")
+    assert Ran(filled(("n1", to("s"))), lambda _: FAILS).report.new_letters.number == 0
 
 
 def test_the_lanes_with_known_failures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

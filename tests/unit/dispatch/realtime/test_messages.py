@@ -31,7 +31,8 @@ from arborcast.dispatch.realtime.messages import (
 )
 from arborcast.dispatch.realtime.task import _changed
 from arborcast.dispatch.realtime.workers import WorkersHere
-from arborcast.dispatch.redelivery.partition_reports import Died, PartitionReport
+from arborcast.dispatch.redelivery.events import NewLetters
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.topic_model.routing import Overlay, ViewStep
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from tests.support.listed_logs import ListedLogs
@@ -154,7 +155,7 @@ def test_progress_may_take_several_records() -> None:
         matched=tuple((f"subscription-{number}", "a/topic", number) for number in range(20_000)),
         thinned=9,
         stopped=True,
-        died=Died(4, "s", "http://receiver.example/", "HTTP 400"),
+        new_letters=NewLetters(4, "s", "http://receiver.example/", "HTTP 400"),
     )
     records = list(progress_in_records(whole))
     assert max(len(encode_progress(each)[1]) for each in records) < 64 * 1024
@@ -165,7 +166,7 @@ def test_progress_may_take_several_records() -> None:
     assert tuple(one for each in records for one in each.signs) == whole.signs
     assert tuple(one for each in records for one in each.matched) == whole.matched
     assert frozenset().union(*(each.gone for each in records)) == whole.gone
-    assert [each.died for each in records if each.died.number] == [whole.died]
+    assert [each.new_letters for each in records if each.new_letters.number] == [whole.new_letters]
     assert frozenset().union(*(each.costly for each in records)) == whole.costly
     assert list(progress_in_records(WorkerProgress(3, 1, 99, 3))) == [WorkerProgress(3, 1, 99, 3)]
 

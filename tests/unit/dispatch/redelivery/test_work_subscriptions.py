@@ -16,8 +16,8 @@ from arborcast.dispatch.delivery.health import Kind, Sign
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.matching.filters import Subject
 from arborcast.dispatch.matching.view import ControlState
-from arborcast.dispatch.redelivery.events import OperatorEvent
-from arborcast.dispatch.redelivery.partition_reports import Died, PartitionReport
+from arborcast.dispatch.redelivery.events import NewLetters, OperatorEvent
+from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.expressions.conditions import XPATH_1
@@ -75,8 +75,8 @@ def test_operators_get_events_for_the_pushes_of_workers(tmp_path: Path, monkeypa
     kinds: tuple[Kind, ...] = ("unreachable", "quick")
     for kind in kinds:
         redeliverer.batch_done([PartitionReport(signs=[("http://receiver.example/", Sign(kind, "n"))])])
-    died = Died(2, "s", "http://receiver.example/", "HTTP 400")
-    redeliverer.batch_done([PartitionReport(gone={"s", "ended meanwhile"}), *[PartitionReport(died=died)] * 3])
+    new = NewLetters(2, "s", "http://receiver.example/", "HTTP 400")
+    redeliverer.batch_done([PartitionReport(gone={"s", "ended meanwhile"}), *[PartitionReport(new_letters=new)] * 3])
     redeliverer._alarm.publish_due(START_MS)
     assert [type(each) for each in log] == [SubscriptionEnded, *[Tombstone] * 3]
     assert [(each.kind, each.subscription, each.endpoint) for each in events] == [

@@ -138,7 +138,7 @@ class Camera:
         for each in live.values():
             if each.consumer:
                 body = envelope(f"<wsnt:Notify>{message}</wsnt:Notify>")
-                answer = requests.post(each.consumer, body, timeout=10)
+                answer = requests.post(each.consumer, body, timeout=120)
                 assert answer.status_code in (200, 202), answer.text
 
     def forget(self) -> None:

@@ -91,7 +91,7 @@ def test_wait_for_a_message(parts: GatewayParts, url: str, capsys: pytest.Captur
         alarm, press = soap.message("plant/line3/alarm", "<hot/>"), soap.message("plant/line1/press", "<n>42</n>")
         while not over.wait(0.05):  # until the example waits
             with contextlib.suppress(requests.RequestException):
-                requests.post(subscription.consumer.address, soap.envelope(soap.notify(alarm, press)), timeout=10)
+                requests.post(subscription.consumer.address, soap.envelope(soap.notify(alarm, press)), timeout=120)
 
     with ThreadPoolExecutor(1) as threads:
         threads.submit(push)
@@ -109,7 +109,7 @@ def test_result_of_a_push_later(parts: GatewayParts, url: str, during_input: Cal
 
     def push(subscription: Subscription) -> None:
         headers = {"Arborcast-Callback": f"{url}{PATH}{write_promise(promise, RESULT_KEYS)}", "Arborcast-Push": "p-7"}
-        answer = requests.post(subscription.consumer.address, PRESS, headers=headers, timeout=10)
+        answer = requests.post(subscription.consumer.address, PRESS, headers=headers, timeout=120)
         assert (answer.status_code, answer.headers["Arborcast-Result"]) == (202, "later")
         wait_until(lambda: bool(parts.results.taken), "the result at the broker")
 

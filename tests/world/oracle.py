@@ -74,6 +74,7 @@ class Accepted:
     reliable: bool = False
     stored_at: float = 0.0
     last: int = 0  # the offset of its last record
+    republished_at: float = 0.0  # by its trigger, also again after a crash: for the subscriptions of that time
 
 
 @dataclass(eq=False)
@@ -208,6 +209,7 @@ class Oracle:
         if known is None:
             return
         known.last = record.offset
+        known.republished_at = self._kernel.now if notification.cause else 0.0
         if known.place is None:
             known.place = record.partition, record.offset
             known.accepted_ms = notification.accepted_ms
@@ -419,7 +421,7 @@ class Oracle:
         accepted, member = self.notifications.get(number), self.members.get(name)
         if accepted is None or member is None:
             return []
-        until = accepted.acknowledged or accepted.stored_at or self._kernel.now
+        until = max(accepted.acknowledged or accepted.stored_at or self._kernel.now, accepted.republished_at)
         if member.in_force(accepted.began, until) is False:
             return [f"stranger: {name} got {number[-6:]}, accepted at {accepted.began:.3f} when it was not in force"]
         return []

@@ -83,7 +83,7 @@ class StackSettings:
     job_hang_timeout_s: float = setting(
         60.0, "The job, without a heartbeat. 0: never.", minimum=0, maximum=3_600, unit="s"
     )
-    stop_timeout_s: float = setting(10.0, "For all parts; then they are killed.", minimum=1, maximum=300, unit="s")
+    stop_timeout_s: float = setting(20.0, "For all parts; then they are killed.", minimum=1, maximum=300, unit="s")
     restart_first_s: float = setting(0.5, "First delay; doubled each time.", minimum=0.05, maximum=60, unit="s")
     restart_max_s: float = setting(30.0, "Maximum delay.", minimum=0.1, maximum=3_600, unit="s")
     min_free_disk_mb: int = setting(512, "In the data directory, for a start.", minimum=0, unit="MiB")

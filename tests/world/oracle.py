@@ -453,7 +453,9 @@ class Oracle:
         ends = (before.process.state.get((what, "at"), -math.inf) for what in ("cut off", "died"))
         died_at = min((at for at in ends if at >= before.began), default=math.inf)
         if died_at > again.began:
-            return False
+            # It waited for Kafka, and reported the answer after the time limit of a push.
+            is_late = before.received - before.began >= PUSH_TIMEOUT_S
+            return is_late and self.kafka_was_slow_at(before.received)
         return bool(died_at - before.received <= UNWRITTEN_S or self.kafka_was_slow_at(before.received))
 
     def kafka_was_slow_at(self, at: float) -> bool:

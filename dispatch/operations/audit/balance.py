@@ -87,6 +87,7 @@ def balance(
     kinds: list[Kind] = ["unfinished" if each else "missing" for each in newest[:limit]]
     report.add_problems(name(list(zip(short[:limit].tolist(), kinds, strict=True))), len(short), limit)
     over = np.flatnonzero(found > most)
+    report.surplus = len(over)
     report.add_problems(name([(int(at), "surplus") for at in over[:limit]]), len(over), limit)
     _blame_orphans(report, deliveries[orphaned], limit)
     gaps, gap_count = _gaps(report, evaluations, stretches, limit)

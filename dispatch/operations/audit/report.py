@@ -92,7 +92,7 @@ class Report:
     `topic_model.topics.SYSTEM`), `triggered` were published by triggers, and `replays` are replays of earlier ones; the
     others came from publishers. `waiting` notifications are not matched yet, nor are later ones. `duplicates` are
     deliveries that a receiver has taken more than once. `unbalanced` is the number of all `problems`, of which not all
-    may be named, and `surplus` that of the ones of this kind. `notes` are limits of the audit. With `order`, the order
+    may be named, and `surplus` the number of those of this kind. `notes` are limits of the audit. With `order`, the order
     of this number of `first_attempts` was checked: `disordered` deliveries were out of order, and the `undecided` ones
     could not be checked.
     """
@@ -138,8 +138,6 @@ class Report:
     def add_problems(self, problems: list[Problem], count: int | None = None, limit: int = MAX_PROBLEMS) -> None:
         """Add problems; `count` is their number if not all are given."""
         self.unbalanced += len(problems) if count is None else count
-        surplus = sum(each.kind == "surplus" for each in problems)
-        self.surplus += surplus if count is None or surplus < len(problems) else count
         self.problems += problems[: max(0, limit - len(self.problems))]
 
     def as_json(self) -> dict[str, Any]:

@@ -342,7 +342,7 @@ def test_tasks_of_a_lost_connection_are_handed_out_once(connections: list[FakeCo
                 edge._turn()
                 if numbers == (1, 2):
                     connection.lost.set()
-                    wait_until(lambda: with_tasks()[-1] is not connection)  # noqa: B023
+                    wait_until(lambda: with_tasks()[-1] is not connection)  # noqa: B023  # called at once
             assert len(edge._tasks) == 2, "those of a lost connection take no memory"
             worker.connect(address)
             while len(connection.replies) < 2:

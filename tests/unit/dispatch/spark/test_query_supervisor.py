@@ -124,7 +124,7 @@ def test_the_supervisor_stops_and_closes_the_gate(
 
 def test_a_wait_for_the_first_query_ends_with_the_gate() -> None:
     gate = StopGate()
-    supervisor = QuerySupervisor("push", FakeQuery, gate)  # type: ignore[arg-type]
+    supervisor = QuerySupervisor("push", FakeQuery, gate)  # type: ignore[arg-type]  # a fake
     assert not supervisor.wait_running(0.0)
     gate.close()
     assert not supervisor.wait_running(3_600.0)

@@ -92,9 +92,9 @@ class Report:
     `topic_model.topics.SYSTEM`), `triggered` were published by triggers, and `replays` are replays of earlier ones; the
     others came from publishers. `waiting` notifications are not matched yet, nor are later ones. `duplicates` are
     deliveries that a receiver has taken more than once. `unbalanced` is the number of all `problems`, of which not all
-    may be named, and `surplus` the number of those of this kind. `notes` are limits of the audit. With `order`, the order
-    of this number of `first_attempts` was checked: `disordered` deliveries were out of order, and the `undecided` ones
-    could not be checked.
+    may be named, and `surplus` the number of those of this kind. `notes` are limits of the audit. With `order`, the
+    order of this number of `first_attempts` was checked: `disordered` deliveries were out of order, and the `undecided`
+    ones could not be checked.
     """
 
     since_ms: int

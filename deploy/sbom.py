@@ -1,8 +1,8 @@
 """Writes the SBOM of an image in CycloneDX's JSON: its packages of Debian and of Python, and its jars.
 
-    python deploy/sbom.py ROOT NAME:VERSION    ROOT is where the image is mounted
+    python deploy/sbom.py ROOT NAME:VERSION    ROOT is the mount point of the image
 
-Run by deploy/build-image, with cyclonedx-python-lib. What it lists is read from the image itself.
+Run by deploy/build-image, with cyclonedx-python-lib. The list is read from the image itself.
 """
 
 from __future__ import annotations

@@ -307,7 +307,7 @@ class GatewayApp:
                 await _send_reply(send, request, reply)
             else:
                 self._counts.answered.add(operation, "202")
-                await send(_ACCEPTED if reply is None else _stored(reply))
+                await send(_stored(reply))
                 await send(_NO_BODY)
 
     async def _fail(self, send: Send, operation: str, answer: Answer, error: Exception | None = None) -> None:
@@ -363,7 +363,7 @@ class GatewayApp:
             await read_body(scope["headers"], receive, self._limit, keep=False)
             raise
 
-    async def _perform(self, known: Operation, request: Request, target: Target) -> Reply | Stored | None:
+    async def _perform(self, known: Operation, request: Request, target: Target) -> Reply | Stored:
         # Another gateway may just have created, changed or ended the resource, and its record may not be read here yet.
         if target.id:
             await self._gateway.changes.catch_up()

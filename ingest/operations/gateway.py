@@ -268,18 +268,13 @@ def reply_of(
 @dataclass(frozen=True)
 class Stored:
     """An empty 202 with the ids of stored notifications in a header, in their order; none for a repetition, which is
-    stored under other ids."""
+    stored under other ids, and in a pull point."""
 
     ids: Sequence[str] = ()
 
-    @classmethod
-    def of(cls, notifications: Sequence[Notification], new: bool) -> Stored:
-        """`new` is the result of `publishing.store`."""
-        return cls([each.id for each in notifications] if new else ())
 
-
-Handler = Callable[[Gateway, Request, Target], Awaitable[Reply | Stored | None]]
-"""Performs an operation; None answers with an empty 202. Raises PeerError or InfrastructureError."""
+Handler = Callable[[Gateway, Request, Target], Awaitable[Reply | Stored]]
+"""Performs an operation. Raises PeerError or InfrastructureError."""
 
 
 @dataclass(frozen=True)

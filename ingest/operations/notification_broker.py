@@ -69,7 +69,7 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
     known = None if target.old else _shapes.find(request)
     notifications, messages = await _read_notify(gateway, request, topics, known, old=target.old)
     options = of_request(request, messages)
-    checked = await publishing.check(
+    stored = await publishing.publish(
         gateway,
         PublishRequest(
             notifications,
@@ -84,7 +84,7 @@ async def notify(gateway: Gateway, request: Request, target: Target) -> Stored:
         _topics.remember(topics)
     if known is None and not target.old:
         _learn(request, notifications[0])
-    return Stored.of(notifications, await publishing.store(gateway, checked))
+    return stored
 
 
 async def subscribe(gateway: Gateway, request: Request, _target: Target) -> Reply:

@@ -168,7 +168,8 @@ async def check_message(
 async def publish(gateway: Gateway, request: PublishRequest) -> Stored:
     """Check a request and store it: when this returns, it is in the log. Raises as `check` and `store`."""
     checked = await check(gateway, request)
-    return Stored.of(checked.notifications, await store(gateway, checked))
+    new = await store(gateway, checked)
+    return Stored([each.id for each in checked.notifications] if new else ())
 
 
 async def check(gateway: Gateway, request: PublishRequest) -> Checked:

@@ -19,7 +19,7 @@ from arborcast.ingest import addresses
 from arborcast.ingest.access.grants import may_manage, owner_of
 from arborcast.ingest.addresses import FACTORIES, Target
 from arborcast.ingest.elements.publication import NO_ATTRIBUTES, of_request
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, check_room, reply_of
+from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, Stored, check_room, reply_of
 from arborcast.ingest.operations.notification_broker import AT_A_TIME, PAYLOAD_DEPTH, reference_element
 from arborcast.topic_model.namespaces import ACTION_BW, WSNT, wsa, wsnt
 from arborcast.topic_model.records.control import ControlRecord, PullPointRecord, ending, ending_pull_point
@@ -125,7 +125,7 @@ async def destroy_pull_point(gateway: Gateway, request: Request, target: Target)
     return reply_of(("wsnt", WSNT, "DestroyPullPointResponse"), port_type=f"{ACTION_BW}/PullPoint")
 
 
-async def put(gateway: Gateway, request: Request, target: Target) -> None:
+async def put(gateway: Gateway, request: Request, target: Target) -> Stored:
     """A Notify to the pull point itself: its messages wait there, as they were sent."""
     point = gateway.pull_points.get(target.id)
     if point is None or not _may_answer(gateway, request, point.id):
@@ -151,6 +151,7 @@ async def put(gateway: Gateway, request: Request, target: Target) -> None:
         for number, element in enumerate(elements, start=1)
     ]
     await gateway.pulls.put(point.id, messages)
+    return Stored()
 
 
 def _check_readable(message: etree._Element, stored: bytes, number: int) -> None:

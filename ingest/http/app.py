@@ -59,6 +59,7 @@ from arborcast.ingest.operations.legacy import plain
 from arborcast.ingest.soap.wsdl import FOLDER, ServiceDescriptions
 from arborcast.topic_model.namespaces import wsnt
 from arborcast.topic_model.records.peers import PATH as PEERS
+from arborcast.topic_model.records.results import PATH as RESULTS
 from arborcast.wire import answers, faults
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request, parse
@@ -177,7 +178,7 @@ class GatewayApp:
                 await self._publish(scope, path, receive, send, reservation)
             elif path == events.ROOT or path.startswith(f"{events.ROOT}/"):
                 await self._events(scope, receive, send, reservation)
-            elif path.startswith(push_results.PATH):
+            elif path.startswith(RESULTS):
                 await self._posted(scope, path, receive, send, self._gateway.results.take, _RESULT)
             elif self._gateway.cameras is not None and path.startswith(cameras.PATH):
                 await self._posted(scope, path, receive, send, self._gateway.cameras.take, _CAMERA)
@@ -248,7 +249,7 @@ class GatewayApp:
                 self._gateway.check_started()
             await take(path, body)
         except (PeerError, InfrastructureError) as error:
-            await self._fail(send, posted.name, push_results.refused(error), error)
+            await self._fail(send, posted.name, http_publish.refused(error), error)
         except Exception:
             await self._fail(send, posted.name, http_publish.DEFECT)
         else:

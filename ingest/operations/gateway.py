@@ -25,6 +25,7 @@ from arborcast.ingest.elements.topics import TopicSets
 from arborcast.ingest.http.asgi import Receive, Scope, Send
 from arborcast.ingest.http.inflight import FreedMemory, Inflight
 from arborcast.ingest.operations.admission import Admitted, TopicAdmission
+from arborcast.ingest.operations.push_results import PushResults
 from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
 from arborcast.ingest.soap.wsdl import RESOURCES, ServiceDescriptions
 from arborcast.ingest.state.changes import CommitsChanges, KeyedLocks
@@ -77,14 +78,6 @@ class CurrentMessages(Protocol):
     async def latest(self, paths: Sequence[TopicPath]) -> list[Notification]: ...
 
 
-class TakesResults(Protocol):
-    """Stores later results of pushes (`push_results`)."""
-
-    async def take(self, path: str, body: bytes) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class FetchesCameras(Protocol):
     """Fetches the events of cameras, and receives pushed ones (`ingest.cameras`)."""
 
@@ -115,7 +108,7 @@ class Gateway:
     retained: CurrentMessages
     pulls: PullQueues
     protector: Protector
-    results: TakesResults
+    results: PushResults
     parts: HoldsParts
     fragments: FragmentSettings = field(default_factory=FragmentSettings)
     pull_points: PullPoints = field(default_factory=PullPoints)

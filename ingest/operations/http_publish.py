@@ -43,6 +43,7 @@ from arborcast.wire.errors import (
     MalformedMessage,
     NotAuthenticated,
     NotRegistered,
+    ResultRefused,
     TooLarge,
     WrongMedia,
 )
@@ -162,7 +163,7 @@ def refused(error: PeerError | InfrastructureError) -> Answer:
     if isinstance(error, InfrastructureError):
         return Answer(503, body, _TEXT, seconds_until(error))
     status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 400)
-    if isinstance(error, AccessRefused) and status == 400:
+    if isinstance(error, (AccessRefused, ResultRefused)) and status == 400:
         status = error.status
     headers = tuple(error.headers()) if isinstance(error, AccessRefused) else ()
     return Answer(status, body, _TEXT, headers=headers)

@@ -13,21 +13,17 @@ from pathlib import Path
 
 import msgspec
 
-from arborcast.core.errors import InfrastructureError, PeerError, SecretError
+from arborcast.core.errors import InfrastructureError, SecretError
 from arborcast.core.eventlog.topics import RESULTS_LOG
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.recent import Recent
 from arborcast.core.security.keyring import KeyFile, Marks, UnknownKey
 from arborcast.core.settings import KafkaSettings, SecretSettings
-from arborcast.ingest.operations import http_publish
 from arborcast.ingest.state.changes import KeyedLocks
 from arborcast.ingest.state.log_view import LoggedState
 from arborcast.topic_model.records import results
 from arborcast.topic_model.records.results import PATH, Result, State
 from arborcast.wire.errors import MalformedMessage, ResultRefused
-from arborcast.wire.faults import Answer
-
-__all__ = ["LIMIT", "PATH", "PushResults", "refused"]
 
 LIMIT = 16 * 1024
 """Larger bodies are refused."""
@@ -99,12 +95,6 @@ def results_for(kafka: KafkaSettings, secrets: SecretSettings) -> PushResults:
     """The receiver of results for an engine's log."""
     log = LoggedState(kafka, LogWriter(kafka, RESULTS_LOG), results.encode)
     return PushResults(log, KeyFile(Path(secrets.key_file)))
-
-
-def refused(error: PeerError | InfrastructureError) -> Answer:
-    """The answer to a refused result."""
-    answer = http_publish.refused(error)
-    return Answer(error.status, answer.body, answer.content_type) if isinstance(error, ResultRefused) else answer
 
 
 def _read(body: bytes) -> _Body:

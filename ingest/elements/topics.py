@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
@@ -35,44 +34,35 @@ _CACHED = 32 * 1024 * 1024
 _OBJECT = 128
 
 
-@dataclass(frozen=True)
-class _Written:
-    tree: TopicTree
-    version: int
-    text: str
-    size: int
-
-
 class TopicSets:
-    """Answers with topic sets, shared by clients with the same rights.
+    """Answers with the topics of a tree, shared by clients with the same rights.
 
     A request of a few hundred bytes has an answer of megabytes. So an answer is built in a thread, one at a time, and
     cached until a topic is added or removed; equal requests share it. For the event loop's thread only.
     """
 
-    def __init__(self, cached: int = _CACHED) -> None:
-        self._cached = cached
-        self._written: OrderedDict[tuple[Form, Grant], _Written] = OrderedDict()
+    def __init__(self, tree: TopicTree, cached: int = _CACHED) -> None:
+        self._tree = tree
+        self._written: Recent[tuple[Form, Grant], tuple[int, str]] = Recent(cached // 2, math.inf)
         self._under_way: SingleFlight[tuple[Form, Grant], None] = SingleFlight()
         self._one_at_a_time = asyncio.Lock()
 
-    async def text(self, form: Form, tree: TopicTree, caller: Caller | None) -> str:
+    async def text(self, form: Form, caller: Caller | None) -> str:
         """All topics for which the caller has any right, as a sequence of elements.
 
         Raises OperationRefused for too many topics.
         """
         key = (form, known_to(caller))
-        version = tree.version
+        version = self._tree.version
         while True:
             known = self._written.get(key)
-            if known is not None and known.tree is tree and known.version >= version:
-                self._written.move_to_end(key)
-                return known.text
-            await self._under_way.run(key, lambda: self._write(key, tree))
+            if known is not None and known[0] >= version:
+                return known[1]
+            await self._under_way.run(key, lambda: self._write(key))
 
-    async def _write(self, key: tuple[Form, Grant], tree: TopicTree) -> None:
+    async def _write(self, key: tuple[Form, Grant]) -> None:
         async with self._one_at_a_time:
-            form, grant = key
+            (form, grant), tree = key, self._tree
             # The tree changes while the thread works: it gets a list.
             there = list(islice(tree.paths() if form == "set" else tree.roots(), _MAX_TOPICS + 1))
             version = tree.version
@@ -84,10 +74,7 @@ class TopicSets:
                 )
             text = await asyncio.to_thread(_WRITERS[form], there, grant, tree.prefixes)
             size = sum(len(each) + _OBJECT for each in (text, *grant.subtrees, *grant.topics))
-            self._written[key] = _Written(tree, version, text, size)
-            self._written.move_to_end(key)
-            while len(self._written) > 1 and sum(each.size for each in self._written.values()) > self._cached:
-                self._written.popitem(last=False)
+            self._written.put(key, (version, text), size)
 
 
 def _as_set(paths: Iterable[TopicPath], grant: Grant, prefixes: KnownPrefixes) -> str:

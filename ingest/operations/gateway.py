@@ -126,7 +126,6 @@ class Gateway:
     federation: AnswersPeers | None = None
     cameras: FetchesCameras | None = None
     tracing: Tracing | None = None
-    topic_sets: TopicSets = field(default_factory=TopicSets)
     now: Callable[[], datetime] = utc_now
     ids: NotificationIds = field(default_factory=NotificationIds)
     locks: KeyedLocks = field(default_factory=KeyedLocks)
@@ -143,6 +142,7 @@ class Gateway:
         least = 2 * ((1 + COPIES) * settings.max_body_bytes + NODE_MEMORY * settings.max_elements)
         self.inflight = Inflight(max(settings.inflight_bytes, least), FreedMemory().give_back_soon)
         """The memory for unanswered requests of all doors."""
+        self.topic_sets = TopicSets(self.table.topics)
         self._admission = TopicAdmission(self.topics)
         self._being_added: SingleFlight[TopicPath, None] = SingleFlight()
         # A thousand new topics cost a few appends and reads of the log.

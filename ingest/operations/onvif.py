@@ -108,7 +108,7 @@ async def get_event_properties(gateway: Gateway, request: Request, _target: Targ
         f"<wsnt:TopicExpressionDialect>{dialect}</wsnt:TopicExpressionDialect>"
         for dialect in (CONCRETE, CONCRETE_SET, FULL)
     )
-    topics = await gateway.topic_sets.text("set", gateway.table.topics, request.caller)
+    topics = await gateway.topic_sets.text("set", request.caller)
     content = (
         f"<tev:TopicNamespaceLocation>{_TOPIC_NAMESPACE}</tev:TopicNamespaceLocation>"
         f"<wsnt:FixedTopicSet>{fixed}</wsnt:FixedTopicSet>{topics}{dialects}"

@@ -169,17 +169,17 @@ async def _resource(gateway: Gateway, request: Request, target: Target) -> _Reso
 
 
 def _of_broker(gateway: Gateway, caller: Caller | None) -> _Resource:
-    sets, tree = gateway.topic_sets, gateway.table.topics
+    sets = gateway.topic_sets
     dialects = "".join(f"<wsnt:TopicExpressionDialect>{uri}</wsnt:TopicExpressionDialect>" for uri in DIALECTS)
     fixed = "true" if gateway.topics.fixed else "false"
     required = "true" if gateway.settings.requires_registration else "false"
     return _Resource(
         "wsn-br:NotificationBrokerRP",
         {
-            wsnt("TopicExpression"): lambda: sets.text("expressions", tree, caller),
+            wsnt("TopicExpression"): lambda: sets.text("expressions", caller),
             wsnt("FixedTopicSet"): f"<wsnt:FixedTopicSet>{fixed}</wsnt:FixedTopicSet>",
             wsnt("TopicExpressionDialect"): dialects,
-            f"{{{WSTOP}}}TopicSet": lambda: sets.text("set", tree, caller),
+            f"{{{WSTOP}}}TopicSet": lambda: sets.text("set", caller),
             wsn_br("RequiresRegistration"): f"<wsn-br:RequiresRegistration>{required}</wsn-br:RequiresRegistration>",
         },
         {},

@@ -87,43 +87,45 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("form", ["set", "expressions"])
 async def test_equal_views_share_a_document(threads: list[int], form: Form) -> None:
-    there, sets = tree("{urn:t}a/b", "{urn:t}c", "{urn:u}d"), TopicSets()
+    sets = TopicSets(tree("{urn:t}a/b", "{urn:t}c", "{urn:u}d"))
     anna = caller("anna", subscribe=below("{urn:t}a"), publish=below("{urn:t}c"))
     bert = caller("bert", subscribe=below("{urn:t}a", "{urn:t}c"))
-    whole = {await sets.text(form, there, viewer) for viewer in (None, None, caller("olga", manage=ALL))}
+    whole = {await sets.text(form, viewer) for viewer in (None, None, caller("olga", manage=ALL))}
     assert (len(whole), len(threads)) == (1, 1)
-    parts = {await sets.text(form, there, viewer) for viewer in (anna, bert, anna)}
+    parts = {await sets.text(form, viewer) for viewer in (anna, bert, anna)}
     assert (len(parts), len(threads)) == (1, 2)
     assert parts != whole
     assert threading.get_ident() not in threads, "not on the event loop"
 
 
 async def test_documents_follow_changes_of_topics(threads: list[int]) -> None:
-    there, sets = tree("{urn:t}a"), TopicSets()
-    found = ["<c" in await sets.text("set", there, None)]
+    there = tree("{urn:t}a")
+    sets = TopicSets(there)
+    found = ["<c" in await sets.text("set", None)]
     there.put(TopicRecord(TopicPath("{urn:t}a/c")))
-    found.append("<c" in await sets.text("set", there, None))
+    found.append("<c" in await sets.text("set", None))
     there.remove(TopicPath("{urn:t}a/c"))
-    found.append("<c" in await sets.text("set", there, None))
+    found.append("<c" in await sets.text("set", None))
     assert (found, len(threads)) == ([False, True, False], 3)
 
 
 async def test_the_number_of_cached_documents_is_bounded(threads: list[int]) -> None:
-    there, sets = tree(*(f"{{urn:t}}a{number}" for number in range(10))), TopicSets(cached=1_000)
+    sets = TopicSets(tree(*(f"{{urn:t}}a{number}" for number in range(10))), cached=1_000)
     callers = [caller(str(number), subscribe=below(f"{{urn:t}}a{number}")) for number in range(10)]
     for viewer in callers:
-        await sets.text("set", there, viewer)
+        await sets.text("set", viewer)
     assert 1 <= len(sets._written) < 10
-    assert sum(len(each.text) for each in sets._written.values()) <= 1_000
+    kept = [*sets._written._young.values(), *sets._written._old.values()]
+    assert sum(len(text) for (_, text), _ in kept) <= 1_000
     for viewer, written in ((callers[-1], 10), (callers[0], 11)):
-        await sets.text("set", there, viewer)
+        await sets.text("set", viewer)
         assert len(threads) == written
 
 
 @pytest.mark.usefixtures("threads")
 async def test_the_rights_count_among_the_cached_documents() -> None:
-    there, sets = tree("{urn:t}a"), TopicSets(cached=10_000)
+    sets = TopicSets(tree("{urn:t}a"), cached=10_000)
     for number in range(10):
         viewer = caller(str(number), subscribe=below(*(f"{{urn:u}}{number}/{each}" for each in range(20))))
-        await sets.text("expressions", there, viewer)
+        await sets.text("expressions", viewer)
     assert len(sets._written) < 5

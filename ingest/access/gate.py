@@ -53,8 +53,7 @@ class Authenticator:
         self._settings = settings
         self._methods = frozenset(settings.chosen())
         self._users = users
-        # Not `or`: an empty one, as each is at first, would be replaced.
-        self._nonces = NonceMemory(settings.token_window_s, settings.token_nonces) if nonces is None else nonces
+        self._nonces = nonces
         self._clock = clock
         self._bearer = bearer
         challenges = {"basic": _BASIC_CHALLENGE, "bearer": _BEARER_CHALLENGE}
@@ -88,7 +87,7 @@ class Authenticator:
         if token.digest:
             return await self._digest(token, address)
         if token.created:
-            self._nonces.check_time(token, self._clock())
+            token.check_time(self._settings.token_window_s, self._clock())
         identity = await self._users.check(token.name, token.password, address)
         if identity is None:
             raise TokenRefused(_WRONG)
@@ -147,13 +146,13 @@ class Authenticator:
         )
 
     async def _digest(self, token: UsernameToken, address: str) -> Identity:
-        self._nonces.check_time(token, self._clock())
+        token.check_time(self._settings.token_window_s, self._clock())
         self._users.guesses.may_begin(address, token.name)
         password = self._users.clear_password(token.name)
         # Always compared, and without a lookup before, so that the time does not show which users exist.
         matches = digest_matches(token, password) and bool(password)
         identity = await self._users.find(token.name) if matches else None
-        if identity is None:
+        if identity is None or self._nonces is None:  # without passwords in clear text there is no memory of nonces
             self._users.guesses.wrong(address, token.name)
             raise TokenRefused(_WRONG)
         self._nonces.use(token, self._clock())

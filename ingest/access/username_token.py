@@ -53,6 +53,15 @@ class UsernameToken:
     created: str = ""
     created_s: float = 0.0
 
+    def check_time(self, window_s: float, now_s: float) -> None:
+        """Raises TokenRefused for a token from another time."""
+        if not abs(now_s - self.created_s) <= window_s:
+            raise TokenRefused(
+                f"wsu:Created is more than {window_s:g} s from the gateway's clock: create a new token, and set the "
+                "clock",
+                "MessageExpired",
+            )
+
 
 def find_token(root: etree._Element) -> UsernameToken | None:
     """The token in an envelope's header, None when there is none. Raises TokenRefused."""
@@ -150,7 +159,7 @@ _AT_ONCE = 2_730 * _ENTRY
 class NonceMemory:
     """Used nonces, for as long as their time of creation is within the window. Bounded.
 
-    With a folder, all workers of a gateway share them, also across restarts. The order of a file decides: a process
+    All workers of a gateway share them by a folder, also across restarts. The order of a file decides: a process
     appends the nonce with a mark of its own, reads the new entries, and has it if its mark is the first. No locks, no
     server, two system calls. There is a file for every few minutes of creation times, deleted as a whole when they are
     over.
@@ -160,31 +169,21 @@ class NonceMemory:
     """
 
     def __init__(
-        self, window_s: float, maximum: int, folder: Path | None = None, steady: Callable[[], float] = time.monotonic
+        self, window_s: float, maximum: int, folder: Path, steady: Callable[[], float] = time.monotonic
     ) -> None:
         self._window_s = window_s
         self._steady = steady
         self._maximum = maximum
         self._folder = folder
         self._spans: dict[int, _Span] = {}
-        if folder is not None:
-            try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                # Each process removes expired files of its own; here, those of earlier processes.
-                for file in folder.iterdir():
-                    if file.name.isdecimal():
-                        self._spans[int(file.name)] = _Span(file, steady())
-            except OSError as error:
-                raise ConfigError(f"{folder} cannot store nonces: {error.strerror}") from error
-
-    def check_time(self, token: UsernameToken, now_s: float) -> None:
-        """Raises TokenRefused for a token from another time."""
-        if not abs(now_s - token.created_s) <= self._window_s:
-            raise TokenRefused(
-                f"wsu:Created is more than {self._window_s:g} s from the gateway's clock: create a new token, and set "
-                "the clock",
-                "MessageExpired",
-            )
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Each process removes expired files of its own; here, those of earlier processes.
+            for file in folder.iterdir():
+                if file.name.isdecimal():
+                    self._spans[int(file.name)] = _Span(file, steady())
+        except OSError as error:
+            raise ConfigError(f"{folder} cannot store nonces: {error.strerror}") from error
 
     def use(self, token: UsernameToken, now_s: float) -> None:
         """Use the nonce of a valid token, whose time was checked.
@@ -196,7 +195,7 @@ class NonceMemory:
         try:
             if span is None:
                 self._forget(now_s)
-                span = self._spans[number] = _Span(self._folder and self._folder / str(number), self._steady())
+                span = self._spans[number] = _Span(self._folder / str(number), self._steady())
             if len(self) >= self._maximum:
                 self._forget(now_s)
                 if len(self) >= self._maximum:
@@ -231,7 +230,7 @@ class NonceMemory:
 class _Span:
     """The nonces of tokens that were made within a few minutes."""
 
-    def __init__(self, file: Path | None, now: float) -> None:
+    def __init__(self, file: Path, now: float) -> None:
         self.known: set[bytes] = set()
         self._used = now
         self._file = file
@@ -239,15 +238,13 @@ class _Span:
         # Marks are counted on from a random beginning: another worker's is as unlikely to be the same as if each were
         # drawn, and that would be one more call of the system.
         self._mark = int.from_bytes(os.urandom(_MARK))
-        self._descriptor = -1 if file is None else os.open(file, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
-        if file is not None:
-            self._catch_up()
+        self._descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
+        self._catch_up()
 
     def used(self, now: float) -> float:
         """When one was taken last, here or, as far as we have noticed, by another worker. Raises OSError."""
         before = self._read
-        if self._file is not None:
-            self._catch_up()
+        self._catch_up()
         if self._read > before:
             self._used = now
         return self._used
@@ -257,9 +254,6 @@ class _Span:
         if fingerprint in self.known:
             return False
         self._used = now
-        if self._file is None:
-            self.known.add(fingerprint)
-            return True
         self._mark = (self._mark + 1) % (1 << 8 * _MARK)
         entry = fingerprint + self._mark.to_bytes(_MARK)
         # A power cut loses the last seconds; a kill loses nothing.
@@ -271,14 +265,12 @@ class _Span:
         return first == entry
 
     def close(self) -> None:
-        if self._file is not None:
-            os.close(self._descriptor)
+        os.close(self._descriptor)
 
     def remove(self) -> None:
         self.close()
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.unlink()
+        with contextlib.suppress(OSError):
+            self._file.unlink()
 
     def _catch_up(self, wanted: bytes = b"") -> bytes:
         """Read the new entries; returns the first one with this fingerprint, empty for none. Later entries may be left

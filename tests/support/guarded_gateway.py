@@ -14,6 +14,7 @@ from unittest.mock import patch
 from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.policy import read_policy
 from arborcast.ingest.access.settings import AccessSettings
+from arborcast.ingest.access.username_token import NonceMemory
 from arborcast.ingest.access.users import FileUsers, Guesses, Users
 from arborcast.ingest.access.users_file import User, hash_password, write_users
 from tests.support import make
@@ -66,7 +67,8 @@ def guarded(folder: Path, clock: Callable[[], float], policy: str = POLICY) -> G
         User("bert", quick_hash("pb")),
         User("olga", quick_hash("po"), frozenset({"operators"})),
     )
-    authenticator = Authenticator(AccessSettings(methods="basic, token"), users, clock)
+    nonces = NonceMemory(300, 1_000, folder / "nonces")
+    authenticator = Authenticator(AccessSettings(methods="basic, token"), users, clock, nonces=nonces)
     rights = read_policy(policy, "policy")
     made = GatewayParts()
     made.gateway.gate = Gate(None, authenticator, lambda: rights)

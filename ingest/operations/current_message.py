@@ -17,7 +17,7 @@ from arborcast.core.eventlog.scan import LogReader
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import pool, within
 from arborcast.ingest.access.grants import check_read
-from arborcast.ingest.addresses import FACTORIES, Target
+from arborcast.ingest.addresses import Target
 from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, reply_of
 from arborcast.topic_model.expressions import XPathPattern, compile_normal
 from arborcast.topic_model.namespaces import ACTION_BW, CURRENT_MESSAGE, WSNT, wsnt
@@ -238,5 +238,4 @@ def _none(reason: str) -> OperationRefused:
     return OperationRefused(reason, "NoCurrentMessageOnTopicFault")
 
 
-OPERATIONS: tuple[Operation, ...] = (Operation(wsnt("GetCurrentMessage"), get_current_message, FACTORIES),)
-"""What the broker's address offers."""
+OPERATIONS: tuple[Operation, ...] = (Operation(wsnt("GetCurrentMessage"), get_current_message),)

@@ -270,13 +270,20 @@ Handler = Callable[[Gateway, Request, Target], Awaitable[Reply | Stored]]
 """Performs an operation. Raises PeerError or InfrastructureError."""
 
 
+AT_BROKER = frozenset({Kind.BROKER})
+"""What the broker's address offers, and those of its other port types."""
+
+AT_SUBSCRIPTION = frozenset({Kind.SUBSCRIPTION, Kind.BROKER})
+"""What a subscription's address offers; at the broker's address the subscription must be named in the message."""
+
+
 @dataclass(frozen=True)
 class Operation:
     """An operation: its function, and the kinds of address that offer it."""
 
     name: str
     handler: Handler
-    kinds: frozenset[Kind]
+    kinds: frozenset[Kind] = AT_BROKER
     carries_messages: bool = False
     """Whether a request may be as large as a body may; others are small, and read element by element."""
 

@@ -84,7 +84,7 @@ class Publish:
         self._topic = path.removeprefix(ROOT).removeprefix("/").removesuffix("/")
         self._headers = dict(reversed(headers))  # of several of one name the first counts
         self._limit = limit
-        self.operation = Operation("Publish", self._publish, frozenset(), carries_messages=True)
+        self.operation = Operation("Publish", self._publish, carries_messages=True)
 
     def memory(self, body: bytes, elements: int) -> int:
         """The memory that `read` takes, in bytes. Raises MalformedMessage for too many elements."""

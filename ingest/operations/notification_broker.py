@@ -288,6 +288,6 @@ def _senders(request: Request) -> Iterator[list[str]]:
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(wsnt("Notify"), notify, frozenset({Kind.BROKER, Kind.REGISTRATION}), carries_messages=True),
-    Operation(wsnt("Subscribe"), subscribe, frozenset({Kind.BROKER})),
+    Operation(wsnt("Subscribe"), subscribe),
 )
 """What the broker's address offers. One port type has both sides: a broker is a producer to its subscribers."""

@@ -13,7 +13,7 @@ from lxml import etree
 from arborcast.core.errors import UnknownResource
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.filters import read_filters, read_policy
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, reply_of
+from arborcast.ingest.operations.gateway import AT_SUBSCRIPTION, Gateway, Operation, Reply, reply_of
 from arborcast.ingest.operations.notification_broker import (
     is_nil,
     reference_element,
@@ -169,8 +169,6 @@ def _plain(element: str, content: str, port_type: str) -> Reply:
     return reply_of(("tev", TEV, element), content, port_type=f"{TEV}/{port_type}", attributes=f' xmlns:wsnt="{WSNT}"')
 
 
-_BROKER = frozenset({Kind.BROKER})
-
 TDS = "http://www.onvif.org/ver10/device/wsdl"
 
 TT = "http://www.onvif.org/ver10/schema"
@@ -241,13 +239,13 @@ def _reply(operation: str, content: str) -> Reply:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(_tev("CreatePullPointSubscription"), create_pull_point_subscription, _BROKER),
+    Operation(_tev("CreatePullPointSubscription"), create_pull_point_subscription),
     Operation(_tev("PullMessages"), pull_messages, frozenset({Kind.SUBSCRIPTION})),
-    Operation(_tev("SetSynchronizationPoint"), set_synchronization_point, frozenset({Kind.SUBSCRIPTION, Kind.BROKER})),
-    Operation(_tev("GetEventProperties"), get_event_properties, _BROKER),
-    Operation(_tev("GetServiceCapabilities"), get_service_capabilities, _BROKER),
-    Operation(_tds("GetSystemDateAndTime"), get_system_date_and_time, _BROKER),
-    Operation(_tds("GetServices"), get_services, _BROKER),
-    Operation(_tds("GetCapabilities"), get_capabilities, _BROKER),
-    Operation(_tds("GetDeviceInformation"), get_device_information, _BROKER),
+    Operation(_tev("SetSynchronizationPoint"), set_synchronization_point, AT_SUBSCRIPTION),
+    Operation(_tev("GetEventProperties"), get_event_properties),
+    Operation(_tev("GetServiceCapabilities"), get_service_capabilities),
+    Operation(_tds("GetSystemDateAndTime"), get_system_date_and_time),
+    Operation(_tds("GetServices"), get_services),
+    Operation(_tds("GetCapabilities"), get_capabilities),
+    Operation(_tds("GetDeviceInformation"), get_device_information),
 )

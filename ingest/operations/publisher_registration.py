@@ -163,7 +163,7 @@ def _rejected(reason: str) -> OperationRefused:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(wsn_br("RegisterPublisher"), register_publisher, frozenset({Kind.BROKER})),
+    Operation(wsn_br("RegisterPublisher"), register_publisher),
     Operation(wsn_br("DestroyRegistration"), destroy_registration, frozenset({Kind.BROKER, Kind.REGISTRATION})),
 )
 """RegisterPublisher at the broker and at /wsn/registrations, DestroyRegistration where the registration is."""

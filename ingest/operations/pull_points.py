@@ -17,9 +17,9 @@ from lxml import etree
 from arborcast.core.errors import InfrastructureError, SecretError, UnknownResource
 from arborcast.ingest import addresses
 from arborcast.ingest.access.grants import may_manage, owner_of
-from arborcast.ingest.addresses import FACTORIES, Target
+from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.publication import NO_ATTRIBUTES, of_request
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, Stored, check_room, reply_of
+from arborcast.ingest.operations.gateway import AT_BROKER, Gateway, Operation, Reply, Stored, check_room, reply_of
 from arborcast.ingest.operations.notification_broker import AT_A_TIME, PAYLOAD_DEPTH, reference_element
 from arborcast.topic_model.namespaces import ACTION_BW, WSNT, wsa, wsnt
 from arborcast.topic_model.records.control import ControlRecord, PullPointRecord, ending, ending_pull_point
@@ -272,12 +272,11 @@ def _wait_s(gateway: Gateway, operation: etree._Element) -> float:
         raise OperationRefused(f"Wait: {error}", "UnableToGetMessagesFault") from error
 
 
-_AT_PULL_POINT = frozenset({Kind.PULL_POINT})
-_AT_BROKER_TOO = frozenset({Kind.PULL_POINT, Kind.BROKER})
+_AT_PULL_POINT = AT_BROKER | {Kind.PULL_POINT}
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(wsnt("CreatePullPoint"), create_pull_point, FACTORIES),
-    Operation(wsnt("GetMessages"), get_messages, _AT_BROKER_TOO),
-    Operation(wsnt("DestroyPullPoint"), destroy_pull_point, _AT_BROKER_TOO),
-    Operation(wsnt("Notify"), put, _AT_PULL_POINT, carries_messages=True),
+    Operation(wsnt("CreatePullPoint"), create_pull_point),
+    Operation(wsnt("GetMessages"), get_messages, _AT_PULL_POINT),
+    Operation(wsnt("DestroyPullPoint"), destroy_pull_point, _AT_PULL_POINT),
+    Operation(wsnt("Notify"), put, frozenset({Kind.PULL_POINT}), carries_messages=True),
 )

@@ -22,7 +22,7 @@ from lxml import etree
 
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.filters import write_delivery_policy, write_form
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, reply_of
+from arborcast.ingest.operations.gateway import AT_SUBSCRIPTION, Gateway, Operation, Reply, reply_of
 from arborcast.ingest.operations.notification_broker import requested_termination, time_element
 from arborcast.ingest.operations.publisher_registration import find_registration
 from arborcast.ingest.operations.subscription_manager import end, locked_subscription, replace
@@ -86,9 +86,6 @@ def _requested(operation: etree._Element, now: datetime) -> int | None:
     except UnacceptableTermination as error:
         raise OperationRefused(str(error), "TerminationTimeChangeRejectedFault") from error
 
-
-_ANYWHERE = frozenset({Kind.SUBSCRIPTION, Kind.BROKER})
-"""What a subscription's address offers; at the broker's address the subscription must be named in the message."""
 
 _PREFIXES = f' xmlns:wsnt="{WSNT}" xmlns:wsn-br="{WSN_BR}" xmlns:wsa="{WSA}" xmlns:wsrf-rl="{WSRF_RL}"'
 
@@ -187,7 +184,6 @@ def _of_broker(gateway: Gateway, caller: Caller | None) -> _Resource:
 
 
 def _of_subscription(gateway: Gateway, subscription: Subscription) -> _Resource:
-    created = times.written(times.from_ms(subscription.created_ms))
     consumer = reference_content(subscription.consumer)
     policy = write_form(subscription.form) + write_delivery_policy(subscription.policy)
     if subscription.queue:
@@ -198,7 +194,7 @@ def _of_subscription(gateway: Gateway, subscription: Subscription) -> _Resource:
             wsnt("ConsumerReference"): f"<wsnt:ConsumerReference>{consumer}</wsnt:ConsumerReference>",
             wsnt("Filter"): _filter(subscription),
             wsnt("SubscriptionPolicy"): f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>",
-            wsnt("CreationTime"): f"<wsnt:CreationTime>{created}</wsnt:CreationTime>",
+            wsnt("CreationTime"): time_element("wsnt:CreationTime", subscription.created_ms),
         },
         {
             **_times(gateway, subscription.terminates_ms),
@@ -226,7 +222,6 @@ def _of_registration(gateway: Gateway, registration: Registration) -> _Resource:
         expression_element("Topic", each.dialect, each.text, each.namespaces, WSN_BR) for each in registration.topics
     )
     demand = "true" if registration.demand else "false"
-    created = times.written(times.from_ms(registration.created_ms))
     return _Resource(
         "wsn-br:PublisherRegistrationRP",
         {
@@ -235,7 +230,7 @@ def _of_registration(gateway: Gateway, registration: Registration) -> _Resource:
             else f"<wsn-br:PublisherReference>{reference_content(publisher)}</wsn-br:PublisherReference>",
             wsn_br("Topic"): "".join(topics),
             wsn_br("Demand"): f"<wsn-br:Demand>{demand}</wsn-br:Demand>",
-            wsn_br("CreationTime"): f"<wsn-br:CreationTime>{created}</wsn-br:CreationTime>",
+            wsn_br("CreationTime"): time_element("wsn-br:CreationTime", registration.created_ms),
         },
         _times(gateway, registration.terminates_ms),
     )
@@ -259,14 +254,12 @@ def _filter(subscription: Subscription) -> str:
     return f"<wsnt:Filter>{content}</wsnt:Filter>" if content else ""
 
 
-_KINDS = frozenset({Kind.BROKER, Kind.SUBSCRIPTION, Kind.REGISTRATION})
-"""What the broker's address and those of subscriptions and registrations offer."""
-
+_KINDS = AT_SUBSCRIPTION | {Kind.REGISTRATION}
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(wsrf_rp("GetResourceProperty"), get_resource_property, _KINDS),
     Operation(wsrf_rp("GetMultipleResourceProperties"), get_multiple_resource_properties, _KINDS),
     Operation(wsrf_rp("GetResourcePropertyDocument"), get_resource_property_document, _KINDS),
-    Operation(wsrf_rl("SetTerminationTime"), set_termination_time, _ANYWHERE),
-    Operation(wsrf_rl("Destroy"), destroy, _ANYWHERE),
+    Operation(wsrf_rl("SetTerminationTime"), set_termination_time, AT_SUBSCRIPTION),
+    Operation(wsrf_rl("Destroy"), destroy, AT_SUBSCRIPTION),
 )

@@ -15,7 +15,7 @@ from arborcast.ingest.access.grants import may_manage
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.protection import read_credentials, read_secret, secret_element
 from arborcast.ingest.operations import publisher_registration, pull_points
-from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, reply_of
+from arborcast.ingest.operations.gateway import AT_SUBSCRIPTION, Gateway, Operation, Reply, reply_of
 from arborcast.ingest.operations.notification_broker import is_nil, requested_termination, termination_element
 from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.namespaces import ACTION_BW, ARBORCAST_POLICY, WSNT, wsnt
@@ -153,9 +153,6 @@ def _reply(name: str, port_type: str, content: str = "") -> Reply:
     return reply_of(("wsnt", WSNT, name), content, port_type=f"{ACTION_BW}/{port_type}")
 
 
-_ANYWHERE = frozenset({Kind.SUBSCRIPTION, Kind.BROKER})
-"""What a subscription's address offers; at the broker's address the subscription must be named in the message."""
-
 _ROTATE, _SET = "RotateSecret", "SetCredentials"
 
 
@@ -188,12 +185,12 @@ async def set_credentials(gateway: Gateway, request: Request, target: Target) ->
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(wsnt("Renew"), renew, _ANYWHERE),
-    Operation(wsnt("Unsubscribe"), unsubscribe, _ANYWHERE | {Kind.PULL_POINT}),
-    Operation(wsnt("PauseSubscription"), pause, _ANYWHERE),
-    Operation(wsnt("ResumeSubscription"), resume, _ANYWHERE),
-    Operation(f"{{{ARBORCAST_POLICY}}}{_ROTATE}", rotate_secret, _ANYWHERE),
-    Operation(f"{{{ARBORCAST_POLICY}}}{_SET}", set_credentials, _ANYWHERE),
+    Operation(wsnt("Renew"), renew, AT_SUBSCRIPTION),
+    Operation(wsnt("Unsubscribe"), unsubscribe, AT_SUBSCRIPTION | {Kind.PULL_POINT}),
+    Operation(wsnt("PauseSubscription"), pause, AT_SUBSCRIPTION),
+    Operation(wsnt("ResumeSubscription"), resume, AT_SUBSCRIPTION),
+    Operation(f"{{{ARBORCAST_POLICY}}}{_ROTATE}", rotate_secret, AT_SUBSCRIPTION),
+    Operation(f"{{{ARBORCAST_POLICY}}}{_SET}", set_credentials, AT_SUBSCRIPTION),
 )
 
 

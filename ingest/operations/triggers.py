@@ -37,7 +37,6 @@ from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, Trigger
 from arborcast.topic_model.tree.tree import TopicTree
 from arborcast.wire import times
-from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import InvalidRequest, UnsupportedPolicy
 from arborcast.wire.topics import read_published
@@ -176,6 +175,6 @@ def _check_free(gateway: Gateway, name: str, mine: str = "") -> None:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(f"{{{ARBORCAST_POLICY}}}{_CREATE}", create_trigger, frozenset({Kind.BROKER})),
-    Operation(f"{{{ARBORCAST_POLICY}}}{_DESTROY}", destroy_trigger, frozenset({Kind.BROKER})),
+    Operation(f"{{{ARBORCAST_POLICY}}}{_CREATE}", create_trigger),
+    Operation(f"{{{ARBORCAST_POLICY}}}{_DESTROY}", destroy_trigger),
 )

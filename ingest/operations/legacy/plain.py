@@ -15,7 +15,6 @@ from arborcast.ingest.operations.legacy.messages import read_subscribe
 from arborcast.ingest.operations.legacy.operations import subscribed
 from arborcast.ingest.operations.notification_broker import subscribe_reply
 from arborcast.topic_model.namespaces import WSNT_SLASH, wsnt
-from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import UnknownFilters
 
@@ -56,4 +55,4 @@ async def _subscribe(gateway: Gateway, request: Request, _target: Target) -> Rep
     return subscribe_reply(created.subscription, gateway.now())
 
 
-_OLD_SUBSCRIBE = Operation(_SUBSCRIBE, _subscribe, frozenset({Kind.BROKER}))
+_OLD_SUBSCRIBE = Operation(_SUBSCRIBE, _subscribe)

@@ -22,7 +22,6 @@ from arborcast.ingest.access.gate import Authenticator, Gate
 from arborcast.ingest.access.policy import read_policy
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.users_file import User
-from arborcast.ingest.addresses import FACTORIES
 from arborcast.ingest.http.app import _OPERATIONS
 from arborcast.ingest.operations.legacy import messages
 from arborcast.ingest.settings import TopicSettings
@@ -368,8 +367,7 @@ def operations_without_a_row() -> set[tuple[str, str]]:
     found = set()
     for name, kind in _OPERATIONS:
         uri, _, local = name[1:].partition("}")
-        at = "BROKER" if kind in FACTORIES else kind.name
-        found.add(("WsnProcess", "any") if local == "WsnProcess" else (f"{prefixes.get(uri, uri)}:{local}", at))
+        found.add(("WsnProcess", "any") if local == "WsnProcess" else (f"{prefixes.get(uri, uri)}:{local}", kind.name))
     return found - {row.key for row in ROWS}
 
 

@@ -41,6 +41,7 @@ class ServerTls:
         self.handshakes = Handshakes()
         self.context = _context(settings)
         self._stamps = self._current_stamps()
+        self._logged = ""  # the last problem
 
     async def follow_files(self, every_s: float = _CHECK_INTERVAL_S) -> None:
         """Load renewed certificates, until cancelled. Open connections keep theirs."""
@@ -56,14 +57,17 @@ class ServerTls:
         stamps = self._current_stamps()
         if stamps == self._stamps:
             return False
-        self._stamps = stamps
         try:
             # Tried on another one first: a key that does not go with its certificate would spoil the one in use.
             _context(self.settings)
             _load(self.context, self.settings)
         except ConfigError as error:
-            logger.error("%s; the previous certificate stays in use", error)
+            # Tried again, as with too many open files: later the certificate would expire in use.
+            if str(error) != self._logged:
+                logger.error("%s; the previous certificate stays in use", error)
+            self._logged = str(error)
             return False
+        self._stamps, self._logged = stamps, ""
         logger.info("the certificate %s was read again", self.settings.certificate_file)
         return True
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
+import resource
 import shutil
 import socket
 import ssl
@@ -116,6 +118,27 @@ def test_renewed_and_mismatched_certificates(certificates: Certificates, tmp_pat
         assert notified(port, renewed)[1]["serialNumber"] != first["serialNumber"]
         change_mode(folder / "our.key", 0o640)
         assert tls.refresh(), "a key that could not be read may be readable now"
+
+
+def test_a_certificate_is_read_when_files_can_be_opened_again(
+    certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Too many connections at the moment of the renewal: later the old certificate would expire in use."""
+    shutil.copy(certificates.folder / "server.pem", tmp_path / "our.pem")
+    tls = ServerTls(TlsSettings(str(tmp_path / "our.pem"), certificates.key("server")))
+    shutil.copy(certificates.folder / "server.pem", tmp_path / "new.pem")
+    (tmp_path / "new.pem").replace(tmp_path / "our.pem")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(os.devnull) as free:
+        first_free = free.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, limits[1]))
+    try:
+        assert [tls.refresh() for _ in range(3)] == [False] * 3
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    (line,) = caplog.messages
+    assert "Too many open files; the previous certificate stays in use" in line
+    assert [tls.refresh(), tls.refresh()] == [True, False]
 
 
 def test_settings_of_unusable_files_are_named(certificates: Certificates, tmp_path: Path) -> None:

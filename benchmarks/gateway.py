@@ -460,7 +460,7 @@ def _run_cameras(pipe: Connection, count: int) -> None:
 
 async def _conversations(cameras: Connection, seconds: float) -> tuple[float, ...]:
     parts, projection, process, sealed = GatewayParts(outbound=THIS_MACHINE), Cameras(), psutil.Process(), []
-    parts.control.folds = [*parts.control.folds, projection]
+    parts.control.also.append(projection)
     parts.gateway.now = lambda: datetime.now(UTC)
     before = resident()
     for number, url in enumerate(cameras.recv()):

@@ -69,7 +69,7 @@ def console_parts(
     loaded = settings_in(home, **(settings or {}))
     state = PageState()
     control = ControlView(state)
-    changes = ControlList([control])
+    changes = ControlList(control)
     sessions = Sessions(KEYS, "arborcast-test", secure=False)
     console = Console(
         loaded,

@@ -27,21 +27,19 @@ from arborcast.ingest.operations.push_results import PushResults
 from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
 from arborcast.ingest.state.log_view import LoggedState
 from arborcast.ingest.state.pull_queues import KeyedRecord, PullQueues
-from arborcast.topic_model.control_view import Projection
+from arborcast.topic_model.control_view import ControlView, Projection
 from arborcast.topic_model.projections.concurrent_changes import ConcurrentChanges
 from arborcast.topic_model.projections.open_messages import OpenMessage, OpenMessages
 from arborcast.topic_model.projections.owners import Owners
 from arborcast.topic_model.projections.pull_points import PullPoints
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
 from arborcast.topic_model.projections.registrations import Registrations
-from arborcast.topic_model.projections.suspensions import Suspensions
 from arborcast.topic_model.records import results
 from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicPolicy, TopicRecord, key_of
 from arborcast.topic_model.records.fragments import FragmentRecord, StoredPart
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.topic_model.records.results import Result
-from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.outbound import THIS_MACHINE
@@ -59,7 +57,8 @@ def live(records: Iterable[ControlRecord]) -> set[str]:
 class ControlList:
     """Changes that apply at once; with `error` set, none applies."""
 
-    folds: Sequence[Projection]
+    view: ControlView
+    also: list[Projection] = field(default_factory=list)
     records: list[ControlRecord] = field(default_factory=list)
     error: InfrastructureError | None = None
     append_s: float = 10.0
@@ -77,12 +76,14 @@ class ControlList:
         first = len(self.records)
         for record in records:
             self.records.append(record)
-            for fold in self.folds:
-                if isinstance(fold, RoutingTable):
-                    fold.apply(record, len(self.records) - 1)
-                else:
-                    fold.apply(record)
+            self.apply(record, len(self.records) - 1)
         return first
+
+    def apply(self, record: ControlRecord, offset: int | None = None) -> None:
+        """Without an offset as if it was read before; the log does not have it."""
+        self.view.apply(record, offset)
+        for each in self.also:
+            each.apply(record)
 
 
 @dataclass
@@ -243,19 +244,17 @@ class GatewayParts:
         fragments: FragmentSettings | None = None,
     ) -> None:
         self.parts = PartList()
-        self.table = RoutingTable()
         self.pull_points = PullPoints()
         self.registrations = Registrations()
         self.owners = Owners()
-        self.suspensions = Suspensions()
         self.concurrent = ConcurrentChanges()
+        self.control = ControlList(ControlView(self.pull_points, self.registrations, self.owners, self.concurrent))
+        self.table, self.suspensions = self.control.view.table, self.control.view.suspensions
         self.pull_log = PullRecordList()
         self.pulls = PullQueues(
             self.pull_log.store, self.pull_log, self.pull_points.exists, claim_s=30, max_bytes=100_000, max_nodes=20_000
         )
         self.pull_log.store.changed = self.pulls.arrived
-        folds = self.table, self.owners, self.pull_points, self.registrations, self.suspensions, self.concurrent
-        self.control = ControlList(folds)
         self.notifications = NotificationList()
         self.results = ResultList()
         self.now = START
@@ -294,9 +293,8 @@ class GatewayParts:
 
     def have_topics(self, *paths: str, types: tuple[str, ...] = (), **policy: Any) -> None:
         """Add topics with this policy, as if read before; the log has no record of them."""
-        for fold in self.control.folds:
-            for path in paths:
-                fold.apply(TopicRecord(TopicPath(path), message_types=types, policy=TopicPolicy(**policy)))
+        for path in paths:
+            self.control.apply(TopicRecord(TopicPath(path), message_types=types, policy=TopicPolicy(**policy)))
 
     def post(self, body: bytes, path: str = "/wsn/NotificationBroker", **headers: str) -> HttpAnswer:
         """One POST without concurrent requests."""

@@ -253,8 +253,7 @@ def test_triggers_of_the_documentation(parts: GatewayParts, url: str) -> None:
     for line in block.replace("\\\n", "").splitlines():
         _, command, verb, *arguments = shlex.split(line)
         if (command, verb) == ("topics", "add"):
-            for fold in parts.control.folds:
-                fold.apply(TopicRecord(TopicPath(arguments[0])))
+            parts.control.apply(TopicRecord(TopicPath(arguments[0])))
         elif verb != "list":
             Shell()(command, verb, *arguments, "--url", url)
             names.append(arguments[0])

@@ -122,7 +122,7 @@ def test_invalid_settings_of_the_mqtt_bridge(
 
 def test_links_end_when_an_engine_leaves_its_federation() -> None:
     made, interests = GatewayParts(), PeerInterests()
-    made.control.folds = [*made.control.folds, interests]
+    made.control.also.append(interests)
     link = subscription("peer-b", form="peer", peer=Peer("G/a", "G/b"))
     asyncio.run(made.control.commit([SubscriptionRecord(link)]))
     for _ in range(2):

@@ -147,9 +147,7 @@ class Running:
     def __init__(self, parts: GatewayParts | None = None, cameras: Cameras | None = None) -> None:
         self.parts = parts or GatewayParts()
         self.parts.gateway.now = lambda: datetime.now(UTC)
-        self.cameras = cameras or Cameras()
-        if cameras is None:
-            self.parts.control.folds = [*self.parts.control.folds, self.cameras]
+        self.cameras = cameras or self.parts.control.view.cameras
         self.worker = self.parts.gateway.cameras = CameraWorker(self.parts.gateway, self.cameras, KEYS)
         self.task = asyncio.create_task(self.worker.run())
 

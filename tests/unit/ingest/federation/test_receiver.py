@@ -44,7 +44,7 @@ class Engine:
         self.keys = SharedKeys(str(key))
         self.parts = GatewayParts(topics=topics)
         self.interests = PeerInterests()
-        self.parts.control.folds = [*self.parts.control.folds, self.interests]
+        self.parts.control.also.append(self.interests)
         self.now = 1_000_000.0
         gateway, memory = self.parts.gateway, RepeatMemory(REMEMBERED_S)
         self.receiver = PeerReceiver(gateway, "G/a", self.keys, self.interests, memory, clock=lambda: self.now)

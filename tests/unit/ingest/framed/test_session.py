@@ -95,9 +95,8 @@ LINK = Subscription("peer-berlin", EndpointReference("http://berlin/"), form="pe
 def test_refused_frames_keep_the_connection(edge: FramedEdge, dial: Connects) -> None:
     """Unknown frames, frames that are costly to decode, and refused subscriptions. Link ids are derived from engine
     names."""
-    for fold in edge.parts.control.folds:
-        fold.apply(SubscriptionRecord(LINK))
-        fold.apply(TriggerRecord(make_trigger("hot", "a", "b")))
+    for record in (SubscriptionRecord(LINK), TriggerRecord(make_trigger("hot", "a", "b"))):
+        edge.parts.control.apply(record)
     raw, many = dial(edge), {f"a{number}": "" for number in range(257)}
     publish = frames.encode(FrameKind.PUBLISH, 5)
     wanted = (

@@ -158,7 +158,7 @@ async def test_a_cancelled_request_keeps_the_budget_of_added_topics() -> None:
 async def test_every_topic_gets_a_code(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(topic_codes, "_RETRY_S", 0.0)
     parts, codes = GatewayParts(), TopicCodes()
-    parts.control.folds = [*parts.control.folds, codes]
+    parts.control.also.append(codes)
 
     async def until(**expected: str) -> None:
         def known() -> dict[str, str]:

@@ -188,7 +188,7 @@ async def _read_notify(
 
     if known is not None:
         check_payload(known.payload, known.element)
-        add(known.value[0], known.payload, known.value[1], known.name)
+        add(known.value[0], known.payload, known.value[1], str(known.element.tag))
         return notifications, 1
     source = request.source(PAYLOAD_DEPTH)
     messages = 0

@@ -50,11 +50,6 @@ class FoundPayload(NamedTuple, Generic[_T]):
     element: etree._Element
     value: _T
 
-    @property
-    def name(self) -> str:
-        """The element's name."""
-        return str(self.element.tag)
-
 
 class Shapes(Generic[_T]):
     """A bounded cache of the bytes around payloads, for a minute or two after the last use."""

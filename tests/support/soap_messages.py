@@ -8,6 +8,7 @@ NAMESPACES = {"1.1": "http://schemas.xmlsoap.org/soap/envelope/", "1.2": "http:/
 WSNT = "http://docs.oasis-open.org/wsn/b-2"
 WSN_BR = "http://docs.oasis-open.org/wsn/br-2"
 WSA = "http://www.w3.org/2005/08/addressing"
+WSRF_RP = "http://docs.oasis-open.org/wsrf/rp-2"
 DIALECT = "http://docs.oasis-open.org/wsn/t-1/TopicExpression/"
 XPATH_1 = "http://www.w3.org/TR/1999/REC-xpath-19991116"
 XSI = "http://www.w3.org/2001/XMLSchema-instance"
@@ -43,15 +44,26 @@ def content_filter(text: str, kind: str = "MessageContent", dialect: str = XPATH
 
 
 def subscribe(
-    to: str = "http://127.0.0.1:9/consumer", filters: str | None = None, termination: str | None = None, more: str = ""
+    to: str = "http://127.0.0.1:9/consumer",
+    filters: str | None = None,
+    termination: str | None = None,
+    policy: str = "",
+    more: str = "",
 ) -> str:
-    """A Subscribe. `filters` is the content of wsnt:Filter, `more` is appended."""
+    """A Subscribe. `filters` is the content of wsnt:Filter, `policy` that of wsnt:SubscriptionPolicy, with the prefix p
+    for urn:arborcast:policy; `more` is appended."""
     return (
         f"<wsnt:Subscribe><wsnt:ConsumerReference><wsa:Address>{to}</wsa:Address></wsnt:ConsumerReference>"
         f"{f'<wsnt:Filter>{filters}</wsnt:Filter>' if filters is not None else ''}"
         f"{f'<wsnt:InitialTerminationTime>{termination}</wsnt:InitialTerminationTime>' if termination else ''}"
-        f"{more}</wsnt:Subscribe>"
+        f"{subscription_policy(policy) if policy else ''}{more}</wsnt:Subscribe>"
     )
+
+
+def subscription_policy(content: str, prefix: str = "wsnt") -> str:
+    """A SubscriptionPolicy; the prefix p is urn:arborcast:policy."""
+    name = f"{prefix}:SubscriptionPolicy"
+    return f'<{name} xmlns:p="urn:arborcast:policy">{content}</{name}>'
 
 
 def topic(text: str, dialect: str = "Concrete") -> str:
@@ -77,6 +89,18 @@ def notify(*messages: str) -> str:
 def renew(termination: str) -> str:
     """A Renew."""
     return f"<wsnt:Renew><wsnt:TerminationTime>{termination}</wsnt:TerminationTime></wsnt:Renew>"
+
+
+def get_property(name: str) -> str:
+    """A GetResourceProperty; the prefixes p, rl and wstop are declared, too."""
+    return (
+        f'<rp:GetResourceProperty xmlns:rp="{WSRF_RP}" xmlns:rl="http://docs.oasis-open.org/wsrf/rl-2"'
+        ' xmlns:wstop="http://docs.oasis-open.org/wsn/t-1" xmlns:p="urn:arborcast:policy">'
+        f"{name}</rp:GetResourceProperty>"
+    )
+
+
+PROPERTY_DOCUMENT = f'<rp:GetResourcePropertyDocument xmlns:rp="{WSRF_RP}"/>'
 
 
 def register(*topics: str, publisher: str = "", demand: str = "", ends: str = "", dialect: str = "Full") -> str:

@@ -508,17 +508,12 @@ class SubscribeDoor(Door):
         return words in reason if self.reasons else reason == "faild"
 
 
-def delivery_policy(attribute: str, also: str = "") -> str:
-    element = f'<p:Delivery xmlns:p="urn:arborcast:policy" {attribute}/>' if attribute else ""
-    return f"<wsnt:SubscriptionPolicy>{also}{element}</wsnt:SubscriptionPolicy>" if also or attribute else ""
-
-
 class SoapSubscribe(SubscribeDoor):
     version, policy = "1.1", ""
 
     def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
-        more = delivery_policy(delivery, self.policy)
-        body = soap.subscribe(to, soap.topic_expression(f"{topic}//."), more=more)
+        policy = self.policy + (f"<p:Delivery {delivery}/>" if delivery else "")
+        body = soap.subscribe(to, soap.topic_expression(f"{topic}//."), policy=policy)
         return self.setup.soap(body, version=self.version)
 
 
@@ -527,7 +522,7 @@ class Soap12Subscribe(SoapSubscribe):
 
 
 class CloudEventsSubscribe(SoapSubscribe):
-    policy = '<p:CloudEvents xmlns:p="urn:arborcast:policy" Mode="batched"/>'
+    policy = '<p:CloudEvents Mode="batched"/>'
 
 
 class EventStream(SubscribeDoor):
@@ -555,7 +550,7 @@ class OnvifSubscribe(SubscribeDoor):
     pushed = False
 
     def subscribe(self, topic: str, to: str = CONSUMER, delivery: str = "") -> str:
-        policy = delivery_policy(delivery).replace("wsnt:SubscriptionPolicy", "tev:SubscriptionPolicy")
+        policy = soap.subscription_policy(f"<p:Delivery {delivery}/>", "tev") if delivery else ""
         body = (
             '<tev:CreatePullPointSubscription xmlns:tev="http://www.onvif.org/ver10/events/wsdl"><tev:Filter>'
             f"{soap.topic_expression(f'{topic}//.')}</tev:Filter>{policy}</tev:CreatePullPointSubscription>"

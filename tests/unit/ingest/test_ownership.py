@@ -86,10 +86,8 @@ def subscribe(gateway: GatewayParts, to: str) -> HttpAnswer:
 def test_receivers_of_cloud_events_agree_as_web_hooks(
     parts: GatewayParts, consumer: Callable[..., Consumer], allowed: str, status: int, agrees: bool
 ) -> None:
-    policy = '<p:CloudEvents xmlns:p="urn:arborcast:policy"/>'
-    more = f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"
     hook = consumer(take, (status, allowed))
-    answer = parts.post(soap.envelope(soap.subscribe(hook.url, more=more)))
+    answer = parts.post(soap.envelope(soap.subscribe(hook.url, policy="<p:CloudEvents/>")))
     assert (hook.origins, hook.words) == (["127.0.0.1"], [])
     assert (answer.status, bool(parts.control.records)) == (200 if agrees else 500, agrees)
     words = "must be answered with 200 and that header's value, or *, in WebHook-Allowed-Origin"

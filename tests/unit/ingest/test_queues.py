@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from arborcast.topic_model.namespaces import WSRF_RP
 from arborcast.topic_model.records.results import ServedRequest, write_answer_mark
 from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
@@ -28,9 +27,7 @@ def parts() -> GatewayParts:
 
 
 def serving(attributes: str = "", filters: str = "", beside: str = "", url: str = "http://h:1/") -> bytes:
-    policy = f'<p:Queue xmlns:p="urn:arborcast:policy" {attributes}/>{beside}'
-    more = f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>"
-    return soap.envelope(soap.subscribe(url, filters or JOBS, more=more))
+    return soap.envelope(soap.subscribe(url, filters or JOBS, policy=f"<p:Queue {attributes}/>{beside}"))
 
 
 def refused(parts: GatewayParts, body: bytes, words: str) -> None:
@@ -47,8 +44,8 @@ def test_a_server_may_change_its_capacity(parts: GatewayParts) -> None:
         assert only_subscription(parts).queue == capacity
         found.add(only_subscription(parts).id)
     assert len(found) == 1
-    body = f'<r:GetResourceProperty xmlns:r="{WSRF_RP}">wsnt:SubscriptionPolicy</r:GetResourceProperty>'
-    properties = parts.post(soap.envelope(body), path_of(answer)).body.decode()
+    body = soap.envelope(soap.get_property("wsnt:SubscriptionPolicy"))
+    properties = parts.post(body, path_of(answer)).body.decode()
     assert '<p:Queue xmlns:p="urn:arborcast:policy" Capacity="7"/>' in properties
 
 
@@ -68,8 +65,8 @@ def test_wrong_capacities(parts: GatewayParts, capacity: str) -> None:
         ({"filters": soap.topic_expression("t:plain")}, "no queue"),
         ({"filters": soap.topic_expression("t:unknown")}, "no queue"),
         ({"beside": "<wsnt:UseRaw/>"}, "UseRaw"),
-        ({"beside": '<p:CurrentMessage xmlns:p="urn:arborcast:policy"/>'}, "CurrentMessage"),
-        ({"beside": '<p:Delivery xmlns:p="urn:arborcast:policy" Order="strict"/>'}, "Delivery"),
+        ({"beside": "<p:CurrentMessage/>"}, "CurrentMessage"),
+        ({"beside": '<p:Delivery Order="strict"/>'}, "Delivery"),
     ],
 )
 def test_subscriptions_that_cannot_serve_a_queue(parts: GatewayParts, more: dict[str, str], words: str) -> None:

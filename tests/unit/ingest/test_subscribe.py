@@ -20,11 +20,6 @@ from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, only_subscription, path_of
 from tests.support.guarded_gateway import WSSE
 
-PROPERTY = (
-    '<r:GetResourceProperty xmlns:r="http://docs.oasis-open.org/wsrf/rp-2" xmlns:p="urn:arborcast:policy">{}'
-    "</r:GetResourceProperty>"
-)
-
 
 def refused(parts: GatewayParts, body: str, fault: str, *words: str) -> None:
     """The body is refused with this fault, whose reason has these words, and changes nothing."""
@@ -108,14 +103,13 @@ def test_filters_and_references_are_kept(parts: GatewayParts) -> None:
 
 
 def cloud_events(mode: str = "", also: str = "", address: str = "http://h/c") -> str:
-    policy = f'<p:CloudEvents xmlns:p="urn:arborcast:policy"{mode}/>{also}'
-    return soap.subscribe(address, more=f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>")
+    return soap.subscribe(address, policy=f"<p:CloudEvents{mode}/>{also}")
 
 
 def test_cloud_events(parts: GatewayParts) -> None:
     for mode, form in (("", "binary"), (' Mode="structured"', "structured"), (' Mode="batched"', "batched")):
         answer = parts.post(soap.envelope(cloud_events(mode, address=f"http://h/{form}")))
-        read = parts.post(soap.envelope(PROPERTY.format("wsnt:SubscriptionPolicy")), path_of(answer))
+        read = parts.post(soap.envelope(soap.get_property("wsnt:SubscriptionPolicy")), path_of(answer))
         assert [each.get("Mode") for each in read.root.iter("{urn:arborcast:policy}CloudEvents")] == [form]
     forms = {each.form for each in parts.table.subscriptions()}
     assert forms == {"cloudevents-binary", "cloudevents-structured", "cloudevents-batched"}
@@ -125,7 +119,7 @@ def test_cloud_events(parts: GatewayParts) -> None:
     for body, words in (
         (cloud_events(' Mode="other"'), "Mode is binary, structured or batched, not other"),
         (cloud_events(also="<wsnt:UseRaw/>"), "two forms: choose one"),
-        (cloud_events(also='<p:Queue xmlns:p="urn:arborcast:policy"/>'), "there is no CloudEvents"),
+        (cloud_events(also="<p:Queue/>"), "there is no CloudEvents"),
         (cloud_events(address=point), "GET /events/TOPIC"),
         (cloud_events().replace("</wsa:Address>", f"</wsa:Address>{parameter}"), "no SOAP header for the"),
     ):
@@ -167,8 +161,7 @@ TOGETHER = DeliveryPolicy(interval_ms=1_000, interval_per="subscription", deadli
 
 
 def delivery(attributes: str) -> str:
-    policy = f'<p:Delivery xmlns:p="urn:arborcast:policy" {attributes}/>'
-    return soap.subscribe(more=f"<wsnt:SubscriptionPolicy>{policy}</wsnt:SubscriptionPolicy>")
+    return soap.subscribe(policy=f"<p:Delivery {attributes}/>")
 
 
 @pytest.mark.parametrize(
@@ -289,10 +282,9 @@ def test_types_of_message_are_a_filter(parts: GatewayParts, text: str, types: tu
     assert (made.types, made.selector()) == (types, "{urn:t}a")
     parts.post(soap.envelope(soap.subscribe(filters=soap.topic_expression("t:a") + TYPES.format("t:other"))))
     assert len(list(parts.table.subscriptions())) == 2
-    shown = parts.post(soap.envelope(PROPERTY.format("p:MessageType")), path).text("MessageType")
+    shown = parts.post(soap.envelope(soap.get_property("p:MessageType")), path).text("MessageType")
     assert shown == (" ".join(each if each[0] == "{" else "{}" + each for each in types) or "*")
-    document = PROPERTY.replace("GetResourceProperty", "GetResourcePropertyDocument").format("")
-    oasis.validate(parts.post(soap.envelope(document), path).body)
+    oasis.validate(parts.post(soap.envelope(soap.PROPERTY_DOCUMENT), path).body)
 
 
 @pytest.mark.parametrize(

@@ -163,8 +163,7 @@ def element(name: str, inside: str = "", attributes: str = "") -> str:
 
 
 SUBSCRIBE = soap.subscribe(filters=soap.topic_expression("t:a//."))
-QUEUE = "<wsnt:SubscriptionPolicy><p:Queue xmlns:p='urn:arborcast:policy'/></wsnt:SubscriptionPolicy>"
-SERVE = soap.subscribe(filters=soap.topic_expression("t:a/jobs"), more=QUEUE)
+SERVE = soap.subscribe(filters=soap.topic_expression("t:a/jobs"), policy="<p:Queue/>")
 PULL = element("tev:CreatePullPointSubscription", f"<tev:Filter>{soap.topic_expression('t:a//.')}</tev:Filter>")
 REGISTER = element("br:RegisterPublisher", soap.topic("t:a/b").replace("wsnt:Topic", "br:Topic"))
 TRIGGER = element(
@@ -404,7 +403,7 @@ def test_rights_to_subscribe_by_zeromq(
 @pytest.mark.parametrize(
     "body",
     [
-        soap.subscribe(filters=soap.topic_expression("t:a/b"), more=QUEUE),
+        soap.subscribe(filters=soap.topic_expression("t:a/b"), policy="<p:Queue/>"),
         element("wsnt:GetCurrentMessage", soap.topic("t:a/b")),
         TRIGGER,
         TRIGGER.replace(soap.topic("t:a/to"), soap.topic("t:a/b")),

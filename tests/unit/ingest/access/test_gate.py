@@ -19,7 +19,7 @@ from arborcast.ingest.access.username_token import UsernameToken
 from arborcast.ingest.access.users import Guesses, Users
 from arborcast.ingest.access.users_file import User
 from arborcast.wire.errors import NotAuthenticated
-from tests.support import guarded_gateway
+from tests.support import guarded_gateway, soap_messages
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.guarded_gateway import (
     ANNA,
@@ -272,10 +272,7 @@ def with_policy(parts: GatewayParts, text: str) -> None:
 
 def test_topics_without_rights_are_not_shown(parts: GatewayParts) -> None:
     parts.post(envelope(notify(message("t:a/b"))), authorization=ANNA)
-    post = envelope(
-        '<r:GetResourceProperty xmlns:r="http://docs.oasis-open.org/wsrf/rp-2"'
-        ' xmlns:s="http://docs.oasis-open.org/wsn/t-1">s:TopicSet</r:GetResourceProperty>'
-    )
+    post = envelope(soap_messages.get_property("wstop:TopicSet"))
     assert parts.post(post, authorization=ANNA).root.find(".//{urn:t}a/b") is not None
     with_policy(parts, "")
     assert parts.post(post, authorization=ANNA).root.find(".//{urn:t}a") is None

@@ -11,7 +11,6 @@ from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.rates import Buckets, Rates, client_key
 from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.settings import TopicSettings
-from arborcast.topic_model.namespaces import ARBORCAST_POLICY
 from arborcast.wire.errors import TooManyRequests
 from tests.support import legacy_messages as legacy
 from tests.support.gateway_parts import GatewayParts
@@ -106,9 +105,9 @@ def test_current_messages_count_as_deliveries() -> None:
     parts.gateway.gate = Gate(limited(Clock(), deliveries_per_minute=6))
     for number in range(4):
         assert parts.post(envelope(notify(message(f"t:a/b{number}")))).status == 202
-    wanted = f'<wsnt:SubscriptionPolicy><p:CurrentMessage xmlns:p="{ARBORCAST_POLICY}"/></wsnt:SubscriptionPolicy>'
     with_current, plain = (
-        envelope(subscribe("http://127.0.0.1:9/", topic_expression("t:a//."), more=more)) for more in (wanted, "")
+        envelope(subscribe("http://127.0.0.1:9/", topic_expression("t:a//."), policy=policy))
+        for policy in ("<p:CurrentMessage/>", "")
     )
     assert [parts.post(with_current).status for _ in range(3)] == [200, 200, 429]
     assert len([each for each in parts.notifications.accepted if each.only]) == 8

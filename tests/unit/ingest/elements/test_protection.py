@@ -35,16 +35,12 @@ def gateway(settings: SecretSettings | None = None) -> GatewayParts:
     return parts
 
 
-def policy(content: str) -> str:
-    return f'<wsnt:SubscriptionPolicy xmlns:p="{ARBORCAST_POLICY}">{content}</wsnt:SubscriptionPolicy>'
+SIGNING = "<p:Signing/>"
+SIGNING_WITH_GIVEN = f"<p:Signing><p:Secret>{GIVEN}</p:Secret></p:Signing>"
 
 
-SIGNING = policy("<p:Signing/>")
-SIGNING_WITH_GIVEN = policy(f"<p:Signing><p:Secret>{GIVEN}</p:Secret></p:Signing>")
-
-
-def subscribe(parts: GatewayParts, more: str, to: str = HTTPS, version: str = "1.1") -> HttpAnswer:
-    return parts.post(soap.envelope(soap.subscribe(to, soap.topic_expression("a"), more=more), version))
+def subscribe(parts: GatewayParts, policy: str, to: str = HTTPS, version: str = "1.1") -> HttpAnswer:
+    return parts.post(soap.envelope(soap.subscribe(to, soap.topic_expression("a"), policy=policy), version))
 
 
 def operation(parts: GatewayParts, name: str, content: str = "", attributes: str = "") -> HttpAnswer:
@@ -90,8 +86,7 @@ def test_only_generated_secrets_are_in_the_answer(version: str, given: str, capl
     assert secret.startswith("whsec_")
     assert signed_by(parts, secret)
     assert_kept_secret(parts, secret, caplog.text)
-    document = '<r:GetResourcePropertyDocument xmlns:r="http://docs.oasis-open.org/wsrf/rp-2"/>'
-    properties = parts.post(soap.envelope(document), f"/wsn/subscriptions/{only_subscription(parts).id}")
+    properties = parts.post(soap.envelope(soap.PROPERTY_DOCUMENT), f"/wsn/subscriptions/{only_subscription(parts).id}")
     assert properties.status == 200
     assert secret.encode() not in properties.body
     (value,) = [control.encode(each)[1] for each in parts.control.records if isinstance(each, SubscriptionRecord)]
@@ -102,8 +97,8 @@ def test_subscribing_again_changes_the_secret() -> None:
     parts = gateway()
     subscribe(parts, SIGNING_WITH_GIVEN)
     before = only_subscription(parts)
-    for more in (SIGNING_WITH_GIVEN, ""):
-        subscribe(parts, more)
+    for policy in (SIGNING_WITH_GIVEN, ""):
+        subscribe(parts, policy)
         assert only_subscription(parts) == before
     other = subscribe(parts, SIGNING).text("Secret") or ""
     assert signed_by(parts, other)
@@ -146,8 +141,7 @@ def test_rotation_without_a_secret_or_a_subscription() -> None:
 def test_credentials() -> None:
     parts = gateway()
     basic = "<p:Basic><p:User>user</p:User><p:Password>p\u00e4ss: word</p:Password></p:Basic>"
-    signing = f"<p:Signing><p:Secret>{GIVEN}</p:Secret></p:Signing>"
-    subscribe(parts, policy(signing + credentials(basic)))
+    subscribe(parts, SIGNING_WITH_GIVEN + credentials(basic))
     assert authorization(parts) == "Basic dXNlcjpww6Rzczogd29yZA=="
     assert_kept_secret(parts, "p\u00e4ss")
     assert_kept_secret(parts, "dXNlcjpww6Rzczogd29yZA==")
@@ -180,14 +174,14 @@ def credentials(content: str) -> str:
 )
 def test_a_refusal_does_not_quote_secrets(content: str, fault: str) -> None:
     parts = gateway()
-    answer = subscribe(parts, policy(content))
+    answer = subscribe(parts, content)
     assert (answer.fault, parts.control.records) == (fault, [])
     assert b"hemlig" not in answer.body
 
 
 def test_refused_protection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Credentials without TLS, unless permitted; secrets of a pull point; any protection without a key file."""
-    in_the_clear, http = policy(credentials("<p:Bearer>abc</p:Bearer>")), "http://consumer.example/"
+    in_the_clear, http = credentials("<p:Bearer>abc</p:Bearer>"), "http://consumer.example/"
     parts = gateway()
     answer = subscribe(parts, in_the_clear, http)
     assert (answer.fault, "https" in answer.reason) == ("UnsupportedPolicyRequestFault", True)

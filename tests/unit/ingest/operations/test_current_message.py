@@ -21,7 +21,6 @@ from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer, only_subscription
 
-WANTED = '<wsnt:SubscriptionPolicy><p:CurrentMessage xmlns:p="urn:arborcast:policy"/></wsnt:SubscriptionPolicy>'
 NONE = "NoCurrentMessageOnTopicFault"
 
 
@@ -46,7 +45,7 @@ def get_current(parts: GatewayParts, topic: str = "t:a", version: str = "1.1") -
 def subscribe(parts: GatewayParts, topic: str = "") -> HttpAnswer:
     """A Subscribe that requests the current messages."""
     filters = soap.topic_expression(topic) if topic else None
-    return parts.post(soap.envelope(soap.subscribe(filters=filters, more=WANTED)))
+    return parts.post(soap.envelope(soap.subscribe(filters=filters, policy="<p:CurrentMessage/>")))
 
 
 def sent(parts: GatewayParts) -> list[Notification]:

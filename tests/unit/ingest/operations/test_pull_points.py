@@ -16,8 +16,8 @@ from tests.support.oasis import validate
 from tests.support.pulling import FACTORY, create, fill, get, payloads
 
 
-def subscribe(parts: GatewayParts, path: str, more: str = "") -> HttpAnswer:
-    return parts.post(soap.envelope(soap.subscribe(f"http://127.0.0.1:8080{path}", more=more)))
+def subscribe(parts: GatewayParts, path: str, policy: str = "") -> HttpAnswer:
+    return parts.post(soap.envelope(soap.subscribe(f"http://127.0.0.1:8080{path}", policy=policy)))
 
 
 def pull(parts: GatewayParts, path: str, maximum: object = None) -> list[str]:
@@ -114,8 +114,7 @@ def test_destroy_ends_the_subscriptions(parts: GatewayParts) -> None:
 
 def test_a_pull_point_as_a_consumer(parts: GatewayParts) -> None:
     path = create(parts)
-    raw = "<wsnt:SubscriptionPolicy><wsnt:UseRaw/></wsnt:SubscriptionPolicy>"
-    assert subscribe(parts, path, raw).fault == "UnsupportedPolicyRequestFault"
+    assert subscribe(parts, path, "<wsnt:UseRaw/>").fault == "UnsupportedPolicyRequestFault"
     answer, again = subscribe(parts, path), subscribe(parts, f"{path}/")
     assert answer.text("Address") == again.text("Address"), "independent of the spelling of the address"
     assert only_subscription(parts).pull_point == path.rpartition("/")[2]

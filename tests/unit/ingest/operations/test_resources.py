@@ -11,16 +11,13 @@ from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 
-RP = 'xmlns:wsrf-rp="http://docs.oasis-open.org/wsrf/rp-2" xmlns:wstop="http://docs.oasis-open.org/wsn/t-1"'
-
 
 def get(parts: GatewayParts, name: str, path: str = "/wsn/NotificationBroker") -> HttpAnswer:
-    body = f"<wsrf-rp:GetResourceProperty {RP}>{name}</wsrf-rp:GetResourceProperty>"
-    return parts.post(soap.envelope(body), path)
+    return parts.post(soap.envelope(soap.get_property(name)), path)
 
 
 def document(parts: GatewayParts, path: str = "/wsn/NotificationBroker") -> HttpAnswer:
-    return parts.post(soap.envelope(f"<wsrf-rp:GetResourcePropertyDocument {RP}/>"), path)
+    return parts.post(soap.envelope(soap.PROPERTY_DOCUMENT), path)
 
 
 def test_a_topic_set_that_is_too_large(parts: GatewayParts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,8 +42,10 @@ def test_namespaces_and_marks_in_the_topic_set(parts: GatewayParts) -> None:
 
 
 def test_repeated_properties_are_answered_once() -> None:
-    name = "<wsrf-rp:ResourceProperty>wsnt:FixedTopicSet</wsrf-rp:ResourceProperty>"
-    body = f"<wsrf-rp:GetMultipleResourceProperties {RP}>{name * 900}</wsrf-rp:GetMultipleResourceProperties>"
+    name = "<rp:ResourceProperty>wsnt:FixedTopicSet</rp:ResourceProperty>"
+    body = (
+        f'<rp:GetMultipleResourceProperties xmlns:rp="{soap.WSRF_RP}">{name * 900}</rp:GetMultipleResourceProperties>'
+    )
     (only,) = oasis.validate(GatewayParts().post(soap.envelope(body)).body)
     assert only.text == "false"
 
@@ -71,8 +70,7 @@ def test_the_document_of_a_subscription_is_valid(parts: GatewayParts) -> None:
     assert (expression.text, expression.nsmap["wsnt"], expression.nsmap[None]) == ("wsnt:a<b", "urn:t", "urn:default")
     assert found.findtext(f".//{{{soap.WSNT}}}MessageContent") == "a < 'b&c'"
     assert found.find(f".//{{{soap.WSNT}}}UseRaw") is not None
-    lifetime = '<wsrf-rp:GetResourceProperty {} xmlns:rl="{}">rl:TerminationTime</wsrf-rp:GetResourceProperty>'
-    end = parts.post(soap.envelope(lifetime.format(RP, oasis.WSRF_RL)), path)
+    end = get(parts, "rl:TerminationTime", path)
     assert oasis.validate(end.body)[0].get(f"{{{soap.XSI}}}nil") == "true"
 
 
@@ -80,9 +78,8 @@ def test_the_state_of_a_subscription(parts: GatewayParts) -> None:
     path = "/wsn/subscriptions/s"
 
     def state() -> tuple[str | None, str | None]:
-        body = f'<wsrf-rp:GetResourceProperty {RP} xmlns:p="urn:arborcast:policy">p:State</wsrf-rp:GetResourceProperty>'
         # An extension: the standard's schemas do not have it.
-        (found,) = parts.post(soap.envelope(body), path).root.iter("{urn:arborcast:policy}State")
+        (found,) = get(parts, "p:State", path).root.iter("{urn:arborcast:policy}State")
         return found.text, found.get("Since")
 
     parts.table.apply(SubscriptionRecord(Subscription("s", EndpointReference("http://h/"))))

@@ -48,10 +48,6 @@ class PeerConnections:
         else:
             self._open.pop(key, None)
 
-    def __len__(self) -> int:
-        """Clients that have connections."""
-        return len(self._open)
-
 
 class Buckets:
     """A token bucket for each of many keys, of one rate and size; the least recently used are forgotten.
@@ -81,9 +77,6 @@ class Buckets:
             self._filled.pop(key, None)
             return
         self._filled[key] = (level, now)
-
-    def __len__(self) -> int:
-        return len(self._filled)
 
     def _level(self, key: str, now: float) -> float:
         level, at = self._filled.get(key, (self._size, now))

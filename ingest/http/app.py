@@ -165,7 +165,6 @@ class GatewayApp:
         self._counts = RequestMetrics(metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
         reservation: Reservation = scope.get(RESERVATION) or Reservation(self.inflight)
         path: str = scope["path"]
         try:

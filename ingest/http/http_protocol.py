@@ -112,7 +112,6 @@ class GatewayProtocol(HttpToolsProtocol):
         self._deaf = False  # what comes is thrown away: an answer has been given that ends the connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base does
-        """Called by the event loop."""
         if self._handshakes is not None:
             self._handshakes.succeeded += 1
         too_many = len(self.connections) >= self._limits.max_connections
@@ -132,7 +131,6 @@ class GatewayProtocol(HttpToolsProtocol):
             self._expect_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop."""
         self._forget_deadline()
         self._idle.pop(self, None)
         if self._unread is not None:
@@ -160,7 +158,6 @@ class GatewayProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        """Data from the socket."""
         if self._deaf:
             return
         self._unset_keepalive_if_required()
@@ -186,7 +183,6 @@ class GatewayProtocol(HttpToolsProtocol):
             self._forget_deadline()
 
     def on_message_begin(self) -> None:
-        """Called by the parser."""
         incoming = self._incoming
         incoming.open = incoming.began_now = incoming.reported = True
         incoming.handed_over = False
@@ -196,7 +192,6 @@ class GatewayProtocol(HttpToolsProtocol):
             _ours(self.scope)[CERTIFICATE] = self._certificate
 
     def on_headers_complete(self) -> None:
-        """Called by the parser."""
         if self.parser.should_upgrade() or self._deaf:
             return
         incoming = self._incoming
@@ -226,7 +221,6 @@ class GatewayProtocol(HttpToolsProtocol):
             self._refuse(429, f"more than {_AHEAD} requests were sent ahead of their answers")
 
     def on_body(self, body: bytes) -> None:
-        """Called by the parser."""
         incoming = self._incoming
         incoming.reported = True
         if self._deaf or incoming.reservation is None or self.cycle.response_complete:
@@ -235,7 +229,6 @@ class GatewayProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Called by the parser."""
         if self.parser.should_upgrade():
             return
         incoming = self._incoming
@@ -250,7 +243,6 @@ class GatewayProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Called when an answer is written."""
         super().on_response_complete()
         if self._makes_room and not (self._busy or self.transport.is_closing()):
             self._idle[self] = None

@@ -82,7 +82,6 @@ def listen(settings: GatewaySettings, *, shared: bool = False) -> socket.socket:
 
 
 def proxies(settings: GatewaySettings) -> Proxies:
-    """The trusted proxies."""
     return Proxies(settings.trusted_proxies, settings.proxy_header)
 
 

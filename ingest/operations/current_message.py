@@ -90,7 +90,6 @@ class RetainedMessages:
         return await self._run(lambda: self._latest(paths))
 
     def close(self) -> None:
-        """Close the log."""
         self._thread.submit(self._follower.close)
         self._thread.submit(self._reader.close)
         self._thread.shutdown(wait=False)

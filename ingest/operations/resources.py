@@ -68,7 +68,6 @@ async def set_termination_time(gateway: Gateway, request: Request, target: Targe
 
 
 async def destroy(gateway: Gateway, request: Request, target: Target) -> Reply:
-    """End the subscription."""
     await end(gateway, request, target)
     return reply_of(("wsrf-rl", WSRF_RL, "DestroyResponse"), port_type=f"{ACTION_RLW}/ImmediateResourceTermination")
 
@@ -103,7 +102,6 @@ class _Resource:
 
 
 async def get_resource_property(gateway: Gateway, request: Request, target: Target) -> Reply:
-    """One property."""
     wanted = _qname(request.operation)
     return _reply("GetResourceProperty", await _values(gateway, request, target, [wanted]))
 
@@ -119,7 +117,6 @@ async def get_multiple_resource_properties(gateway: Gateway, request: Request, t
 
 
 async def get_resource_property_document(gateway: Gateway, request: Request, target: Target) -> Reply:
-    """The whole document."""
     resource = await _resource(gateway, request, target)
     content = "".join([await _written(each) for each in resource.properties.values()])
     return _reply("GetResourcePropertyDocument", f"<{resource.document}>{content}</{resource.document}>")

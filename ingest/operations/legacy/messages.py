@@ -90,8 +90,6 @@ class MessagePart:
 
 @dataclass(frozen=True)
 class Notify:
-    """One or more messages."""
-
     messages: tuple[Message, ...]
 
 

@@ -113,14 +113,14 @@ def test_invalid_lists_of_proxies(networks: str) -> None:
 def test_connections_of_a_proxy_are_not_counted() -> None:
     peers = PeerConnections(1, Proxies(PROXIES).connection_key)
     assert not any(peers.opened("10.0.0.1") for _ in range(5))
-    assert len(peers) == 0
+    assert len(peers._open) == 0
     assert [peers.opened(f"2001:db8::{number}") for number in range(2)] == [False, True]
     assert not peers.opened("198.51.100.7")
     peers.closed("10.0.0.1")
     for host in ("2001:db8::1", "198.51.100.7", "2001:db8::2"):
-        assert len(peers) > 0
+        assert len(peers._open) > 0
         peers.closed(host)
-    assert len(peers) == 0
+    assert len(peers._open) == 0
 
 
 def gate(folder: Path, proxies: Proxies) -> Gate:

@@ -55,13 +55,13 @@ def test_the_number_of_buckets_is_bounded() -> None:
     buckets = Buckets(1.0, 1.0, keys=3)
     for number in range(1000):
         buckets.take(str(number), 1, 0.0)
-    assert (len(buckets), buckets.missing_s("999", 0.0), buckets.missing_s("0", 0.0)) == (3, 1, 0)
+    assert (len(buckets._filled), buckets.missing_s("999", 0.0), buckets.missing_s("0", 0.0)) == (3, 1, 0)
     buckets = Buckets(rate=1.0, size=2.0, keys=10)
     for amount in (1, 1, -1):
         buckets.take("a", amount, 0.0)
-    assert (len(buckets), buckets.missing_s("a", 0.0)) == (1, 0.0)
+    assert (len(buckets._filled), buckets.missing_s("a", 0.0)) == (1, 0.0)
     buckets.take("a", -1, 0.5)
-    assert len(buckets) == 0
+    assert len(buckets._filled) == 0
     buckets.take("a", 2, 0.5)
     assert buckets.missing_s("a", 0.5) == 1.0
 

@@ -235,7 +235,7 @@ async def test_cancelled_handshakes_close_their_connections(
         address = listener.getsockname()
         acceptor.close()
         await acceptor.wait_closed()  # an open socket would be a ResourceWarning
-        assert len(acceptor._peers) == 0
+        assert len(acceptor._peers._open) == 0
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address)
 

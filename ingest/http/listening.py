@@ -1,4 +1,4 @@
-"""The base of each server: a listening socket, and uvicorn without its signal handlers."""
+"""The base of each server: a listening socket, and the signals that stop it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import contextlib
 import resource
 import signal
 import socket
-from collections.abc import Callable, Generator
-from typing import Any
-
-import uvicorn
+from collections.abc import Callable
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.security.ip_addresses import EVERYWHERE
@@ -53,34 +50,6 @@ def listen_on(
         raise ConfigError(f"cannot listen on {host} port {port}: {reason}; choose another with {port_by}") from error
     listener.setblocking(False)
     return listener
-
-
-class UvicornServer(uvicorn.Server):
-    """uvicorn's server, stopped by `stop` alone: signals belong to the process that runs it."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """uvicorn would raise the signal again after an orderly stop, and the exit status would be that of a kill."""
-        yield
-
-    def stop(self) -> None:
-        """Stop accepting, answer current requests, end."""
-        self.should_exit = True
-
-
-def server_config(app: Any, **options: Any) -> uvicorn.Config:
-    """The configuration for an application with logs and headers of its own, and further `options` of uvicorn."""
-    return uvicorn.Config(
-        app,
-        interface="asgi3",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        **options,
-    )
 
 
 def on_signals(stop: Callable[[], None]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -18,7 +19,7 @@ from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.http.asgi import Receive, Scope, Send
 from arborcast.ingest.http.http_protocol import GatewayProtocol
 from arborcast.ingest.http.inflight import RESERVATION, Inflight
-from arborcast.ingest.http.listening import UvicornServer, listen_on, server_config
+from arborcast.ingest.http.listening import listen_on
 from arborcast.ingest.http.tls import Acceptor, ServerTls
 from arborcast.ingest.settings import GatewaySettings
 
@@ -29,13 +30,40 @@ if TYPE_CHECKING:
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class GatewayServer(UvicornServer):
-    """The gateway's, with TLS of its own."""
+class GatewayServer(uvicorn.Server):
+    """uvicorn's server with TLS of its own, for an application with logs and headers of its own."""
 
-    def __init__(self, config: uvicorn.Config, tls: ServerTls | None = None, trusted: Proxies = NONE) -> None:
+    def __init__(
+        self,
+        app: Asgi,
+        protocol: Callable[..., asyncio.Protocol],
+        settings: GatewaySettings,
+        tls: ServerTls | None,
+        trusted: Proxies,
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            interface="asgi3",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=settings.keep_alive_s,
+            # uvicorn's annotation is int; it is passed to asyncio.wait_for.
+            timeout_graceful_shutdown=settings.stop_timeout_s,  # type: ignore[arg-type]
+        )
         super().__init__(config)
+        self._make_protocol = protocol
         self._tls = tls
         self._trusted = trusted
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Signals belong to the process, which calls `stop`. uvicorn would raise the signal again after an orderly
+        stop, and the exit status would be that of a kill."""
+        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen on these sockets. uvicorn's own `startup` would accept one connection in each turn of the loop, and
@@ -49,15 +77,14 @@ class GatewayServer(UvicornServer):
     def _protocol(self) -> asyncio.Protocol:
         """The protocol for a connection; with TLS the handshake begins, and `connection_made` is called after it."""
         handshakes = None if self._tls is None else self._tls.handshakes
-        protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn does
+        return self._make_protocol(
             config=self.config, server_state=self.server_state, app_state={}, handshakes=handshakes
         )
-        return protocol
 
     def stop(self) -> None:
         """Stop accepting, answer current requests, end; a second call ends at once."""
         self.force_exit = self.should_exit
-        super().stop()
+        self.should_exit = True
 
 
 def listen_for_workers(settings: GatewaySettings) -> list[socket.socket]:
@@ -100,7 +127,7 @@ def make_server(
         send_timeout_s=limits.send_timeout_s,
         idle={},
     )
-    return _server(app, protocol, settings, tls, trusted)
+    return GatewayServer(app, protocol, settings, tls, trusted)
 
 
 def make_small_server(
@@ -117,21 +144,4 @@ def make_small_server(
             scope[RESERVATION].release()
 
     protocol = functools.partial(GatewayProtocol, limits=settings, inflight=inflight, idle={}, makes_room=True)
-    return _server(released, protocol, settings, tls, trusted)
-
-
-def _server(
-    app: Asgi,
-    protocol: Callable[..., asyncio.Protocol],
-    settings: GatewaySettings,
-    tls: ServerTls | None,
-    trusted: Proxies,
-) -> GatewayServer:
-    config = server_config(
-        app,
-        http=protocol,
-        timeout_keep_alive=settings.keep_alive_s,
-        # uvicorn's annotation is int; it is passed to asyncio.wait_for.
-        timeout_graceful_shutdown=settings.stop_timeout_s,
-    )
-    return GatewayServer(config, tls, trusted)
+    return GatewayServer(released, protocol, settings, tls, trusted)

@@ -50,15 +50,12 @@ def steady_now() -> float:
 
 def fingerprint(notifications: Sequence[Notification], owner: str = "", attributes: Sequence[object] = ()) -> bytes:
     """The fingerprint of a request: its message id, its sender (`owner`, empty without authentication), and its whole
-    contents: of each notification also the delivery options. Empty for a request without a message id.
+    contents: of each notification also the delivery options.
 
     Otherwise a publisher could send another publisher's message first, to expire at once, and the other's request would
     count as a repetition.
     """
-    message_id = notifications[0].message_id
-    if not message_id:
-        return b""
-    digest = hashlib.blake2b(message_id.encode(), digest_size=_FINGERPRINT)
+    digest = hashlib.blake2b(notifications[0].message_id.encode(), digest_size=_FINGERPRINT)
     # With the lengths of all, see below.
     digest.update(msgspec.msgpack.encode((owner, attributes, [each.reply_to for each in notifications])))
     for each in notifications:
@@ -110,7 +107,7 @@ class RepeatMemory:
 
 
 class Repeats:
-    """On the event loop: of equal requests, one is stored. Without a memory, or one with a window of 0, all are."""
+    """On the event loop: of equal requests, one is stored. Not `enabled` without a memory, or with a window of 0."""
 
     def __init__(self, memory: RepeatMemory | None = None, clock: Callable[[], float] = steady_now) -> None:
         self._memory = memory or RepeatMemory(0)
@@ -129,11 +126,8 @@ class Repeats:
         Returns whether it was called.
 
         A request that arrives while an equal one is being stored waits for it and shares its result, an error too. Only
-        acknowledged requests are remembered. An empty fingerprint stands for requests without identity.
+        acknowledged requests are remembered.
         """
-        if not known or not self.enabled:
-            await store()
-            return True
         if self._memory.has(known, self._clock()):
             self.count += 1
             return False

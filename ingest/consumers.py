@@ -51,20 +51,18 @@ class DnsCheck:
         self._longest_s = longest_s
         self._threads = pool("lookup", _AT_ONCE)
         self._good: Recent[str, bool] = Recent(_REMEMBERED, age_s=_NAME_S)
-        self._under_way = 0
+        self._lookups: SingleFlight[str, list[str]] = SingleFlight()
 
     async def refusal(self, url: str) -> Refusal | None:
         """The reason why all addresses of the host are forbidden; None if one is allowed, or without an answer in
         time."""
         host, port = place_of(url)
         place = f"{host}:{port}"
-        if read_address(host) is not None or self._under_way >= _AT_ONCE or self._good.get(place):
+        if read_address(host) is not None or len(self._lookups) >= _AT_ONCE or self._good.get(place):
             return None
-        self._under_way += 1
-        lookup = asyncio.get_running_loop().run_in_executor(self._threads, partial(self._resolve, host, port))
-        lookup.add_done_callback(self._done)
+        look_up = partial(asyncio.get_running_loop().run_in_executor, self._threads, self._resolve, host, port)
         try:
-            addresses = await asyncio.wait_for(asyncio.shield(lookup), self._longest_s)
+            addresses = await asyncio.wait_for(self._lookups.run(place, look_up), self._longest_s)
         except (OSError, UnicodeError):  # TimeoutError is one
             return None
         refusals = [self._policy.check_address(address, port) for address in addresses]
@@ -72,11 +70,6 @@ class DnsCheck:
             return refusals[0]
         self._good.put(place, True, len(place))
         return None
-
-    def _done(self, lookup: asyncio.Future[list[str]]) -> None:
-        self._under_way -= 1
-        if not lookup.cancelled():
-            lookup.exception()  # or asyncio logs an exception that was never retrieved
 
 
 async def check_name(dns_check: DnsCheck | None, url: str) -> None:
@@ -105,8 +98,7 @@ class OwnershipProof:
 
     def __init__(self, policy: AddressPolicy, route: OutboundRoute = DIRECT) -> None:
         self._client = HttpClient(policy, route, threads=_AT_ONCE, name="challenge")
-        self._under_way = 0
-        self._of: Counter[str] = Counter()
+        self._under_way: Counter[str] = Counter()  # by owner
         self._agreed: Recent[str, bool] = Recent(_REMEMBERED, age_s=_AGREED_S)
         self._challenges: SingleFlight[str, None] = SingleFlight()
 
@@ -126,10 +118,9 @@ class OwnershipProof:
         """Returns when the consumer agrees. Raises ConsumerRefused if it does not, and InfrastructureError with too
         many requests in progress, in total or of this owner (empty without authentication). With `hook_of`, the address
         of this engine, the validation is that of web hooks."""
-        if self._under_way >= _AT_ONCE or (owner and self._of[owner] >= _OF_ONE_OWNER):
+        if self._under_way.total() >= _AT_ONCE or (owner and self._under_way[owner] >= _OF_ONE_OWNER):
             raise InfrastructureError("too many ownership challenges are in progress", retry_after=1.0)
-        self._under_way += 1
-        self._of[owner] += 1
+        self._under_way[owner] += 1
         word = secrets.token_urlsafe(32)
         method, headers = "POST", {CHALLENGE_HEADER: word, "Content-Type": "text/plain"}
         if hook_of:
@@ -166,9 +157,6 @@ class OwnershipProof:
             )
 
     def _done(self, owner: str, challenge: asyncio.Future[HttpAnswer]) -> None:
-        self._under_way -= 1
-        self._of[owner] -= 1
-        if not self._of[owner]:
-            del self._of[owner]
+        self._under_way -= Counter((owner,))  # one with none left is removed
         if not challenge.cancelled():
             challenge.exception()  # or asyncio logs an exception that was never retrieved

@@ -160,7 +160,7 @@ async def test_parallel_proofs_are_limited(
     release.set()
     outcomes = await asyncio.gather(*proofs, return_exceptions=True)
     assert [type(each) for each in outcomes] == [type(None) if each else InfrastructureError for each in answered]
-    assert not proof._of
+    assert not proof._under_way
 
 
 def test_the_client_s_listener_agrees(parts: GatewayParts) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,10 @@ _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 _MIN_RSA_BITS = 2048
 
 
+_Key = dict[str, Any]
+"""A public key, as the JWKS has it."""
+
+
 class WrongToken(ArborcastError):
     """An invalid token. The message may be shown to its sender and quotes nothing of the token."""
 
@@ -52,7 +55,7 @@ class Bearer:
         self._algorithms = settings.jwt_chosen()
         self._audience = [each.strip() for each in settings.jwt_audience.split(",") if each.strip()]
         self._keys = WatchedFile(Path(settings.jwks_file), read_keys)
-        self._judged_by: tuple[Key, ...] | None = None
+        self._judged_by: tuple[_Key, ...] | None = None
         self._good: BoundedDict[str, tuple[float, int, Identity]] = BoundedDict(_REMEMBERED)
 
     def check(self, token: str) -> Identity:
@@ -100,10 +103,10 @@ class Bearer:
         algorithm, key_id = header.get("alg"), header.get("kid")
         if algorithm not in self._algorithms:
             raise WrongToken(f"the token's algorithm is not one of {', '.join(self._algorithms)}")
-        fitting = [key for key in self._keys.value if key.fits(algorithm) and key_id in (None, key.facts.get("kid"))]
+        fitting = [key for key in self._keys.value if _fits(key, algorithm) and key_id in (None, key.get("kid"))]
         if len(fitting) != 1:
             raise WrongToken("the key of the token is unknown")
-        return jwt.PyJWK(fitting[0].facts, algorithm)
+        return jwt.PyJWK(fitting[0], algorithm)
 
     def _identity(self, claims: Mapping[str, Any]) -> Identity:
         name = claims.get(self._settings.jwt_user_claim)
@@ -126,22 +129,16 @@ _WORDS: Mapping[type[Exception], str] = {
 }
 
 
-@dataclass(frozen=True)
-class Key:
-    """A public key, as the JWKS has it."""
-
-    facts: dict[str, Any]
-
-    def fits(self, algorithm: str) -> bool:
-        """Whether it is made for signatures of this algorithm."""
-        return (
-            self.facts["kty"] == _KEY_TYPES[algorithm[:2]]
-            and self.facts.get("alg", algorithm) == algorithm
-            and _CURVES.get(algorithm, self.facts.get("crv")) == self.facts.get("crv")
-        )
+def _fits(key: _Key, algorithm: str) -> bool:
+    """Whether it is made for signatures of this algorithm."""
+    return (
+        key["kty"] == _KEY_TYPES[algorithm[:2]]
+        and key.get("alg", algorithm) == algorithm
+        and _CURVES.get(algorithm, key.get("crv")) == key.get("crv")
+    )
 
 
-def read_keys(text: str, name: str) -> tuple[Key, ...]:
+def read_keys(text: str, name: str) -> tuple[_Key, ...]:
     """The public keys of a JWKS. Raises ConfigError; private and symmetric keys have no place in it."""
     try:
         document = json.loads(text)
@@ -150,7 +147,7 @@ def read_keys(text: str, name: str) -> tuple[Key, ...]:
             raise TypeError("keys is not a list")
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{name} is not a JWKS, a JSON object with a list of keys: {error}") from error
-    found = []
+    found: list[_Key] = []
     for number, key in enumerate(keys, start=1):
         where = f"{name}, key number {number}"
         if not isinstance(key, dict) or key.get("kty") not in ("RSA", "EC", "OKP"):
@@ -165,7 +162,7 @@ def read_keys(text: str, name: str) -> tuple[Key, ...]:
             raise ConfigError(f"{where} cannot be used: {error}") from error
         if key["kty"] == "RSA" and made.key.key_size < _MIN_RSA_BITS:
             raise ConfigError(f"{where} has {made.key.key_size} bits; {_MIN_RSA_BITS} are the least")
-        found.append(Key(key))
+        found.append(key)
     if not found:
         raise ConfigError(f"{name} has no signing key")
     return tuple(found)

@@ -93,7 +93,7 @@ def read_policy(text: str, name: str) -> AccessPolicy:
     namespaces, rules = document.get("namespaces", {}), document.get("allow", [])
     if not isinstance(namespaces, dict) or not all(isinstance(uri, str) for uri in namespaces.values()):
         raise ConfigError(f"the policy file {name}: [namespaces] must map prefixes to URIs")
-    if not isinstance(rules, list):
+    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
         raise ConfigError(f"the policy file {name}: rules are written [[allow]], with two brackets")
     return AccessPolicy(
         tuple(_rule(each, namespaces, f"{name}, [[allow]] number {n}") for n, each in enumerate(rules, start=1))

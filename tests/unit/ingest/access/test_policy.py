@@ -82,7 +82,7 @@ def test_publishing_groups_xpath_and_an_empty_policy() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("allow = 3", "two brackets"),
+        *((f"allow = {wrong}", "two brackets") for wrong in ("3", "[3]", '["do"]')),
         ("[[deny]]", "[deny]"),
         ("[[allow]", "not valid TOML"),
         ('[[allow]]\nusres = ["a"]', "usres is not known"),

@@ -158,7 +158,7 @@ def read_keys(text: str, name: str) -> tuple[_Key, ...]:
             continue
         try:
             made = jwt.PyJWK(key)
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, TypeError) as error:  # TypeError: a list where there has to be a text
             raise ConfigError(f"{where} cannot be used: {error}") from error
         if key["kty"] == "RSA" and made.key.key_size < _MIN_RSA_BITS:
             raise ConfigError(f"{where} has {made.key.key_size} bits; {_MIN_RSA_BITS} are the least")

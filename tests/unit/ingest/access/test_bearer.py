@@ -138,6 +138,7 @@ def test_refused_tokens(jwks: Path, bad: str, words: str) -> None:
         ('{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}', "only public keys"),
         ('{"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB", "d": "AQAB"}]}', "private key"),
         ('{"keys": [{"kty": "EC", "crv": "P-256"}]}', "number 1"),
+        ('{"keys": [{"kty": "RSA", "alg": ["RS256"], "n": "AQAB", "e": "AQAB"}]}', "number 1 cannot be used"),
         (json.dumps({"keys": [public(SHORT, "RS256")]}), "1024 bits"),
     ],
 )

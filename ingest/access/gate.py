@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import hmac
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -17,7 +18,7 @@ from arborcast.ingest.access.policy import DEFAULT, AccessPolicy
 from arborcast.ingest.access.proxies import NONE, Proxies
 from arborcast.ingest.access.rates import Rates, client_key
 from arborcast.ingest.access.settings import METHODS, AccessSettings, LimitSettings
-from arborcast.ingest.access.username_token import NonceMemory, UsernameToken, digest_matches, find_token
+from arborcast.ingest.access.username_token import NonceMemory, UsernameToken, expected_digest, find_token
 from arborcast.ingest.access.users import Users
 from arborcast.ingest.access.users_file import may_be_name
 from arborcast.ingest.http.tls import certificate_names
@@ -150,7 +151,7 @@ class Authenticator:
         self._users.guesses.may_begin(address, token.name)
         password = self._users.clear_password(token.name)
         # Always compared, and without a lookup before, so that the time does not show which users exist.
-        matches = digest_matches(token, password) and bool(password)
+        matches = hmac.compare_digest(expected_digest(token, password), token.digest) and bool(password)
         identity = await self._users.find(token.name) if matches else None
         if identity is None or self._nonces is None:  # without passwords in clear text there is no memory of nonces
             self._users.guesses.wrong(address, token.name)

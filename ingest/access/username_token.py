@@ -9,7 +9,6 @@ from __future__ import annotations
 import binascii
 import contextlib
 import hashlib
-import hmac
 import logging
 import os
 import re
@@ -87,11 +86,6 @@ def expected_digest(token: UsernameToken, password: str) -> bytes:
     """The digest that the owner of this password would have sent."""
     # The profile uses SHA-1. As a keyed hash over a nonce it is still sound; it protects the password.
     return hashlib.sha1(token.nonce + token.created.encode() + password.encode(), usedforsecurity=False).digest()
-
-
-def digest_matches(token: UsernameToken, password: str) -> bool:
-    """Whether the token was made with this password, compared in constant time."""
-    return hmac.compare_digest(expected_digest(token, password), token.digest)
 
 
 def _read(token: etree._Element) -> UsernameToken:

@@ -89,11 +89,6 @@ def of_request(request: Request, messages: int) -> Mapping[int, Publication]:
     elements = _in_header(request)
     if len(request.operation) > messages:  # it has more children than its messages
         elements = [*request.operation.iterchildren(PUBLICATION), *elements]
-    return read_publications(elements, messages) if elements else {}
-
-
-def read_publications(elements: Sequence[etree._Element], messages: int) -> Mapping[int, Publication]:
-    """The options in these elements, by the number of the message. Raises InvalidRequest."""
     found: dict[int, Publication] = {}
     for element in elements:
         publication = _read(element)

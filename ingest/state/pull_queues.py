@@ -399,9 +399,11 @@ class PullQueues:
         messages. `catch_up` reads the control log to its end."""
         await self._renew_claims()
         self._deadlines.restart_after(self._log.failures)
-        for pull_point_id, claim in self._deadlines.passed(self._store.open_claims()):
+        abandoned = self._deadlines.passed(self._store.open_claims())
+        for pull_point_id, _ in abandoned:
             logger.warning("messages of pull point %s were claimed and not handed out: they wait again", pull_point_id)
-            await self._append_quietly(pull_point_id, Returned(claim))
+        if abandoned:
+            await self._return(abandoned)
         for pull_point_id in [each for each in self._arrivals if not self._is_there(each)]:
             self.arrived(pull_point_id)
         await self._forget_removed(catch_up)
@@ -472,7 +474,7 @@ class PullQueues:
         if any_clash(message.ids for message in valid):
             # Between the check and the claim another claim was returned, whose messages cannot be in one answer with
             # the others.
-            await self._append_quietly(pull_point_id, Returned(claim))
+            await self._return([(pull_point_id, claim)])
             return Handout()
 
         def finish(left: bool) -> None:
@@ -518,11 +520,13 @@ class PullQueues:
         await retried(f"a claim on pull point {pull_point_id} stays open", commit, _BACKOFF, InfrastructureError)
         self._deadlines.renew_no_more(pull_point_id, record.claim)
 
-    async def _append_quietly(self, pull_point_id: str, record: PullRecord) -> None:
+    async def _return(self, claims: Sequence[tuple[str, str]]) -> None:
+        # Together: one by one, those of a gateway with many clients would delay the renewal of this one's for minutes.
         try:
-            await self._log.commit([(pull_point_id, record)])
+            await self._log.commit([(pull_point_id, Returned(claim)) for pull_point_id, claim in claims])
         except InfrastructureError as error:
-            logger.warning("a claim on pull point %s stays open: %s", pull_point_id, error)
+            names = ", ".join(sorted({pull_point_id for pull_point_id, _ in claims}))
+            logger.warning("claims on pull points stay open (%.200s): %s", names, error)
 
     async def _arrival(self, pull_point_id: str, timeout: float, watch: asyncio.Future[None] | None) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -293,6 +293,26 @@ def test_another_gateway_does_not_return_claims_that_kafka_kept_from_their_renew
     assert [record.claim for _, record in log.records if isinstance(record, Returned)] == ["dead"]
 
 
+def test_the_claims_of_a_gateway_that_died_are_returned_together(
+    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have thousands. One by one they would take so long that this gateway's own claims were not renewed."""
+    commit, appends = parts.pull_log.commit, list[int]()
+
+    async def counted(records: Sequence[KeyedRecord]) -> int:
+        appends.append(len(records))
+        return await commit(records)
+
+    async def steps() -> list[str]:
+        gateway = SweepingGateway(parts)
+        await commit([("p", StoredMessage(b"<a/>")) for _ in range(100)])
+        await commit([("p", Claimed(f"dead{number}", number, number, until_ms=1)) for number in range(100)])
+        monkeypatch.setattr(parts.pull_log, "commit", counted)
+        return await gateway.open_claims()
+
+    assert (asyncio.run(steps()), appends) == ([], [100])
+
+
 def test_abandoned_claims_are_returned_and_unknown_ids_removed(parts: GatewayParts) -> None:
     path = create(parts)
     identifier = path.rpartition("/")[2]

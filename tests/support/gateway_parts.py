@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -53,31 +53,42 @@ def live(records: Iterable[ControlRecord]) -> set[str]:
     return {key for key, record in last.items() if not isinstance(record, Tombstone)}
 
 
-@dataclass
-class ControlList:
-    """Changes that apply at once; with `error` set, none applies."""
+_Record = TypeVar("_Record")
 
-    view: ControlView
-    also: list[Projection] = field(default_factory=list)
-    records: list[ControlRecord] = field(default_factory=list)
-    error: InfrastructureError | None = None
-    append_s: float = 10.0
+
+class RecordList(Generic[_Record]):
+    """A log whose records are applied at once; with `error` set, appends fail."""
+
+    def __init__(self, apply: Callable[[_Record, int], None]) -> None:
+        self._apply = apply
+        self.records: list[_Record] = []
+        self.error: InfrastructureError | None = None
+
+    async def commit(self, records: Sequence[_Record]) -> int:
+        await asyncio.sleep(0)  # other tasks run, as during an append to Kafka
+        if self.error is not None:
+            raise self.error
+        for record in records:
+            self.records.append(record)
+            self._apply(record, len(self.records) - 1)
+        return len(self.records) - len(records)
+
+
+class ControlList(RecordList[ControlRecord]):
+    """The control log; `also` has further projections."""
+
+    append_s = 10.0
+
+    def __init__(self, view: ControlView) -> None:
+        super().__init__(self.apply)
+        self.view = view
+        self.also: list[Projection] = []
 
     async def catch_up(self) -> None:
         """Nothing to read: there is no other gateway."""
 
     async def keep_up(self) -> None:
         """Nothing to read: there is no other gateway."""
-
-    async def commit(self, records: Sequence[ControlRecord]) -> int:
-        await asyncio.sleep(0)  # other tasks run, as during an append to Kafka
-        if self.error is not None:
-            raise self.error
-        first = len(self.records)
-        for record in records:
-            self.records.append(record)
-            self.apply(record, len(self.records) - 1)
-        return first
 
     def apply(self, record: ControlRecord, offset: int | None = None) -> None:
         """Without an offset as if it was read before; the log does not have it."""
@@ -125,24 +136,14 @@ class CurrentMessageList:
         return [self.log.current[path] for path in paths if path in self.log.current]
 
 
-class PullRecordList:
-    """The log of the pull points, applied at once; with `error` set, appends fail. `failures` is set by the test."""
+class PullRecordList(RecordList[KeyedRecord]):
+    """The log of the pull points. `failures` is set by the test."""
 
     failures = 0
 
     def __init__(self) -> None:
+        super().__init__(lambda keyed, offset: self.store.apply(*keyed, offset))
         self.store = PullStore(PullLimits(messages=1_000, bytes=1_000_000, resident_bytes=1_000_000))
-        self.records: list[KeyedRecord] = []
-        self.error: InfrastructureError | None = None
-
-    async def commit(self, records: Sequence[KeyedRecord]) -> int:
-        await asyncio.sleep(0)
-        if self.error is not None:
-            raise self.error
-        for keyed in records:
-            self.records.append(keyed)
-            self.store.apply(*keyed, len(self.records) - 1)
-        return len(self.records) - len(records)
 
     async def elements(self, offsets: Iterable[int]) -> dict[int, bytes]:
         found = {offset: self.records[offset][1] for offset in offsets}
@@ -155,23 +156,13 @@ class PullRecordList:
 RESULT_KEYS = KeyRing({"k": b"k" * 32})
 
 
-class PartList:
-    """The log of parts, applied at once; the test moves the clock. With `error` set, appends fail."""
+class PartList(RecordList[FragmentRecord]):
+    """The log of parts; the test moves the clock."""
 
     def __init__(self) -> None:
+        super().__init__(lambda record, offset: self.messages.apply(record, offset, self.clock))
         self.messages = OpenMessages(1_000)
-        self.records: list[FragmentRecord] = []
-        self.error: InfrastructureError | None = None
         self.clock = 0.0
-
-    async def commit(self, records: Sequence[FragmentRecord]) -> int:
-        await asyncio.sleep(0)
-        if self.error is not None:
-            raise self.error
-        for record in records:
-            self.records.append(record)
-            self.messages.apply(record, len(self.records) - 1, self.clock)
-        return len(self.records) - len(records)
 
     async def parts(self, message: OpenMessage) -> list[StoredPart]:
         found = [self.records[offset] for _, offset in sorted(message.offsets())]

@@ -271,9 +271,8 @@ class LoggedState(Generic[Record]):
 
     async def commit(self, records: Sequence[Record]) -> int:
         change = _Change([self._encode(record) for record in records], concurrent.futures.Future())
-        begin = not self._changes  # otherwise a thread is on its way to the changes before
         self._changes.append(change)
-        if begin:
+        if len(self._changes) == 1:  # otherwise a thread is on its way to the changes before, and to this one
             asyncio.get_running_loop().run_in_executor(self._writers, self._append)
         try:
             # A change that waits longer must not be made later, after its client has given up.

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import gc
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -274,6 +276,34 @@ async def test_a_change_that_waits_for_others_is_left_out_in_time() -> None:
     await asyncio.gather(*begun, return_exceptions=True)
     await asyncio.to_thread(state._writers.shutdown)
     assert log.appended == [b"begun"] * log_view._WRITERS
+
+
+async def test_no_change_is_left_behind_by_a_thread_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All later changes would wait behind it, and none would be made until a restart."""
+    kafka = KafkaSettings(request_timeout_s=0.1)
+    log = SlowLog(kafka)
+    log.released.set()
+    state: LoggedState[bytes] = LoggedState(kafka, log, lambda key: (key, None))
+
+    class Preempted(deque[log_view._Change]):
+        """A thread takes the changes in the moment after their number was read."""
+
+        preempted = False
+
+        def __len__(self) -> int:
+            number = super().__len__()
+            if not self.preempted:
+                self.preempted = True
+                thread = threading.Thread(target=state._append)
+                thread.start()
+                thread.join()
+            return number
+
+    given_up = log_view._Change([(b"given up", None)], concurrent.futures.Future())
+    given_up.last.cancel()
+    monkeypatch.setattr(state, "_changes", Preempted([given_up]))
+    assert [await state.commit([b"a"]), await state.commit([b"b"])] == [0, 1]
+    state.close()
 
 
 async def test_changes_during_an_append_are_appended_together_with_an_outcome_each() -> None:

@@ -85,14 +85,10 @@ class Bearer:
                 token,
                 key,
                 algorithms=[header["alg"]],
-                audience=self._audience or None,
-                issuer=self._settings.jwt_issuer or None,
+                audience=self._audience,
+                issuer=self._settings.jwt_issuer,
                 leeway=self._settings.jwt_leeway_s,
-                options={
-                    "require": ["exp"],
-                    "verify_aud": bool(self._audience),
-                    "verify_iss": bool(self._settings.jwt_issuer),
-                },
+                options={"require": ["exp"]},
             )
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
             # PyJWT's messages quote claims of an unverified token; its classes are enough.

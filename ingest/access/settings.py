@@ -101,7 +101,7 @@ class AccessSettings:
 
     def _check_bearer(self) -> None:
         for name in ("jwks_file", "jwt_issuer", "jwt_audience"):
-            if not getattr(self, name):
+            if not getattr(self, name).strip(", "):
                 raise ConfigError(f"access.{name} must be set when access.methods contains bearer")
         chosen = self.jwt_chosen()
         if not chosen or not set(chosen) <= set(JWT_ALGORITHMS):

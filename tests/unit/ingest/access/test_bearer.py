@@ -149,7 +149,7 @@ def test_unusable_keys(text: str, words: str) -> None:
 
 @pytest.mark.parametrize("key", ["jwt_algorithms", "jwks_file", "jwt_issuer", "jwt_audience"])
 def test_settings_without_algorithm_issuer_or_audience(jwks: Path, key: str) -> None:
-    for value in ("", "none", "HS256", "RS256, HS256") if key == "jwt_algorithms" else ("",):
+    for value in ("", "none", "HS256", "RS256, HS256") if key == "jwt_algorithms" else ("", " , "):
         with pytest.raises(ConfigError, match=rf"access\.{key}"):
             settings(jwks, **{key: value})
 

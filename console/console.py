@@ -175,7 +175,7 @@ class Console:
         async def pieces() -> AsyncIterator[str]:
             yield before
             try:
-                yield (await read_parts(_FRESH_S)).parts["shown"]
+                yield (await read_parts(request, _FRESH_S)).parts["shown"]
             except ArborcastError as error:
                 # It is too late for another status.
                 yield self.render(request, "refusal.html", wrong=str(error))
@@ -183,14 +183,17 @@ class Console:
 
         return StreamingResponse(pieces(), status, media_type="text/html")
 
-    def live_page(self, path: str, reader_of: Callable[[Request], PartsReader]) -> Route:
-        """The stream that keeps such a page, and its header, as things are."""
+    def live_page(
+        self, path: str, read_parts: PartsReader, check: Callable[[Request], object] = lambda _request: None
+    ) -> Route:
+        """The stream that keeps such a page, and its header, as things are. `check` raises HTTPException before it
+        begins."""
 
         async def live(request: Request) -> Response:
-            read_parts = reader_of(request)
+            check(request)
 
             async def everything(age_s: float) -> PageParts:
-                page = await read_parts(age_s)
+                page = await read_parts(request, age_s)
                 # The former contents stay, with the reason.
                 parts = {"wrong": page.parts["shown"]} if page.failed else {"wrong": "", **page.parts}
                 return PageParts(parts, page.rest_s)

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 # Each is a connection that stays open; a browser has one for each page that is seen.
@@ -42,11 +43,11 @@ class PageParts(NamedTuple):
     failed: bool = False
 
 
-PartsReader = Callable[[float], Awaitable[PageParts]]
-"""The function for a page's contents; results up to this age are accepted."""
+PartsReader = Callable[[Request, float], Awaitable[PageParts]]
+"""The function for a page's contents, for a request; results up to this age are accepted."""
 
 
-async def changes(read_parts: PartsReader, every_s: float) -> AsyncGenerator[Replacement]:
+async def changes(read_parts: Callable[[float], Awaitable[PageParts]], every_s: float) -> AsyncGenerator[Replacement]:
     """The parts that are not any more as they were sent last."""
     sent: dict[str, str] = {}
     age_s = every_s

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from arborcast.admin import federation as admin
 from arborcast.console.console import Console, Screen
-from arborcast.console.live import PageParts, PartsReader
+from arborcast.console.live import PageParts
 from arborcast.console.questions import Answer
 
 # Members and links that are shown: a page stays small.
@@ -35,36 +35,33 @@ def _routes(console: Console) -> list[Route]:
         questions, links = console.questions, admin.links(console.control)
         return await questions.recent_log(admin.with_waiting, links, questions.views, age_s=age_s)
 
-    def reader_of(request: Request) -> PartsReader:
-        async def read_parts(age_s: float) -> PageParts:
-            there, carried = await asyncio.gather(
-                console.questions.recent(admin.members, console.settings, age_s=age_s), links(age_s)
-            )
-            members = there.value.members if there.value else ()
-            return console.main_part(
-                request,
-                _both(there, carried),
-                "cluster/shown.html",
-                own=federation.engine,
-                administrator=federation.administrator,
-                groups=_groups(members[:_SHOWN]),
-                members=len(members),
-                # The oldest first.
-                links=sorted(carried.value or (), key=lambda each: (each.waiting_since_ms or math.inf, each.link)),
-                problem=there.value.problem if there.value else "",
-                unknown=there.wrong,
-                unread=carried.wrong,
-                shown=_SHOWN,
-            )
-
-        return read_parts
+    async def read_parts(request: Request, age_s: float) -> PageParts:
+        there, carried = await asyncio.gather(
+            console.questions.recent(admin.members, console.settings, age_s=age_s), links(age_s)
+        )
+        members = there.value.members if there.value else ()
+        return console.main_part(
+            request,
+            _both(there, carried),
+            "cluster/shown.html",
+            own=federation.engine,
+            administrator=federation.administrator,
+            groups=_groups(members[:_SHOWN]),
+            members=len(members),
+            # The oldest first.
+            links=sorted(carried.value or (), key=lambda each: (each.waiting_since_ms or math.inf, each.link)),
+            problem=there.value.problem if there.value else "",
+            unknown=there.wrong,
+            unread=carried.wrong,
+            shown=_SHOWN,
+        )
 
     async def page(request: Request) -> Response:
         if not federation.name:
             return console.page(request, "cluster/alone.html")
-        return console.slow_page(request, "cluster/page.html", reader_of(request))
+        return console.slow_page(request, "cluster/page.html", read_parts)
 
-    return [console.get("/cluster", page), console.live_page("/cluster/live", reader_of)]
+    return [console.get("/cluster", page), console.live_page("/cluster/live", read_parts)]
 
 
 def _both(one: Answer[Any], other: Answer[Any]) -> Answer[None]:

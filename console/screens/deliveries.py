@@ -125,10 +125,10 @@ class DeliveriesScreen:
             listing("/deliveries", self.trace, traced),
             listing("/deliveries/messages", self.messages),
             listing("/deliveries/waiting", self.waiting, Download("pending", WaitingEntry, self._waiting_parts)),
-            live("/deliveries/waiting/live", self._waiting_reader),
+            live("/deliveries/waiting/live", self._read_waiting),
             post("/deliveries/waiting/act", self.retry),
             listing("/deliveries/dead", self.dead, Download("dead-letters", Letter, self._dead_parts)),
-            live("/deliveries/dead/live", self._dead_reader),
+            live("/deliveries/dead/live", self._read_dead),
             get("/deliveries/dead/{notification}", self.letter),
             post("/deliveries/dead/act", self.act),
             listing("/deliveries/audit", self.audit, audited),
@@ -151,12 +151,12 @@ class DeliveriesScreen:
         values: dict[str, Any] = {"story": story, "deliveries": deliveries, "wrong": wrong, "shown": _SHOWN}
         if asked["notification"]:
             return self._page(request, "trace", asked=asked, **values)
+        values |= _values("trace", asked)
+        return self._console.slow_page(request, "deliveries/trace.html", self._read_recent, **values)
 
-        async def recent(age_s: float) -> PageParts:
-            newest = await self._questions.recent_log(messages.recent, age_s=age_s)
-            return self._console.main_part(request, newest, "deliveries/recent.html", newest=newest.value)
-
-        return self._console.slow_page(request, "deliveries/trace.html", recent, **_values("trace", asked), **values)
+    async def _read_recent(self, request: Request, age_s: float) -> PageParts:
+        newest = await self._questions.recent_log(messages.recent, age_s=age_s)
+        return self._console.main_part(request, newest, "deliveries/recent.html", newest=newest.value)
 
     async def messages(self, request: Request) -> Response:
         """A search of payloads, on request."""
@@ -169,7 +169,7 @@ class DeliveriesScreen:
         return self._page(request, "messages", asked=asked, found=found, wrong=wrong)
 
     async def waiting(self, request: Request) -> Response:
-        return self._slow(request, "waiting", _BY, self._waiting_reader(request))
+        return self._slow(request, "waiting", _BY, self._read_waiting)
 
     async def retry(self, request: Request, form: FormData) -> Response:
         """Request attempts of selected deliveries, of all that the filter selects, or of one for an endpoint: a
@@ -202,7 +202,7 @@ class DeliveriesScreen:
         return go(onward)
 
     async def dead(self, request: Request) -> Response:
-        return self._slow(request, "dead", _LETTERS_BY, self._dead_reader(request))
+        return self._slow(request, "dead", _LETTERS_BY, self._read_dead)
 
     async def letter(self, request: Request) -> Response:
         """One dead letter, with its message."""
@@ -359,40 +359,30 @@ class DeliveriesScreen:
         values = _values(name, _asked(request, (*by, "page", "order")))
         return self._console.slow_page(request, f"deliveries/{name}.html", read_parts, **values)
 
-    def _waiting_reader(self, request: Request) -> PartsReader:
+    async def _read_waiting(self, request: Request, age_s: float) -> PageParts:
         asked = _asked(request, (*_BY, "page", "order"))
-        wanted = _waiting_filter(asked)
+        wanted, newest = _waiting_filter(asked), asked["order"] == "newest"
+        skipped, control = _skipped(asked), self._console.control
 
-        async def read_parts(age_s: float) -> PageParts:
-            newest = asked["order"] == "newest"
-            skipped, control = _skipped(asked), self._console.control
-
-            def question(within_s: float) -> Awaitable[Answer[WaitingList]]:
-                views = self._views
-                return self._questions.recent_log(
-                    waiting.oldest, wanted, _AT_ONCE, control, skipped, newest, views, within_s, age_s=age_s
-                )
-
-            answer = await question(0.0)
-            if answer.value is not None and not answer.value.complete:
-                # The search continues while the list is shown: the next update has its results.
-                answer = await soon(question(_SEARCHED_S), _SHOWN_WITHOUT_S) or answer
-            return self._main_part(request, answer, "waiting", asked)
-
-        return read_parts
-
-    def _dead_reader(self, request: Request) -> PartsReader:
-        asked = _asked(request, (*_LETTERS_BY, "page", "order"))
-        wanted = _letters(asked)
-
-        async def read_parts(age_s: float) -> PageParts:
-            control = self._console.control
-            answer = await self._questions.recent_log(
-                dead_letters.listed, wanted, _AT_ONCE, control, _skipped(asked), self._views, age_s=age_s
+        def question(within_s: float) -> Awaitable[Answer[WaitingList]]:
+            views = self._views
+            return self._questions.recent_log(
+                waiting.oldest, wanted, _AT_ONCE, control, skipped, newest, views, within_s, age_s=age_s
             )
-            return self._main_part(request, answer, "dead", asked)
 
-        return read_parts
+        answer = await question(0.0)
+        if answer.value is not None and not answer.value.complete:
+            # The search continues while the list is shown: the next update has its results.
+            answer = await soon(question(_SEARCHED_S), _SHOWN_WITHOUT_S) or answer
+        return self._main_part(request, answer, "waiting", asked)
+
+    async def _read_dead(self, request: Request, age_s: float) -> PageParts:
+        asked = _asked(request, (*_LETTERS_BY, "page", "order"))
+        control = self._console.control
+        answer = await self._questions.recent_log(
+            dead_letters.listed, _letters(asked), _AT_ONCE, control, _skipped(asked), self._views, age_s=age_s
+        )
+        return self._main_part(request, answer, "dead", asked)
 
     def _main_part(self, request: Request, answer: Answer[Any], name: str, asked: dict[str, str]) -> PageParts:
         template = f"deliveries/{name}-shown.html"

@@ -13,7 +13,7 @@ from arborcast.admin.operations import OperationFilter, Recorded, earlier, liste
 from arborcast.admin.times import moment_ms
 from arborcast.console.console import Console, Screen
 from arborcast.console.downloads import Download, Parts, followed
-from arborcast.console.live import PageParts, PartsReader
+from arborcast.console.live import PageParts
 from arborcast.console.questions import Answer
 from arborcast.core.errors import ArborcastError
 
@@ -26,26 +26,22 @@ _BY = ("since", "who", "what", "subject")
 
 
 def _routes(console: Console) -> list[Route]:
-    def reader_of(request: Request) -> PartsReader:
+    async def read_parts(request: Request, age_s: float) -> PageParts:
         asked = _asked(request)
-
-        async def read_parts(age_s: float) -> PageParts:
-            try:
-                since_ms = moment_ms("since", asked["since"])
-            except ArborcastError as error:
-                return console.main_part(request, Answer(None, str(error), 0.0, 0.0), "operations/shown.html")
-            # Whole minutes, so that equal pages share an answer.
-            wanted = OperationFilter(since_ms // 60_000 * 60_000, asked["who"], asked["what"], asked["subject"])
-            answer = await console.questions.recent_log(listed, wanted, _AT_ONCE, age_s=age_s)
-            found, more = answer.value or ([], 0)
-            return console.main_part(request, answer, "operations/shown.html", operations=found, more=more)
-
-        return read_parts
+        try:
+            since_ms = moment_ms("since", asked["since"])
+        except ArborcastError as error:
+            return console.main_part(request, Answer(None, str(error), 0.0, 0.0), "operations/shown.html")
+        # Whole minutes, so that equal pages share an answer.
+        wanted = OperationFilter(since_ms // 60_000 * 60_000, asked["who"], asked["what"], asked["subject"])
+        answer = await console.questions.recent_log(listed, wanted, _AT_ONCE, age_s=age_s)
+        found, more = answer.value or ([], 0)
+        return console.main_part(request, answer, "operations/shown.html", operations=found, more=more)
 
     async def page(request: Request) -> Response:
         asked = _asked(request)
         return console.slow_page(
-            request, "operations/page.html", reader_of(request), asked=asked, filters=f"?{urlencode(asked)}"
+            request, "operations/page.html", read_parts, asked=asked, filters=f"?{urlencode(asked)}"
         )
 
     def parts(request: Request) -> Parts:
@@ -55,7 +51,7 @@ def _routes(console: Console) -> list[Route]:
 
     return [
         console.listing("/operations", page, Download("changes", Recorded, parts)),
-        console.live_page("/operations/live", reader_of),
+        console.live_page("/operations/live", read_parts),
     ]
 
 

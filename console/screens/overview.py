@@ -20,7 +20,7 @@ from arborcast.admin.subscriptions import SubscriptionFilter, listed, one
 from arborcast.console.console import Console, Screen, go
 from arborcast.console.guard import visitor_of
 from arborcast.console.health import EndpointsHealth
-from arborcast.console.live import PageParts, PartsReader
+from arborcast.console.live import PageParts
 from arborcast.console.screens.topics import browsing
 from arborcast.core.errors import ExpressionError
 from arborcast.engine.monitoring.attention import is_stale, tiles
@@ -62,34 +62,29 @@ _TILES: Mapping[str, str] = {
 }
 
 
-def _parts_of(console: Console, request: Request) -> PartsReader:
-    async def read_parts(_age_s: float) -> PageParts:
-        seen = await console.health.look()
-        health = EndpointsHealth(seen)
-        suspensions = console.control.suspensions if console.ready() else ()
-        newest = heapq.nlargest(_FAILING, suspensions, key=lambda each: each.at_ms)
-        values = {
-            "suspended": [
-                each for each in (one(console.control, each.id) for each in newest) if each and each.suspended
-            ],
-            "suspended_count": len(suspensions),
-            "health": console.health.known(),
-            "links": LINKS,
-            "tiles": [(each, _TILES[each.name]) for each in tiles(seen.samples)],
-            "stale": bool(seen.problem) or is_stale(seen),
-            "at": datetime.fromtimestamp(seen.samples[-1].at).astimezone() if seen.samples else None,
-            "known": health.known,
-            "failing": [(each, health.word(each["endpoint"])) for each in (seen.failing or ())[:_FAILING]],
-            "failing_count": seen.failing_count,
-        }
-        return PageParts({"shown": console.render(request, "overview/shown.html", **values)})
-
-    return read_parts
+async def _read_parts(console: Console, request: Request, _age_s: float) -> PageParts:
+    seen = await console.health.look()
+    health = EndpointsHealth(seen)
+    suspensions = console.control.suspensions if console.ready() else ()
+    newest = heapq.nlargest(_FAILING, suspensions, key=lambda each: each.at_ms)
+    values = {
+        "suspended": [each for each in (one(console.control, each.id) for each in newest) if each and each.suspended],
+        "suspended_count": len(suspensions),
+        "health": console.health.known(),
+        "links": LINKS,
+        "tiles": [(each, _TILES[each.name]) for each in tiles(seen.samples)],
+        "stale": bool(seen.problem) or is_stale(seen),
+        "at": datetime.fromtimestamp(seen.samples[-1].at).astimezone() if seen.samples else None,
+        "known": health.known,
+        "failing": [(each, health.word(each["endpoint"])) for each in (seen.failing or ())[:_FAILING]],
+        "failing_count": seen.failing_count,
+    }
+    return PageParts({"shown": console.render(request, "overview/shown.html", **values)})
 
 
 def _routes(console: Console) -> list[Route]:
     async def page(request: Request) -> Response:
-        return console.slow_page(request, "overview/page.html", _parts_of(console, request))
+        return console.slow_page(request, "overview/page.html", partial(_read_parts, console))
 
     async def find(request: Request) -> Response:
         """The page that matches the typed text, or a choice of pages; a fragment for `lists.js` is always a choice."""
@@ -112,7 +107,7 @@ def _routes(console: Console) -> list[Route]:
 
     return [
         console.get("/", page),
-        console.live_page("/overview/live", partial(_parts_of, console)),
+        console.live_page("/overview/live", partial(_read_parts, console)),
         console.get("/find", find),
     ]
 

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from arborcast.admin import queues as admin
 from arborcast.admin.topics import topic_named
 from arborcast.console.console import Console, Screen
-from arborcast.console.live import PageParts, PartsReader
+from arborcast.console.live import PageParts
 from arborcast.console.questions import Answer
 from arborcast.core.errors import ArborcastError
 from arborcast.core.security.ip_addresses import host_to_reach, in_url
@@ -25,38 +25,35 @@ _SHOWN = 200
 
 
 def _routes(console: Console) -> list[Route]:
-    def reader_of(request: Request) -> PartsReader:
-        wanted = _wanted(request)
+    async def read_parts(request: Request, age_s: float) -> PageParts:
+        if wanted := _wanted(request):
+            return await read_one(request, wanted, age_s)
+        figures = await _figures(console, age_s)
+        found = admin.queues(console.control, figures.value.scrape if figures.value else None)
+        # The longest waiting first.
+        found.sort(key=lambda each: (-(each.oldest_s or 0), each.queue))
+        return console.main_part(request, figures, "queues/shown.html", queues=found, shown=_SHOWN)
 
-        async def one(age_s: float) -> PageParts:
-            try:
-                path = topic_named(wanted, console.control.table.topics)
-                figures, waits = await asyncio.gather(
-                    _figures(console, age_s),
-                    console.questions.recent_log(admin.requests, path, _AT_ONCE, console.questions.views, age_s=age_s),
-                )
-                one = admin.queue(console.control, figures.value.scrape if figures.value else None, path)
-            except ArborcastError as error:
-                refused = Answer(None, str(error), time.time(), 0.0)
-                return console.main_part(request, refused, "queues/one-shown.html")
-            return console.main_part(request, waits, "queues/one-shown.html", one=one, waits=waits.value, shown=_SHOWN)
-
-        async def everything(age_s: float) -> PageParts:
-            figures = await _figures(console, age_s)
-            found = admin.queues(console.control, figures.value.scrape if figures.value else None)
-            # The longest waiting first.
-            found.sort(key=lambda each: (-(each.oldest_s or 0), each.queue))
-            return console.main_part(request, figures, "queues/shown.html", queues=found, shown=_SHOWN)
-
-        return one if wanted else everything
+    async def read_one(request: Request, wanted: str, age_s: float) -> PageParts:
+        try:
+            path = topic_named(wanted, console.control.table.topics)
+            figures, waits = await asyncio.gather(
+                _figures(console, age_s),
+                console.questions.recent_log(admin.requests, path, _AT_ONCE, console.questions.views, age_s=age_s),
+            )
+            one = admin.queue(console.control, figures.value.scrape if figures.value else None, path)
+        except ArborcastError as error:
+            refused = Answer(None, str(error), time.time(), 0.0)
+            return console.main_part(request, refused, "queues/one-shown.html")
+        return console.main_part(request, waits, "queues/one-shown.html", one=one, waits=waits.value, shown=_SHOWN)
 
     async def page(request: Request) -> Response:
         """All queues; or one, with its servers and its requests."""
         wanted = _wanted(request)
         template = "queues/one.html" if wanted else "queues/page.html"
-        return console.slow_page(request, template, reader_of(request), name=wanted)
+        return console.slow_page(request, template, read_parts, name=wanted)
 
-    return [console.get("/queues", page), console.live_page("/queues/live", reader_of)]
+    return [console.get("/queues", page), console.live_page("/queues/live", read_parts)]
 
 
 async def _figures(console: Console, age_s: float) -> Answer[admin.JobFigures]:

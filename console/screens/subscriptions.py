@@ -7,6 +7,7 @@ import heapq
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Literal
 from urllib.parse import quote, urlencode
 
@@ -30,7 +31,7 @@ from arborcast.console.console import Console, Screen, go, operator, own_path, t
 from arborcast.console.downloads import AT_ONCE, Download, Parts, in_parts
 from arborcast.console.guard import visitor_of
 from arborcast.console.health import EndpointsHealth
-from arborcast.console.live import PageParts, PartsReader
+from arborcast.console.live import PageParts
 from arborcast.console.questions import Answer, soon
 from arborcast.console.screens.receiver import rotated
 from arborcast.core.errors import ExpressionError, TopicError
@@ -115,12 +116,15 @@ class SubscriptionsScreen:
         registered_publishers = Download("publishers", PublisherRow, lambda _: in_parts(self._publisher_rows()))
         return [
             console.listing("/subscriptions", self.page, Download("subscriptions", SubscriptionRow, self._parts)),
-            console.live_page("/subscriptions/live", self._parts_of),
+            console.live_page("/subscriptions/live", self._read_list),
             console.listing("/triggers", self.triggers, registered_triggers),
             console.listing("/publishers", self.publishers, registered_publishers),
             console.post("/subscriptions/act", self.act),
             console.post("/subscriptions/replay", self.replay),
-            console.live_page("/subscriptions/{id}/live", lambda each: self._health(each, each.path_params["id"])),
+            console.live_page(
+                "/subscriptions/{id}/live",
+                lambda request, age_s: self._read_health(request.path_params["id"], request, age_s),
+            ),
             console.get("/subscriptions/{id:path}", self.one),  # the id of a queue has slashes
         ]
 
@@ -129,7 +133,7 @@ class SubscriptionsScreen:
         return self._console.slow_page(
             request,
             "subscriptions/page.html",
-            self._parts_of(request),
+            self._read_list,
             asked=asked,
             asks=any(asked.values()),
             states=(*_STATES, *_HEALTH, _PULL_POINT),
@@ -137,39 +141,35 @@ class SubscriptionsScreen:
             filters=f"?{request.url.query}" if request.url.query else "",
         )
 
-    def _parts_of(self, request: Request) -> PartsReader:
+    async def _read_list(self, request: Request, age_s: float) -> PageParts:
         """The list, with the health of the endpoints."""
         asked, after = _asked(request), request.query_params.get("after", "")
         back = "/subscriptions" + (f"?{request.url.query}" if request.url.query else "")
-
-        async def read_parts(age_s: float) -> PageParts:
-            wrong, begun = "", time.monotonic()
-            if after and self._console.control.table.get(after) is None:
-                wrong = "The subscription before this page has ended: this is the first page again."
-            seen = await self._console.health.look()
-            health = EndpointsHealth(seen)
-            try:
-                shown, more = self._list(asked, after, health)
-            except (ExpressionError, TopicError) as error:
-                shown, more, wrong = {}, "", str(error)
-            # Of many subscriptions a list takes a while: it is repeated less often.
-            done = Answer(None, "", time.time(), time.monotonic() - begun)
-            names = tuple(each.subscription for each in shown)
-            values = {
-                "counts": await self._counts(names, age_s),
-                "slowest": seen.endpoints,
-                "health_of": health.word,
-                "figures_of": health.figures,
-                "health_known": health.known,
-                "subscriptions": shown,
-                "asks": any(asked.values()),
-                "wrong": wrong,
-                "back": back,
-                "more": f"/subscriptions?{urlencode({**asked, 'after': more})}" if more else "",
-            }
-            return self._console.main_part(request, done, "subscriptions/shown.html", **values)
-
-        return read_parts
+        wrong, begun = "", time.monotonic()
+        if after and self._console.control.table.get(after) is None:
+            wrong = "The subscription before this page has ended: this is the first page again."
+        seen = await self._console.health.look()
+        health = EndpointsHealth(seen)
+        try:
+            shown, more = self._list(asked, after, health)
+        except (ExpressionError, TopicError) as error:
+            shown, more, wrong = {}, "", str(error)
+        # Of many subscriptions a list takes a while: it is repeated less often.
+        done = Answer(None, "", time.time(), time.monotonic() - begun)
+        names = tuple(each.subscription for each in shown)
+        values = {
+            "counts": await self._counts(names, age_s),
+            "slowest": seen.endpoints,
+            "health_of": health.word,
+            "figures_of": health.figures,
+            "health_known": health.known,
+            "subscriptions": shown,
+            "asks": any(asked.values()),
+            "wrong": wrong,
+            "back": back,
+            "more": f"/subscriptions?{urlencode({**asked, 'after': more})}" if more else "",
+        }
+        return self._console.main_part(request, done, "subscriptions/shown.html", **values)
 
     async def _counts(self, names: tuple[str, ...], age_s: float) -> Mapping[str, waiting.DeliveryCounts]:
         """The pending deliveries and dead letters of these subscriptions; empty while they are not known."""
@@ -235,7 +235,7 @@ class SubscriptionsScreen:
         return self._console.slow_page(
             request,
             "subscriptions/one.html",
-            self._health(request, name),
+            partial(self._read_health, name),
             one=one,
             secret=secret,
             signed=bool(subscription.protection and subscription.protection.secrets),
@@ -244,45 +244,41 @@ class SubscriptionsScreen:
             details=_details(subscription),
         )
 
-    def _health(self, request: Request, name: str) -> PartsReader:
+    async def _read_health(self, name: str, request: Request, age_s: float) -> PageParts:
         """The health of its endpoint: speed, pending deliveries, the last response, and the last attempts."""
-
-        async def read_parts(age_s: float) -> PageParts:
-            subscription = self._console.control.table.get(name)
-            if subscription is None:
-                ended = self._console.render(request, "refusal.html", wrong="This subscription has ended.")
-                return PageParts({"shown": ended}, failed=True)
-            wanted = WaitingFilter(subscription=name)
-            questions = self._console.questions
-            settings, point = self._console.settings, subscription.pull_point
-            answer, pushed, counted, stored, seen = await asyncio.gather(
-                questions.recent_log(
-                    waiting.oldest, wanted, 1, self._console.control, 0, False, questions.views, age_s=age_s
-                ),
-                questions.recent_log(messages.last_attempts, name, age_s=age_s),
-                soon(questions.recent(slo.attempts, settings, name, age_s=max(age_s, _COUNTED_S)), _SOON_S),
-                questions.recent(admin.pull_point, settings, point, age_s=age_s) if point else _nothing(),
-                self._console.health.look(),
-            )
-            health, address = EndpointsHealth(seen), subscription.consumer.address
-            oldest, more = (answer.value.waiting, answer.value.more) if answer.value else ((), 0)
-            return self._console.main_part(
-                request,
-                answer,
-                "subscriptions/health.html",
-                figures=health.figures(address),
-                health=health.word(address),
-                stored=stored,
-                hours=counted,
-                state=self._console.control.suspensions.state_of(subscription),
-                oldest=oldest[0] if oldest else None,
-                count=len(oldest) + more,
-                attempts=pushed.value.attempts if pushed.value else (),
-                unread=pushed.wrong,
-                words=WORDS,
-            )
-
-        return read_parts
+        subscription = self._console.control.table.get(name)
+        if subscription is None:
+            ended = self._console.render(request, "refusal.html", wrong="This subscription has ended.")
+            return PageParts({"shown": ended}, failed=True)
+        wanted = WaitingFilter(subscription=name)
+        questions = self._console.questions
+        settings, point = self._console.settings, subscription.pull_point
+        answer, pushed, counted, stored, seen = await asyncio.gather(
+            questions.recent_log(
+                waiting.oldest, wanted, 1, self._console.control, 0, False, questions.views, age_s=age_s
+            ),
+            questions.recent_log(messages.last_attempts, name, age_s=age_s),
+            soon(questions.recent(slo.attempts, settings, name, age_s=max(age_s, _COUNTED_S)), _SOON_S),
+            questions.recent(admin.pull_point, settings, point, age_s=age_s) if point else _nothing(),
+            self._console.health.look(),
+        )
+        health, address = EndpointsHealth(seen), subscription.consumer.address
+        oldest, more = (answer.value.waiting, answer.value.more) if answer.value else ((), 0)
+        return self._console.main_part(
+            request,
+            answer,
+            "subscriptions/health.html",
+            figures=health.figures(address),
+            health=health.word(address),
+            stored=stored,
+            hours=counted,
+            state=self._console.control.suspensions.state_of(subscription),
+            oldest=oldest[0] if oldest else None,
+            count=len(oldest) + more,
+            attempts=pushed.value.attempts if pushed.value else (),
+            unread=pushed.wrong,
+            words=WORDS,
+        )
 
     async def replay(self, request: Request, form: FormData) -> Response:
         """Deliver past notifications again, after a confirmation with their number."""

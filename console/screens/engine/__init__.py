@@ -5,7 +5,7 @@ feed    the samples of one engine: its last minutes, and its history as far as a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 from urllib.parse import urlencode
@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from arborcast.console.console import Console, Screen
-from arborcast.console.live import PageParts, PartsReader
+from arborcast.console.live import PageParts
 from arborcast.console.screens.engine.feed import RANGES, EngineFeed, Shown, feeds_of
 
 # Names of charts by subject.
@@ -84,34 +84,32 @@ def _routes(console: Console) -> list[Route]:
         return feeds[int(number)], wanted
 
     async def page(request: Request) -> Response:
-        feed, wanted = asked(request)
-
-        async def read_parts(_age_s: float) -> PageParts:
-            now = await wanted.shown(feed)
-            values = {"groups": GROUPS, "links": LINKS, "shown": now}
-            return PageParts({"shown": console.render(request, "engine/shown.html", **values)})
-
+        _, wanted = asked(request)
         return console.slow_page(
-            request, "engine/page.html", read_parts, asked=wanted, engines=[each.name for each in feeds], ranges=RANGES
+            request, "engine/page.html", read_page, asked=wanted, engines=[each.name for each in feeds], ranges=RANGES
         )
 
-    live = console.live_page("/engine/live", lambda request: _reader_of(console, request, *asked(request)))
-    return [console.get("/engine", page), live]
+    async def read_page(request: Request, _age_s: float) -> PageParts:
+        feed, wanted = asked(request)
+        values = {"groups": GROUPS, "links": LINKS, "shown": await wanted.shown(feed)}
+        return PageParts({"shown": console.render(request, "engine/shown.html", **values)})
+
+    def read_parts(request: Request, _age_s: float) -> Awaitable[PageParts]:
+        return _live_parts(console, request, *asked(request))
+
+    return [console.get("/engine", page), console.live_page("/engine/live", read_parts, check=asked)]
 
 
-def _reader_of(console: Console, request: Request, feed: EngineFeed, wanted: EngineQuery) -> PartsReader:
-    async def read_parts(_age_s: float) -> PageParts:
-        shown = await wanted.shown(feed)
-        return PageParts(
-            {
-                "engine-now": console.render(request, "engine/now.html", shown=shown),
-                "engine-processes": console.render(request, "engine/processes.html", shown=shown),
-                "engine-slowest": console.render(request, "engine/slowest.html", shown=shown),
-                **{f"chart-{name}": str(figure) for name, figure in shown.figures.items()},
-            }
-        )
-
-    return read_parts
+async def _live_parts(console: Console, request: Request, feed: EngineFeed, wanted: EngineQuery) -> PageParts:
+    shown = await wanted.shown(feed)
+    return PageParts(
+        {
+            "engine-now": console.render(request, "engine/now.html", shown=shown),
+            "engine-processes": console.render(request, "engine/processes.html", shown=shown),
+            "engine-slowest": console.render(request, "engine/slowest.html", shown=shown),
+            **{f"chart-{name}": str(figure) for name, figure in shown.figures.items()},
+        }
+    )
 
 
 SCREEN = Screen("engine", "Engine", "/engine", _routes, needs_log=False)

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from arborcast.admin import directory
 from arborcast.console.console import Console
-from arborcast.console.live import PageParts, PartsReader
+from arborcast.console.live import PageParts
 
 # A page stays small.
 _SHOWN = 200
@@ -20,16 +20,13 @@ def routes(console: Console) -> list[Route]:
     """A page with all of them, kept as things are."""
     settings = console.settings
 
-    def reader_of(request: Request) -> PartsReader:
-        async def read_parts(_age_s: float) -> PageParts:
-            found = await asyncio.to_thread(directory.problems, settings.home)
-            without = settings.directory.kind == "none"
-            template = "topics/problems-shown.html"
-            return PageParts({"shown": console.render(request, template, found=found, shown=_SHOWN, without=without)})
-
-        return read_parts
+    async def read_parts(request: Request, _age_s: float) -> PageParts:
+        found = await asyncio.to_thread(directory.problems, settings.home)
+        without = settings.directory.kind == "none"
+        template = "topics/problems-shown.html"
+        return PageParts({"shown": console.render(request, template, found=found, shown=_SHOWN, without=without)})
 
     async def page(request: Request) -> Response:
-        return console.slow_page(request, "topics/problems.html", reader_of(request))
+        return console.slow_page(request, "topics/problems.html", read_parts)
 
-    return [console.get("/topics/problems", page), console.live_page("/topics/problems/live", reader_of)]
+    return [console.get("/topics/problems", page), console.live_page("/topics/problems/live", read_parts)]

@@ -89,16 +89,16 @@ def _routes(console: Console) -> list[Route]:
             "user": user.user if user else "",
             "offered": sorted(islice(console.control.table.topics.paths(), _OFFERED)),
         }
-
-        async def read_parts(_age_s: float) -> PageParts:
-            kafka = reachable_kafka(console.settings)
-            counted = await console.questions.recent(busiest, kafka, _BUSIEST, age_s=_FRESH_S)
-            found = counted.value or Busiest([])
-            shown = console.render(request, "trying/busiest.html", busiest=found, problem=counted.wrong)
-            return PageParts({"shown": shown})
-
         status = 400 if answer and answer.refused else 200
-        return console.slow_page(request, "trying/page.html", read_parts, status=status, **values)
+        return console.slow_page(request, "trying/page.html", read_busiest, status=status, **values)
+
+    async def read_busiest(request: Request, _age_s: float) -> PageParts:
+        kafka = reachable_kafka(console.settings)
+        counted = await console.questions.recent(busiest, kafka, _BUSIEST, age_s=_FRESH_S)
+        found = counted.value or Busiest([])
+        return PageParts(
+            {"shown": console.render(request, "trying/busiest.html", busiest=found, problem=counted.wrong)}
+        )
 
     async def published(request: Request, topic: str, payload: str) -> PublishAnswer:
         from arborcast.console.screens.trying import broker

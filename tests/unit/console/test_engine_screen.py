@@ -192,7 +192,8 @@ async def test_live_updates_have_only_changed_parts(tmp_path: Path) -> None:
     clock = [now]
     parts = console_parts(tmp_path)
     request = Request({"type": "http", "method": "GET", "headers": [], "state": {"visitor": Visitor("s", "t")}})
-    stream = changes(engine._reader_of(parts.console, request, feed, engine.EngineQuery(0, "10m")), 0.0)
+    query = engine.EngineQuery(0, "10m")
+    stream = changes(lambda _: engine._live_parts(parts.console, request, feed, query), 0.0)
     every = {"engine-now", "engine-processes", "engine-slowest", *(f"chart-{chart.name}" for chart in CHARTS)}
     assert {(await anext(stream)).id for _ in every} == every
     watch.view = EngineView(watch.view.samples, [SLOW])

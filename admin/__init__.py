@@ -15,9 +15,8 @@
     messages        the newest notifications of a topic, and the busiest topics
     queues          work queues, their servers and requests
     federation      members and links of a federation
-    moments         times as text
     documents       values as JSON
-    times           times in an operator's words
+    times           times as text, and in an operator's words
     filters         subscriptions and topics in an operator's words
     waiting         waiting deliveries
     dead_letters    given-up deliveries

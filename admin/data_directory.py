@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from arborcast.admin.moments import moment
+from arborcast.admin.times import moment
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.files import write_atomically
 from arborcast.core.progress import Progress, no_progress

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from arborcast.admin.moments import iso
+from arborcast.admin.times import iso
 
 
 def document(value: Any) -> Any:

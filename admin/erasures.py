@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from arborcast.admin import control_log
 from arborcast.admin.filters import TopicTest
-from arborcast.admin.moments import moment
 from arborcast.admin.operations import recorded, this_user
-from arborcast.admin.times import moment_ms
+from arborcast.admin.times import moment, moment_ms
 from arborcast.core.errors import ConfigError
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms

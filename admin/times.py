@@ -1,16 +1,26 @@
-"""Times in an operator's words."""
+"""Times as text, and in an operator's words."""
 
 from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 
 from arborcast.core.errors import ConfigError
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def moment(ms: int) -> str:
+    """Milliseconds since the epoch as local time, for people."""
+    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")
+
+
+def iso(ms: int) -> str:
+    """The same as ISO 8601, for JSON."""
+    return moment(ms).replace(" ", "T")
 
 
 def beginning(text: str, now: float, what: str = "since") -> float:

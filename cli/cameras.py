@@ -69,7 +69,7 @@ def resume(name: NameArgument, config: ConfigOption = None, home: HomeOption = N
 def list_cameras(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
     """List the cameras: state, last event, renewals, offset of the clock, last error."""
     from arborcast.admin import cameras, control_log
-    from arborcast.admin.moments import moment
+    from arborcast.admin.times import moment
 
     figures = cameras.figures(settings_of(config, home))
     found = cameras.listed(control_log.read_control(kafka_of(config, home)), figures)

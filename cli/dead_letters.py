@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arborcast.admin.documents import document
-from arborcast.admin.moments import moment
-from arborcast.admin.times import moment_ms
+from arborcast.admin.times import moment, moment_ms
 from arborcast.cli.common import (
     FATES,
     AcceptedSinceOption,

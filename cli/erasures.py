@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arborcast.admin.moments import iso, moment
+from arborcast.admin.times import iso, moment
 from arborcast.cli.common import (
     OPERATING,
     ConfigOption,

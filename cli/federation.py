@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from arborcast.admin.documents import document
-from arborcast.admin.moments import moment
+from arborcast.admin.times import moment
 from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import print_error, print_json, print_line, print_table

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arborcast.admin.moments import moment
-from arborcast.admin.times import moment_ms
+from arborcast.admin.times import moment, moment_ms
 from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
 from arborcast.core.errors import ConfigError
 from arborcast.engine.terminal import ProgressShown, print_json, print_line

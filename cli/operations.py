@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arborcast.admin.documents import document
-from arborcast.admin.moments import moment
-from arborcast.admin.times import moment_ms
+from arborcast.admin.times import moment, moment_ms
 from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, ListedOption, kafka_of, note_omitted
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import console, print_error, print_json

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from arborcast.admin.documents import document
-from arborcast.admin.moments import moment
+from arborcast.admin.times import moment
 from arborcast.cli.common import (
     SUBSCRIBING,
     ConfigOption,

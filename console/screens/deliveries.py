@@ -21,8 +21,7 @@ from arborcast.admin.dead_letters import Letter, LetterFilter
 from arborcast.admin.erasures import ErasureRequest
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.messages import MessageSearch
-from arborcast.admin.moments import iso
-from arborcast.admin.times import beginning, moment_ms
+from arborcast.admin.times import beginning, iso, moment_ms
 from arborcast.admin.waiting import WaitingEntry, WaitingFilter, WaitingList
 from arborcast.console.console import Console, Screen, go, operator, own_path, text_of
 from arborcast.console.downloads import AT_ONCE, Download, Parts, followed, in_parts

@@ -21,9 +21,8 @@ from starlette.routing import Route
 from arborcast.admin import messages, receiver_page, replay, slo, triggers, waiting
 from arborcast.admin import subscriptions as admin
 from arborcast.admin.filters import TopicTest
-from arborcast.admin.moments import iso
 from arborcast.admin.subscriptions import ListedSubscription, conditions_of
-from arborcast.admin.times import moment_ms
+from arborcast.admin.times import iso, moment_ms
 from arborcast.admin.topics import topic_named
 from arborcast.admin.triggers import ListedTrigger
 from arborcast.admin.waiting import WaitingFilter

@@ -11,7 +11,7 @@ import pytest
 from arborcast.admin import messages
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.messages import FoundMessages, MessageSearch, search
-from arborcast.admin.moments import iso
+from arborcast.admin.times import iso
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.records.control import Erasure, ErasureScope
 from arborcast.topic_model.records.notifications import Notification, encode

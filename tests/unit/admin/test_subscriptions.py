@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from arborcast.admin import control_log, triggers
-from arborcast.admin.moments import iso
 from arborcast.admin.subscriptions import (
     Change,
     ListedSubscription,
@@ -25,6 +24,7 @@ from arborcast.admin.subscriptions import (
     recipients,
     suspended,
 )
+from arborcast.admin.times import iso
 from arborcast.admin.triggers import ListedTrigger
 from arborcast.cli import app
 from arborcast.core.errors import ConfigError

@@ -16,9 +16,9 @@ import pytest
 
 from arborcast.admin import federation, operations, queues, subscriptions
 from arborcast.admin.federation import Groups, GroupStatus, MemberList
-from arborcast.admin.moments import iso
 from arborcast.admin.operations import Recorded
 from arborcast.admin.queues import JobFigures, QueueRequests, RequestStatus
+from arborcast.admin.times import iso
 from arborcast.core.errors import ConfigError, InfrastructureError, RecordVersionError
 from arborcast.dispatch.operations.audit import Problem, Report, Tally
 from arborcast.ingest.federation.keys import parse_secrets

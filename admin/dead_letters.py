@@ -121,17 +121,9 @@ class LetterList(NamedTuple):
     groups: tuple[DeliveryGroup, ...] = ()
 
 
-class Redrivable(NamedTuple):
-    """Numbers of letters: those that can be redriven, those whose subscription has ended, and those that were given up
-    less than `dispatch.operations.dead_letters.SETTLED_AFTER_S` ago."""
-
-    possible: int
-    over: int
-    too_new: int
-
-
-class Redriven(NamedTuple):
-    """Numbers of letters: those redriven, and those skipped, as in `Redrivable`."""
+class RedriveCounts(NamedTuple):
+    """Numbers of letters: those that are or can be redriven, those whose subscription has ended, and those that were
+    given up less than `dispatch.operations.dead_letters.SETTLED_AFTER_S` ago."""
 
     redriven: int
     over: int
@@ -218,11 +210,11 @@ def count(
 
 def redrivable(
     kafka: KafkaSettings, selection: LetterFilter, limit: int | None = None, control: ControlView | None = None
-) -> Redrivable:
+) -> RedriveCounts:
     """The numbers of letters that `redrive` redrives and skips."""
     skipped = Counter[str]()
     possible = sum(1 for _ in islice(_redrivable(kafka, selection, control, skipped), limit))
-    return Redrivable(possible, skipped["over"], skipped["too_new"])
+    return RedriveCounts(possible, skipped["over"], skipped["too_new"])
 
 
 def redrive(
@@ -231,7 +223,7 @@ def redrive(
     limit: int | None = None,
     control: ControlView | None = None,
     by: Operator | None = None,
-) -> Redriven:
+) -> RedriveCounts:
     """Redrive letters, up to `limit`: each at its old place, with all its attempts and its whole lifespan.
     Subscriptions are looked up in `control`, or in the log. `by` is the operator, by default the user of this
     process."""
@@ -244,7 +236,7 @@ def redrive(
     ):
         redriven = letter_admin.redrive(islice(_redrivable(kafka, selection, control, skipped), limit))
         results.append(f"{redriven} redriven")
-    return Redriven(redriven, skipped["over"], skipped["too_new"])
+    return RedriveCounts(redriven, skipped["over"], skipped["too_new"])
 
 
 def purge(

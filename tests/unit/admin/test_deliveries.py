@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from arborcast.admin import control_log, dead_letters, waiting
-from arborcast.admin.dead_letters import LetterFilter, Redrivable
+from arborcast.admin.dead_letters import LetterFilter, RedriveCounts
 from arborcast.admin.federation import links, with_waiting
 from arborcast.admin.queues import QueueRequests, RequestStatus, job_figures, requests
 from arborcast.admin.waiting import WaitingFilter
@@ -177,8 +177,8 @@ def test_lists_counts_and_messages_of_letters(control: ControlView, kept: Delive
 @pytest.mark.usefixtures("given")
 def test_letters_that_cannot_be_redriven(control: ControlView, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arborcast.admin.dead_letters.time.time", lambda: NOW_MS / 1000)
-    assert dead_letters.redrivable(KAFKA, LetterFilter(), None, control) == Redrivable(possible=2, over=1, too_new=1)
-    assert dead_letters.redrivable(KAFKA, LetterFilter(), 1, control) == Redrivable(possible=1, over=0, too_new=0)
+    assert dead_letters.redrivable(KAFKA, LetterFilter(), None, control) == RedriveCounts(redriven=2, over=1, too_new=1)
+    assert dead_letters.redrivable(KAFKA, LetterFilter(), 1, control) == RedriveCounts(redriven=1, over=0, too_new=0)
 
 
 def waits(

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from arborcast.admin import dead_letters, erasures, messages, slo, trace, waiting
-from arborcast.admin.dead_letters import LetterFilter, LetterList, Redriven, WholeLetter
+from arborcast.admin.dead_letters import LetterFilter, LetterList, RedriveCounts, WholeLetter
 from arborcast.admin.erasures import ErasureRequest, RequestedErasure
 from arborcast.admin.filters import DeliveryGroup, TopicTest
 from arborcast.admin.messages import MessageSearch, RecentNotification
@@ -94,7 +94,7 @@ def asked(answering: Answering) -> Asked:
             dead_letters.listed: LetterList((LETTER,), 1),
             dead_letters.first_whole: WholeLetter(LETTER, "", "", "", "", EVIL, EVIL),
             dead_letters.count: 2,
-            dead_letters.redrive: Redriven(2, 1, 0),
+            dead_letters.redrive: RedriveCounts(2, 1, 0),
             dead_letters.purge: 2,
             deliveries._audit: REPORT,
             messages.recent: (RecentNotification("01ab", TopicPath("a/b"), AT_MS),),

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from arborcast.admin import dead_letters, messages, receiver_page
-from arborcast.admin.dead_letters import LetterFilter, LetterList, Redriven
+from arborcast.admin.dead_letters import LetterFilter, LetterList, RedriveCounts
 from arborcast.admin.messages import LastAttempts
 from arborcast.console.questions import Questions
 from arborcast.console.signing import SigningIn
@@ -50,7 +50,7 @@ def asked(answering: Answering) -> Asked:
             messages.last_attempts: LastAttempts((ROW,), complete=True),
             receiver_page.send_test: "0test",
             dead_letters.listed: LetterList((LETTER,), 2),
-            dead_letters.redrive: Redriven(3, 0, 0),
+            dead_letters.redrive: RedriveCounts(3, 0, 0),
         },
     )
 

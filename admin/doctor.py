@@ -25,6 +25,7 @@ from arborcast.core.security.keyring import parse_keys
 from arborcast.core.wall_clock import time_ms
 from arborcast.engine.embedded import engine, questions, state
 from arborcast.engine.embedded.home import KEY_FILE, Home, free_mb
+from arborcast.engine.embedded.state import EngineStatus
 from arborcast.engine.embedded.status import supervisor_silent_s
 from arborcast.engine.install import jars, java
 from arborcast.engine.processes import processes
@@ -64,6 +65,7 @@ def doctor(settings: Settings) -> list[Check]:
     finding."""
     home = Home(settings.home)
     running = home.owner() is not None
+    known = state.read(home.state_file) if running else None
     return [
         *_python(),
         *_java(),
@@ -76,10 +78,10 @@ def doctor(settings: Settings) -> list[Check]:
         *_mode(settings),
         *_memory(),
         *_open_files(),
-        *_engine(home, running),
-        *_parts(home, running),
+        *_engine(home, known),
+        *_parts(home, known),
         *_ports(settings, running),
-        *_broker(settings, home, running),
+        *_broker(settings, running, known),
         *_kafka_safety(settings),
         *_directory(settings),
         *_mqtt(settings.mqtt),
@@ -236,8 +238,7 @@ def _open_files() -> Iterator[Check]:
         yield Check("open files", "ok", f"at most {most}")
 
 
-def _engine(home: Home, running: bool) -> Iterator[Check]:
-    known = state.read(home.state_file) if running else None
+def _engine(home: Home, known: EngineStatus | None) -> Iterator[Check]:
     if known is None:
         yield Check("engine", "ok", "not running")
         return
@@ -257,9 +258,8 @@ def _engine(home: Home, running: bool) -> Iterator[Check]:
         yield Check("engine", "ok", f"running (pid {known.supervisor.pid}), all parts ready")
 
 
-def _parts(home: Home, running: bool) -> Iterator[Check]:
+def _parts(home: Home, known: EngineStatus | None) -> Iterator[Check]:
     """The health of each running part, as the supervisor checks it."""
-    known = state.read(home.state_file) if running else None
     if known is None:
         return
     try:
@@ -296,13 +296,12 @@ def _ports(settings: Settings, running: bool) -> Iterator[Check]:
             yield _port(name, port, metrics.host, choose)
 
 
-def _broker(settings: Settings, home: Home, running: bool) -> Iterator[Check]:
+def _broker(settings: Settings, running: bool, known: EngineStatus | None) -> Iterator[Check]:
     servers = settings.kafka.bootstrap_servers
     if settings.stack.broker == "embedded":
         if not running:
             yield _port("kafka port", settings.stack.kafka_port, processes.LOOPBACK, "--kafka-port PORT")
             return
-        known = state.read(home.state_file)
         servers = known.addresses["kafka"] if known else servers
     for server in servers.split(","):
         if why := questions.unreachable_reason(dataclasses.replace(settings.kafka, bootstrap_servers=server)):
@@ -343,12 +342,7 @@ def _directory(settings: Settings) -> Iterator[Check]:
     elif directory.kind == "ldap":
         url = urlsplit(directory.url)
         port = url.port or (636 if url.scheme == "ldaps" else 389)
-        with contextlib.suppress(OSError), socket.create_connection((url.hostname or "", port), timeout=3):
-            yield Check("directory", "ok", f"{directory.url} accepts connections")
-            return
-        yield Check(
-            "directory", "fail", f"{directory.url} does not accept connections", "Check directory.url and the server."
-        )
+        yield _accepting("directory", directory.url, url.hostname or "", port, "Check directory.url and the server.")
 
 
 def _mqtt(settings: MqttSettings) -> Iterator[Check]:
@@ -361,11 +355,15 @@ def _mqtt(settings: MqttSettings) -> Iterator[Check]:
         yield Check("mqtt", "fail", str(error), "Correct it: docs/mqtt.md.")
         return
     _, host, port = settings.place
+    more = f"; rules: {len(rules.incoming)} in, {len(rules.outgoing)} out"
+    yield _accepting("mqtt", settings.url, host, port, "Check mqtt.url and the broker.", more)
+
+
+def _accepting(name: str, url: str, host: str, port: int, advice: str, more: str = "") -> Check:
+    """Whether a server accepts connections; `more` is added to this finding."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=3):
-        number = f"rules: {len(rules.incoming)} in, {len(rules.outgoing)} out"
-        yield Check("mqtt", "ok", f"{settings.url} accepts connections; {number}")
-        return
-    yield Check("mqtt", "fail", f"{settings.url} does not accept connections", "Check mqtt.url and the broker.")
+        return Check(name, "ok", f"{url} accepts connections{more}")
+    return Check(name, "fail", f"{url} does not accept connections", advice)
 
 
 def _port(name: str, port: int, host: str, choose: str) -> Check:

@@ -11,11 +11,11 @@ import msgspec
 from arborcast.admin import control_log
 from arborcast.admin.operations import recorded_control
 from arborcast.core.errors import ConfigError, NotFound
-from arborcast.core.files import WatchedFile, exclusive
+from arborcast.core.files import exclusive
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.engine.settings.loading import Settings
-from arborcast.ingest.access.policy import DEFAULT, AccessPolicy, read_policy, review
+from arborcast.ingest.access.policy import AccessPolicy, current_policy, review
 from arborcast.ingest.access.users import FileUsers, user_source
 from arborcast.ingest.access.users_file import User, check_name, load_users, made, write_users
 from arborcast.topic_model.grants import Identity
@@ -107,7 +107,7 @@ def rights_of(settings: Settings) -> Rights:
     methods = access.chosen()
     if not methods:
         raise ConfigError("access.methods is not set: there is no authentication, and every client may do everything")
-    policy = WatchedFile(Path(access.policy_file), read_policy).value if access.policy_file else DEFAULT
+    policy = current_policy(access.policy_file)()
     elsewhere = "bearer" in methods or ("certificate" in methods and access.certificate_users == "any")
     # With bearer tokens only, the issuer manages all users, and there is no user file.
     only_elsewhere = set(methods) == {"bearer"}

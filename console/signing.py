@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from starlette.datastructures import FormData
 from starlette.requests import Request
@@ -13,13 +12,12 @@ from starlette.routing import Route
 from arborcast.console.console import Console, go, own_path, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.core.errors import ArborcastError, ConfigError
-from arborcast.core.files import WatchedFile
 from arborcast.core.security.ip_addresses import is_loopback
 from arborcast.engine.settings.loading import Settings
-from arborcast.ingest.access.policy import DEFAULT, AccessPolicy, read_policy
+from arborcast.ingest.access.policy import AccessPolicy, current_policy
 from arborcast.ingest.access.proxies import NONE, Proxies
 from arborcast.ingest.access.rates import client_key
-from arborcast.ingest.access.users import Guesses, Users, user_source
+from arborcast.ingest.access.users import Users, users_of
 from arborcast.ingest.http.serving import proxies
 from arborcast.topic_model.grants import Caller
 
@@ -98,10 +96,5 @@ def signing_for(settings: Settings) -> SigningIn | None:
             f"console.host = {host!r} is reachable from the network and needs a sign-in with a password: "
             'access.methods must contain "basic" or "token"'
         )
-    guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
-    users = Users(user_source(access, settings.directory), remember_s=access.cache_s, guesses=guesses)
-    trusted = proxies(settings.gateway)
-    if not access.policy_file:
-        return SigningIn(UsersAndPolicy(users, lambda: DEFAULT), trusted)
-    policy = WatchedFile(Path(access.policy_file), read_policy)
-    return SigningIn(UsersAndPolicy(users, lambda: policy.value), trusted)
+    users = users_of(access, settings.directory)
+    return SigningIn(UsersAndPolicy(users, current_policy(access.policy_file)), proxies(settings.gateway))

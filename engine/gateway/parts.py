@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arborcast.core.errors import ConfigError, InfrastructureError
-from arborcast.core.files import WatchedFile
 from arborcast.core.mqtt.settings import check_installed, for_mqtt
 from arborcast.core.security.ip_addresses import in_url, is_loopback
 from arborcast.core.telemetry.metrics import Registry
@@ -22,10 +21,10 @@ from arborcast.engine.processes.errors import StackError
 from arborcast.engine.settings.loading import Settings
 from arborcast.ingest.access.bearer import Bearer
 from arborcast.ingest.access.gate import Authenticator, Gate
-from arborcast.ingest.access.policy import read_policy
+from arborcast.ingest.access.policy import current_policy
 from arborcast.ingest.access.rates import Rates
 from arborcast.ingest.access.username_token import NonceMemory
-from arborcast.ingest.access.users import Guesses, Users, user_source
+from arborcast.ingest.access.users import users_of
 from arborcast.ingest.http.serving import proxies
 from arborcast.ingest.mqtt import incoming
 from arborcast.ingest.mqtt.rules import read_rules
@@ -88,18 +87,14 @@ def gate(settings: Settings) -> Gate | None:
     rates, access, trusted = Rates(settings.limits), settings.access, proxies(settings.gateway)
     if not access.chosen():
         return Gate(rates, proxies=trusted) if rates.enabled else None
-    guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
-    users = Users(user_source(access, settings.directory), remember_s=access.cache_s, guesses=guesses)
+    users = users_of(access, settings.directory)
     if "certificate" in access.chosen() and not settings.tls.client_ca_file:
         raise ConfigError(
             "access.methods contains certificate: tls.client_ca_file must name the authorities of these certificates"
         )
     bearer = Bearer(access) if "bearer" in access.chosen() else None
     authenticator = Authenticator(access, users, bearer=bearer, nonces=_nonces(settings))
-    if not access.policy_file:
-        return Gate(rates, authenticator, proxies=trusted)
-    policy = WatchedFile(Path(access.policy_file), read_policy)
-    return Gate(rates, authenticator, lambda: policy.value, trusted)
+    return Gate(rates, authenticator, current_policy(access.policy_file), trusted)
 
 
 def mqtt_bridge(gateway: Gateway, settings: Settings, metrics: Registry) -> MqttBridge:

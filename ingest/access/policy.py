@@ -26,9 +26,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from arborcast.core.errors import ConfigError, ExpressionError
+from arborcast.core.files import WatchedFile
 from arborcast.topic_model.expressions import XPathPattern, compile_normal, parse_friendly
 from arborcast.topic_model.grants import ALL, NOTHING, Caller, Grant, Identity
 from arborcast.topic_model.patterns.alternatives import Reach, is_virtual
@@ -79,6 +81,14 @@ class AccessPolicy:
 
 DEFAULT = AccessPolicy((Rule(frozenset({"publish", "subscribe", "serve"}), frozenset({_EVERYBODY}), frozenset(), ALL),))
 """Every authenticated client may publish, subscribe and serve queues, and manage its own resources."""
+
+
+def current_policy(file: str) -> Callable[[], AccessPolicy]:
+    """The policy of this file in its current state; DEFAULT without a file. Raises ConfigError."""
+    if not file:
+        return lambda: DEFAULT
+    watched = WatchedFile(Path(file), read_policy)
+    return lambda: watched.value
 
 
 def read_policy(text: str, name: str) -> AccessPolicy:

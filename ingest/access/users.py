@@ -247,3 +247,9 @@ class Users:
             self._known.pop(key, None)
         else:
             self._known[key] = (self._clock() + self._remember_s, identity)
+
+
+def users_of(access: AccessSettings, directory: DirectorySettings) -> Users:
+    """The users of these settings. Raises as `user_source`."""
+    guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
+    return Users(user_source(access, directory), remember_s=access.cache_s, guesses=guesses)

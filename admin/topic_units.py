@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from arborcast.admin import control_log
@@ -25,10 +24,12 @@ from arborcast.topic_model.tree.tree import TopicTree
 
 
 class UnitsImport(NamedTuple):
-    """The topics to add or added, the number of entries that are no units, and the ignored attributes, with the number
-    of topics that have them."""
+    """The topics to add or added, the number of existing topics, which stay unchanged, skipped or changed units, the
+    number of entries that are no units, and the ignored attributes, with the number of topics that have them."""
 
-    additions: Additions
+    topics: tuple[TopicRecord, ...]
+    unchanged: int
+    problems: tuple[EntryProblem, ...]
     others: int
     left_out: Mapping[str, int]
 
@@ -43,14 +44,14 @@ def import_units(
 ) -> UnitsImport:
     """Add the missing topics; with `dry_run`, only plan it. Existing topics stay unchanged, so the same import again
     adds nothing. Raises DirectoryError, TopicError, InfrastructureError."""
-    units = read(server, root, progress)
-    additions = plan_additions(control_log.read_tree(kafka), units, progress)
+    units = _read(server, root, progress)
+    planned = _plan(control_log.read_tree(kafka), units, progress)
     if not dry_run:
-        write_import(kafka, "topics import-units", additions.topics, {}, progress)
-    return UnitsImport(additions, units.others, units.left_out)
+        write_import(kafka, "topics import-units", planned.topics, {}, progress)
+    return planned
 
 
-def read(server: DirectorySettings, root: TopicPath | None, progress: Progress = no_progress) -> Units:
+def _read(server: DirectorySettings, root: TopicPath | None, progress: Progress) -> Units:
     """The units below the base entry. Raises DirectoryError, NoSuchEntry."""
     base = parse_dn(server.base_dn)
 
@@ -63,17 +64,7 @@ def read(server: DirectorySettings, root: TopicPath | None, progress: Progress =
         return read_units(counted(session.read_tree(base)), base, root)
 
 
-@dataclass(frozen=True)
-class Additions:
-    """The result of an import of units: topics to add, the number of existing topics, which stay unchanged, and skipped
-    or changed units."""
-
-    topics: tuple[TopicRecord, ...]
-    unchanged: int
-    problems: tuple[EntryProblem, ...]
-
-
-def plan_additions(tree: TopicTree, units: Units, progress: Progress = no_progress) -> Additions:
+def _plan(tree: TopicTree, units: Units, progress: Progress) -> UnitsImport:
     """The missing topics. A topic whose code is already in use is added without its code. Changes `tree`."""
     added: list[TopicRecord] = []
     problems = list(units.problems)
@@ -95,4 +86,4 @@ def plan_additions(tree: TopicTree, units: Units, progress: Progress = no_progre
             continue
         tree.put(topic)
         added.append(topic)
-    return Additions(tuple(added), unchanged, tuple(problems))
+    return UnitsImport(tuple(added), unchanged, tuple(problems), units.others, units.left_out)

@@ -62,9 +62,7 @@ def import_units(
     top = topics.one_topic(root, {}) if root else None
     try:
         with ProgressShown() as progress:
-            additions, others, left_out = topic_units.import_units(
-                kafka, where, top, dry_run=dry_run, progress=progress
-            )
+            found = topic_units.import_units(kafka, where, top, dry_run=dry_run, progress=progress)
     except NoSuchEntry as error:
         who = f"{where.bind_dn} may read it" if where.bind_dn else "anonymous clients may read it, or give --bind-dn"
         raise ConfigError(f"{where.url} has no entry {where.base_dn}: check --base, and that {who}") from error
@@ -73,20 +71,18 @@ def import_units(
         for setting, option in _OPTIONS.items():
             text = text.replace(setting, option)
         raise DirectoryError(text, error.retry_after) from error
-    _print_problems(additions.problems)
-    counts = {"added": len(additions.topics), "unchanged": additions.unchanged, "skipped": len(additions.problems)}
+    _print_problems(found.problems)
+    counts = {"added": len(found.topics), "unchanged": found.unchanged, "skipped": len(found.problems)}
     if json:
-        print_json(
-            counts
-            | {"other_entries": others, "left_out": dict(left_out), "topics": [each.path for each in additions.topics]}
-        )
+        more = {"other_entries": found.others, "left_out": dict(found.left_out)}
+        print_json({**counts, **more, "topics": [each.path for each in found.topics]})
         return
-    for each in additions.topics if dry_run else ():
+    for each in found.topics if dry_run else ():
         print_line(one_line(f"would add {each.path} {each.code}".rstrip()))
     print_line(", ".join(f"{number} {word}" for word, number in counts.items()))
-    if others:
-        print_error(f"{others} entries are no organizational units, or lie below such")
-    for name, number in sorted(left_out.items()):
+    if found.others:
+        print_error(f"{found.others} entries are no organizational units, or lie below such")
+    for name, number in sorted(found.left_out.items()):
         print_error(one_line(f"left out: the attribute {name} of {many(number, 'topic')}"))
 
 

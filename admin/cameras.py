@@ -98,19 +98,11 @@ def remove(kafka: KafkaSettings, name: str) -> None:
         control_log.append(kafka, ending_camera(name))
 
 
-def pause(kafka: KafkaSettings, name: str) -> None:
-    """Stop fetching events of a camera. Raises NotFound."""
+def set_paused(kafka: KafkaSettings, name: str, paused: bool) -> None:
+    """Stop fetching events of a camera, or continue. Raises NotFound."""
     before = _existing(kafka, name)
-    after = msgspec.structs.replace(before, paused=True)
-    with _recorded(kafka, "cameras pause", before, after):
-        control_log.append(kafka, [after])
-
-
-def resume(kafka: KafkaSettings, name: str) -> None:
-    """Continue to fetch events of a paused camera. Raises NotFound."""
-    before = _existing(kafka, name)
-    after = msgspec.structs.replace(before, paused=False)
-    with _recorded(kafka, "cameras resume", before, after):
+    after = msgspec.structs.replace(before, paused=paused)
+    with _recorded(kafka, f"cameras {'pause' if paused else 'resume'}", before, after):
         control_log.append(kafka, [after])
 
 

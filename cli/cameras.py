@@ -54,7 +54,7 @@ def pause(name: NameArgument, config: ConfigOption = None, home: HomeOption = No
     """Fetch no events of a camera until `resume`. The camera drops them meanwhile."""
     from arborcast.admin import cameras
 
-    cameras.pause(kafka_of(config, home), name)
+    cameras.set_paused(kafka_of(config, home), name, True)
 
 
 @cameras_app.command()
@@ -62,7 +62,7 @@ def resume(name: NameArgument, config: ConfigOption = None, home: HomeOption = N
     """Fetch the events of a paused camera again."""
     from arborcast.admin import cameras
 
-    cameras.resume(kafka_of(config, home), name)
+    cameras.set_paused(kafka_of(config, home), name, False)
 
 
 @cameras_app.command("list")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -79,16 +80,16 @@ def test_the_life_of_a_camera(settings: Settings, control: ControlView) -> None:
     control.apply(CameraState("gate", "connected", 1))
     cameras.add(settings, KAFKA, GATE._replace(user="other"))
     assert control.cameras.state("gate") is not None
-    cameras.pause(KAFKA, "gate")
+    cameras.set_paused(KAFKA, "gate", True)
     cameras.add(settings, KAFKA, GATE._replace(url="https://10.0.0.1:8443/onvif/device"))
     changed = one(control)
     assert (changed.url, changed.key, changed.paused) == ("https://10.0.0.1:8443/onvif/device", key, True)
     assert control.cameras.state("gate") is None, "no subscription at the new address"
-    cameras.resume(KAFKA, "gate")
+    cameras.set_paused(KAFKA, "gate", False)
     assert not one(control).paused
     cameras.remove(KAFKA, "gate")
     assert not list(control.cameras)
-    for act in (cameras.pause, cameras.resume, cameras.remove):
+    for act in (partial(cameras.set_paused, paused=True), cameras.remove):
         with pytest.raises(NotFound, match="there is no camera 'gate'"):
             act(KAFKA, "gate")
 
@@ -139,7 +140,7 @@ def test_resealing_undoes_no_concurrent_change(settings: Settings, control: Cont
         keys = KeyRing(parse_keys(key_file(settings).read_text()))
         records, _ = secrets.plan(keys)
         if key == "k2":
-            cameras.pause(KAFKA, "paused")
+            cameras.set_paused(KAFKA, "paused", True)
             cameras.add(settings, KAFKA, CameraRequest("changed", GATE.url, "viewer", "other"))
             cameras.remove(KAFKA, "removed")
             for each in (*control.cameras, *ending_camera("removed")):

@@ -209,12 +209,12 @@ def test_every_change_is_inside_a_recorded_function(trees: Trees) -> None:
 
 
 # Modules without questions or actions: connections to the logs, and notations of times and names.
-HELPERS = {"control_log", "connection", "documents", "filters", "moments", "times"}
+HELPERS = {"control_log", "connection", "documents", "filters", "times"}
 
 # Functions (or whole modules) of admin that only commands call. The list in docs/console.md has the reasons.
 ONLY_COMMANDS = {
     *("backup", "bundle", "configuration.example", "configuration.in_force", "data_directory", "doctor"),
-    *("cameras.add", "cameras.pause", "cameras.remove", "cameras.resume", "federation.groups"),
+    *("cameras.add", "cameras.remove", "cameras.set_paused", "federation.groups"),
     *("keys.key_file", "keys.new", "keys.new_federation_secret", "keys.read", "operations.recorded_file", "resealing"),
     *("operations.recorded", "triggers.one", "receiver_page.link", "topic_units", "users"),
     # The screen Topics does these on its trees.

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from arborcast.core.security.ip_addresses import host_to_reach, in_url
 from arborcast.engine.monitoring.attention import Concern, HealthWord, Level, concerns, endpoint_health
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch, metrics_address
 from arborcast.engine.settings.loading import Settings
@@ -79,10 +78,9 @@ class EngineHealth:
     def __init__(
         self, settings: Settings, more: Callable[[], Iterable[Concern]], clock: Callable[[], float] = time.time
     ) -> None:
-        home, metrics = settings.home, settings.metrics
-        self._watches = [EngineWatch(find=lambda: metrics_address(home))]
-        if metrics.job_port:
-            self._watches.append(EngineWatch([f"http://{in_url(host_to_reach(metrics.host))}:{metrics.job_port}"]))
+        self._watches = [EngineWatch(find=lambda: metrics_address(settings.home))]
+        if settings.job_metrics_url:
+            self._watches.append(EngineWatch([settings.job_metrics_url]))
         self._more = more
         self._clock = clock
         self._lock = asyncio.Lock()

@@ -15,7 +15,6 @@ from arborcast.console.console import Console, Screen
 from arborcast.console.live import PageParts
 from arborcast.console.questions import Answer
 from arborcast.core.errors import ArborcastError
-from arborcast.core.security.ip_addresses import host_to_reach, in_url
 from arborcast.engine.embedded.state import addresses
 
 _AT_ONCE = 100
@@ -57,11 +56,10 @@ def _routes(console: Console) -> list[Route]:
 
 
 async def _figures(console: Console, age_s: float) -> Answer[admin.JobFigures]:
-    home, metrics = console.settings.home, console.settings.metrics
-    job = f"http://{in_url(host_to_reach(metrics.host))}:{metrics.job_port}"
-    if not metrics.job_port or "metrics" in addresses(home):
-        job = ""  # an embedded one
-    return await console.questions.recent(admin.job_figures, home, job, age_s=age_s)
+    settings = console.settings
+    embedded = "metrics" in addresses(settings.home)
+    url = "" if embedded else settings.job_metrics_url
+    return await console.questions.recent(admin.job_figures, settings.home, url, age_s=age_s)
 
 
 def _wanted(request: Request) -> str:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -20,7 +21,7 @@ from arborcast.core.security.ip_addresses import host_to_reach, in_url, is_loopb
 from arborcast.core.security.outbound import OutboundSettings
 from arborcast.core.telemetry import log_format
 from arborcast.dispatch.spark import properties
-from arborcast.engine.embedded import console_part, kafka_broker, questions
+from arborcast.engine.embedded import kafka_broker, questions
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker
 from arborcast.engine.embedded.parts import PartSpec
@@ -30,7 +31,7 @@ from arborcast.engine.install.java import JavaRuntime, java_environ
 from arborcast.engine.processes import processes
 from arborcast.engine.processes.processes import words
 from arborcast.engine.settings.loading import ENV_PREFIX, Settings, dump
-from arborcast.engine.settings.stack import MetricsSettings, StackSettings
+from arborcast.engine.settings.stack import ConsoleSettings, MetricsSettings, StackSettings
 
 _SCRIPT = Path(__file__).parents[2] / "jobs" / "dispatch_stream.py"
 
@@ -102,7 +103,7 @@ def effective(settings: Settings) -> Settings:
     if settings.zmq.enabled and not settings.framed.port:
         settings = _replace(settings, framed=dataclasses.replace(settings.framed, port=processes.free_port()))
     settings = _replace(settings, metrics=_metrics_ports(settings.metrics, settings.stack))
-    settings = _replace(settings, console=console_part.with_port(settings, any_port=free_gateway))
+    settings = _replace(settings, console=_console_port(settings, any_port=free_gateway))
     if settings.stack.broker == "external":
         return settings
 
@@ -118,6 +119,20 @@ def effective(settings: Settings) -> Settings:
         kafka=dataclasses.replace(settings.kafka, bootstrap_servers=f"{processes.LOOPBACK}:{port}"),
         outbound=_outbound(settings),
     )
+
+
+def _console_port(settings: Settings, *, any_port: bool) -> ConsoleSettings:
+    """The console's settings with its port. Raises PortInUse only for a configured port; otherwise the console must not
+    prevent a start."""
+    console = settings.console
+    if not console.port:
+        return console
+    if settings.origins.get("console.port", "default") != "default":
+        zero = "does without the console"
+        processes.require_free(console.port, "the console", "--console-port", console.host, zero)
+    elif any_port or not processes.is_free(console.port, console.host):
+        return dataclasses.replace(console, port=processes.free_port())
+    return console
 
 
 def _outbound(settings: Settings) -> OutboundSettings:
@@ -143,46 +158,65 @@ def _port(port: int, what: str, option: str, host: str = processes.LOOPBACK) -> 
     return port or processes.free_port()
 
 
+class _WebPart(NamedTuple):
+    """A part that serves HTTP, as a client on this machine reaches it."""
+
+    host: str
+    port: int
+    tls: bool
+
+
+def _gateway_web(settings: Settings) -> _WebPart:
+    return _WebPart(host_to_reach(settings.gateway.host), settings.gateway.port, bool(settings.tls.certificate_file))
+
+
+def _console_web(settings: Settings) -> _WebPart:
+    """Without TLS on loopback, where browsers would not trust the certificate."""
+    console = settings.console
+    tls = bool(settings.tls.certificate_file) and not is_loopback(console.host)
+    return _WebPart(host_to_reach(console.host), console.port, tls)
+
+
 def addresses(settings: Settings) -> dict[str, str]:
     """The addresses of the engine, by name."""
     base = settings.gateway.public_url.rstrip("/") or settings.gateway_url
     tls = "+tls" * bool(settings.tls.certificate_file)
-    host = in_url(_reachable(settings))
+    host, web = in_url(host_to_reach(settings.gateway.host)), _console_web(settings)
     framed = {"framed": f"framed{tls}://{host}:{settings.framed.port}"} if settings.framed.port else {}
     zmq = {
         f"zmq {name}": address
         for name in ("subscribe", "publish", "pipeline", "asked", "tasks", "results")
         if settings.zmq.enabled and (address := str(getattr(settings.zmq, name))) and not address.startswith(">")
     }
+    console = {"console": f"http{'s' * web.tls}://{in_url(web.host)}:{web.port}"} if web.port else {}
     return {
         "gateway": base,
         "notification_broker": f"{base}/wsn/NotificationBroker",
         **framed,
         **zmq,
         "kafka": settings.kafka.bootstrap_servers,
-        "metrics": f"http://{_metrics_host(settings)}:{settings.metrics.port}",
-        **console_part.address(settings),
+        "metrics": f"http://{in_url(host_to_reach(settings.metrics.host))}:{settings.metrics.port}",
+        **console,
     }
 
 
 def metrics_urls(settings: Settings) -> dict[str, str]:
     """The metrics addresses of the parts."""
     found = {"gateway": settings.gateway_url}
-    if settings.metrics.job_port:  # else the address of an external job is unknown
-        found["dispatch"] = f"http://{_metrics_host(settings)}:{settings.metrics.job_port}"
+    if settings.job_metrics_url:  # else the address of an external job is unknown
+        found["dispatch"] = settings.job_metrics_url
     return found
 
 
 def questions_of(settings: Settings, home: Home) -> dict[str, Question]:
     """The health check of each part, for effective settings."""
-    host, tls = _reachable(settings), bool(settings.tls.certificate_file)
-    found = {"gateway": questions.gateway(host, settings.gateway.port, tls=tls)}
+    found = {"gateway": questions.web(*_gateway_web(settings))}
     if settings.stack.job == "embedded":
         found["dispatch"] = questions.job(home.ready_file)
     if settings.stack.broker == "embedded":
         found["kafka"] = questions.kafka(settings.stack.kafka_port)
     if settings.console.port:
-        found["console"] = console_part.question(settings)
+        found["console"] = questions.web(*_console_web(settings))
     return found
 
 
@@ -202,9 +236,9 @@ def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, st
     specs += [_kafka(settings, tools, home, environ)] if settings.stack.broker == "embedded" else []
     specs += [_gateway(settings, home, environ)]
     specs += [_zmq(settings, home, environ)] if settings.zmq.enabled else []
-    specs += [console_part.spec(settings, home, environ)] if settings.console.port else []
-    json_log = settings.logging.format == "json"
-    return [dataclasses.replace(spec, json_log=json_log) for spec in specs]
+    specs += [_console(settings, home, environ)] if settings.console.port else []
+    json_log, checks = settings.logging.format == "json", questions_of(settings, home)
+    return [dataclasses.replace(spec, json_log=json_log, lives=checks.get(spec.name, spec.lives)) for spec in specs]
 
 
 def _kafka(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> PartSpec:
@@ -226,7 +260,6 @@ def _kafka(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, s
         home.log("kafka"),
         is_ready=lambda: kafka_broker.answers(stack.kafka_port),
         prepare=broker.prepare,
-        lives=questions_of(settings, home)["kafka"],
         hang_timeout_s=stack.hang_timeout_s,
     )
 
@@ -279,24 +312,35 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
         prepare=prepare,
         stop_targets=_driver,
         stop_share=0.8,
-        lives=questions_of(settings, home)["dispatch"],
         hang_timeout_s=settings.stack.job_hang_timeout_s,
     )
 
 
 def _gateway(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec:
-    host, port, tls = _reachable(settings), settings.gateway.port, bool(settings.tls.certificate_file)
+    web, after = _gateway_web(settings), ("kafka",) if settings.stack.broker == "embedded" else ()
     return PartSpec(
         "gateway",
         [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(home.settings_file)],
         environ,
         home.run,
         home.log("gateway"),
-        is_ready=lambda: questions.answers_page(host, port, "/health/ready", tls=tls),
-        after=("kafka",) if settings.stack.broker == "embedded" else (),
+        is_ready=lambda: questions.answers_page(*web, "/health/ready"),
+        after=after,
         stop_share=0.3,
-        lives=questions_of(settings, home)["gateway"],
         hang_timeout_s=settings.stack.hang_timeout_s,
+    )
+
+
+def _console(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec:
+    """As the gateway, but after the parts that deliver."""
+    web = _console_web(settings)
+    return dataclasses.replace(
+        _gateway(settings, home, environ),
+        name="console",
+        command=[sys.executable, "-m", "arborcast.console", "--config", str(home.settings_file)],
+        log=home.log("console"),
+        is_ready=lambda: questions.answers_page(*web, "/health/live"),
+        after=("gateway",),
     )
 
 
@@ -328,15 +372,6 @@ def _driver(processes: list[psutil.Process]) -> list[psutil.Process]:
         if Path(command).name.startswith("python") and any(_SCRIPT.name in argument for argument in arguments):
             drivers.append(process)
     return drivers or processes[:1]
-
-
-def _metrics_host(settings: Settings) -> str:
-    return in_url(host_to_reach(settings.metrics.host))
-
-
-def _reachable(settings: Settings) -> str:
-    """The gateway's host for a local client."""
-    return host_to_reach(settings.gateway.host)
 
 
 def _replace(settings: Settings, **sections: object) -> Settings:

@@ -33,11 +33,12 @@ _POLL_S = 0.25
 _MOST_HEALTH = 64 * 1024
 
 
-def gateway(host: str, port: int, *, tls: bool) -> Question:
-    """Queries the event loop; with several workers, that of one, which also checks their parent."""
+def web(host: str, port: int, tls: bool) -> Question:
+    """Queries the event loop of the gateway or the console; with several workers, that of one, which also checks their
+    parent."""
 
     def check(deadline_s: float) -> str:
-        status, text = _query_gateway(host, port, "/health/live", deadline_s, tls=tls)
+        status, text = _query(host, port, tls, "/health/live", deadline_s)
         return text if status == 500 else ""
 
     return lambda deadline_s: _failure_of(check, deadline_s)
@@ -97,16 +98,16 @@ def fetch(url: str, timeout: float, *, most: int, verify: bool = True) -> tuple[
     return answer.status, body
 
 
-def _query_gateway(host: str, port: int, page: str, timeout: float, *, tls: bool) -> tuple[int, str]:
+def _query(host: str, port: int, tls: bool, page: str, timeout: float) -> tuple[int, str]:
     url = f"http{'s' * tls}://{in_url(host)}:{port}{page}"
     status, body = fetch(url, timeout, most=_MOST_HEALTH, verify=False)
     return status, body.decode(errors="replace").strip()
 
 
-def answers_page(host: str, port: int, page: str, timeout: float = 0.5, *, tls: bool = False) -> bool:
+def answers_page(host: str, port: int, tls: bool, page: str, timeout: float = 0.5) -> bool:
     """Whether the server answers with this page. `timeout` in seconds."""
     try:
-        return _query_gateway(host, port, page, timeout, tls=tls)[0] == 200
+        return _query(host, port, tls, page, timeout)[0] == 200
     except OSError:
         return False
 

@@ -87,6 +87,12 @@ class Settings:
         scheme = "https" if self.tls.certificate_file else "http"
         return f"{scheme}://{in_url(host_to_reach(self.gateway.host))}:{self.gateway.port}"
 
+    @property
+    def job_metrics_url(self) -> str:
+        """The address of the dispatch job's metrics for clients on its machine; empty if its port is not known."""
+        host, port = in_url(host_to_reach(self.metrics.host)), self.metrics.job_port
+        return f"http://{host}:{port}" if port else ""
+
 
 SECTIONS: Mapping[str, type] = {
     name: cls for name, cls in typing.get_type_hints(Settings).items() if name not in ("home", "origins")

@@ -25,8 +25,9 @@ from arborcast.engine.embedded.state import EngineStatus
 from arborcast.engine.embedded.status import SUPERVISOR, stack_settings
 from arborcast.engine.embedded.supervisor import Supervisor
 from arborcast.engine.install.java import check_user
+from arborcast.engine.monitoring.endpoint import Endpoint
 from arborcast.engine.monitoring.history import MetricsHistory
-from arborcast.engine.monitoring.stack_monitor import StackMonitor, serve
+from arborcast.engine.monitoring.stack_monitor import StackMonitor
 from arborcast.engine.processes import logfiles, processes
 from arborcast.engine.processes.errors import PartFailed
 from arborcast.engine.processes.processes import Deadline, ProcessId, Signals
@@ -131,7 +132,7 @@ def supervise(settings: Settings, tools: Tools, home: Home, options: UpOptions) 
         monitor = StackMonitor(
             lambda: supervisor.status, engine.metrics_urls(settings), history, settings.metrics.sample_s
         )
-        endpoint = serve(monitor, settings.metrics.host, settings.metrics.port)
+        endpoint = Endpoint(settings.metrics.host, settings.metrics.port, monitor.pages(), "monitor-http")
         monitor.start()
         try:
             supervisor.run(ready, companion.stop)

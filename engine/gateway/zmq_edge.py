@@ -65,7 +65,6 @@ def _run(settings: Settings, alive: Path | None) -> None:
     if settings.zmq.metrics_port:
         page = Page(CONTENT_TYPE.decode(), lambda: metrics.text().encode())
         endpoint = Endpoint(settings.metrics.host, settings.zmq.metrics_port, {"/metrics": page}, "metrics")
-        endpoint.start()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: edge.stop())
     logger.info("the ZeroMQ edges are open")

@@ -72,26 +72,21 @@ class Endpoint:
     rendered one at a time: frequent requests must not take more than one thread's CPU from the engine."""
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Page], name: str) -> None:
-        """Listens at once. Raises ConfigError if the port is in use."""
+        """Serves at once. Raises ConfigError if the port is in use."""
         try:
             self._server = _Server((host, port), _handler(dict(pages), PageRule(host)))
         except OSError as error:
             raise ConfigError(f"metrics cannot be served on {host} port {port}: {error.strerror or error}") from error
-        self._name = name
-        self._thread: threading.Thread | None = None
+        self._thread = start_thread(name, self._server.serve_forever, _SWEEP_S)
 
     @property
     def port(self) -> int:
         return int(self._server.server_address[1])
 
-    def start(self) -> None:
-        self._thread = start_thread(self._name, self._server.serve_forever, _SWEEP_S)
-
     def close(self) -> None:
         """Stop answering and release the port."""
-        if self._thread is not None:
-            self._server.shutdown()
-            self._thread.join()
+        self._server.shutdown()
+        self._thread.join()
         self._server.server_close()
 
 
@@ -221,9 +216,7 @@ def serve_job(metrics: JobMetrics, settings: MetricsSettings) -> Endpoint:
         "/metrics": Page(CONTENT_TYPE.decode(), lambda: metrics.registry.text().encode()),
         "/status.json": Page("application/json", lambda: _status(metrics)),
     }
-    endpoint = Endpoint(settings.host, settings.job_port, pages, "metrics-http")
-    endpoint.start()
-    return endpoint
+    return Endpoint(settings.host, settings.job_port, pages, "metrics-http")
 
 
 def _status(metrics: JobMetrics) -> bytes:

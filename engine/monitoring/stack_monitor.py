@@ -21,7 +21,7 @@ from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry, merged
 from arborcast.core.threads import Service
 from arborcast.engine.embedded.questions import fetch
 from arborcast.engine.embedded.state import EngineStatus, PartState
-from arborcast.engine.monitoring.endpoint import Endpoint, Page
+from arborcast.engine.monitoring.endpoint import Page
 from arborcast.engine.monitoring.history import MOST_SAMPLES, MetricsHistory, encode_samples
 from arborcast.engine.monitoring.perf_counters import read_jvm
 from arborcast.engine.monitoring.samples import MetricsSample, ProcessFigures, Scrape, sample_of
@@ -323,10 +323,3 @@ def get(url: str, timeout: float = _PATIENCE_S, *, verify: bool = True) -> bytes
     if status != 200:
         raise OSError(f"{url} answered {status}")
     return body
-
-
-def serve(monitor: StackMonitor, host: str, port: int) -> Endpoint:
-    """Begin to serve the monitor's pages. Raises ConfigError if the port is in use."""
-    endpoint = Endpoint(host, port, monitor.pages(), "monitor-http")
-    endpoint.start()
-    return endpoint

@@ -99,7 +99,6 @@ def test_other_servers_of_the_engine_refuse_pages(place: Place, visit: Visitors)
     with ExitStack() as running:
         listener = running.enter_context(Listener(got.append))
         endpoint = Endpoint("127.0.0.1", 0, {"/metrics": Page("text/plain", make)}, "metrics")
-        endpoint.start()
         running.callback(endpoint.close)
         push = soap.envelope(soap.notify(soap.message(payload="<a/>"))).decode()
         assert place.page.evaluate(POST_SIMPLE, [listener.url, push]) == "answered"

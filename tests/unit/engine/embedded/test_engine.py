@@ -83,7 +83,6 @@ def test_addresses_of_ipv6(home: Home, host: str) -> None:
         "dispatch": f"http://[::1]:{chosen.metrics.job_port}",
     }
     endpoint = Endpoint(chosen.metrics.host, chosen.metrics.port, {"/": Page("text/plain", lambda: b"ok")}, "metrics")
-    endpoint.start()
     try:
         assert get(engine.addresses(chosen)["metrics"] + "/") == b"ok"
     finally:

@@ -29,7 +29,6 @@ def serving(make: Callable[[], bytes] = lambda: b"up 1\n", **more: Page) -> Iter
     """An endpoint with a page /metrics, and its URL."""
     pages = {"/metrics": Page("text/plain", make), **{f"/{name}": page for name, page in more.items()}}
     endpoint = Endpoint("127.0.0.1", 0, pages, "test")
-    endpoint.start()
     yield endpoint, f"http://127.0.0.1:{endpoint.port}"
     endpoint.close()
 

@@ -19,11 +19,12 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import ModuleType
 
-from arborcast.console.process import ConsoleProcess, listen
+from arborcast.console.process import ConsoleProcess
 from arborcast.core.errors import ConfigError
 from arborcast.core.telemetry import log_format
 from arborcast.engine.settings.loading import level_of, load_settings
 from arborcast.engine.terminal import print_error
+from arborcast.ingest.http.listening import listen_on
 
 
 class WithoutPandas(MetaPathFinder):
@@ -48,7 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = load_settings(options.config, options.home)
         log_format.configure(settings.logging.format, "console", level_of(settings))
-        listener = listen(settings.console)
+        console = settings.console
+        listener = listen_on(console.host, console.port, host_by="console.host", port_by="console.port")
         runner = asyncio.Runner()
         return runner.run(ConsoleProcess(settings, listener).run())
     except ConfigError as error:

@@ -25,7 +25,7 @@ from arborcast.console.guard import Sessions, Visitor, visitor_of
 from arborcast.console.health import EngineHealth
 from arborcast.console.lists import Lists
 from arborcast.console.live import LiveParts, PageParts, PartsReader, Replacement, changes, merged
-from arborcast.console.pages import StaticFiles, Templates
+from arborcast.console.pages import Templates
 from arborcast.console.questions import Answer, Questions
 from arborcast.core.errors import ArborcastError, InfrastructureError
 from arborcast.core.wall_clock import time_ms
@@ -120,7 +120,7 @@ class Console:
         self.questions = Questions(lambda: kafka_of(settings))
         self.health = EngineHealth(settings, self._concerns)
         self.live = LiveParts()
-        self.templates = Templates(StaticFiles())
+        self.templates = Templates()
         self.lists = Lists(settings.home / "console-views")
         self.screens: tuple[Screen, ...] = ()
         self.forgets: list[Callable[[str], object]] = []

@@ -31,8 +31,8 @@ class StaticFiles:
     """The files in `static/` and the style of charts, in memory. Their address has a hash of all of them, so browsers
     may cache them for ever, and modules find each other by relative imports."""
 
-    def __init__(self, folder: Path = _HERE / "static") -> None:
-        files = [*sorted(folder.iterdir()), charts.STYLE]
+    def __init__(self) -> None:
+        files = [*sorted((_HERE / "static").iterdir()), charts.STYLE]
         self._files = {file.name: file.read_bytes() for file in files if file.suffix in _TYPES}
         digest = hashlib.sha256()
         for name, data in self._files.items():
@@ -63,10 +63,10 @@ class Templates:
     """Everything that is put into a template is escaped, and written out where it is a character that does something
     (`core.printable`): names and payloads are strangers'."""
 
-    def __init__(self, static: StaticFiles, folder: Path = _HERE / "templates") -> None:
-        self.static = static
+    def __init__(self) -> None:
+        self.static = StaticFiles()
         self._environment = Environment(
-            loader=FileSystemLoader(folder),
+            loader=FileSystemLoader(_HERE / "templates"),
             autoescape=True,
             undefined=StrictUndefined,
             finalize=_seen,
@@ -74,7 +74,7 @@ class Templates:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.globals["static"] = static.url
+        self._environment.globals["static"] = self.static.url
         self._environment.globals["zone"] = _zone
         self._environment.globals["version"] = installed("arborcast")
         self._environment.filters["moment"] = _moment

@@ -16,8 +16,7 @@ from arborcast.console.guard import MOST_IMPORTED, Sessions
 from arborcast.console.signing import signing_for
 from arborcast.core.security.keyring import KeyFile, KeyRing, Marks
 from arborcast.engine.settings.loading import Settings
-from arborcast.engine.settings.stack import ConsoleSettings
-from arborcast.ingest.http.listening import listen_on, on_signals
+from arborcast.ingest.http.listening import on_signals
 from arborcast.ingest.http.serving import make_small_server, proxies
 from arborcast.ingest.http.tls import ServerTls
 from arborcast.ingest.settings import GatewaySettings
@@ -100,11 +99,6 @@ class ConsoleProcess:
         if self._view.caught_up and not self._view.reachable:
             return "Kafka is not responding. Data may be stale and changes can't be saved; your draft is kept."
         return ""
-
-
-def listen(settings: ConsoleSettings) -> socket.socket:
-    """A listening socket. Raises ConfigError for an address that is in use or not ours."""
-    return listen_on(settings.host, settings.port, host_by="console.host", port_by="console.port")
 
 
 def _keys(settings: Settings) -> Marks:

@@ -149,11 +149,6 @@ def encode_samples(samples: list[MetricsSample]) -> bytes:
     return _encoder.encode(samples)
 
 
-def decode_samples(document: bytes) -> list[MetricsSample]:
-    """From JSON. Raises ValueError (msgspec.DecodeError is one) for anything else."""
-    return msgspec.json.decode(document, type=list[MetricsSample])
-
-
 def _read(file: Path) -> Iterator[MetricsSample]:
     try:
         with file.open("rb") as stream:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from arborcast.core.errors import ArborcastError, ConfigError
 from arborcast.core.reasons import reason_of
 from arborcast.core.telemetry.metrics import merged
-from arborcast.engine.embedded import state
-from arborcast.engine.embedded.home import Home
-from arborcast.engine.monitoring.history import add_recent, decode_samples
+from arborcast.engine.embedded.state import addresses
+from arborcast.engine.monitoring.history import add_recent
 from arborcast.engine.monitoring.samples import MetricsSample, Scrape, sample_of
 from arborcast.engine.monitoring.stack_monitor import get
 from arborcast.engine.processes.errors import StackError
@@ -24,13 +25,12 @@ from arborcast.engine.processes.errors import StackError
 
 def metrics_address(path: Path) -> str:
     """The monitor's address, from the state in the data directory. Raises StackError if no engine runs there."""
-    home = Home(path)
-    known = state.read(home.state_file)
-    if home.owner() is None or known is None or "metrics" not in known.addresses:
+    known = addresses(path).get("metrics")
+    if known is None:
         raise StackError(
             f"no engine runs in {path}; start one with: arborcast up, or name a remote one with: --url http://host:port"
         )
-    return known.addresses["metrics"]
+    return known
 
 
 _ADVICE = ". Is it up, and is that where its metrics are? `arborcast status` shows both on its machine"
@@ -126,7 +126,7 @@ class EngineWatch:
 def decoded(recent: bytes) -> list[MetricsSample]:
     """An engine's samples. Raises ValueError for the answer of another program."""
     try:
-        return decode_samples(recent)
+        return msgspec.json.decode(recent, type=list[MetricsSample])
     except ValueError as error:
         raise _OtherServer("the server there is not Arborcast, or not of this version") from error
 

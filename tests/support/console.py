@@ -16,11 +16,10 @@ from lxml import html
 from arborcast.console.app import make_app
 from arborcast.console.console import Console, PageState
 from arborcast.console.guard import Sessions
-from arborcast.console.process import listen
 from arborcast.console.signing import SigningIn
 from arborcast.core.security.keyring import KeyRing
 from arborcast.engine.settings.loading import Settings, load_settings
-from arborcast.engine.settings.stack import ConsoleSettings
+from arborcast.ingest.http.listening import listen_on
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import ControlRecord
 from arborcast.topic_model.records.operations import OperationBegun, OperationEnded
@@ -179,7 +178,7 @@ def submitted(browser: httpx.Client, page: httpx.Response, action: str, /, **fie
 @contextlib.contextmanager
 def served(app: Any) -> Iterator[str]:
     """The URL at which the application is served to real browsers until the block ends."""
-    listener = listen(ConsoleSettings(port=0))
+    listener = listen_on("127.0.0.1", 0, host_by="console.host", port_by="console.port")
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     with running(server, listener) as port:

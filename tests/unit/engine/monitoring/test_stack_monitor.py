@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.engine.embedded.state import EngineStatus, PartState, PartStatus
-from arborcast.engine.monitoring.history import MetricsHistory, decode_samples
+from arborcast.engine.monitoring.history import MetricsHistory
 from arborcast.engine.monitoring.perf_counters import counters, figures_of, read_jvm
 from arborcast.engine.monitoring.samples import MetricsSample, Scrape
 from arborcast.engine.monitoring.stack_monitor import MemoryReader, ProcessAccounts, StackMonitor, Use, role, uses_of
+from arborcast.engine.monitoring.watching import decoded
 from arborcast.engine.processes.processes import ProcessId
 
 ME = ProcessId.of_this()
@@ -58,7 +59,7 @@ def test_one_page_for_all_parts(tmp_path: Path) -> None:
     assert readings.sum("arborcast_process_memory_bytes", process="supervisor") > 1_000_000
     assert json.loads(made["/status.json"])["slowest_endpoints"] == [{"slow": 1}]
     assert json.loads(made["/status.json"])["failing_endpoints"] == [{"down": 1}]
-    (sample,) = decode_samples(made["/recent.json"])
+    (sample,) = decoded(made["/recent.json"])
     assert sample.accepted == 7
     assert sample.processes["supervisor"].threads >= 1
 
@@ -128,17 +129,17 @@ def test_pages_of_the_history(tmp_path: Path) -> None:
     monitor = StackMonitor(lambda: status(kafka=PartState.READY), {}, history, 5)
     history.add(monitor.reading().sample)
     for name in ("recent", "history"):
-        assert len(decode_samples(monitor.pages()[f"/{name}.json"].make())) == 1, "no time twice"
+        assert len(decoded(monitor.pages()[f"/{name}.json"].make())) == 1, "no time twice"
     history = MetricsHistory(tmp_path / "long", 60)
     now = time.time()
     for ago in range(100, 0, -1):
         history.add(MetricsSample(at=now - ago))
     page = StackMonitor(lambda: None, {}, history, 5).pages()["/history.json"]
     assert page.render_query is not None
-    found = decode_samples(page.render_query({"since": str(now - 50), "points": "10"}))
+    found = decoded(page.render_query({"since": str(now - 50), "points": "10"}))
     assert 8 <= len(found) <= 10
     assert found[0].at >= now - 50
-    assert len(decode_samples(page.render_query({"since": str(now - 50)}))) in (49, 50)
+    assert len(decoded(page.render_query({"since": str(now - 50)}))) in (49, 50)
     for wrong in ({"since": "yesterday"}, {"points": "0"}, {"points": "9999999"}, {"since": str(now + 60)}):
         with pytest.raises(ValueError, match=r"."):
             page.render_query(wrong)

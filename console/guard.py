@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, unquote
 
 from starlette.datastructures import Headers
@@ -23,6 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from arborcast.core.errors import InfrastructureError, SecretError
 from arborcast.core.security.keyring import Marks
 from arborcast.core.security.web_pages import PageRule
+from arborcast.ingest.access.policy import AccessPolicy
+from arborcast.ingest.access.users import Users
 from arborcast.topic_model.grants import Caller
 
 # A working day; after that a forgotten browser has no access.
@@ -62,11 +64,17 @@ class Visitor:
     may_edit: bool = True
 
 
-class Callers(Protocol):
-    """Users and their rights."""
+class Callers:
+    """The gateway's users and their rights, in their current state."""
+
+    def __init__(self, users: Users, policy: Callable[[], AccessPolicy]) -> None:
+        self.users = users
+        self._policy = policy
 
     async def find(self, name: str) -> Caller | None:
-        """The current user; None if it does not exist (any more)."""
+        """None for a user that does not exist (any more)."""
+        identity = await self.users.find(name)
+        return None if identity is None else self._policy().caller(identity)
 
 
 class Sessions:

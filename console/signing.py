@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from arborcast.console.console import Console, go, own_path, text_of
-from arborcast.console.guard import visitor_of
+from arborcast.console.guard import Callers, visitor_of
 from arborcast.core.errors import ArborcastError, ConfigError
 from arborcast.core.security.ip_addresses import is_loopback
 from arborcast.engine.settings.loading import Settings
-from arborcast.ingest.access.policy import AccessPolicy, current_policy
+from arborcast.ingest.access.policy import current_policy
 from arborcast.ingest.access.proxies import NONE, Proxies
 from arborcast.ingest.access.rates import client_key
-from arborcast.ingest.access.users import Users, users_of
+from arborcast.ingest.access.users import users_of
 from arborcast.ingest.http.serving import proxies
-from arborcast.topic_model.grants import Caller
 
 # Methods with a password, for which a page has a form.
 _WITH_PASSWORD = {"basic", "token"}
 
 
-class UsersAndPolicy:
-    """The gateway's users and policy, in their current state."""
-
-    def __init__(self, users: Users, policy: Callable[[], AccessPolicy]) -> None:
-        self.users = users
-        self._policy = policy
-
-    async def find(self, name: str) -> Caller | None:
-        identity = await self.users.find(name)
-        return None if identity is None else self._policy().caller(identity)
-
-
 class SigningIn:
     """The pages for it."""
 
-    def __init__(self, callers: UsersAndPolicy, proxies: Proxies = NONE) -> None:
+    def __init__(self, callers: Callers, proxies: Proxies = NONE) -> None:
         self.callers = callers
         self._proxies = proxies
 
@@ -97,4 +82,4 @@ def signing_for(settings: Settings) -> SigningIn | None:
             'access.methods must contain "basic" or "token"'
         )
     users = users_of(access, settings.directory)
-    return SigningIn(UsersAndPolicy(users, current_policy(access.policy_file)), proxies(settings.gateway))
+    return SigningIn(Callers(users, current_policy(access.policy_file)), proxies(settings.gateway))

@@ -178,7 +178,7 @@ class Console:
                 yield (await read_parts(request, _FRESH_S)).parts["shown"]
             except ArborcastError as error:
                 # It is too late for another status.
-                yield self.render(request, "refusal.html", wrong=str(error))
+                yield self.refusal(request, str(error)).parts["shown"]
             yield after
 
         return StreamingResponse(pieces(), status, media_type="text/html")
@@ -215,11 +215,13 @@ class Console:
     def main_part(self, request: Request, answered: Answer[Any], template: str, **values: Any) -> PageParts:
         """An answer, or the reason why there is none, as the main part of such a page."""
         if answered.wrong:
-            return PageParts(
-                {"shown": self.render(request, "refusal.html", wrong=answered.wrong)}, answered.rest_s, failed=True
-            )
+            return self.refusal(request, answered.wrong, answered.rest_s)
         at = datetime.fromtimestamp(answered.at).astimezone().strftime("%H:%M:%S")
         return PageParts({"shown": self.render(request, template, **values), "seen": f"Updated {at}"}, answered.rest_s)
+
+    def refusal(self, request: Request, wrong: str, rest_s: float = 0.0) -> PageParts:
+        """A reason in place of the main part of a page."""
+        return PageParts({"shown": self.render(request, "refusal.html", wrong=wrong)}, rest_s, failed=True)
 
     def _document(self, request: Request, template: str, **values: Any) -> str:
         visitor = visitor_of(request.scope)

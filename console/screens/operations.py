@@ -14,7 +14,6 @@ from arborcast.admin.times import moment_ms
 from arborcast.console.console import Console, Screen
 from arborcast.console.downloads import Download, Parts, followed
 from arborcast.console.live import PageParts
-from arborcast.console.questions import Answer
 from arborcast.core.errors import ArborcastError
 
 _AT_ONCE = 100
@@ -31,7 +30,7 @@ def _routes(console: Console) -> list[Route]:
         try:
             since_ms = moment_ms("since", asked["since"])
         except ArborcastError as error:
-            return console.main_part(request, Answer(None, str(error), 0.0, 0.0), "operations/shown.html")
+            return console.refusal(request, str(error))
         # Whole minutes, so that equal pages share an answer.
         wanted = OperationFilter(since_ms // 60_000 * 60_000, asked["who"], asked["what"], asked["subject"])
         answer = await console.questions.recent_log(listed, wanted, _AT_ONCE, age_s=age_s)

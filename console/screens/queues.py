@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -42,8 +41,7 @@ def _routes(console: Console) -> list[Route]:
             )
             one = admin.queue(console.control, figures.value.scrape if figures.value else None, path)
         except ArborcastError as error:
-            refused = Answer(None, str(error), time.time(), 0.0)
-            return console.main_part(request, refused, "queues/one-shown.html")
+            return console.refusal(request, str(error))
         return console.main_part(request, waits, "queues/one-shown.html", one=one, waits=waits.value, shown=_SHOWN)
 
     async def page(request: Request) -> Response:

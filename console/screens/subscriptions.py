@@ -247,8 +247,7 @@ class SubscriptionsScreen:
         """The health of its endpoint: speed, pending deliveries, the last response, and the last attempts."""
         subscription = self._console.control.table.get(name)
         if subscription is None:
-            ended = self._console.render(request, "refusal.html", wrong="This subscription has ended.")
-            return PageParts({"shown": ended}, failed=True)
+            return self._console.refusal(request, "This subscription has ended.")
         wanted = WaitingFilter(subscription=name)
         questions = self._console.questions
         settings, point = self._console.settings, subscription.pull_point

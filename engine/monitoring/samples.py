@@ -361,11 +361,6 @@ def _shares(samples: Sequence[MetricsSample], spent: Sequence[float | None]) -> 
     return result[: len(samples)]
 
 
-def newest(values: Sequence[float | None]) -> float | None:
-    """The last known value."""
-    return next((value for value in reversed(values) if value is not None), None)
-
-
 def thinned(samples: Sequence[MetricsSample], most: int) -> list[MetricsSample]:
     """Up to `most` samples, evenly spaced, including the last. Counters lose nothing, peaks are kept."""
     if len(samples) <= most:

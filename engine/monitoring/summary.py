@@ -18,7 +18,6 @@ from arborcast.engine.monitoring.samples import (
     grown_histogram,
     growth,
     keys_of,
-    newest,
     quantile,
 )
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
@@ -105,7 +104,7 @@ class Summary:
         """The processes of the last sample, by name."""
         return {
             name: ProcessSummary(
-                newest(cpu_shares([next(one for one in self._samples if name in one.processes), self.last], name)),
+                cpu_shares([next(one for one in self._samples if name in one.processes), self.last], name)[-1],
                 each.memory_bytes,
                 each.threads,
                 each.descriptors,

@@ -82,7 +82,6 @@ class Conflict:
     now: TopicRecord | None = None
     topics_before: int = 0
     topics_now: int = 0
-    subtree: bool = False
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,7 @@ def conflict_of(tree: TopicTree, edit: Edit) -> Conflict | None:
     now_there = Subtree.of(tree, edit.path)
     if now_there == edit.base:
         return None
-    return Conflict(topics_before=edit.base.topics, topics_now=now_there.topics, subtree=True)
+    return Conflict(topics_before=edit.base.topics, topics_now=now_there.topics)
 
 
 # Topics that can be removed and restored in some tens of milliseconds.

@@ -44,8 +44,8 @@ def register(app: typer.Typer) -> None:
 
 def audit(
     since: AcceptedSinceOption = "1h",
-    until: UntilOption = None,
-    subscription: SubscriptionOption = None,
+    until: UntilOption = "",
+    subscription: SubscriptionOption = "",
     deep: Annotated[
         bool, typer.Option("--deep", help="Match everything again, and look up each pending and failed delivery.")
     ] = False,
@@ -71,7 +71,7 @@ def audit(
                 kafka,
                 since_ms,
                 until_ms,
-                subscription or "",
+                subscription,
                 deep=deep,
                 order=order,
                 patience_s=patience,

@@ -106,10 +106,10 @@ def note_omitted(number: int) -> None:
 
 
 SubscriptionOption = Annotated[
-    str | None, typer.Option("--subscription", help="Only deliveries to this subscription.", metavar="ID")
+    str, typer.Option("--subscription", help="Only deliveries to this subscription.", metavar="ID")
 ]
 
-NotificationOption = Annotated[str | None, typer.Option("--notification", help="Only this notification.", metavar="ID")]
+NotificationOption = Annotated[str, typer.Option("--notification", help="Only this notification.", metavar="ID")]
 
 AcceptedSinceOption = Annotated[
     str,
@@ -119,11 +119,11 @@ AcceptedSinceOption = Annotated[
 ]
 
 UntilOption = Annotated[
-    str | None, typer.Option("--until", help="Only before this time; as --since.", metavar="TIME", show_default="now")
+    str, typer.Option("--until", help="Only before this time; as --since.", metavar="TIME", show_default="now")
 ]
 
 TopicsOption = Annotated[
-    str | None,
+    str,
     typer.Option("--topic", help="Only these topics: a/b, a:b, 'a//.' (a and all below).", metavar="TOPIC"),
 ]
 
@@ -167,8 +167,8 @@ def one_topic(text: str, namespace: list[str] | None, config: Path | None, home:
     return topics.one_topic(resolved(text, namespaces, config, home), namespaces)
 
 
-def topic_filter(topic: str | None, namespace: list[str] | None) -> TopicTest:
+def topic_filter(topic: str, namespace: list[str] | None) -> TopicTest:
     """The topics of --topic and --namespace. Raises ConfigError."""
     from arborcast.admin.filters import TopicTest
 
-    return TopicTest(topic or "", tuple(namespaces_of(namespace).items()))
+    return TopicTest(topic, tuple(namespaces_of(namespace).items()))

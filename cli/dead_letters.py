@@ -31,16 +31,16 @@ from arborcast.engine.monitoring.figures import many
 from arborcast.engine.terminal import ProgressShown, console, print_error, print_json, print_line
 
 if TYPE_CHECKING:
-    from arborcast.admin.dead_letters import Letter, LetterFilter
+    from arborcast.admin.dead_letters import Letter
 
 letters_app = typer.Typer(help="Failed deliveries, with their messages.", no_args_is_help=True)
 
-EndpointOption = Annotated[str | None, typer.Option("--endpoint", help="Only to this URL.", metavar="URL")]
+EndpointOption = Annotated[str, typer.Option("--endpoint", help="Only to this URL.", metavar="URL")]
 SinceOption = Annotated[
-    str | None, typer.Option("--since", help="Only failed since: 30m, 2h, 7d, or an ISO time.", metavar="TIME")
+    str, typer.Option("--since", help="Only failed since: 30m, 2h, 7d, or an ISO time.", metavar="TIME")
 ]
 ReasonOption = Annotated[
-    str | None,
+    str,
     typer.Option(
         "--reason", help="Only for this reason: an error class, dead, expired, an HTTP status, or words of the detail."
     ),
@@ -55,13 +55,13 @@ def register(app: typer.Typer) -> None:
 
 @letters_app.command("list")
 def list_letters(
-    subscription: SubscriptionOption = None,
-    endpoint: EndpointOption = None,
-    topic: TopicsOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    reason: ReasonOption = None,
-    notification: NotificationOption = None,
+    subscription: SubscriptionOption = "",
+    endpoint: EndpointOption = "",
+    topic: TopicsOption = "",
+    since: SinceOption = "",
+    until: UntilOption = "",
+    reason: ReasonOption = "",
+    notification: NotificationOption = "",
     limit: ListedOption = 100,
     namespace: NamespaceOption = None,
     config: ConfigOption = None,
@@ -69,9 +69,10 @@ def list_letters(
     json: JsonOption = False,
 ) -> None:
     """List dead letters, the newest first."""
-    from arborcast.admin.dead_letters import listed
+    from arborcast.admin.dead_letters import LetterFilter, listed
 
-    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
+    topics = topic_filter(topic, namespace)
+    wanted = LetterFilter(subscription, endpoint, notification, topics, since, until, reason)
     found = listed(kafka_of(config, home), wanted, limit)
     if json:
         print_json({"letters": [_facts(each) for each in found.letters], "more": found.more})
@@ -100,7 +101,7 @@ def list_letters(
 @letters_app.command()
 def show(
     notification: Annotated[str, typer.Argument(help="The notification's id, as `list` prints it.")],
-    subscription: SubscriptionOption = None,
+    subscription: SubscriptionOption = "",
     config: ConfigOption = None,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -108,7 +109,7 @@ def show(
     """Print a dead letter: the notification, the reason, and the message."""
     from arborcast.admin.dead_letters import whole
 
-    for each in whole(kafka_of(config, home), notification, subscription or ""):
+    for each in whole(kafka_of(config, home), notification, subscription):
         facts = _facts(each.letter) | {
             "publisher": each.publisher,
             "message_id": each.message_id,
@@ -127,13 +128,13 @@ def show(
 
 @letters_app.command()
 def redrive(
-    subscription: SubscriptionOption = None,
-    endpoint: EndpointOption = None,
-    topic: TopicsOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    reason: ReasonOption = None,
-    notification: NotificationOption = None,
+    subscription: SubscriptionOption = "",
+    endpoint: EndpointOption = "",
+    topic: TopicsOption = "",
+    since: SinceOption = "",
+    until: UntilOption = "",
+    reason: ReasonOption = "",
+    notification: NotificationOption = "",
     limit: LimitOption = None,
     namespace: NamespaceOption = None,
     yes: YesOption = False,
@@ -146,7 +147,8 @@ def redrive(
     from arborcast.admin.control_log import read_control
     from arborcast.dispatch.operations.dead_letters import SETTLED_AFTER_S
 
-    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
+    topics = topic_filter(topic, namespace)
+    wanted = dead_letters.LetterFilter(subscription, endpoint, notification, topics, since, until, reason)
     kafka = kafka_of(config, home)
     control = read_control(kafka)
     possible, over, too_new = dead_letters.redrivable(kafka, wanted, limit, control)
@@ -165,13 +167,13 @@ def redrive(
 
 @letters_app.command()
 def purge(
-    subscription: SubscriptionOption = None,
-    endpoint: EndpointOption = None,
-    topic: TopicsOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    reason: ReasonOption = None,
-    notification: NotificationOption = None,
+    subscription: SubscriptionOption = "",
+    endpoint: EndpointOption = "",
+    topic: TopicsOption = "",
+    since: SinceOption = "",
+    until: UntilOption = "",
+    reason: ReasonOption = "",
+    notification: NotificationOption = "",
     limit: LimitOption = None,
     namespace: NamespaceOption = None,
     yes: YesOption = False,
@@ -182,7 +184,8 @@ def purge(
     """Permanently delete dead letters, with their messages. The delivery record is kept."""
     from arborcast.admin import dead_letters
 
-    wanted = _wanted(subscription, endpoint, topic, since, until, reason, notification, namespace)
+    topics = topic_filter(topic, namespace)
+    wanted = dead_letters.LetterFilter(subscription, endpoint, notification, topics, since, until, reason)
     kafka = kafka_of(config, home)
     found = dead_letters.count(kafka, wanted, limit)
     purged = 0
@@ -194,29 +197,6 @@ def purge(
         print_line(f"{many(purged, 'dead letter')} deleted")
 
 
-def _wanted(
-    subscription: str | None,
-    endpoint: str | None,
-    topic: str | None,
-    since: str | None,
-    until: str | None,
-    reason: str | None,
-    notification: str | None,
-    namespace: list[str] | None,
-) -> LetterFilter:
-    from arborcast.admin.dead_letters import LetterFilter
-
-    return LetterFilter(
-        subscription or "",
-        endpoint or "",
-        notification or "",
-        topic_filter(topic, namespace),
-        since or "",
-        until or "",
-        reason or "",
-    )
-
-
 def _facts(letter: Letter) -> dict[str, Any]:
     facts: dict[str, Any] = document(letter)
     return facts | {"status": letter.status or ""}
@@ -225,8 +205,8 @@ def _facts(letter: Letter) -> dict[str, Any]:
 def replay(
     since: AcceptedSinceOption,
     subscription: Annotated[str, typer.Option(help="The subscription that gets it, and no other.", metavar="ID")],
-    until: UntilOption = None,
-    topic: TopicsOption = None,
+    until: UntilOption = "",
+    topic: TopicsOption = "",
     limit: Annotated[int, typer.Option(help="Refuse to replay more than this.", min=1)] = 10_000,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print their number.")] = False,
     yes: YesOption = False,

@@ -34,21 +34,21 @@ def register(app: typer.Typer) -> None:
 
 def erase(
     subject: Annotated[
-        str | None,
+        str,
         typer.Option(
             "--subject",
             help="Only payloads with this text, as the whole text of an element or value of an attribute.",
             metavar="TEXT",
         ),
-    ] = None,
-    topic: TopicsOption = None,
+    ] = "",
+    topic: TopicsOption = "",
     notification: Annotated[
-        str | None, typer.Option("--notification", help="Only this notification, and its replays.", metavar="ID")
-    ] = None,
+        str, typer.Option("--notification", help="Only this notification, and its replays.", metavar="ID")
+    ] = "",
     before: Annotated[
-        str | None,
+        str,
         typer.Option("--before", help="Only accepted before: 30m, 90d, or 2026-01-31T12:00.", show_default="now"),
-    ] = None,
+    ] = "",
     namespace: NamespaceOption = None,
     yes: YesOption = False,
     config: ConfigOption = None,
@@ -58,7 +58,7 @@ def erase(
     """Remove payloads of accepted notifications from logs, tables, waiting deliveries, dead letters and pull points."""
     from arborcast.admin import erasures as admin
 
-    request = admin.ErasureRequest(subject or "", topic_filter(topic, namespace), notification or "", before or "")
+    request = admin.ErasureRequest(subject, topic_filter(topic, namespace), notification, before)
     request.check()
     kafka = kafka_of(config, home)
     question = "Remove these payloads for good? Waiting deliveries of them end, and none can be sent again."

@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def slo(
-    subscription: SubscriptionOption = None,
+    subscription: SubscriptionOption = "",
     owner: Annotated[
         str | None, typer.Option("--owner", help="Only deliveries to this subscriber's subscriptions.", metavar="NAME")
     ] = None,
@@ -41,7 +41,7 @@ def slo(
     from arborcast.admin.slo import measured
 
     settings = settings_of(config, home)
-    found = measured(settings, limit, subscription or "", owner)
+    found = measured(settings, limit, subscription, owner)
     objective = {"target": settings.slo.target, "latency_s": settings.slo.latency_s}
     if json:
         worst = [

@@ -43,7 +43,7 @@ _STAGES = {
 }
 
 EndpointOption = Annotated[
-    str | None, typer.Option("--endpoint", help="Only to subscriptions that push to this URL now.", metavar="URL")
+    str, typer.Option("--endpoint", help="Only to subscriptions that push to this URL now.", metavar="URL")
 ]
 
 waiting_app = typer.Typer(help="Pending deliveries: queued, or waiting for a retry.", no_args_is_help=True)
@@ -55,10 +55,10 @@ def register(app: typer.Typer) -> None:
 
 @waiting_app.command("list")
 def list_waiting(
-    subscription: SubscriptionOption = None,
-    endpoint: EndpointOption = None,
-    topic: TopicsOption = None,
-    notification: NotificationOption = None,
+    subscription: SubscriptionOption = "",
+    endpoint: EndpointOption = "",
+    topic: TopicsOption = "",
+    notification: NotificationOption = "",
     limit: ListedOption = 100,
     namespace: NamespaceOption = None,
     config: ConfigOption = None,
@@ -68,7 +68,7 @@ def list_waiting(
     """List pending deliveries, the oldest first, with the last result."""
     from arborcast.admin.waiting import WaitingFilter, oldest
 
-    wanted = WaitingFilter(subscription or "", endpoint or "", topic_filter(topic, namespace), notification or "")
+    wanted = WaitingFilter(subscription, endpoint, topic_filter(topic, namespace), notification)
     found = oldest(kafka_of(config, home), wanted, limit)
     if json:
         print_json({"waiting": [_facts(each) for each in found.waiting], "more": found.more})
@@ -84,10 +84,10 @@ def list_waiting(
 
 @waiting_app.command()
 def retry(
-    subscription: SubscriptionOption = None,
-    endpoint: EndpointOption = None,
-    topic: TopicsOption = None,
-    notification: NotificationOption = None,
+    subscription: SubscriptionOption = "",
+    endpoint: EndpointOption = "",
+    topic: TopicsOption = "",
+    notification: NotificationOption = "",
     limit: Annotated[int | None, typer.Option("--limit", help="Maximum number.", min=1)] = None,
     yes: YesOption = False,
     namespace: NamespaceOption = None,
@@ -99,7 +99,7 @@ def retry(
     from arborcast.admin import waiting
     from arborcast.admin.waiting import WaitingFilter
 
-    wanted = WaitingFilter(subscription or "", endpoint or "", topic_filter(topic, namespace), notification or "")
+    wanted = WaitingFilter(subscription, endpoint, topic_filter(topic, namespace), notification)
     kafka = kafka_of(config, home)
     # Without a condition it is for the whole engine.
     requested = 0

@@ -20,22 +20,7 @@ from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.tables import TABLES
 from arborcast.dispatch.tables.spec import Column, TableSpec
-from arborcast.engine.gateway import zmq_edge
-from arborcast.engine.gateway.metrics import (
-    declare_cameras,
-    declare_directory,
-    declare_federation,
-    declare_framed,
-    declare_handshakes,
-    declare_inflight,
-    declare_log,
-    declare_parts,
-    declare_pull_points,
-    declare_routing,
-    declare_state,
-    declare_streams,
-    declare_workers,
-)
+from arborcast.engine.gateway import metrics, zmq_edge
 from arborcast.engine.monitoring.endpoint import declare_process
 from arborcast.engine.monitoring.stack_monitor import declare_stack
 from arborcast.engine.settings.loading import SECTIONS, Declaration, declarations
@@ -90,19 +75,19 @@ def catalogue() -> Mapping[str, Sequence[Metric]]:
     nothing: Any = None
     gateway = Registry()
     declare_process(gateway)
-    declare_log(gateway, cast(NotificationLog, _Settable()))
-    declare_routing(gateway, nothing, nothing)
-    declare_pull_points(gateway, nothing, nothing)
-    declare_parts(gateway, nothing)
-    declare_directory(gateway, nothing)
-    declare_state(gateway, nothing, nothing)
-    declare_handshakes(gateway, nothing)
-    declare_workers(gateway, nothing)
-    declare_inflight(gateway, nothing)
-    declare_streams(gateway, nothing)
-    declare_framed(gateway, nothing)
-    declare_federation(gateway, nothing)
-    declare_cameras(gateway, nothing)
+    metrics.declare_log(gateway, cast(NotificationLog, _Settable()))
+    metrics.declare_routing(gateway, nothing, nothing)
+    metrics.declare_pull_points(gateway, nothing, nothing)
+    metrics.declare_parts(gateway, nothing)
+    metrics.declare_directory(gateway, nothing)
+    metrics.declare_state(gateway, nothing, nothing)
+    metrics.declare_handshakes(gateway, nothing)
+    metrics.declare_workers(gateway, nothing)
+    metrics.declare_inflight(gateway, nothing)
+    metrics.declare_streams(gateway, nothing)
+    metrics.declare_framed(gateway, nothing)
+    metrics.declare_federation(gateway, nothing)
+    metrics.declare_cameras(gateway, nothing)
     PeerEndpoint(nothing, 0, gateway)
     DatagramDoor(nothing, gateway)
     mqtt.declare(gateway, nothing, nothing)

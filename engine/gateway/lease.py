@@ -20,6 +20,7 @@ import socket
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from arborcast.core.backoff import Backoff
@@ -224,6 +225,12 @@ class LeaseKeeper:
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
+def report_failure(failed: Callable[[Exception], None], task: asyncio.Task[None]) -> None:
+    """Call `failed` with the error of an ended task, if it has one."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        failed(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+
 class SingletonTasks:
     """Tasks that run in one gateway only, the holder of the lease: ending expired subscriptions, demand-based
     publishing, directory synchronisation. Started with the lease and cancelled without it. Tasks are idempotent, since
@@ -284,14 +291,10 @@ class SingletonTasks:
         if holds and not self._closing:
             for name, make in self._work.items():
                 task = self._loop.create_task(make(), name=name)
-                task.add_done_callback(self._ended)
+                task.add_done_callback(partial(report_failure, self._failed))
                 self._tasks.append(task)
 
     def _end_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error if isinstance(error, Exception) else RuntimeError(repr(error)))

@@ -17,21 +17,9 @@ from arborcast.core.security.keyring import KeyFile
 from arborcast.core.security.outbound import OutboundRoute
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.core.telemetry.tracing import make_tracing
+from arborcast.engine.gateway import metrics
 from arborcast.engine.gateway.federation import Federation, close_links
-from arborcast.engine.gateway.lease import SingletonTasks, Work, name_of
-from arborcast.engine.gateway.metrics import (
-    declare_cameras,
-    declare_directory,
-    declare_framed,
-    declare_handshakes,
-    declare_inflight,
-    declare_log,
-    declare_parts,
-    declare_pull_points,
-    declare_routing,
-    declare_state,
-    declare_streams,
-)
+from arborcast.engine.gateway.lease import SingletonTasks, Work, name_of, report_failure
 from arborcast.engine.gateway.parts import check_sizes, descriptions, gate, mqtt_bridge, public_url
 from arborcast.engine.gateway.state import GatewayState, within
 from arborcast.engine.gateway.workers import LoopBeats, Share, WorkerMetrics
@@ -101,10 +89,10 @@ class GatewayProcess:
         self._make_tasks = partial(self._make_singleton_tasks, name_of(host, port), bridge)
         keys = KeyFile(Path(settings.secrets.key_file))
         self._gateway.cameras = cameras = CameraWorker(self._gateway, self._state.control.projections.cameras, keys)
-        declare_cameras(self._metrics, cameras)
-        declare_inflight(self._metrics, app.inflight)
-        declare_streams(self._metrics, app.streams)
-        self._declare(self._metrics)
+        metrics.declare_cameras(self._metrics, cameras)
+        metrics.declare_inflight(self._metrics, app.inflight)
+        metrics.declare_streams(self._metrics, app.streams)
+        self._declare()
 
     async def run(self, listener: socket.socket) -> int:
         """Serve until stopped; returns the exit status."""
@@ -181,12 +169,8 @@ class GatewayProcess:
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
-        task.add_done_callback(self._finished)
+        task.add_done_callback(partial(report_failure, self._fail))
         self._tasks.append(task)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
     def _fail(self, error: Exception) -> None:
         """Stop the process. The first error decides its exit status."""
@@ -202,25 +186,25 @@ class GatewayProcess:
             return own
         return self._share.waits_for(self._settings.gateway.workers)
 
-    def _declare(self, metrics: Registry) -> None:
+    def _declare(self) -> None:
         """All metrics beside those of requests."""
-        state, sync = self._state, self._state.control.sync
-        declare_process(metrics)
-        declare_log(metrics, state.notifications)
-        declare_routing(metrics, state.control.view, self._gateway)
-        declare_pull_points(metrics, state.pulls.view.store, state.pulls.queues)
-        declare_parts(metrics, state.part_view.messages)
+        own, state, sync = self._metrics, self._state, self._state.control.sync
+        declare_process(own)
+        metrics.declare_log(own, state.notifications)
+        metrics.declare_routing(own, state.control.view, self._gateway)
+        metrics.declare_pull_points(own, state.pulls.view.store, state.pulls.queues)
+        metrics.declare_parts(own, state.part_view.messages)
         if sync is not None:
-            declare_directory(metrics, sync)
-        declare_state(
-            metrics,
+            metrics.declare_directory(own, sync)
+        metrics.declare_state(
+            own,
             ready=lambda: not state.obstacle(),
             ours=lambda: self._singletons is not None and self._singletons.ours,
         )
         if self._tls is not None:
-            declare_handshakes(metrics, self._tls.handshakes)
+            metrics.declare_handshakes(own, self._tls.handshakes)
         if self._framed is not None:
-            declare_framed(metrics, self._framed)
+            metrics.declare_framed(own, self._framed)
 
 
 def _make_gateway(settings: Settings, own: OwnAddresses, state: GatewayState, port: int) -> Gateway:

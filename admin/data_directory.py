@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from arborcast.admin.times import moment
 from arborcast.core.errors import InfrastructureError
@@ -27,9 +27,6 @@ from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.status import job_state
 from arborcast.engine.processes.errors import HomeError
 from arborcast.engine.settings.loading import Settings, load_settings
-
-if TYPE_CHECKING:
-    from arborcast.dispatch.operations.audit import Report
 
 ARCHIVE = "engine.tar"
 KEYS = "secrets.keys"
@@ -53,13 +50,6 @@ class AuditCounts(NamedTuple):
         labels = ("accepted notifications", "matches", "deliveries that had ended")
         pairs = zip(labels, self, other, strict=True)
         return [f"{had - has:,} of {had:,} {what}" for what, had, has in pairs if has < had]
-
-
-def counts_of(report: Report) -> AuditCounts:
-    """The counts of an audit."""
-    totals = report.totals
-    settled = totals.delivered + totals.dead + totals.expired + totals.cancelled + totals.dropped
-    return AuditCounts(report.notifications + report.waiting, report.matches, settled)
 
 
 def back_up(settings: Settings, folder: Path, progress: Progress = no_progress) -> list[Path]:
@@ -219,7 +209,9 @@ def _audited(kafka: KafkaSettings, since_ms: int, until_ms: int, progress: Progr
         raise InfrastructureError(
             f"{len(report.problems)} notifications do not balance: `arborcast audit --deep` names them"
         )
-    return counts_of(report)
+    totals = report.totals
+    settled = totals.delivered + totals.dead + totals.expired + totals.cancelled + totals.dropped
+    return AuditCounts(report.notifications + report.waiting, report.matches, settled)
 
 
 @contextlib.contextmanager

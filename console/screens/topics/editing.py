@@ -243,11 +243,8 @@ def _change(outcome: EditOutcome) -> dict[str, Any]:
 def _both(before: TopicRecord | None, now: TopicRecord | None, mine: TopicRecord) -> list[tuple[str, str, str, str]]:
     """(change, base, current, own) of all conflicts."""
     old, their, own = fields.shown(before), fields.shown(now), fields.shown(mine)
-    return [
-        (title, old.get(name, ""), their.get(name, ""), own.get(name, ""))
-        for name, title in fields.DIFFERENCES.items()
-        if not old.get(name, "") == their.get(name, "") == own.get(name, "")
-    ]
+    values = ((title, old.get(title, ""), their.get(title, ""), value) for title, value in own.items())
+    return [each for each in values if not each[1] == each[2] == each[3]]
 
 
 def _said(record: ControlRecord) -> str:

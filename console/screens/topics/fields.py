@@ -144,46 +144,29 @@ def as_base(record: TopicRecord | None) -> str:
     return "" if record is None else as_json(msgspec.to_builtins(record.facts))
 
 
-DIFFERENCES: Final[Mapping[str, str]] = {
-    "code": "Code",
-    "types": "Message types",
-    "final": "Final",
-    "retain": "Retain",
-    "priority": "Priority",
-    "publishers": "Publishers",
-    "routing": "Routing",
-    "queue": "Work queue",
-    "merge": "Duplicates",
-}
-"""The displayed facts of a topic and their labels."""
-
-
 def shown(record: TopicRecord | None) -> dict[str, str]:
-    """The same for people; empty for defaults."""
+    """The facts of a topic for people, by their labels; empty for defaults."""
     if record is None:
         return {}
     policy = record.policy
     return {
-        "code": record.code,
-        "types": ", ".join(record.message_types),
-        "final": "yes" if record.final else "",
-        "retain": {None: "", True: "on", False: "off"}[policy.retain],
-        "priority": str(policy.priority) if policy.priority else "",
-        "publishers": ", ".join(policy.publishers),
-        "routing": policy.routing,
-        "queue": "yes" if policy.queue else "",
-        "merge": "" if policy.merge else "separate",
+        "Code": record.code,
+        "Message types": ", ".join(record.message_types),
+        "Final": "yes" if record.final else "",
+        "Retain": {None: "", True: "on", False: "off"}[policy.retain],
+        "Priority": str(policy.priority) if policy.priority else "",
+        "Publishers": ", ".join(policy.publishers),
+        "Routing": policy.routing,
+        "Work queue": "yes" if policy.queue else "",
+        "Duplicates": "" if policy.merge else "separate",
     }
 
 
 def differences(before: TopicRecord | None, after: TopicRecord | None) -> list[tuple[str, str, str]]:
     """(what, before, after) of all that differs."""
     old, new = shown(before), shown(after)
-    return [
-        (title, old.get(name, ""), new.get(name, ""))
-        for name, title in DIFFERENCES.items()
-        if old.get(name, "") != new.get(name, "")
-    ]
+    values = ((title, old.get(title, ""), new.get(title, "")) for title in old | new)
+    return [each for each in values if each[1] != each[2]]
 
 
 def _as_before(values: Mapping[str, str], base: TopicRecord) -> dict[str, str]:

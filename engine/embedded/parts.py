@@ -16,12 +16,13 @@ from pathlib import Path
 
 import psutil
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.telemetry import log_format
 from arborcast.engine.embedded.questions import LivenessWatch, Question
 from arborcast.engine.embedded.state import PartState, PartStatus
 from arborcast.engine.processes import logfiles, processes
 from arborcast.engine.processes.errors import StackError
-from arborcast.engine.processes.processes import ManagedProcess, ProcessId, RestartWaits
+from arborcast.engine.processes.processes import ManagedProcess, ProcessId
 from arborcast.engine.settings.stack import StackSettings
 
 Report = Callable[[str], None]
@@ -87,8 +88,7 @@ class Part:
         self.spec = spec
         self._settings = settings
         self._report = report
-        waits = RestartWaits(settings.restart_first_s, settings.restart_max_s)
-        self.process = ManagedProcess(waits)
+        self.process = ManagedProcess(Backoff(settings.restart_first_s, settings.restart_max_s))
         self._id: ProcessId | None = None
         # The copying of its output, or the file that the part itself writes.
         self._log: threading.Thread | FileIO | None = None

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.errors import ConfigError
 from arborcast.core.files import write_atomically
 from arborcast.core.liveness import OwnTime, Silence
@@ -36,7 +37,7 @@ from arborcast.core.reasons import reason_of
 from arborcast.core.telemetry.metrics import Registry, merged
 from arborcast.core.threads import pool, start_thread
 from arborcast.engine.gateway.metrics import declare_workers
-from arborcast.engine.processes.processes import ManagedProcess, RestartWaits, dying_with_us
+from arborcast.engine.processes.processes import ManagedProcess, dying_with_us
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.ingest.state.changes import GatewayPositions
 from arborcast.ingest.state.repeats import TABLE_BYTES
@@ -48,7 +49,8 @@ _PUBLISH_S = 1.0
 
 # Delay before a replacement: none at first, then longer. After this number of failures in a row the parent exits, and
 # its supervisor restarts it.
-_WAITS = RestartWaits(first_s=0.1, longest_s=5.0, forget_s=10.0)
+_BACKOFF = Backoff(0.1, 5.0)
+_FORGET_S = 10.0
 _HOPELESS = 8
 
 # Added to the maximum stop time of a worker.
@@ -233,7 +235,7 @@ def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
 
 class _WorkerProcess(ManagedProcess):
     def __init__(self, number: int, listener: socket.socket) -> None:
-        super().__init__(_WAITS)
+        super().__init__(_BACKOFF, _FORGET_S)
         self.number = number
         self.listener = listener
         self.silence: Silence | None = None

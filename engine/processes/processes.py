@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, NamedTuple
+from typing import IO
 
 import psutil
 
@@ -27,19 +27,13 @@ from arborcast.core.security.ip_addresses import EVERYWHERE
 from arborcast.engine.processes.errors import PortInUse
 
 
-class RestartWaits(NamedTuple):
-    """In seconds: the first and the longest wait, and the uptime after which earlier deaths do not count."""
-
-    first_s: float
-    longest_s: float
-    forget_s: float = 60.0
-
-
 class ManagedProcess:
-    """The state of a process: running or not, its deaths in a row, and its next start. Times are monotonic."""
+    """The state of a process: running or not, its deaths in a row, and its next start. Times are monotonic. `forget_s`
+    is the uptime after which earlier deaths do not count."""
 
-    def __init__(self, waits: RestartWaits) -> None:
-        self._waits = waits
+    def __init__(self, backoff: Backoff, forget_s: float = 60.0) -> None:
+        self._backoff = backoff
+        self._forget_s = forget_s
         self.popen: subprocess.Popen[bytes] | None = None
         self.started = 0.0
         self.failures = 0
@@ -56,10 +50,9 @@ class ManagedProcess:
     def died(self, now: float, healthy_s: float) -> float:
         """Count a death after `healthy_s` seconds of healthy operation; returns the wait before the next start, in
         seconds, doubled each time."""
-        waits = self._waits
         self.popen = None
-        self.failures = 1 if healthy_s >= waits.forget_s else self.failures + 1
-        wait_s = Backoff(waits.first_s, waits.longest_s).after(self.failures)
+        self.failures = 1 if healthy_s >= self._forget_s else self.failures + 1
+        wait_s = self._backoff.after(self.failures)
         self._due = now + wait_s
         return wait_s
 

@@ -14,12 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from arborcast.core.backoff import Backoff
 from arborcast.engine.processes import logfiles, processes
 from arborcast.engine.processes.errors import PortInUse
 from arborcast.engine.processes.logfiles import JsonLines, follow
-from arborcast.engine.processes.processes import ManagedProcess, RestartWaits, Signals, usage
+from arborcast.engine.processes.processes import ManagedProcess, Signals, usage
 
-WAITS = RestartWaits(first_s=0.5, longest_s=30.0, forget_s=60.0)
+WAITS = Backoff(0.5, 30.0)
 
 
 @pytest.mark.parametrize(

@@ -163,11 +163,8 @@ def _endpoints(seen: EngineView, width: int, room: int) -> list[str]:
     name = max(18, width - 38)
     lines = [f"{'slowest endpoints':{name}}{'pushes':>9}{'failed':>9}{'mean':>10}{'longest':>10}"]
     for one in seen.endpoints[: room - 1]:
-        lines.append(
-            f"{figures.shortened(str(one['endpoint']), name - 1):{name}}{figures.count(one['pushes']):>9}"
-            f"{figures.count(one['failed']):>9}{figures.seconds(one['mean_s']):>10}"
-            f"{figures.seconds(one['longest']):>10}"
-        )
+        address, pushes, failed, mean, longest = figures.endpoint_row(one)
+        lines.append(f"{figures.shortened(address, name - 1):{name}}{pushes:>9}{failed:>9}{mean:>10}{longest:>10}")
     return lines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from arborcast.core.printable import as_html
 from arborcast.engine.monitoring.ticks import Unit, clock, linear
@@ -191,6 +192,12 @@ def size(value: float | None) -> str:
 def percent(share: float | None) -> str:
     """A share, of one core or of a whole."""
     return "-" if share is None else f"{share * 100:.0f} %"
+
+
+def endpoint_row(one: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
+    """Address, pushes, failed ones, mean and longest time of an endpoint."""
+    times = seconds(one["mean_s"]), seconds(one["longest"])
+    return str(one["endpoint"]), count(one["pushes"]), count(one["failed"]), *times
 
 
 WRITTEN: Mapping[Unit, Callable[[float | None], str]] = {

@@ -136,16 +136,7 @@ def _reasons(summary: Summary) -> str:
 
 
 def _slowest(endpoints: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        (
-            str(one["endpoint"]),
-            figures.count(one["pushes"]),
-            figures.count(one["failed"]),
-            figures.seconds(one["mean_s"]),
-            figures.seconds(one["longest"]),
-        )
-        for one in endpoints
-    ]
+    rows = [figures.endpoint_row(one) for one in endpoints]
     return _table("Slowest endpoints, last minutes", ("endpoint", "pushes", "failed", "mean", "longest"), rows)
 
 

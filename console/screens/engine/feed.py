@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
-from typing import Any
 
 from markupsafe import Markup
 
@@ -75,7 +74,7 @@ class Shown:
     tiles: Sequence[tuple[str, str]] = ()
     figures: Mapping[str, Markup] = field(default_factory=dict)
     processes: Sequence[Process] = ()
-    slowest: Sequence[Mapping[str, str]] = ()
+    slowest: Sequence[tuple[str, ...]] = ()
 
 
 class EngineFeed:
@@ -202,7 +201,7 @@ def _shown(seen: EngineView, problem: str, drawn: Mapping[str, Markup], now: flo
         tiles=tiles,
         figures=drawn,
         processes=[_process(name, each) for name, each in current.processes.items()],
-        slowest=[_slow(one) for one in seen.endpoints],
+        slowest=[figures.endpoint_row(one) for one in seen.endpoints],
     )
 
 
@@ -215,16 +214,6 @@ def _process(name: str, each: ProcessSummary) -> Process:
         figures.count(each.threads),
         figures.count(each.files),
     )
-
-
-def _slow(one: Mapping[str, Any]) -> Mapping[str, str]:
-    return {
-        "endpoint": str(one["endpoint"]),
-        "pushes": figures.count(one["pushes"]),
-        "failed": figures.count(one["failed"]),
-        "mean": figures.seconds(one["mean_s"]),
-        "longest": figures.seconds(one["longest"]),
-    }
 
 
 def feeds_of(settings: Settings) -> list[EngineFeed]:

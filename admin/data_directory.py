@@ -22,7 +22,7 @@ from arborcast.core.progress import Progress, no_progress
 from arborcast.core.reasons import reason_of
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
-from arborcast.engine.embedded.commands import UpOptions, down, to_stderr, up
+from arborcast.engine.embedded.commands import UpOptions, down, up
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.status import job_state
 from arborcast.engine.processes.errors import HomeError
@@ -151,24 +151,25 @@ def drill(
     kafka: Callable[[], KafkaSettings],
     folder: Path,
     since_ms: int,
+    report: Callable[[str], None],
     progress: Progress = no_progress,
 ) -> AuditCounts:
     """Back up a running engine, move its data directory away, restore and start it, and compare two audits; returns the
     verified counts. Only then the moved directory is deleted; otherwise it is moved back. `kafka` is called twice,
-    since the restarted engine may use other ports. Raises InfrastructureError if the restored engine lacks records, or
-    its audit does not balance."""
+    since the restarted engine may use other ports; `report` gets a line for each step. Raises InfrastructureError if
+    the restored engine lacks records, or its audit does not balance."""
     home, until_ms = settings.home, time_ms()
     _check_outside(folder, home)
     settings = _as_started(settings)
     kept_ms = until_ms - int(_COMPARED * settings.kafka.retention_hours * 3_600_000)
     if since_ms < kept_ms:
         since_ms = kept_ms
-        to_stderr(
+        report(
             f"notifications accepted since {moment(since_ms)} are compared: Kafka may delete earlier ones during the "
             f"drill (kafka.retention_hours = {settings.kafka.retention_hours})"
         )
     before = _audited(kafka(), since_ms, until_ms, progress)
-    to_stderr(f"before: {before}")
+    report(f"before: {before}")
     if not down(home):
         raise HomeError(f"no engine runs in {home}: the drill begins with one that does")
     place = home.resolve()  # not a link to the directory: the copy must be on the same disk
@@ -181,8 +182,8 @@ def drill(
         up(settings, UpOptions(detach=True))
         raise
     for file in files:
-        to_stderr(f"backed up: {file}, {file.stat().st_size:,} bytes")
-    to_stderr(f"the data directory was moved to {aside}")
+        report(f"backed up: {file}, {file.stat().st_size:,} bytes")
+    report(f"the data directory was moved to {aside}")
     try:
         restore_copy(folder, place, progress)
         progress("starting the engine")
@@ -194,10 +195,10 @@ def drill(
         down(home)
         shutil.rmtree(place, ignore_errors=True)
         aside.rename(place)
-        to_stderr(f"the data directory was moved back, its engine is stopped: {home}")
+        report(f"the data directory was moved back, its engine is stopped: {home}")
         raise
     shutil.rmtree(aside)
-    to_stderr(f"after: {after}")
+    report(f"after: {after}")
     return after
 
 

@@ -206,11 +206,10 @@ def fetch(
     ] = None,
 ) -> None:
     """Fetch and verify the jars, and make archives of their classes."""
-    from arborcast.engine.embedded.commands import to_stderr
     from arborcast.engine.embedded.engine import find_tools
     from arborcast.engine.install import class_archive, jars
     from arborcast.engine.install.java import find_java
 
     with ProgressShown() as progress:
-        jars.fetch(find_java, to_stderr, source=source, progress=progress)
-        class_archive.make(find_tools(), jars.default_cache(), to_stderr, progress)
+        jars.fetch(find_java, print_error, source=source, progress=progress)
+        class_archive.make(find_tools(), jars.default_cache(), print_error, progress)

@@ -10,7 +10,7 @@ import typer
 from arborcast.admin.times import moment, moment_ms
 from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
 from arborcast.core.errors import ConfigError
-from arborcast.engine.terminal import ProgressShown, print_json, print_line
+from arborcast.engine.terminal import ProgressShown, print_error, print_json, print_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,7 +61,9 @@ def backup(
         from arborcast.admin.data_directory import drill as prove
 
         with ProgressShown() as progress:
-            stock = prove(settings, lambda: kafka_of(config, home), folder, moment_ms("since", since), progress)
+            stock = prove(
+                settings, lambda: kafka_of(config, home), folder, moment_ms("since", since), print_error, progress
+            )
         if json:
             print_json(stock._asdict())
         else:

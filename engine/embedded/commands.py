@@ -43,11 +43,6 @@ _WAITING_LINES = 1_000
 _LAST_LINES_S = 2.0
 
 
-def to_stderr(line: str) -> None:
-    """Report to a person at a terminal."""
-    print_error(line)
-
-
 @dataclass(frozen=True)
 class UpOptions:
     """Options of `up`. `detach`: continue in the background and return when ready. `on_ready` gets the engine's
@@ -55,12 +50,12 @@ class UpOptions:
 
     detach: bool = False
     companion: Sequence[str] = ()
-    report: Report = to_stderr
+    report: Report = print_error
     on_ready: Callable[[dict[str, str]], None] = lambda _addresses: None
 
 
-def up(settings: Settings, options: UpOptions | None = None) -> int:
-    """Start the engine. In the foreground returns 0 after a signal; detached, when it is ready to deliver.
+def up(settings: Settings, options: UpOptions | None = None) -> None:
+    """Start the engine. In the foreground returns after a signal; detached, when it is ready to deliver.
 
     Raises a StackError with the action to take if it does not start, ConfigError for contradictions; all processes have
     then ended.
@@ -93,7 +88,6 @@ def up(settings: Settings, options: UpOptions | None = None) -> int:
             _detach(settings, home, lock, options)
         else:
             supervise(settings, tools, home, options)
-    return 0
 
 
 def check_users(access: AccessSettings, report: Report) -> None:
@@ -142,7 +136,7 @@ def supervise(settings: Settings, tools: Tools, home: Home, options: UpOptions) 
             companion.stop()
 
 
-def down(path: Path, report: Report = to_stderr) -> bool:
+def down(path: Path, report: Report = print_error) -> bool:
     """Stop the engine of a data directory and return when all its processes have ended; False without one."""
     home = Home(path)
     if home.owner() is None:

@@ -267,7 +267,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 def run(settings: Settings, folder: Path, as_drill: bool, since_ms: int = 0) -> None:
     """Make a backup, or a drill."""
     if as_drill:
-        drill(settings, lambda: settings.kafka, folder, since_ms)
+        drill(settings, lambda: settings.kafka, folder, since_ms, lambda _line: None)
     else:
         back_up(settings, folder)
 

@@ -71,7 +71,7 @@ def why(
 
 def _print(story: Story, json: bool) -> None:
     if json:
-        print_json(document(story))
+        print_json(_plain(dataclasses.asdict(story)))
     else:
         from rich.text import Text
 
@@ -90,13 +90,8 @@ def _story(notification: str, subscription: str, config: Path | None, home: Path
         raise
 
 
-def document(story: Story) -> dict[str, Any]:
-    """The story for scripts. Times are ISO 8601 in UTC."""
-    values: dict[str, Any] = _plain(dataclasses.asdict(story))
-    return values
-
-
 def _plain(value: Any) -> Any:
+    """A story for scripts. Times are ISO 8601 in UTC."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):

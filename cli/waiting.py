@@ -130,10 +130,6 @@ def _facts(each: WaitingEntry) -> dict[str, Any]:
     return facts | {"status": each.status or ""}
 
 
-def _next(each: WaitingEntry) -> str:
-    return moment(each.next_ms) if each.next_ms else ""
-
-
 def _line(each: WaitingEntry) -> Text:
     # In lines rather than columns: cut off, an id would be of no use.
     from rich.text import Text
@@ -142,11 +138,12 @@ def _line(each: WaitingEntry) -> Text:
     priority = f"priority {each.priority}, " if each.priority else ""
     where = f" at {one_line(each.endpoint)}" if each.endpoint else ""
     tries = f"{each.attempts} {'try' if each.attempts == 1 else 'tries'}"
+    stage = _STAGES[each.stage].format(moment(each.next_ms) if each.next_ms else "")
     line = Text.assemble(
         (moment(each.since_ms), "dim"),
         f"  {each.notification}  ",
         (one_line(each.topic), "cyan"),
-        f"  for {each.subscription}{state}{where}, {priority}{tries}, {_STAGES[each.stage].format(_next(each))}",
+        f"  for {each.subscription}{state}{where}, {priority}{tries}, {stage}",
     )
     if each.error:
         line.append(": ").append(each.error, "bold").append(f", {one_line(each.detail)}")

@@ -49,18 +49,6 @@ Past = Callable[[float, float], Sequence[MetricsSample]]
 
 
 @dataclass(frozen=True)
-class Process:
-    """A row of the table of processes."""
-
-    name: str
-    processes: str
-    cpu: str
-    memory: str
-    threads: str
-    files: str
-
-
-@dataclass(frozen=True)
 class Shown:
     """The contents of a page for one range."""
 
@@ -73,7 +61,7 @@ class Shown:
     parts: Mapping[str, bool] = field(default_factory=dict)
     tiles: Sequence[tuple[str, str]] = ()
     figures: Mapping[str, Markup] = field(default_factory=dict)
-    processes: Sequence[Process] = ()
+    processes: Sequence[tuple[str, ...]] = ()
     slowest: Sequence[tuple[str, ...]] = ()
 
 
@@ -205,15 +193,10 @@ def _shown(seen: EngineView, problem: str, drawn: Mapping[str, Markup], now: flo
     )
 
 
-def _process(name: str, each: ProcessSummary) -> Process:
-    return Process(
-        name,
-        figures.count(each.processes),
-        figures.percent(each.cpu_cores),
-        figures.size(each.memory_bytes),
-        figures.count(each.threads),
-        figures.count(each.files),
-    )
+def _process(name: str, each: ProcessSummary) -> tuple[str, ...]:
+    """A row of the table of processes."""
+    used = figures.count(each.processes), figures.percent(each.cpu_cores), figures.size(each.memory_bytes)
+    return name, *used, figures.count(each.threads), figures.count(each.files)
 
 
 def feeds_of(settings: Settings) -> list[EngineFeed]:

@@ -59,7 +59,7 @@ _LEVEL = 4  # of zlib; the default takes twice the time for some percent
 _NOT_COMPRESSED = ("text/event-stream", *EXPORTED, *MEDIA_TYPES.values())
 
 
-def make_app(console: Console, signing: SigningIn | None = None) -> PageGuard:
+def make_app(console: Console, signing: SigningIn | None) -> PageGuard:
     """The application. Without `signing` there is no authentication, and only this machine is served."""
     console.screens = SCREENS
 

@@ -105,9 +105,9 @@ class Console:
         changes: CommitsChanges,
         sessions: Sessions,
         *,
-        trouble: Callable[[], str] = lambda: "",
-        ready: Callable[[], bool] = lambda: True,
-        state: PageState | None = None,
+        trouble: Callable[[], str],
+        ready: Callable[[], bool],
+        state: PageState,
         record: Callable[[OperationBegun | OperationEnded], None] | None = None,
     ) -> None:
         self.settings = settings
@@ -116,7 +116,7 @@ class Console:
         self.sessions = sessions
         self.trouble = trouble
         self.ready = ready
-        self.state = state or PageState()
+        self.state = state
         self.questions = Questions(lambda: kafka_of(settings))
         self.health = EngineHealth(settings, self._concerns)
         self.live = LiveParts()

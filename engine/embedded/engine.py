@@ -58,10 +58,9 @@ JVMS = ("dispatch", "kafka")
 """The parts that are JVMs."""
 
 
-def find_tools(cache: Path | None = None) -> Tools:
+def find_tools() -> Tools:
     """Find Java and the jars, and verify them. Raises JavaNotFound, JavaTooOld, JarError."""
-    found = java.find_java()
-    cache = cache or jars.default_cache()
+    found, cache = java.find_java(), jars.default_cache()
     tools = Tools(
         found,
         java.home_for_spark(found, cache),

@@ -344,14 +344,14 @@ def memory_kind() -> str:
     return "pss" if sys.platform == "linux" else "rss"
 
 
-def kill_all(processes: Iterable[psutil.Process], timeout: float = 2.0) -> None:
-    """kill -9 for each; waits for their end, up to `timeout` seconds."""
+def kill_all(processes: Iterable[psutil.Process]) -> None:
+    """kill -9 for each; waits for their end, up to two seconds."""
     targets = list(processes)
     for process in targets:
         # psutil compares start times before it signals, so a reused id is safe.
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(targets, timeout)
+    psutil.wait_procs(targets, 2.0)
 
 
 def resident(process: psutil.Process) -> int:

@@ -67,7 +67,6 @@ class SettingInForce(NamedTuple):
 
 
 def in_force(settings: Settings) -> list[SettingInForce]:
-    """Every setting."""
     found = [SettingInForce("home", str(settings.home), settings.origins["home"])]
     for declaration in declarations():
         value = getattr(getattr(settings, declaration.section), declaration.name)

@@ -37,8 +37,6 @@ from arborcast.topic_model.records.operations import (
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """A listed change."""
-
     at_ms: int
     door: str
     who: str

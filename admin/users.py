@@ -61,7 +61,6 @@ class Rights(NamedTuple):
 
 
 def users_file(settings: Settings) -> Path:
-    """The file of the local users."""
     return Path(settings.access.users_file)
 
 

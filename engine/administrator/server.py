@@ -64,7 +64,6 @@ class AdministratorApp:
         self._accepted: Recent[str, bool] = Recent(_ACCEPTED, _ACCEPTED_S, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
         method, path = scope["method"], scope["path"]
         if refusal := self._pages.refusal(method, page_headers(scope["headers"])):
             await send_answer(send, 403, f"{refusal}\n".encode(), _TEXT, [(b"connection", b"close")])

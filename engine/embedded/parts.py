@@ -263,7 +263,6 @@ def _stopped_text(process: psutil.Process) -> str:
 
 
 def exit_text(code: int) -> str:
-    """The end of a process, as text."""
     if code >= 0:
         return f"ended with code {code}"
     try:

@@ -49,8 +49,6 @@ def reachable_kafka(settings: Settings) -> KafkaSettings:
 
 
 class PartState(StrEnum):
-    """The state of a part."""
-
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"  # it died; waits for its next start
@@ -91,7 +89,6 @@ class EngineStatus:
 
 
 def write(path: Path, status: EngineStatus) -> None:
-    """Replace the file atomically."""
     write_atomically(path, msgspec.json.format(msgspec.json.encode(status), indent=1) + b"\n", durable=False)
 
 

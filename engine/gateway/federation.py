@@ -56,7 +56,6 @@ class Federation:
             )
 
     def endpoint(self, metrics: Registry) -> PeerEndpoint:
-        """The endpoint for other engines."""
         own, limit = self._settings.federation.engine, self._settings.gateway.max_body_bytes
         declare_federation(metrics, lambda: Topology() if self._member is None else self._member.topology)
         receiver = PeerReceiver(self._gateway, own, self._keys, self._interests, self._memory)

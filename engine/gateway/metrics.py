@@ -22,7 +22,6 @@ from arborcast.topic_model.projections.pull_store import PullStore
 
 
 def declare_log(metrics: Registry, log: NotificationLog) -> None:
-    """Appends to the log."""
     accepted = metrics.counter("arborcast_gateway_accepted_total", "Stored notifications.")
     append_seconds = metrics.histogram("arborcast_gateway_append_seconds", "Append of a request's notifications.")
 
@@ -37,7 +36,6 @@ def declare_log(metrics: Registry, log: NotificationLog) -> None:
 
 
 def declare_framed(metrics: Registry, server: FramedServer) -> None:
-    """The framed TCP edge."""
     metrics.gauge("arborcast_framed_connections", "Connections of the framed edge.", lambda: server.connections)
     metrics.gauge(
         "arborcast_framed_unread_connections",
@@ -120,7 +118,6 @@ def declare_workers(metrics: Registry, hung: Callable[[], int]) -> None:
 
 
 def declare_handshakes(metrics: Registry, handshakes: Handshakes) -> None:
-    """TLS handshakes of the server."""
     metrics.counted("arborcast_gateway_tls_handshakes_begun_total", "TLS handshakes begun.", lambda: handshakes.begun)
     metrics.counted(
         "arborcast_gateway_tls_handshakes_total", "Of these, successful ones.", lambda: handshakes.succeeded
@@ -133,7 +130,6 @@ def declare_handshakes(metrics: Registry, handshakes: Handshakes) -> None:
 
 
 def declare_inflight(metrics: Registry, inflight: Inflight) -> None:
-    """Memory of unanswered requests."""
     metrics.gauge("arborcast_gateway_inflight_bytes", "Memory of unanswered requests.", lambda: inflight.taken)
     metrics.counted(
         "arborcast_gateway_inflight_refused_total",
@@ -143,7 +139,6 @@ def declare_inflight(metrics: Registry, inflight: Inflight) -> None:
 
 
 def declare_streams(metrics: Registry, streams: EventStreams) -> None:
-    """Server-sent events."""
     metrics.gauge("arborcast_gateway_event_streams", "Open event streams.", lambda: streams.open)
 
 
@@ -166,7 +161,6 @@ def declare_routing(metrics: Registry, view: ControlLogView, gateway: Gateway) -
 
 
 def declare_pull_points(metrics: Registry, store: PullStore, pulls: PullQueues) -> None:
-    """Messages in pull points."""
     metrics.gauge("arborcast_pull_waiting_messages", "Messages in pull points.", lambda: store.total)
     metrics.gauge("arborcast_pull_claims", "Answers with messages in transit.", lambda: store.claims)
     metrics.gauge("arborcast_pull_memory_bytes", "Messages of pull points in memory.", lambda: store.resident_bytes)
@@ -188,7 +182,6 @@ def declare_parts(metrics: Registry, messages: OpenMessages) -> None:
 
 
 def declare_directory(metrics: Registry, sync: DirectorySync) -> None:
-    """The state of the topic directory."""
     metrics.gauge(
         "arborcast_directory_connected",
         "1 when the topic directory is readable.",

@@ -43,7 +43,6 @@ logger = logging.getLogger("arborcast.gateway")
 
 
 def pull_limits(settings: Settings) -> PullLimits:
-    """The limits of pull points."""
     gateway = settings.gateway
     return PullLimits(gateway.pull_messages, gateway.pull_bytes, gateway.pull_memory_bytes, gateway.pull_total_messages)
 

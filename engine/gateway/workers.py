@@ -120,7 +120,6 @@ class WorkerMetrics(Registry):
         self._share = share
 
     def text(self) -> str:
-        """See Registry.text."""
         texts = {str(self._share.number): super().text()}
         for file in self._share.folder.glob("*.metrics"):
             # The parent removes those of a dead worker.

@@ -82,7 +82,6 @@ def _gateway(settings: Settings) -> ConnectionFactory:
 
 
 def declare(metrics: Registry, counts: Callable[[], Mapping[tuple[str, ...], float]]) -> None:
-    """The counters of the edges."""
     metrics.counts(
         "arborcast_zmq_messages_total",
         "accepted, sent, lost (PUB, unconfirmed), dropped (a receiver that does not read), refused, or the error.",

@@ -84,7 +84,6 @@ class Endpoint:
         return int(self._server.server_address[1])
 
     def close(self) -> None:
-        """Stop answering and release the port."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

@@ -145,7 +145,6 @@ def read_thinned(folder: Path, since: float, until: float, most: int) -> list[Me
 
 
 def encode_samples(samples: list[MetricsSample]) -> bytes:
-    """As JSON."""
     return _encoder.encode(samples)
 
 

@@ -86,7 +86,6 @@ class MemoryReader:
         self._known: dict[tuple[int, float], tuple[int, float, int]] = {}
 
     def of(self, process: psutil.Process) -> int:
-        """The memory in bytes."""
         size, now = process.memory_info().rss, self._now()
         identity = (process.pid, started_s(process))
         before, until, memory = self._known.get(identity, (0, 0.0, 0))
@@ -155,8 +154,6 @@ _MOST_PAGE = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Reading:
-    """The result of one reading."""
-
     at: float
     text: str
     sample: MetricsSample

@@ -101,8 +101,6 @@ SECTIONS: Mapping[str, type] = {
 
 @dataclass(frozen=True)
 class Declaration:
-    """One setting as declared in code."""
-
     section: str
     name: str
     type: Any
@@ -116,7 +114,6 @@ class Declaration:
 
     @property
     def env(self) -> str:
-        """The environment variable of the setting."""
         return (ENV_PREFIX + self.key.replace(".", "_")).upper()
 
     @property
@@ -331,7 +328,6 @@ def _build(cls: type[SectionT], section: str, values: Mapping[str, Scalar]) -> S
 
 
 def toml(value: Scalar) -> str:
-    """A value in TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -67,7 +67,7 @@ def doctor(settings: Settings) -> list[Check]:
     running = home.owner() is not None
     known = state.read(home.state_file) if running else None
     return [
-        *_python(),
+        Check("python", "ok", f"{sys.version.split()[0]} in {sys.prefix}"),
         *_java(),
         *_jars(jars.default_cache(), settings.stack.broker == "embedded"),
         *_versions(),
@@ -86,10 +86,6 @@ def doctor(settings: Settings) -> list[Check]:
         *_directory(settings),
         *_mqtt(settings.mqtt),
     ]
-
-
-def _python() -> Iterator[Check]:
-    yield Check("python", "ok", f"{sys.version.split()[0]} in {sys.prefix}")
 
 
 def _java() -> Iterator[Check]:

@@ -61,10 +61,6 @@ class TopicTest(NamedTuple):
             return ""
         text, namespaces = self.text, dict(self.namespaces)
         if "code:" in text:
-            text = _resolved(text, namespaces, kafka, control)
+            tree = control.table.topics if control is not None else control_log.read_tree(kafka)
+            text = with_codes(text, namespaces, tree.paths_with_code)
         return parse_friendly(text, namespaces).normal
-
-
-def _resolved(text: str, namespaces: Mapping[str, str], kafka: KafkaSettings, control: ControlView | None) -> str:
-    tree = control.table.topics if control is not None else control_log.read_tree(kafka)
-    return with_codes(text, namespaces, tree.paths_with_code)

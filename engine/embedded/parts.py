@@ -148,7 +148,10 @@ class Part:
         silent_s = self._watch.silent_s(at)
         if self._watch.hangs(at):
             self._hangs += 1
-            why = "; ".join([self._watch.why, *map(_stopped_text, processes.stopped(self.members()))])
+            stopped = (
+                f"{processes.name(each)} (pid {each.pid}) is stopped" for each in processes.stopped(self.members())
+            )
+            why = "; ".join([self._watch.why, *stopped])
             # SIGKILL for all of it: a stopped process takes no other signal.
             self._died(time.monotonic(), f"did not answer for {silent_s:.0f} s ({why}) and was killed")
         elif silent_s and not self._silent_since:
@@ -256,10 +259,6 @@ class Part:
         if self._watch is not None:
             self._watch.end()
             self._watch = None
-
-
-def _stopped_text(process: psutil.Process) -> str:
-    return f"{processes.name(process)} (pid {process.pid}) is stopped"
 
 
 def exit_text(code: int) -> str:

@@ -70,17 +70,13 @@ def make(tools: Tools, cache: Path, report: Report, progress: Progress = no_prog
                     os.fsync(written.fileno())
                 draft.replace(place)
                 report(f"class archive of {part}: made, {place} ({place.stat().st_size // 2**20} MiB)")
-            _remove_old(cache / "java")
+            # Each environment has an archive, and each update makes another.
+            for old in _older_than(_UNUSED_S, (cache / "java").glob("classes-*.jsa")):
+                old.unlink(missing_ok=True)
     except (StackError, OSError) as error:
         report(f"class archives: could not be created, so Kafka and the job will start more slowly: {error}")
         return False
     return True
-
-
-def _remove_old(folder: Path) -> None:
-    """Delete archives that no start has used for a while: each environment has one, and each update makes another."""
-    for each in _older_than(_UNUSED_S, folder.glob("classes-*.jsa")):
-        each.unlink(missing_ok=True)
 
 
 def _older_than(seconds: float, files: Iterable[Path]) -> Iterator[Path]:

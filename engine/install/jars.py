@@ -160,8 +160,6 @@ _HELP = (
 
 Report = Callable[[str], None]
 
-Pins = Mapping[str, str]
-
 
 def default_cache(environ: Mapping[str, str] = os.environ) -> Path:
     """The folder of fetched jars: ARBORCAST_CACHE, else arborcast/ in the user's cache folder."""
@@ -240,7 +238,10 @@ def fetch(
                     # Ivy would return the same file again, for ever.
                     shutil.rmtree(cache / "ivy", ignore_errors=True)
                     raise
-                _move_into_place(draft, folder(which, cache))
+                place = folder(which, cache)
+                # The current files have failed their check, under the lock.
+                shutil.rmtree(place, ignore_errors=True)
+                draft.rename(place)
                 report(f"jars: {which} set complete, {len(pins(which))} jars, checksums right")
 
 
@@ -266,7 +267,7 @@ def _copy(which: str, draft: Path, source: Path, report: Report) -> None:
         shutil.copyfile(found[name], draft / name)
 
 
-def _verify(place: Path, pinned: Pins, advice: str) -> None:
+def _verify(place: Path, pinned: Mapping[str, str], advice: str) -> None:
     present = {path.name for path in place.iterdir()}
     if missing := sorted(pinned.keys() - present):
         raise JarError(f"{missing[0]} is missing in {place}; {advice}")
@@ -279,12 +280,6 @@ def _verify(place: Path, pinned: Pins, advice: str) -> None:
             raise JarError(
                 f"{name} in {place} is not the pinned one: its SHA-256 is {actual}, expected {digest}; {advice}",
             )
-
-
-def _move_into_place(draft: Path, place: Path) -> None:
-    # The current file has failed its check, under the lock.
-    shutil.rmtree(place, ignore_errors=True)
-    draft.rename(place)
 
 
 @contextlib.contextmanager

@@ -181,7 +181,8 @@ class Looking:
             **shared,
             "record": record,
             "retain_all": console.settings.topics.retain_all,
-            **self._subscribers(path),
+            "subscribers": recipients(console.control, path, _SUBSCRIBERS),
+            "fan_out": console.control.table.fan_out(path),
         }
 
     def _subtree(self, path: TopicPath) -> Subtree:
@@ -193,11 +194,6 @@ class Looking:
         if path not in self._counted:
             self._counted[path] = Subtree.of(self._console.control.table.topics, path)
         return self._counted[path]
-
-    def _subscribers(self, path: TopicPath) -> dict[str, Any]:
-        control = self._console.control
-        rows = recipients(control, path, _SUBSCRIBERS)
-        return {"subscribers": rows, "fan_out": control.table.fan_out(path)}
 
 
 def _person(visitor: Visitor) -> str:

@@ -1,5 +1,6 @@
-"""The decision about a delivery, after a push or without one, for workers, redelivery and queues.
-Pure. `verdict` has the rules; a decision also has the tries of the delivery, and whether it leaves a dead letter.
+"""The decision about a delivery, after a push or without one, and its row in the `attempts` log, for workers,
+redelivery and queues. Pure. `verdict` has the rules; a decision also has the tries of the delivery, and whether it
+leaves a dead letter.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from arborcast.dispatch.delivery import outcomes
 from arborcast.dispatch.delivery.outcomes import Outcome, failed
+from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, NO_RESULT
 from arborcast.dispatch.delivery.verdict import (
     DELIVERED,
     GONE,
@@ -19,6 +21,7 @@ from arborcast.dispatch.delivery.verdict import (
     leaves_letter,
     too_old,
 )
+from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt
 from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Tries
 from arborcast.topic_model.records.notifications import Notification
 
@@ -112,3 +115,51 @@ def expired(pending: Pending, lifespan_ms: int, detail: str) -> Decision:
     """The decision for a delivery past its validity, or past another limit with `detail`."""
     why = failed("lifespan", too_old(pending.notification, lifespan_ms, detail))
     return unpushed(pending, Verdict("expired"), why, lifespan_ms)
+
+
+def untried(
+    subscription_id: str,
+    endpoint: str,
+    notification: Notification,
+    decision: Decision,
+    now_ms: int,
+    batch: int = NO_BATCH,
+) -> Attempt:
+    """The row of a decision without a push."""
+    push = Push("", (notification,), NO_REQUEST, NO_RESULT, now_ms)
+    return attempt(subscription_id, endpoint, notification, decision, push, batch)
+
+
+def attempt(
+    subscription_id: str,
+    endpoint: str,
+    notification: Notification,
+    decision: Decision,
+    push: Push,
+    batch: int = NO_BATCH,
+) -> Attempt:
+    """The row of a decision after a push."""
+    verdict, tries, why, _ = decision
+    result = push.result
+    return Attempt(
+        notification=notification.id,
+        subscription=subscription_id,
+        topic=notification.topic,
+        endpoint=endpoint,
+        number=tries.number,
+        push=push.id,
+        state=verdict.state,
+        accepted_ms=notification.accepted_ms,
+        started_ms=push.started_ms,
+        duration_ms=round(result.duration_s * 1000, 3),
+        error=why.error,
+        detail=why.detail[:500],
+        status=result.status,
+        messages=len(push.notifications),
+        request_bytes=len(push.request.body),
+        response_bytes=result.response_bytes,
+        response=result.response,
+        reused=result.reused,
+        batch=batch,
+        next_ms=verdict.next_ms,
+    )

@@ -1,4 +1,4 @@
-"""The verdict after a push, or on a delivery without one, and its row in the `attempts` log. Pure.
+"""The verdict after a push, or on a delivery without one. Pure.
 
 The hot path and the redelivery call the same function. Times are milliseconds since the epoch; chance is a parameter,
 so that tests can repeat every decision.
@@ -25,7 +25,7 @@ from typing import NamedTuple
 import msgspec
 
 from arborcast.dispatch.delivery.outcomes import Outcome
-from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, NO_RESULT, PushRequest, PushResult
+from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.logs.attempts import Attempt, State
 from arborcast.dispatch.settings import RetrySettings
 from arborcast.topic_model.records.notifications import Notification
@@ -174,54 +174,3 @@ def dropped(why: Outcome) -> Outcome:
     """Why a timely delivery is dropped, where another would be parked."""
     detail = why.detail if why.error == "waiting" else f"{why.error}: {why.detail}"
     return Outcome("timely", detail, why.status)
-
-
-def untried(
-    subscription_id: str,
-    endpoint: str,
-    notification: Notification,
-    number: int,
-    verdict: Verdict,
-    why: Outcome,
-    now_ms: int,
-    batch: int,
-) -> Attempt:
-    """The row of a decision without a push, after `number` attempts."""
-    push = Push("", (notification,), NO_REQUEST, NO_RESULT, now_ms)
-    return attempt(subscription_id, endpoint, notification, number, verdict, why, push, batch)
-
-
-def attempt(
-    subscription_id: str,
-    endpoint: str,
-    notification: Notification,
-    number: int,
-    verdict: Verdict,
-    outcome: Outcome,
-    push: Push,
-    batch: int,
-) -> Attempt:
-    """The row of a decision after a push."""
-    result = push.result
-    return Attempt(
-        notification=notification.id,
-        subscription=subscription_id,
-        topic=notification.topic,
-        endpoint=endpoint,
-        number=number,
-        push=push.id,
-        state=verdict.state,
-        accepted_ms=notification.accepted_ms,
-        started_ms=push.started_ms,
-        duration_ms=round(result.duration_s * 1000, 3),
-        error=outcome.error,
-        detail=outcome.detail[:500],
-        status=result.status,
-        messages=len(push.notifications),
-        request_bytes=len(push.request.body),
-        response_bytes=result.response_bytes,
-        response=result.response,
-        reused=result.reused,
-        batch=batch,
-        next_ms=verdict.next_ms,
-    )

@@ -16,16 +16,17 @@ from arborcast.dispatch.delivery.capacity import scopes_of
 from arborcast.dispatch.delivery.health import Sign, quick_s, sign_of
 from arborcast.dispatch.delivery.journal import Journal
 from arborcast.dispatch.delivery.outcomes import Outcome, failed
-from arborcast.dispatch.delivery.settlement import Decision, Deferral, at_once, expired, settle, unpushed
-from arborcast.dispatch.delivery.verdict import (
-    RESULT_TRANSIT_MS,
-    Push,
-    Verdict,
+from arborcast.dispatch.delivery.settlement import (
+    Decision,
+    Deferral,
+    at_once,
     attempt,
-    lifespan_ms,
-    policy_of,
+    expired,
+    settle,
+    unpushed,
     untried,
 )
+from arborcast.dispatch.delivery.verdict import RESULT_TRANSIT_MS, Push, Verdict, lifespan_ms, policy_of
 from arborcast.dispatch.hot.lanes import Lane
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.logs.attempts import Attempt, ErrorClass
@@ -231,8 +232,7 @@ class BatchOutcomes:
         name, endpoint = subscription.id, subscription.consumer.address
         for received in taken:
             decision = same or self._decide(subscription, received, push, outcome)
-            verdict, notification, why = decision.verdict, received.notification, decision.why
-            row = attempt(name, endpoint, notification, 1, verdict, why, push, received.batch)
+            row = attempt(name, endpoint, received.notification, decision, push, received.batch)
             self._write(subscription, received, decision, row)
             decisions.append(decision)
         return decisions
@@ -243,10 +243,8 @@ class BatchOutcomes:
         return settle(received, push, outcome, policy, self._now_ms(), self._chance(), drops=drops)
 
     def _untried(self, subscription: Subscription, received: Received, decision: Decision) -> Attempt:
-        return untried(
-            *(subscription.id, subscription.consumer.address, received.notification, 0),
-            *(decision.verdict, decision.why, self._now_ms(), received.batch),
-        )
+        endpoint, notification = subscription.consumer.address, received.notification
+        return untried(subscription.id, endpoint, notification, decision, self._now_ms(), received.batch)
 
     def _write_untried(self, subscription: Subscription, received: Received, decision: Decision) -> None:
         self._write(subscription, received, decision, self._untried(subscription, received, decision))

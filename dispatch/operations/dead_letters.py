@@ -13,9 +13,10 @@ from arborcast.core.security.uris import without_password
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import is_due, time_ms
 from arborcast.dispatch.delivery.outcomes import Outcome, failed
-from arborcast.dispatch.delivery.verdict import Verdict, untried
+from arborcast.dispatch.delivery.settlement import Decision, untried
+from arborcast.dispatch.delivery.verdict import Verdict
 from arborcast.dispatch.logs import dead_letters, parked
-from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, State
+from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog, State
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
 from arborcast.topic_model.records.notifications import Notification
@@ -108,8 +109,8 @@ class DeadLetterAdmin:
 def _row(
     letter: DeadLetter, notification: Notification, state: State, why: Outcome, number: int, now_ms: int
 ) -> Attempt:
-    verdict = Verdict(state)
-    return untried(letter.subscription, letter.endpoint, notification, number, verdict, why, now_ms, NO_BATCH)
+    decision = Decision(Verdict(state), Tries(number), why)
+    return untried(letter.subscription, letter.endpoint, notification, decision, now_ms)
 
 
 def _chunks(letters: Iterable[tuple[Delivery, DeadLetter]]) -> Iterable[list[tuple[Delivery, DeadLetter]]]:

@@ -41,9 +41,10 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.core.xml import xml_parser
 from arborcast.dispatch.delivery.outcomes import failed
-from arborcast.dispatch.delivery.verdict import Verdict, untried
+from arborcast.dispatch.delivery.settlement import unpushed, untried
+from arborcast.dispatch.delivery.verdict import Verdict
 from arborcast.dispatch.logs import parked
-from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, erased_by
+from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog, erased_by
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Parked, ParkingLog
 from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, LetterConditions, letters
@@ -269,9 +270,8 @@ class Eraser(Work):
     def _row(self, delivery: Delivery, entry: Parked, name: str) -> Attempt:
         subscription = self._view.subscription(delivery.subscription)
         endpoint = subscription.consumer.address if subscription is not None else ""
-        message, number, why = entry.notification, entry.tries.number, failed("erased", erased_by(name))
-        verdict, now_ms = Verdict("cancelled"), time_ms()
-        return untried(delivery.subscription, endpoint, message, number, verdict, why, now_ms, NO_BATCH)
+        decision = unpushed(entry, Verdict("cancelled"), failed("erased", erased_by(name)))
+        return untried(delivery.subscription, endpoint, entry.notification, decision, time_ms())
 
     def _dead_letters(self, scopes: Sequence[ErasureScope]) -> Counter[str]:
         found: Counter[str] = Counter()

@@ -15,11 +15,10 @@ from arborcast.core.timer_queue import TimerQueue
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.outcomes import Outcome
 from arborcast.dispatch.delivery.pushes import MOST_BYTES, payload_bytes
-from arborcast.dispatch.delivery.settlement import unpushed
+from arborcast.dispatch.delivery.settlement import attempt, unpushed, untried
 from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, Transport
 from arborcast.dispatch.delivery.transport.contract import NO_RESULT as PUSHED
-from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, policy_of, untried
-from arborcast.dispatch.logs.attempts import NO_BATCH
+from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, policy_of
 from arborcast.dispatch.logs.parked import Delivery, Tries
 from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.queues.backlog import Backlog, QueueRequest
@@ -403,9 +402,9 @@ class Queues:
             if number and verdict.state == "delivered":
                 why = Outcome("merged", f"done with {first.notification.id}, which is equal", why.status)
             decision = unpushed(waiting._replace(tries=tries), verdict, why, policy.lifespan_ms)
-            row = attempt(name, endpoint, waiting.notification, tries.number, verdict, why, push, NO_BATCH)
+            row = attempt(name, endpoint, waiting.notification, decision, push)
             if push.request is NO_REQUEST:
-                row = untried(name, endpoint, waiting.notification, tries.number, verdict, why, now_ms, NO_BATCH)
+                row = untried(name, endpoint, waiting.notification, decision, now_ms)
             if self._parts.outcomes.write(waiting, decision, row):
                 waits.append(waiting.delivery)
         self._backlog.requeue(waits, server_again, refused, tries.due_ms)

@@ -13,10 +13,10 @@ from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.journal import Journal
 from arborcast.dispatch.delivery.outcomes import Outcome, failed
 from arborcast.dispatch.delivery.pushes import Pusher, payload_bytes
-from arborcast.dispatch.delivery.settlement import Decision, expired, settle, unpushed
+from arborcast.dispatch.delivery.settlement import Decision, attempt, expired, settle, unpushed, untried
 from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, PushResult
-from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, attempt, untried
-from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog
+from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict
+from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
 from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.redelivery.amounts import Amounts
@@ -203,9 +203,7 @@ class RedeliveryOutcomes:
         gone = False
         for waiting in taken:
             decision = settle(waiting, push, outcome, policy, now_ms, self._chance(), probe=probe)
-            number, verdict, why = decision.tries.number, decision.verdict, decision.why
-            place = subscription.id, subscription.consumer.address
-            row = attempt(*place, waiting.notification, number, verdict, why, push, NO_BATCH)
+            row = attempt(subscription.id, subscription.consumer.address, waiting.notification, decision, push)
             self.write(waiting, decision, row)
             gone = gone or row.state == "cancelled"
         return gone
@@ -285,9 +283,7 @@ class RedeliveryOutcomes:
         self.write_untried(lane, waiting, unpushed(waiting, Verdict("cancelled"), why), now_ms)
 
     def write_untried(self, lane: RetryLane, waiting: WaitingDelivery, decision: Decision, now_ms: int) -> None:
-        number, verdict, why = decision.tries.number, decision.verdict, decision.why
-        row = untried(lane.name, lane.endpoint, waiting.notification, number, verdict, why, now_ms, NO_BATCH)
-        self.write(waiting, decision, row)
+        self.write(waiting, decision, untried(lane.name, lane.endpoint, waiting.notification, decision, now_ms))
 
     def write(self, waiting: WaitingDelivery, decision: Decision, row: Attempt) -> bool:
         """Write a decision and its row; returns whether the delivery waits again."""

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from arborcast.dispatch.delivery.outcomes import DELIVERED, Outcome, failed
-from arborcast.dispatch.delivery.settlement import UNTRIED, Decision, at_once, settle, unpushed
+from arborcast.dispatch.delivery.settlement import UNTRIED, Decision, at_once, attempt, settle, unpushed, untried
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
-from arborcast.dispatch.delivery.verdict import RESULT_TRANSIT_MS, Push, Verdict, attempt, policy_of, untried
+from arborcast.dispatch.delivery.verdict import RESULT_TRANSIT_MS, Push, Verdict, policy_of
 from arborcast.dispatch.logs.attempts import Attempt, State
 from arborcast.dispatch.logs.parked import Tries
 from arborcast.dispatch.settings import RetrySettings
@@ -132,7 +132,8 @@ def test_rows_of_a_push_and_of_a_decision_without_one() -> None:
     result = PushResult(500, "", "", 0.0123456, b"no", 4_000, True, 0.0)
     made = Push("p", [message(7), message(7)], PushRequest("http://proxied/", (), b"12345"), result, NOW_MS)
     waits = Verdict("parked", NOW_MS + 9)
-    row = attempt("s", "http://s/", message(7), 3, waits, Outcome("server-error", "x" * 501, 500), made, 17)
+    failure = Outcome("server-error", "x" * 501, 500)
+    row = attempt("s", "http://s/", message(7), Decision(waits, Tries(3), failure), made, 17)
     common: dict[str, Any] = {
         "notification": "n",
         "subscription": "s",
@@ -154,5 +155,6 @@ def test_rows_of_a_push_and_of_a_decision_without_one() -> None:
         response=b"no",
         reused=True,
     )
-    row = untried("s", "http://s/", message(7), 2, waits, failed("waiting", "y" * 501), NOW_MS, 17)
+    decision = Decision(waits, Tries(2), failed("waiting", "y" * 501))
+    row = untried("s", "http://s/", message(7), decision, NOW_MS, 17)
     assert row == Attempt(**common, number=2, push="", duration_ms=0.0, error="waiting", detail="y" * 500)

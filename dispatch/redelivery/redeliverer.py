@@ -37,6 +37,7 @@ from arborcast.dispatch.redelivery.session import RedeliverySession, SessionPart
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records.control import SubscriptionSuspended, Tombstone, ending, suspension_key
+from arborcast.topic_model.subscriptions import Subscription
 
 # Pause between two sessions.
 _PAUSE_S = 1.0
@@ -56,17 +57,12 @@ class SubscriptionEnds:
         self._publish = publish
         self._control = ControlLog(kafka)
 
-    def end(self, ids: Iterable[str]) -> None:
-        existing = [each for each in sorted(ids) if self._subscriptions.subscription(each) is not None]
-        if existing:
-            self._control.append([record for each in existing for record in ending(each, "gone", time_ms())])
-
-    def end_after_first_attempts(self, ids: Iterable[str], at_ms: int) -> None:
-        """The receivers of these have answered 410 to pushes of workers."""
-        found = [each for each in map(self._subscriptions.subscription, sorted(ids)) if each is not None]
-        self.end(ids)
-        for each in found:
-            self._publish(OperatorEvent("subscription-gone", at_ms, each.consumer.address, each.id))
+    def end(self, ids: Iterable[str]) -> list[Subscription]:
+        """The receivers of these have answered 410; returns those that existed."""
+        found = self._existing(ids)
+        if found:
+            self._control.append([record for each in found for record in ending(each.id, "gone", time_ms())])
+        return found
 
     def suspend(self, since_ms: Mapping[str, int]) -> None:
         """The endpoints of these have failed since then: nothing is pushed until they are resumed."""
@@ -85,8 +81,7 @@ class SubscriptionEnds:
 
     def suspend_costly(self, ids: Iterable[str], at_ms: int) -> None:
         """The conditions of these exceed their budget: they are not evaluated until the subscriptions are resumed."""
-        found = [each for each in map(self._subscriptions.subscription, sorted(ids)) if each is not None]
-        found = [each for each in found if not self._subscriptions.suspended(each.id)]
+        found = [each for each in self._existing(ids) if not self._subscriptions.suspended(each.id)]
         if not found:
             return
         self._control.append([SubscriptionSuspended(each.id, _COSTLY, at_ms, at_ms, "conditions") for each in found])
@@ -97,6 +92,9 @@ class SubscriptionEnds:
 
     def close(self) -> None:
         self._control.close()
+
+    def _existing(self, ids: Iterable[str]) -> list[Subscription]:
+        return [each for each in map(self._subscriptions.subscription, sorted(ids)) if each is not None]
 
 
 class Redeliverer(SubscriptionListener):
@@ -225,10 +223,9 @@ class Redeliverer(SubscriptionListener):
                     self._publish(OperatorEvent("breaker-opened", at_ms, endpoint))
                 elif before != "closed" and after == "closed":
                     self._publish(OperatorEvent("breaker-closed", at_ms, endpoint))
-        if gone:
-            self._ends.end_after_first_attempts(gone, at_ms)
-        if costly - gone:
-            self._ends.suspend_costly(costly - gone, at_ms)
+        for each in self._ends.end(gone):
+            self._publish(OperatorEvent("subscription-gone", at_ms, each.consumer.address, each.id))
+        self._ends.suspend_costly(costly - gone, at_ms)
 
     def subscription_changed(self, subscription_id: str) -> None:
         session = self._session

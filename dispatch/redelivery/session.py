@@ -82,7 +82,7 @@ class SessionParts:
     file: Path
     context: RedeliveryContext
     make_transport: Callable[[], Transport]
-    end_subscriptions: Callable[[Iterable[str]], None]
+    end_subscriptions: Callable[[Iterable[str]], object]
     suspend_subscriptions: Callable[[Mapping[str, int]], None]
 
 

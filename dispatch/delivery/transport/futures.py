@@ -25,11 +25,11 @@ from requests_futures.sessions import FuturesSession
 
 from arborcast.core import fence
 from arborcast.core.security.checked_connections import (
-    AddressRefused,
     CheckedAdapter,
     CheckedConnection,
     CheckedTlsConnection,
     body_of,
+    refusal_in,
 )
 from arborcast.core.security.outbound import AddressPolicy, place_of
 from arborcast.core.security.uris import to_uri
@@ -242,10 +242,8 @@ class _LeanSession(requests.Session):
     def _failed(self, push: _Push, error: Exception) -> PushResult:
         with push.lock:
             push.connection = None
-        failure = "timeout" if push.overdue else _failure(error)
-        return PushResult(
-            0, failure, _detail(error), duration_s=time.monotonic() - push.started, reused=not push.opened
-        )
+        failure, detail = "timeout" if push.overdue else _failure(error), str(refusal_in(error) or error)
+        return PushResult(0, failure, detail, duration_s=time.monotonic() - push.started, reused=not push.opened)
 
 
 class FuturesTransport:
@@ -384,15 +382,12 @@ def _failure(error: Exception) -> Failure:
             return "internal"
 
 
-def _cause(error: Exception) -> object:
-    cause = error.args[0] if error.args else None
-    return cause.reason if isinstance(cause, urllib3.exceptions.MaxRetryError) else cause
-
-
 def _connection_failure(error: requests.exceptions.ConnectionError) -> Failure:
-    cause = _cause(error)
-    if isinstance(cause, AddressRefused):
+    if refusal_in(error) is not None:
         return "address"
+    cause = error.args[0] if error.args else None
+    if isinstance(cause, urllib3.exceptions.MaxRetryError):
+        cause = cause.reason
     if isinstance(cause, urllib3.exceptions.NameResolutionError):
         return "dns"
     if isinstance(cause, urllib3.exceptions.NewConnectionError):
@@ -401,8 +396,3 @@ def _connection_failure(error: requests.exceptions.ConnectionError) -> Failure:
     if isinstance(inner, http.client.HTTPException) and not isinstance(inner, http.client.RemoteDisconnected):
         return "protocol"
     return "disconnected"
-
-
-def _detail(error: Exception) -> str:
-    cause = _cause(error)
-    return str(cause.refusal) if isinstance(cause, AddressRefused) else str(error)

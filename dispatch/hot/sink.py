@@ -7,7 +7,7 @@ batch is the end of its work.
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pyspark import TaskContext
@@ -109,7 +109,7 @@ class RoundLink(DriverLink):
         return self._gauge.stops
 
 
-def round_task(job: SinkJob, worker: Worker, known: RecoveredDeliveries, held: Container[str]) -> PartitionTask:
+def round_task(job: SinkJob, worker: Worker, known: RecoveredDeliveries) -> PartitionTask:
     """The task of a partition in a round."""
     recipients = job.view.open()  # the control log was read to its end before the round
     return PartitionTask(
@@ -118,7 +118,6 @@ def round_task(job: SinkJob, worker: Worker, known: RecoveredDeliveries, held: C
         _task(),
         known,
         job.exclusions,
-        held,
         lambda notification, *_: recipients.of(notification),
         known.number,
         control=job.view.control,
@@ -136,7 +135,7 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
             known, parked, gone = _before(job)
             log = worker.journal.parked
             log.held.begin_batch(job.exclusions.held | parked)
-            task, taken = round_task(job, worker, known, log.held), RoundRows(rows, job.done, job.most)
+            task, taken = round_task(job, worker, known), RoundRows(rows, job.done, job.most)
             task.run(taken)
             if taken.unread:
                 worker.await_answers()  # Spark ends this process

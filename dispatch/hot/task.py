@@ -15,7 +15,7 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -184,7 +184,6 @@ class PartitionTask:
         number: int,
         known: RecoveredDeliveries,
         exclusions: Exclusions,
-        held: Container[str],
         finds: Finds,
         parked_as: Callable[[int, int], int | None],
         *,
@@ -216,7 +215,7 @@ class PartitionTask:
             outcomes,
             self._judge(exclusions.unjudged),
             exclusions,
-            held,
+            journal.parked.held,
             known,
             Intervals(job.passed),
             rules=settings.topics,

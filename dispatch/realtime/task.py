@@ -71,17 +71,16 @@ def realtime_task(
 ) -> PartitionTask:
     """The task with this number. `control_end` queries the end of the control log."""
     known = job.known
-    view, held = TaskView(control_end, job.base), worker.journal.parked.held
+    view = TaskView(control_end, job.base)
     return PartitionTask(
         worker,
         job,
         number,
         known,
         Exclusions(),
-        held,
         view.of,
         RunNumbers(job, known).of,
-        link=LogLink(job, number, updates, progress, view, held),
+        link=LogLink(job, number, updates, progress, view, worker.journal.parked.held),
         taken=TakenIn(_AT_ONCE, _MOST_WAITING, _MOST_BYTES),
         buffered=_MOST_WAITING // 2,
         slow=SlowLanes(job.settings.retry.batch_wait_s),

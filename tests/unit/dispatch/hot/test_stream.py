@@ -175,7 +175,7 @@ def test_a_round_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink, "_MOST_BYTES", 3 * len(value))
     taken, done, rest = list[int](), dict[int, int](), True
     while rest:
-        task = sink.round_task(job_for(), worker_with(), RecoveredDeliveries(), frozenset())
+        task = sink.round_task(job_for(), worker_with(), RecoveredDeliveries())
         rows = sink.RoundRows([(bytearray(value), 0, offset) for offset in range(8)], done, 10_000)
         task._take(rows)
         task.write_evaluations()

@@ -161,7 +161,7 @@ class Queues:
         servers, flight = list(queue.servers.values()), queue.lane.flight
         executing = len(flight) + sum(each.messages for each in queue.awaited.values())
         busy = [(each.id, min(each.running)) for each in servers if each.running]
-        sick = [each for each in servers if self._parts.endpoints.get(each.endpoint).breaker != "closed"]
+        sick = [each for each in servers if self._parts.endpoints.health.get(each.endpoint).breaker != "closed"]
         return QueueFigures(
             queue.topic,
             self._parts.amounts.count(name) - executing,
@@ -278,7 +278,7 @@ class Queues:
                 if not self._has_room():
                     self._turns.set(lane.name, now_ms)
                     return
-                health = self._parts.endpoints.get(server.endpoint)
+                health = self._parts.endpoints.health.get(server.endpoint)
                 if not health.may_try(now_ms):
                     at_ms = health.probe_at_ms if health.breaker == "open" else now_ms + _PROBED_MS
                     next_check_ms = min(next_check_ms, max(at_ms, now_ms + 1))
@@ -294,7 +294,7 @@ class Queues:
         if not self._backlog.anything(lane, now_ms):
             return []
         for server in with_room:
-            if self._parts.endpoints.get(server.endpoint).breaker != "closed":
+            if self._parts.endpoints.health.get(server.endpoint).breaker != "closed":
                 self._backlog.release(lane, server.id, now_ms)
         served = set(self._backlog.served(lane, [each.id for each in with_room], now_ms))
         return [each for each in with_room if each.id in served]
@@ -357,7 +357,7 @@ class Queues:
             self._parts.stops.receiver_gone(server.id, server.endpoint, now_ms)
             queue.gone.add(server.id)
             self._update_servers(queue, now_ms)
-        sick = server.id not in queue.servers or self._parts.endpoints.get(server.endpoint).breaker != "closed"
+        sick = server.id not in queue.servers or self._parts.endpoints.health.get(server.endpoint).breaker != "closed"
         sent = Sent(server.id, request.refused, frozenset(queue.servers), sick, probe)
         self._decide(queue, sent, server.subscription.consumer, request.together, tries, push, outcome, now_ms)
         if not outcome.taken and server.id in queue.servers:

@@ -63,7 +63,7 @@ class Endpoints:
     def __init__(
         self, health: EndpointHealthRegistry, quick_s: float, max_in_flight: int, publish: EventListener
     ) -> None:
-        self._health = health
+        self.health = health
         self._quick_s = quick_s
         self._free = max(1, int(max_in_flight * _PROBES))  # further probes that may be in flight
         self._publish = publish
@@ -71,17 +71,14 @@ class Endpoints:
         # In the order of their probes.
         self._blocked: dict[str, dict[str, None]] = {}
 
-    def get(self, endpoint: str) -> Health:
-        return self._health.get(endpoint)
-
     def may_try(self, endpoint: str, now_ms: int) -> bool:
         """Whether a push may begin now: with an open breaker only a probe, unless too many are in flight."""
-        health = self._health.get(endpoint)
+        health = self.health.get(endpoint)
         return health.may_try(now_ms) and (health.breaker == "closed" or self._free > 0)
 
     def begin_push(self, endpoint: str) -> bool:
         """Begin a push; returns whether it is a probe."""
-        probe = self._health.begin_push(endpoint)
+        probe = self.health.begin_push(endpoint)
         self._free -= probe
         return probe
 
@@ -91,10 +88,10 @@ class Endpoints:
         """A push has an outcome; returns the lanes whose wait ends."""
         self._free += probe
         sign = sign_of(message, outcome, result, self._quick_s)
-        before = self._health.get(endpoint)
+        before = self.health.get(endpoint)
         if before.breaker != "closed" and not probe and sign.kind in ("unreachable", "failing"):
             return []  # it began before the breaker opened
-        health = self._health.note(endpoint, sign, now_ms)
+        health = self.health.note(endpoint, sign, now_ms)
         if health.breaker != "closed":
             self._probes.set(endpoint, health.probe_at_ms)
             if before.breaker == "closed":
@@ -107,7 +104,7 @@ class Endpoints:
     def block(self, lane: str, endpoint: str) -> None:
         """The lane waits until the endpoint's probe is due, or has an outcome."""
         self._blocked.setdefault(endpoint, {}).setdefault(lane)
-        health = self._health.get(endpoint)
+        health = self.health.get(endpoint)
         if health.breaker == "open":
             self._probes.set_by(endpoint, health.probe_at_ms)
 
@@ -126,14 +123,6 @@ class Endpoints:
             blocked.pop(lane, None)
             if not blocked:
                 self.unblock(endpoint)
-
-    def resume(self, endpoint: str, now_ms: int) -> None:
-        """Probe the endpoint at once: its subscription was resumed."""
-        self._health.resume(endpoint, now_ms)
-
-    def allow_probe(self, endpoint: str, now_ms: int) -> None:
-        """An endpoint with an open breaker may be probed now: an operator requests it."""
-        self._health.allow_probe(endpoint, now_ms)
 
     def next_probe_ms(self) -> int | None:
         return self._probes.next_ms() if self._free > 0 else None

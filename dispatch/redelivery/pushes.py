@@ -144,7 +144,7 @@ class SubscriptionStops:
     def push_failed(self, name: str, endpoint: str, now_ms: int) -> None:
         """Suspend a subscription, and all lanes that wait for the same endpoint, when it has failed for too long. Then
         the endpoint's time starts again, since a resume may happen while the job is down."""
-        health = self._endpoints.get(endpoint)
+        health = self._endpoints.health.get(endpoint)
         since_ms = health.failing_since_ms
         if health.breaker == "closed" or not since_ms or now_ms - since_ms < self._after_ms:
             return
@@ -156,7 +156,7 @@ class SubscriptionStops:
                 self._unwritten.add(each)
                 self._journal.suspended[each] = since_ms
                 self._publish(OperatorEvent("subscription-suspended", now_ms, endpoint, each))
-        self._endpoints.resume(endpoint, now_ms)
+        self._endpoints.health.resume(endpoint, now_ms)
 
     def take_written(self) -> set[str]:
         """All suspensions are written; returns the lanes of those written since the last call."""
@@ -167,7 +167,7 @@ class SubscriptionStops:
         suspended = lane.name in self._unwritten or self._subscriptions.suspended(lane.name)
         if lane.suspended and not suspended:
             # After a resume the endpoint is probed at once.
-            self._endpoints.resume(lane.endpoint, now_ms)
+            self._endpoints.health.resume(lane.endpoint, now_ms)
         lane.suspended = suspended
         return suspended
 

@@ -178,21 +178,20 @@ class Redelivery:
 
     def ended_elsewhere(self, name: str) -> None:
         """Another process has ended deliveries of this lane: those behind them may be due, or none waits."""
+        self._turn_now(name)
+
+    def attempt_requested(self, name: str) -> None:
+        """An operator requests attempts in this lane: an open breaker allows a probe now."""
+        subscription = self._context.subscriptions.subscription(name)
+        if subscription is not None and name in self._lanes:
+            self._endpoints.health.allow_probe(subscription.consumer.address, self._clock.now_ms())
+        self._turn_now(name)
+
+    def _turn_now(self, name: str) -> None:
         if queue_topic(name) is not None:
             self._queues.found(name, self._clock.now_ms())
         elif name in self._lanes:
             self._lanes.turn(self._lanes[name], self._clock.now_ms())
-
-    def attempt_requested(self, name: str) -> None:
-        """An operator requests attempts in this lane: an open breaker allows a probe now."""
-        now_ms = self._clock.now_ms()
-        if queue_topic(name) is not None:
-            self._queues.found(name, now_ms)
-        elif name in self._lanes:
-            subscription = self._context.subscriptions.subscription(name)
-            if subscription is not None:
-                self._endpoints.allow_probe(subscription.consumer.address, now_ms)
-            self._lanes.turn(self._lanes[name], now_ms)
 
     def reported(self, result: Result) -> None:
         now_ms = self._clock.now_ms()
@@ -308,7 +307,7 @@ class Redelivery:
         if not self._endpoints.may_try(lane.endpoint, now_ms):
             self._block(lane, now_ms)
             return "due"
-        probing = self._endpoints.get(lane.endpoint).breaker != "closed"
+        probing = self._endpoints.health.get(lane.endpoint).breaker != "closed"
         taken = self._choice.of(lane, subscription, now_ms, probing=probing)
         if not taken:
             return "due"
@@ -456,7 +455,7 @@ class Redelivery:
             self._context.publish(OperatorEvent("subscription-failing", now_ms, lane.endpoint, lane.name))
 
     def _probe(self, endpoint: str, now_ms: int) -> None:
-        if self._endpoints.get(endpoint).breaker == "closed":
+        if self._endpoints.health.get(endpoint).breaker == "closed":
             # A batch has found it healthy.
             self._lanes.wake(self._endpoints.unblock(endpoint), now_ms)
         else:

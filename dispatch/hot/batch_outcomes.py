@@ -85,7 +85,7 @@ class BatchOutcomes:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.report = PartitionReport()
-        self._journal = journal
+        self.journal = journal
         self._answer_ms = int(push.total_timeout_s * 1000) + RESULT_TRANSIT_MS
         self._retry = retry
         self._quick_s = quick_s(retry)
@@ -139,7 +139,7 @@ class BatchOutcomes:
             promise = Promise(subscription.id, UNANSWERED_PUSH + push.id, push.started_ms, now_ms, len(parked))
             state: State = "refused" if outcome.hopeless else "failed" if outcome.error else "delivered"
             facts = outcome.detail[:500], outcome.error, outcome.status, push.result.retry_after_s
-            self._journal.answered(Result(promise, state, now_ms, *facts))
+            self.journal.answered(Result(promise, state, now_ms, *facts))
 
     def still_in_flight(self, subscription: Subscription, taken: Sequence[Received], push: Push) -> None:
         """A part of an unanswered push was accepted, and the next one begins. Without a later time for its answer the
@@ -151,7 +151,7 @@ class BatchOutcomes:
         for received in taken:
             if not subscription.policy.drops(received.notification.reliable):
                 tries = Tries(1, 0, by_ms, now_ms, UNANSWERED_PUSH + push.id)
-                self._journal.still_in_flight(received.delivery(subscription.id), tries)
+                self.journal.still_in_flight(received.delivery(subscription.id), tries)
 
     def drop_older(self, lane: Lane) -> None:
         """Drop stale timely messages of a lane that have a newer one of their topic behind them."""
@@ -189,14 +189,6 @@ class BatchOutcomes:
         self._unreachable.difference_update(endpoints)
         self._unreachable_before.difference_update(endpoints)
 
-    def write_due(self) -> bool:
-        """Write due records without waiting; False if nothing may be pushed before they are written."""
-        return self._journal.write_due()
-
-    def catch_up(self) -> None:
-        """Wait until everything is written. Raises InfrastructureError when that takes too long."""
-        self._journal.catch_up()
-
     def write_unpushed(self, subscription: Subscription, waiting: Iterable[Received], what: Deferral) -> None:
         """Write the rows of messages that were not pushed."""
         for received in waiting:
@@ -206,7 +198,7 @@ class BatchOutcomes:
     def was_parked(self, subscription: Subscription, received: Received) -> None:
         """Write the row of a delivery that another worker had parked when it died."""
         what = waits(WORKER_ENDED)
-        self._journal.record(self._untried(subscription, received, unpushed(received, *what)))
+        self.journal.record(self._untried(subscription, received, unpushed(received, *what)))
 
     def expired(self, subscription: Subscription, received: Received, otherwise: str = "too old when read") -> bool:
         """Whether a notification is too old for a first attempt; then its row is written. A delivery by appending to a
@@ -250,7 +242,7 @@ class BatchOutcomes:
         self._write(subscription, received, decision, self._untried(subscription, received, decision))
 
     def _write(self, subscription: Subscription, received: Received, decision: Decision, row: Attempt) -> None:
-        self._journal.write(decision, row, received.notification, received.delivery, subscription.in_turn)
+        self.journal.write(decision, row, received.notification, received.delivery, subscription.in_turn)
         if decision.letter and not is_system(row.topic):
             self.report.new_letters = NewLetters(
                 self.report.new_letters.number + 1, row.subscription, row.endpoint, row.detail[:500]

@@ -205,7 +205,7 @@ class Intake:
             report.thinned += sum(each.thinned for each in counts)
         self.matched.clear()
         report.costly |= self.judge.take_costly()
-        self.outcomes.write_due()
+        self.journal.write_due()
 
     def _erased(self, notification: Notification) -> str:
         """The id of an open erasure that covers a notification; empty for none. It is computed once, not for each of

@@ -158,10 +158,10 @@ class Pump:
             run.started = now
         if now > self._late_at:
             self._park_unanswered(now)
-        if run.outcomes.write_due():
+        if run.outcomes.journal.write_due():
             self.begin(run)
         elif not self.in_flight:
-            run.outcomes.catch_up()
+            run.outcomes.journal.catch_up()
             waited_from, now = now, self._clock()
             run.started += now - waited_from  # not the receivers' time
         run.show(self._pusher.in_flight)

@@ -136,8 +136,7 @@ class SnapshotRebuilder:
         self._bases = bases
         self._min_overlay = min_overlay
         self._limit = min_overlay
-        self._checkpoint: Checkpoint | None = None
-        self._base: SharedBase | None = None
+        self._current: tuple[SharedBase, Checkpoint] | None = None
         self._build: _Build | None = None
 
     def current(self) -> tuple[SharedBase, Overlay]:
@@ -152,18 +151,18 @@ class SnapshotRebuilder:
     def newest(self) -> tuple[SharedBase, Checkpoint]:
         """The newest base and its checkpoint, for views that follow the changes in steps. Earlier ones may be
         discarded, and their checkpoints are closed."""
-        if self._base is None or self._checkpoint is None:
-            self._checkpoint = self._table.checkpoint()
-            self._base = self._bases.share(Snapshot.build(self._checkpoint))
+        if self._current is None:
+            checkpoint = self._table.checkpoint()
+            self._current = self._bases.share(Snapshot.build(checkpoint)), checkpoint
             self._limit = self._limit_for()
         elif self._build is not None:
-            self._adopt(self._build)
-        return self._base, self._checkpoint
+            self._current = self._adopted(self._build, *self._current)
+        return self._current
 
     def renewed(self) -> bool:
         """Whether `newest` is a base with few later changes, or a better one cannot be built. Otherwise a new one is
         being built in a thread."""
-        if self._build is None and self._checkpoint is not None and self._checkpoint.overlay().size > self._limit:
+        if self._build is None and self._current is not None and self._current[1].overlay().size > self._limit:
             self._begin()
         return self._build is None or self._build.failed or self._build.shared is not None
 
@@ -185,17 +184,18 @@ class SnapshotRebuilder:
             logger.exception("no new routing base could be built; the old one and its changes stay in use")
             build.failed = True
 
-    def _adopt(self, build: _Build) -> None:
-        """Replace the base by a new one if that is ready."""
+    def _adopted(self, build: _Build, base: SharedBase, checkpoint: Checkpoint) -> tuple[SharedBase, Checkpoint]:
+        """The new base if it is ready, in place of the current one."""
         if build.failed:
             build.checkpoint.close()
             self._build = None
             self._limit *= 2  # not again with every batch
-        elif build.shared is not None and self._checkpoint is not None and self._base is not None:
-            self._checkpoint.close()
-            self._base.discard()
-            self._checkpoint, self._base, self._build = build.checkpoint, build.shared, None
+        elif build.shared is not None:
+            checkpoint.close()
+            base.discard()
+            base, checkpoint, self._build = build.shared, build.checkpoint, None
             self._limit = self._limit_for()
+        return base, checkpoint
 
     def _limit_for(self) -> int:
         return max(self._min_overlay, self._table.statistics().subscriptions // _BASE_SHARE)

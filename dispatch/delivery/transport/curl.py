@@ -95,18 +95,17 @@ class CurlTransport:
         self._waiting: deque[_Handle] = deque()
         self._free: dict[str, list[_Handle]] = {}
         self._active: dict[Any, _Handle] = {}
-        self._refused: deque[tuple[Callback, PushResult]] = deque()
-        self._unresolved: deque[tuple[_Handle, str]] = deque()
+        self._unsent: deque[tuple[Callback, PushResult]] = deque()  # with their results
 
     @property
     def in_flight(self) -> int:
-        return len(self._active) + len(self._refused)
+        return len(self._active) + len(self._unsent)
 
     def submit(self, request: PushRequest, callback: Callback) -> None:
         fence.wait()
         refusal = self._urls.refusal(request.url)
         if refusal is not None:
-            self._refused.append((callback, PushResult(0, "address", str(refusal))))
+            self._unsent.append((callback, PushResult(0, "address", str(refusal))))
             return
         # By certificate: a handle cannot remove its certificate. libcurl separates their connections.
         free = self._free.get(request.client_certificate)
@@ -117,17 +116,13 @@ class CurlTransport:
         try:
             handle.prepare(request, callback)
         except (pycurl.error, UnicodeError, ValueError) as error:
-            handle.clear()
-            self._free.setdefault(handle.certificate, []).append(handle)
-            self._refused.append((callback, PushResult(0, "address", str(error))))
+            self._unsent.append((self._release(handle), PushResult(0, "address", str(error))))
             return
         self._active[handle.curl] = handle
         self._waiting.append(handle)
 
     def drive(self, timeout_s: float) -> None:
-        for _ in range(len(self._refused)):
-            callback, result = self._refused.popleft()
-            callback(result)
+        if self._end_unsent():
             timeout_s = 0.0
         self._turn(0.0)
         if not self._finish() and self._active:
@@ -135,7 +130,7 @@ class CurlTransport:
             self._finish()
 
     def rest(self, timeout_s: float) -> None:
-        if self._refused or self._active:
+        if self.in_flight:
             self.drive(timeout_s)
         else:
             self._turn(timeout_s)
@@ -150,8 +145,7 @@ class CurlTransport:
             if handle.added:
                 self._multi.curl.remove_handle(curl)
         self._active.clear()
-        self._refused.clear()
-        self._unresolved.clear()
+        self._unsent.clear()
         self._free.clear()
         self._multi.curl.close()
         self._sockets.close()
@@ -169,7 +163,7 @@ class CurlTransport:
         for handle, failure, waited_s in self._lookups.take():
             handle.waited(waited_s)
             if failure:
-                self._unresolved.append((handle, failure))
+                self._unsent.append((self._release(handle), PushResult(0, "dns", failure, waited_s)))
             else:
                 self._add(handle)
         for descriptor, mask in ready:
@@ -189,11 +183,7 @@ class CurlTransport:
 
     def _finish(self) -> int:
         """Run the callbacks of the finished pushes; returns their number."""
-        finished = 0
-        while self._unresolved:
-            handle, failure = self._unresolved.popleft()
-            self._end(handle, PushResult(0, "dns", failure, handle.waited_s))
-            finished += 1
+        finished = self._end_unsent()
         for curl, code, message in self._multi.done():
             handle = self._active[curl]
             self._sockets.ended(curl.getinfo(pycurl.ACTIVESOCKET), handle)
@@ -203,16 +193,25 @@ class CurlTransport:
             if result.failure == "dns":
                 self._lookups.failed(handle.host)
             self._multi.curl.remove_handle(curl)
-            self._end(handle, result)
+            self._release(handle)(result)
             finished += 1
         return finished
 
-    def _end(self, handle: _Handle, result: PushResult) -> None:
-        del self._active[handle.curl]
+    def _end_unsent(self) -> int:
+        """Run the callbacks of pushes that were not sent; returns their number."""
+        count = len(self._unsent)
+        for _ in range(count):
+            callback, result = self._unsent.popleft()
+            callback(result)
+        return count
+
+    def _release(self, handle: _Handle) -> Callback:
+        """The handle is free for another push; returns the callback of its last one."""
+        self._active.pop(handle.curl, None)
         callback = handle.callback
         handle.clear()
         self._free.setdefault(handle.certificate, []).append(handle)
-        callback(result)
+        return callback
 
 
 class _Multi:

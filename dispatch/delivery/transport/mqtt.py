@@ -88,7 +88,7 @@ class _Link:
             if isinstance(opened, socket.socket):
                 with suppress(OSError):
                     socket.socket.shutdown(opened, socket.SHUT_RDWR)  # not that of TLS, which waits for the broker
-            with suppress(RuntimeError):  # its thread is made, but not started
+            with suppress(RuntimeError, AttributeError):  # its thread is made, but not started, or ends meanwhile
                 client.loop_stop()
 
     def _run(self) -> None:

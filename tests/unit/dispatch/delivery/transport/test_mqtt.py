@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from paho.mqtt.client import Client
 
 from arborcast.core.mqtt.settings import EXPIRES_HEADER, MqttSettings
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
@@ -241,6 +242,19 @@ def test_mqtt_and_http_pushes_are_independent(mosquitto: Mosquitto, make: Make, 
     assert order == ["200", "timeout"], "neither waits for the other"
     with refusing_url() as url:
         assert pushed(transport, url).failure == "connect"
+
+
+def test_close_while_the_thread_of_the_connection_ends(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """paho-mqtt then joins a thread that it has forgotten. Otherwise a late PUBACK would end a task."""
+
+    def stop_late(client: Client) -> None:
+        for _ in range(2):
+            client._thread.join()  # type: ignore[union-attr]  # None the second time
+
+    monkeypatch.setattr(Client, "loop_stop", stop_late)
+    with Broker(b"\x20\x03\x00\x00\x00") as broker:
+        transport = make(broker.url, PushSettings(total_timeout_s=1.0))
+        assert pushed(transport, f"{broker.url}/a").failure == "timeout"
 
 
 def test_close_closes_the_connection(make: Make) -> None:

@@ -124,8 +124,8 @@ class CurlTransport:
     def drive(self, timeout_s: float) -> None:
         if self._end_unsent():
             timeout_s = 0.0
-        self._turn(0.0)
-        if not self._finish() and self._active:
+        woken = self._turn(0.0)
+        if not self._finish() and self._active and not woken:
             self._turn(timeout_s)
             self._finish()
 
@@ -150,10 +150,11 @@ class CurlTransport:
         self._multi.curl.close()
         self._sockets.close()
 
-    def _turn(self, timeout_s: float) -> None:
-        """Serve the ready sockets; wait up to `timeout_s` for one, for libcurl's timer or for a lookup."""
+    def _turn(self, timeout_s: float) -> bool:
+        """Serve the ready sockets; wait up to `timeout_s` for one, for libcurl's timer, for a lookup or for `wake`.
+        Returns whether it was called."""
         due_at = min(self._multi.due_at, self._lookups.due_at)
-        ready = self._sockets.select(min(timeout_s, max(due_at - time.monotonic(), 0.0)))
+        ready, woken = self._sockets.select(min(timeout_s, max(due_at - time.monotonic(), 0.0)))
         while self._waiting:
             handle = self._waiting.popleft()
             if self._must_look_up(handle.host):
@@ -170,6 +171,7 @@ class CurlTransport:
             # Our selector's and libcurl's names for readable and writable happen to be the same bits.
             self._multi.curl.socket_action(descriptor, mask)
         self._multi.run_due()
+        return woken
 
     def _must_look_up(self, host: str) -> bool:
         """Through a proxy no host needs a lookup."""
@@ -258,18 +260,19 @@ class _Sockets:
         self._wake.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
 
-    def select(self, timeout_s: float) -> list[tuple[int, int]]:
-        """The ready descriptors with their events. Kept connections with data are closed here, before libcurl runs: it
-        may close one and use its descriptor for another."""
+    def select(self, timeout_s: float) -> tuple[list[tuple[int, int]], bool]:
+        """The ready descriptors with their events, and whether `wake` was called. Kept connections with data are closed
+        here, before libcurl runs: it may close one and use its descriptor for another."""
         ready = [(key.fd, mask) for key, mask in self._selector.select(timeout_s)]
         for descriptor, _ in ready:
             if descriptor in self._kept:
                 self._check_kept(descriptor)
-        woken = self._woken.fileno()
-        if any(descriptor == woken for descriptor, _ in ready):
+        own = self._woken.fileno()
+        woken = any(descriptor == own for descriptor, _ in ready)
+        if woken:
             self._woken.recv(4096)
-            ready = [each for each in ready if each[0] != woken]
-        return ready
+            ready = [each for each in ready if each[0] != own]
+        return ready, woken
 
     def wake(self) -> None:
         """End the current `select`, or the next one. In any thread."""

@@ -395,6 +395,17 @@ def test_rest_without_pushes_lasts_until_wake(transport: Transport) -> None:
 
 
 @each_way_to_wait
+def test_wake_before_a_wait_during_a_push(transport: Transport, receiver: Receiver) -> None:
+    """Otherwise a row that arrives just before waits until an answer arrives, or up to a second."""
+    transport.submit(PushRequest(receiver.url("/hang"), (), b""), lambda _: None)
+    transport.rest(0.5)
+    transport.wake()
+    began = time.monotonic()
+    transport.rest(60.0)
+    assert time.monotonic() - began < 50
+
+
+@each_way_to_wait
 def test_wake_does_not_disturb_a_push_in_flight(transport: Transport, receiver: Receiver) -> None:
     results: list[PushResult] = []
     transport.submit(PushRequest(receiver.url("/slow/1.0"), (), b"<x/>"), results.append)

@@ -147,7 +147,7 @@ class Pump:
         each turn, with the time. Raises InfrastructureError when outcomes cannot be written for too long."""
         while not run.lanes.empty:
             between(self.turn(run))
-            self.drive(_DRIVE_S)
+            self.drive(_DRIVE_S if self._pusher.in_flight else 0.0)
         run.show(0)
 
     def turn(self, run: PumpRun) -> float:

@@ -241,7 +241,7 @@ class PartitionTask:
             idle_s = self.step(rows)
             if rows.over:
                 break
-            self.worker.transport.rest(idle_s)
+            self.worker.transport.drive(idle_s)
         if not self.stopped:
             if rows.error is not None:
                 raise rows.error

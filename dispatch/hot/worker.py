@@ -88,7 +88,7 @@ class Worker:
         self.journal.catch_up()
 
     def _await_answer(self) -> float | None:
-        self.transport.rest(_REST_S)
+        self.transport.drive(_REST_S)
         return 0.0 if self.transport.in_flight else None
 
     def close(self) -> None:

@@ -40,9 +40,6 @@ class FakeTransport:
             oldest = self.pending.popleft()
             oldest.callback(self._answer(oldest.request))
 
-    def rest(self, timeout_s: float) -> None:
-        self.drive(timeout_s)
-
     def wake(self) -> None: ...
 
     def close(self) -> None: ...

@@ -567,9 +567,6 @@ class Setup:
                 continue
             callback(self.endpoints[request.url].answer(ids))
 
-    def rest(self, timeout_s: float) -> None:
-        raise AssertionError("the redelivery does not wait in the transport")
-
     def wake(self) -> None:
         raise AssertionError("unused")
 

@@ -147,18 +147,9 @@ class SimulatedTransport:
 
     def drive(self, timeout_s: float) -> None:
         self._kernel.check_alive()
-        if not self._finished and timeout_s > 0 and self._in_flight:
-            self._waiters.wait(timeout_s, stretches=True)
-        self._run()
-
-    def rest(self, timeout_s: float) -> None:
-        self._kernel.check_alive()
         if not self._finished and not self._woken:
             self._waiters.wait(timeout_s, stretches=True)
         self._woken = False
-        self._run()
-
-    def _run(self) -> None:
         while self._finished and not self._closed:
             push, result = self._finished.popleft()
             self._in_flight.pop(push, None)

@@ -191,13 +191,10 @@ class Transport(Protocol):
         """Begin a push, once this job has the lease on its logs (`core.fence`). May be called from a callback."""
 
     def drive(self, timeout_s: float) -> None:
-        """Run the callbacks that are due; if there are none, wait up to `timeout_s` for the first."""
-
-    def rest(self, timeout_s: float) -> None:
-        """As `drive`, but wait also without a push in flight; return as soon as another thread calls `wake`."""
+        """Run the callbacks that are due; if there are none, wait up to `timeout_s` for the first, or for `wake`."""
 
     def wake(self) -> None:
-        """In any thread: end the current `rest`, or the next one."""
+        """In any thread: end the wait of the current `drive`, or of the next one."""
 
     def close(self) -> None:
         """Drop all connections. Pushes in flight are abandoned and their callbacks do not run."""

@@ -125,15 +125,9 @@ class CurlTransport:
         if self._end_unsent():
             timeout_s = 0.0
         woken = self._turn(0.0)
-        if not self._finish() and self._active and not woken:
+        if not (self._finish() or woken):
             self._turn(timeout_s)
             self._finish()
-
-    def rest(self, timeout_s: float) -> None:
-        if self.in_flight:
-            self.drive(timeout_s)
-        else:
-            self._turn(timeout_s)
 
     def wake(self) -> None:
         self._sockets.wake()

@@ -43,12 +43,6 @@ class WithDatagrams:
             timeout_s = 0.0
         self._others.drive(timeout_s)
 
-    def rest(self, timeout_s: float) -> None:
-        if self._done:
-            self.drive(timeout_s)
-        else:
-            self._others.rest(timeout_s)
-
     def wake(self) -> None:
         self._others.wake()
 

@@ -283,9 +283,10 @@ class FuturesTransport:
 
     def drive(self, timeout_s: float) -> None:
         end = time.monotonic() + timeout_s
-        while self._waiting:
+        while True:
             self._end_lookups()
-            self._stop_overdue()
+            if self._stop_overdue():
+                return
             try:
                 finished = self._finished.get(timeout=max(self._next_wake(end) - time.monotonic(), 0))
             except queue.Empty:
@@ -296,13 +297,6 @@ class FuturesTransport:
             while not self._finished.empty():
                 self._settle(self._finished.get())
             return
-
-    def rest(self, timeout_s: float) -> None:
-        if self._waiting:
-            self.drive(timeout_s)
-        else:
-            with contextlib.suppress(queue.Empty):
-                self._settle(self._finished.get(timeout=timeout_s))
 
     def wake(self) -> None:
         self._finished.put(None)
@@ -336,8 +330,9 @@ class FuturesTransport:
             else:
                 self._begin(push)
 
-    def _stop_overdue(self) -> None:
-        now = time.monotonic()
+    def _stop_overdue(self) -> int:
+        """End the pushes whose time is over; returns their number."""
+        now, stopped = time.monotonic(), 0
         while self._deadlines and self._deadlines[0][0] <= now:
             _, key = heapq.heappop(self._deadlines)
             push = self._waiting.get(key)
@@ -355,6 +350,8 @@ class FuturesTransport:
             if not push.started:
                 result = PushResult(0, "internal", f"none of {_MAX_THREADS} threads was free in time", took_s)
             self._settle((push, result))
+            stopped += 1
+        return stopped
 
 
 def _failure(error: Exception) -> Failure:

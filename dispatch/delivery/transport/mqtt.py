@@ -167,16 +167,9 @@ class WithMqtt:
         if self._work():
             timeout_s = 0.0
         if self._pushes:
-            self._others.rest(max(0.0, min(timeout_s, self._due() - time.monotonic())))
-        else:
-            self._others.drive(timeout_s)
+            timeout_s = max(0.0, min(timeout_s, self._due() - time.monotonic()))
+        self._others.drive(timeout_s)
         self._work()
-
-    def rest(self, timeout_s: float) -> None:
-        if self._pushes or self._done:
-            self.drive(timeout_s)
-        else:
-            self._others.rest(timeout_s)
 
     def wake(self) -> None:
         self._others.wake()

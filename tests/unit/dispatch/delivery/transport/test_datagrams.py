@@ -35,7 +35,7 @@ def pushed(url: str, body: bytes = b"body", policy: AddressPolicy = THIS_MACHINE
     transport, results = WithDatagrams(others, policy), list[PushResult]()
     transport.submit(PushRequest(url, SIGNED if signed else (), body), results.append)
     assert (transport.in_flight, results) == (1, []), "callbacks run in drive"
-    transport.rest(60)
+    transport.drive(60)
     assert transport.in_flight == 0
     others.submit.assert_not_called()
     transport.close()
@@ -89,10 +89,8 @@ def test_other_urls_use_the_other_transport() -> None:
     request = PushRequest("http://h/", (), b"")
     transport.submit(request, print)
     transport.drive(1.0)
-    transport.rest(2.0)
     transport.wake()
     others.submit.assert_called_once_with(request, print)
     others.drive.assert_called_once_with(1.0)
-    others.rest.assert_called_once_with(2.0)
     others.wake.assert_called_once_with()
     assert transport.in_flight == 3

@@ -11,11 +11,9 @@ from typing import Any, Protocol, cast
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.dispatch.delivery.envelope import SUBSCRIPTION_HEADER, Envelope
-from arborcast.dispatch.delivery.journal import Journal
 from arborcast.dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
 from arborcast.dispatch.hot.pump import Pump
-from arborcast.dispatch.logs.attempts import AttemptsLog, Matched
-from arborcast.dispatch.logs.parked import DeadLetterLog, ParkingLog
+from arborcast.dispatch.hot.sink_journal import SinkJournal
 from arborcast.dispatch.matching.filters import Conditions
 from arborcast.dispatch.realtime.messages import WorkerUpdate
 from arborcast.dispatch.realtime.task import RealtimeJob, realtime_task
@@ -59,20 +57,6 @@ class History(Protocol):
 
     def seen(self, request: PushRequest) -> None:
         """A push begins."""
-
-
-class WorkerJournal(Journal):
-    """A SinkJournal without pull points."""
-
-    def __init__(self, rows: AttemptsLog, dead: DeadLetterLog, parking: ParkingLog) -> None:
-        super().__init__(rows, dead, parking, 10.0)
-        self.parked = parking
-
-    def begin(self, batch: int) -> None:
-        self._run = batch
-
-    def matched(self, partition: int, control: int, matched: list[Matched]) -> None:
-        self._attempts.add_matched(partition, self._run, control, matched)
 
 
 class Wire:
@@ -151,18 +135,14 @@ class Running:
             self.producers.append(FakeProducer(written=history.written))
             return self.producers[-1]
 
-        kafka = KafkaSettings()
-        rows = AttemptsLog(kafka, connect, history.monotonic)
-        asked = kafka, connect, history.monotonic
-        journal = WorkerJournal(rows, DeadLetterLog(*asked), ParkingLog(*asked))
         self.wire = Wire(history)
-        pump = Pump(cast(Any, self.wire), Envelope, PUSH.max_in_flight, RETRY.batch_wait_s, clock=history.monotonic)
-        self.pump = pump
+        limits = PUSH.max_in_flight, RETRY.batch_wait_s
+        self.pump = Pump(cast(Any, self.wire), Envelope, *limits, clock=history.monotonic)
         worker = SimpleNamespace(
-            journal=journal,
+            journal=SinkJournal(KafkaSettings(), 10.0, connect, history.monotonic),
             transport=self.wire,
             conditions=Conditions(),
-            pump=pump,
+            pump=self.pump,
             gauge=SimpleNamespace(of_task=lambda number: lambda in_flight: None),
         )
         self.messages: deque[WorkerUpdate] = deque()

@@ -311,8 +311,9 @@ def test_pushes_side_by_side_end_at_their_deadline(short_time_outs: Transport, r
     assert ends[21].status in (0, 200)
 
 
-def test_a_push_is_not_sent_after_its_timeout(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It might arrive behind its repetition. A thread may wait for a name server longer than its push."""
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Threads wait for it before they connect, as for a name server."""
     answered, connect = threading.Event(), CheckedConnection.connect
 
     def connect_later(self: CheckedConnection) -> None:
@@ -320,6 +321,11 @@ def test_a_push_is_not_sent_after_its_timeout(receiver: Receiver, monkeypatch: p
         connect(self)
 
     monkeypatch.setattr(CheckedConnection, "connect", connect_later)
+    return answered
+
+
+def test_a_push_is_not_sent_after_its_timeout(receiver: Receiver, answered: threading.Event) -> None:
+    """It might arrive behind its repetition. A thread may wait for a name server longer than its push."""
     transport = FuturesTransport(PushSettings(connect_timeout_s=0.5, total_timeout_s=0.5), THIS_MACHINE)
     assert push(transport, receiver.url("/late")).failure == "timeout"
     answered.set()
@@ -327,15 +333,10 @@ def test_a_push_is_not_sent_after_its_timeout(receiver: Receiver, monkeypatch: p
     assert not receiver.received("/late")
 
 
-def test_a_push_waits_no_longer_than_its_time_for_a_thread(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_waits_no_longer_than_its_time_for_a_thread(
+    receiver: Receiver, answered: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The redelivery repeats it then."""
-    answered, connect = threading.Event(), CheckedConnection.connect
-
-    def connect_later(self: CheckedConnection) -> None:
-        answered.wait()
-        connect(self)
-
-    monkeypatch.setattr(CheckedConnection, "connect", connect_later)
     monkeypatch.setattr(futures, "_MAX_THREADS", 1)
     transport = FuturesTransport(PushSettings(connect_timeout_s=0.5, total_timeout_s=0.5), THIS_MACHINE)
     failures: list[str] = []

@@ -69,7 +69,6 @@ class _Push:
     status: int = 0
     opened: bool = False
     overdue: bool = False
-    done: bool = False
     connection: Any = None
 
     @property
@@ -303,7 +302,6 @@ class FuturesTransport:
 
     def close(self) -> None:
         for push in self._waiting.values():
-            push.done = True
             push.abort()
         self._waiting.clear()
         self._session.close()
@@ -311,9 +309,8 @@ class FuturesTransport:
 
     def _settle(self, finished: tuple[_Push, PushResult] | None) -> None:
         """`wake` queues None."""
-        if finished is not None and not finished[0].done:
+        if finished is not None and self._waiting.get(id(finished[0])) is finished[0]:
             push, result = finished
-            push.done = True
             del self._waiting[id(push)]
             if result.failure == "dns" and push.started:
                 self._lookups.failed(push.host)

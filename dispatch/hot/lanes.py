@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, Scopes, scopes_of
+from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, Scopes, Turns, scopes_of
 from arborcast.dispatch.delivery.settlement import Deferral
-from arborcast.dispatch.delivery.turns import Turns
 from arborcast.dispatch.hot.waiting import Received, WaitingByTopic, WaitingMessages
 from arborcast.topic_model.records.peers import MAX_PER_PUSH
 from arborcast.topic_model.records.xml_ids import NAME, clash, xml_ids

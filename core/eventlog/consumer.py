@@ -77,6 +77,11 @@ class LogConsumer:
             found = self._connected().end_offsets(partitions, timeout_ms=self._timeout_ms(timeout_s))
         return {each.partition: found[each] for each in partitions}
 
+    def end(self, timeout_s: float | None = None) -> int:
+        """That of a log with one partition."""
+        (end,) = self.ends(timeout_s).values()
+        return end
+
     def at(self, ms: int) -> dict[int, int]:
         """The first offset written at this time or later; without one, the end of the log."""
         ends = self.ends()

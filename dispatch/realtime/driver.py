@@ -222,8 +222,7 @@ class WorkerUpdates:
 
     def _follow(self) -> float:
         if not self._control_log.placed:
-            (end,) = self._control_log.ends().values()
-            self._control_log.seek({0: min(end, max(self._control, 0))})
+            self._control_log.seek({0: min(self._control_log.end(), max(self._control, 0))})
         calm = not (self._written.held or self._written.degraded or self._written.watched)
         records = self._control_log.poll(_IDLE_S if calm else _WRITE_S).get(0)
         if records:
@@ -337,7 +336,7 @@ class ProgressListener:
     def catch_up(self, timeout_s: float) -> None:
         """Wait until the log is read to its current end. Raises InfrastructureError."""
         with closing(LogConsumer(self._kafka, PROGRESS_LOG)) as log:
-            (end,) = log.ends(timeout_s).values()
+            end = log.end(timeout_s)
         deadline = time.monotonic() + timeout_s
         while self._follower.position < end:
             if time.monotonic() > deadline:

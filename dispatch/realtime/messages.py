@@ -299,8 +299,7 @@ class UpdateReader:
             if not self.parked:
                 with closing(LogConsumer(roomy(self._kafka), "parked")) as parked:
                     self.parked = parked.ends()
-                (end,) = self._log.ends().values()
-                self._log.seek({0: max(0, end - 1)})
+                self._log.seek({0: max(0, self._log.end() - 1)})
             for record in self._log.poll(_READ_S).get(0, ()):
                 update = decode_feed(record.key or b"", record.value)
                 if not self._begun:

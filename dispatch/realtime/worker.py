@@ -79,7 +79,7 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
         closing(UpdateReader(kafka, job.number, wake)) as updates,
         WorkerLease(kafka, job.number, number, lambda: updates.read_to) if elsewhere else nullcontext(),
     ):
-        running = realtime_task(job, worker, number, updates, progress, lambda: _end_offset(control))
+        running = realtime_task(job, worker, number, updates, progress, control.end)
         rows = _Rows(batches, wake)
         updates.start()
         rows.start()
@@ -87,11 +87,6 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
     worker.settled()
     worker.rest()
     return None if running.stopped else running.taken.count
-
-
-def _end_offset(control: LogConsumer) -> int:
-    (end,) = control.ends().values()
-    return end
 
 
 class _Rows:

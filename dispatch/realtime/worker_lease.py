@@ -75,7 +75,7 @@ class WorkerLease:
 
     def _step(self) -> float:
         try:
-            at = renewed_at(self._query_end, self._read_to, fence.clock, lambda: self._service.wait(_CHECK_S))
+            at = renewed_at(self._feed.end, self._read_to, fence.clock, lambda: self._service.wait(_CHECK_S))
             if at is not None:
                 self._extend(at)
                 self._progress.append_encoded([encode_progress(self._alive)])
@@ -83,10 +83,6 @@ class WorkerLease:
             self._feed.close()
             raise
         return RENEW_S
-
-    def _query_end(self) -> int:
-        (end,) = self._feed.ends().values()
-        return end
 
     def _close(self) -> None:
         self._feed.close()

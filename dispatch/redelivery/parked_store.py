@@ -184,7 +184,7 @@ class ParkedStore:
         try:
             with self._translated():
                 self._open(log)
-                self._count = int(self._one("SELECT COUNT(*) FROM waiting"))
+                self.count = int(self._one("SELECT COUNT(*) FROM waiting"))
         except BaseException:
             self._db.close()
             raise
@@ -202,10 +202,6 @@ class ParkedStore:
         elif form != _FORM or self._one("SELECT value FROM fact WHERE name = 'log'") != log:
             raise SpoiltFile(f"the file of parked deliveries, {self._file}, is that of another log or version")
         self._db.execute("BEGIN")
-
-    @property
-    def count(self) -> int:
-        return self._count
 
     def apply(self, key: bytes, value: bytes | None, offset: int) -> str | None:
         """Apply one record of the log; returns the lane if it has a new delivery. All of a lane is in one partition of
@@ -250,7 +246,7 @@ class ParkedStore:
         _, notification = notifications.encode(message)
         facts = (message.accepted_ms, message.valid_until_ms, message.priority, message.merge, notification)
         self._execute(_INSERT, (lane, *place, turn, tries.number > 0, *tries, *facts))
-        self._count += 1
+        self.count += 1
         self.uncommitted += len(notification)
         if tries.awaits:
             self.promised.append((lane, tries.awaits))
@@ -292,7 +288,7 @@ class ParkedStore:
     def remove(self, delivery: Delivery) -> bool:
         """Returns whether the store had it."""
         removed = self._execute(_DELETE, (delivery.subscription, *delivery.place)).rowcount
-        self._count -= removed
+        self.count -= removed
         return bool(removed)
 
     def finish(self, delivery: Delivery) -> None:
@@ -449,7 +445,7 @@ class ParkedStore:
         """Empty the store; the log is read again from its beginning. Facts stay."""
         for table in ("waiting", "position"):
             self._execute(f"DELETE FROM {table}", ())  # noqa: S608  # constants
-        self._count = 0
+        self.count = 0
         self.commit()
 
     def close(self) -> None:

@@ -81,17 +81,10 @@ class Pusher:
         self._numbers = itertools.count(1)
         self._bytes = 0  # of the pushes in flight
 
-    @property
-    def in_flight(self) -> int:
-        return self._transport.in_flight
-
     def has_room(self, most: int, unanswered_bytes: int = 0) -> bool:
         """Whether another push may begin: fewer than `most` are in flight, and their bytes are below the limit, without
         the `unanswered_bytes` of those that may last longer; with them below its double."""
         return self._transport.in_flight < most and self._bytes < MOST_BYTES + min(unanswered_bytes, MOST_BYTES)
-
-    def drive(self, timeout_s: float) -> None:
-        self._transport.drive(timeout_s)
 
     def begin(
         self,

@@ -128,6 +128,7 @@ class Pump:
         timeout_s: float = math.inf,
     ) -> None:
         """`timeout_s` is that of a push: with one below `budget_s` no push is handed over."""
+        self._transport = transport
         self._pusher = Pusher(transport, spans)
         self._envelope_of = envelope_of
         self._max_in_flight = max_in_flight
@@ -147,7 +148,7 @@ class Pump:
         each turn, with the time. Raises InfrastructureError when outcomes cannot be written for too long."""
         while not run.lanes.empty:
             between(self.turn(run))
-            self.drive(_DRIVE_S if self._pusher.in_flight else 0.0)
+            self.drive(_DRIVE_S if self._transport.in_flight else 0.0)
         run.show(0)
 
     def turn(self, run: PumpRun) -> float:
@@ -164,18 +165,18 @@ class Pump:
             run.outcomes.journal.catch_up()
             waited_from, now = now, self._clock()
             run.started += now - waited_from  # not the receivers' time
-        run.show(self._pusher.in_flight)
+        run.show(self._transport.in_flight)
         run.defer_late(now, self._budget_s)
         return now
 
     @property
     def in_flight(self) -> int:
         """Pushes in flight for which lanes wait."""
-        return self._pusher.in_flight - self.unanswered
+        return self._transport.in_flight - self.unanswered
 
     def drive(self, timeout_s: float) -> None:
         """Process outcomes; waits up to `timeout_s` for the first."""
-        self._pusher.drive(timeout_s)
+        self._transport.drive(timeout_s)
 
     def begin(self, run: PumpRun) -> None:
         """Begin pushes up to the limits."""
@@ -198,7 +199,7 @@ class Pump:
     def _park_unanswered(self, now: float) -> None:
         """Park the messages of pushes without an answer after `budget_s`: the redelivery waits for their results."""
         if self._next_late_at() < now:
-            self._pusher.drive(0.0)  # pushes answered while this thread was suspended are not late
+            self._transport.drive(0.0)  # pushes answered while this thread was suspended are not late
         while self._next_late_at() < now:
             _, awaited = self._awaited.popitem(last=False)
             self.unanswered += 1

@@ -101,7 +101,8 @@ class RetryLanes(dict[str, RetryLane]):
         self._store = store
         self._held = held
         self._subscriptions = subscriptions
-        self._turns: TimerQueue[str] = TimerQueue()
+        self.turns: TimerQueue[str] = TimerQueue()
+        """The time of the next turn of each lane."""
 
     def found(self, name: str, now_ms: int) -> None:
         lane = self.get(name)
@@ -113,16 +114,16 @@ class RetryLanes(dict[str, RetryLane]):
             if lane.policy is not None:
                 expires_ms = self._store.expires_ms(name, lane.policy.lifespan_ms, lane.flight)
                 if expires_ms is not None:
-                    self._turns.set_by(name, expires_ms)
+                    self.turns.set_by(name, expires_ms)
             if lane.subscription is not None and lane.subscription.in_turn:
                 # A batch may have tried this delivery, and it may be due before the others.
                 due_ms = self._store.next_due_ms(name, lane.flight)
                 if due_ms is not None:
-                    self._turns.set_by(name, max(due_ms, now_ms))
+                    self.turns.set_by(name, max(due_ms, now_ms))
             return
         if self._holds(name):
             self._held.found(name)
-        self.turn(lane, now_ms)
+        self.turns.set(name, now_ms)
 
     def release(self, lane: RetryLane) -> None:
         """Free a lane for first attempts when all its deliveries were tried, with an outcome; that of a link when it is
@@ -139,23 +140,12 @@ class RetryLanes(dict[str, RetryLane]):
     def forget(self, lane: RetryLane) -> None:
         self.release(lane)
         del self[lane.name]
-        self._turns.cancel(lane.name)
-
-    def turn(self, lane: RetryLane, at_ms: int) -> None:
-        """Set the time of the next turn; it replaces an earlier one."""
-        self._turns.set(lane.name, at_ms)
+        self.turns.cancel(lane.name)
 
     def wake(self, names: Iterable[str], now_ms: int) -> None:
         for name in names:
-            self._turns.set(name, now_ms)
-
-    def next_turn_ms(self) -> int | None:
-        return self._turns.next_ms()
+            self.turns.set(name, now_ms)
 
     def take_turn(self, now_ms: int) -> RetryLane | None:
-        name = self._turns.pop(now_ms)
+        name = self.turns.pop(now_ms)
         return None if name is None else self[name]
-
-    def overdue(self, now_ms: int) -> int:
-        """The number of lanes that are due, counted up to some thousands."""
-        return self._turns.overdue(now_ms)

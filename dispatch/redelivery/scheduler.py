@@ -101,6 +101,7 @@ class Redelivery:
     ) -> None:
         self._context = context
         self._store = store
+        self._transport = transport
         push, retry, publish, subscriptions = context.push, context.retry, context.publish, context.subscriptions
         self._clock = clock = WatchedClock(now_ms)
         self._changed: dict[str, None] = {}
@@ -136,7 +137,7 @@ class Redelivery:
 
     @property
     def in_flight(self) -> int:
-        return self._pushes.pusher.in_flight
+        return self._transport.in_flight
 
     @property
     def lanes(self) -> int:
@@ -147,7 +148,7 @@ class Redelivery:
         return RedeliveryStatistics(
             parked=self._store.count,
             lanes=self.lanes,
-            due=self._lanes.overdue(now_ms) + self._pushes.capacity.waiting + self._queues.overdue(now_ms),
+            due=self._lanes.turns.overdue(now_ms) + self._pushes.capacity.waiting + self._queues.overdue(now_ms),
             in_flight=self.in_flight,
             queues=self._queues.figures(),
         )
@@ -165,7 +166,7 @@ class Redelivery:
             if lane is not None and subscription is not None:
                 self._resolve(lane, self._policy_of(lane, subscription), now_ms)
         for name in self._store.lose_all(now_ms):
-            self._lanes.turn(self._lanes[name], now_ms)
+            self._lanes.turns.set(name, now_ms)
 
     def found(self, name: str) -> None:
         now_ms = self._clock.now_ms()
@@ -174,7 +175,7 @@ class Redelivery:
             return
         self._lanes.found(name, now_ms)
         if self._amounts.too_much(name):
-            self._lanes.turn(self._lanes[name], now_ms)
+            self._lanes.turns.set(name, now_ms)
 
     def ended_elsewhere(self, name: str) -> None:
         """Another process has ended deliveries of this lane: those behind them may be due, or none waits."""
@@ -191,7 +192,7 @@ class Redelivery:
         if queue_topic(name) is not None:
             self._queues.found(name, self._clock.now_ms())
         elif name in self._lanes:
-            self._lanes.turn(self._lanes[name], self._clock.now_ms())
+            self._lanes.turns.set(name, self._clock.now_ms())
 
     def reported(self, result: Result) -> None:
         now_ms = self._clock.now_ms()
@@ -203,7 +204,7 @@ class Redelivery:
         for name in self._reports.ready_lanes():
             lane = self._lanes.get(name)
             if lane is not None:
-                self._lanes.turn(lane, self._clock.now_ms())
+                self._lanes.turns.set(lane.name, self._clock.now_ms())
             elif queue_topic(name) is not None:
                 self._queues.reported(name, self._reports.take(name), self._clock.now_ms())
             else:
@@ -230,10 +231,10 @@ class Redelivery:
             current = self._context.subscriptions.subscription(lane.name)
             changed = current is not lane.subscription and current != lane.subscription
             if changed or self._context.subscriptions.suspended(lane.name) != lane.suspended:
-                self._lanes.turn(lane, now_ms)
+                self._lanes.turns.set(lane.name, now_ms)
 
     def next_turn_ms(self) -> int | None:
-        turns = (self._lanes.next_turn_ms(), self._endpoints.next_probe_ms(), self._queues.next_turn_ms())
+        turns = (self._lanes.turns.next_ms(), self._endpoints.next_probe_ms(), self._queues.next_turn_ms())
         return min((at_ms for at_ms in turns if at_ms is not None), default=None)
 
     def work(self) -> None:
@@ -259,9 +260,6 @@ class Redelivery:
                 break
             self._serve(lane, now_ms)
         self.outcomes.alarm.publish_due(now_ms)
-
-    def drive(self, timeout_s: float) -> None:
-        self._pushes.pusher.drive(timeout_s)
 
     def _check_clock(self) -> None:
         """After the clock was put back the times of all turns are wrong: every lane has one now."""
@@ -292,7 +290,7 @@ class Redelivery:
             return False
         follows = self._step(lane, subscription, policy, now_ms)
         if follows == "next":
-            self._lanes.turn(lane, now_ms)
+            self._lanes.turns.set(lane.name, now_ms)
         elif follows != "pushed":
             self._sleep(lane, policy, now_ms, until_due=follows == "due")
         return follows == "pushed"
@@ -351,16 +349,16 @@ class Redelivery:
                 self._stops.receiver_gone(lane.name, subscription.consumer.address, ended_ms)
             elif not outcome.taken and push.id:
                 self._stops.push_failed(lane.name, subscription.consumer.address, ended_ms)
-            self._lanes.turn(lane, ended_ms)
+            self._lanes.turns.set(lane.name, ended_ms)
 
         lane.pushing = lane.pushing or first_try
         self._pushes.begin(lane, subscription, taken, tries, envelope_of, ended)
         # Another turn may push more.
         if not first_try:
             self._lanes.release(lane)
-            self._lanes.turn(lane, now_ms)
+            self._lanes.turns.set(lane.name, now_ms)
         elif self._choice.has_due(lane, subscription):
-            self._lanes.turn(lane, now_ms)
+            self._lanes.turns.set(lane.name, now_ms)
 
     def _wake(self, names: Iterable[str], now_ms: int) -> None:
         """Give a turn to lanes and servers whose slot or endpoint is free."""
@@ -372,7 +370,7 @@ class Redelivery:
             self.outcomes.resolve(lane, policy, waiting, outcome, now_ms, messages, result.retry_after_s)
             if outcome.status == GONE and lane.name not in self._stops.gone:
                 self._stops.receiver_gone(lane.name, lane.endpoint, now_ms)
-                self._lanes.turn(lane, now_ms)
+                self._lanes.turns.set(lane.name, now_ms)
 
     def _judged(
         self, lane: RetryLane, subscription: Subscription, taken: list[WaitingDelivery], now_ms: int
@@ -415,7 +413,7 @@ class Redelivery:
                 due_ms = self._store.next_due_ms(lane.name, lane.flight)
                 if due_ms is not None and due_ms > now_ms:
                     at_ms = min(at_ms, due_ms)
-            self._lanes.turn(lane, at_ms)
+            self._lanes.turns.set(lane.name, at_ms)
         elif not lane.flight:
             self._forget(lane, now_ms)
         # Must be last: the free slot may give this lane its turn.
@@ -442,7 +440,7 @@ class Redelivery:
         self._lanes.release(lane)
         lane.failing = False
         if more:
-            self._lanes.turn(lane, now_ms)
+            self._lanes.turns.set(lane.name, now_ms)
         elif not lane.flight:
             self._forget(lane, now_ms)
 

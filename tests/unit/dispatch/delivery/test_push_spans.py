@@ -30,7 +30,7 @@ def pushed(*contexts: str, status: int = 202) -> tuple[list[Any], dict[str, str]
     carried = [notification(f"n{number}", traceparent=context) for number, context in enumerate(contexts)]
     pusher = Pusher(transport, PushSpans(Tracing("dispatch", 1.0, SimpleSpanProcessor(exporter))))
     pusher.begin(receiver, carried, 1, 0, Envelope, lambda *_: None)
-    pusher.drive(0.0)
+    transport.drive(0.0)
     (request,) = transport.sent
     return list(exporter.get_finished_spans()), dict(request.headers)
 

@@ -277,13 +277,13 @@ class Intake:
             self.shared = cause, shares(cause.triggers_left, found)
         left = self.shared[1].get(subscription.id)
         made = published(subscription.id, trigger, cause, self.control, int(self.now() * 1000), self.rules, left)
-        counted = per_minute and not isinstance(made, Refused)
-        if counted and not _rates.may_publish(subscription.owner, per_minute, self.clock()):
-            made = Refused("skipped", f"its owner's triggers publish more than {per_minute} times a minute")
-        if not isinstance(made, Refused):
-            if self.journal.publish(cause, subscription, made, is_retained(trigger, self.rules)):
+        if isinstance(made, Notification):
+            if per_minute and not _rates.may_publish(subscription.owner, per_minute, self.clock()):
+                made = Refused("skipped", f"its owner's triggers publish more than {per_minute} times a minute")
+            elif self.journal.publish(cause, subscription, made, is_retained(trigger, self.rules)):
                 return
-            made = Refused("skipped", "kafka.max_record_bytes has no room for it")
+            else:
+                made = Refused("skipped", "kafka.max_record_bytes has no room for it")
         if made.error == "hops" and not _logged.get(subscription.id):
             _logged.put(subscription.id, True, len(subscription.id))
             logger.warning("the trigger %s publishes nothing because of %s: %s", trigger.name, cause.id, made.detail)

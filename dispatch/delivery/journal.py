@@ -15,7 +15,6 @@ import msgspec
 
 from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.dispatch.delivery.settlement import Decision
-from arborcast.dispatch.delivery.verdict import without_letter
 from arborcast.dispatch.logs.attempts import BEHIND_S, Attempt, AttemptsLog
 from arborcast.dispatch.logs.dead_letters import letter_of
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Tries
@@ -85,7 +84,7 @@ class Journal:
         elif decision.letter:
             self.write_dead_letter(delivery(row.subscription), notification, row)
         else:
-            self.record(without_letter(row))
+            self.record(row)
 
     def record(self, attempt: Attempt) -> None:
         """Add the row of a push, or of a delivery that ended without one."""

@@ -139,7 +139,7 @@ def attempt(
     batch: int = NO_BATCH,
 ) -> Attempt:
     """The row of a decision after a push."""
-    verdict, tries, why, _ = decision
+    (state, next_ms), tries, why, letter = decision
     result = push.result
     return Attempt(
         notification=notification.id,
@@ -148,7 +148,7 @@ def attempt(
         endpoint=endpoint,
         number=tries.number,
         push=push.id,
-        state=verdict.state,
+        state=state,
         accepted_ms=notification.accepted_ms,
         started_ms=push.started_ms,
         duration_ms=round(result.duration_s * 1000, 3),
@@ -161,5 +161,6 @@ def attempt(
         response=result.response,
         reused=result.reused,
         batch=batch,
-        next_ms=verdict.next_ms,
+        next_ms=next_ms,
+        lapsed=state == "expired" and not letter,
     )

@@ -22,11 +22,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-import msgspec
-
 from arborcast.dispatch.delivery.outcomes import Outcome
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
-from arborcast.dispatch.logs.attempts import Attempt, State
+from arborcast.dispatch.logs.attempts import State
 from arborcast.dispatch.settings import RetrySettings
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryPolicy
@@ -110,11 +108,6 @@ def leaves_letter(state: State, notification: Notification, lifespan_ms: int) ->
     if state != "expired":
         return state == "dead"
     return not 0 < notification.valid_until_ms <= notification.accepted_ms + lifespan_ms
-
-
-def without_letter(row: Attempt) -> Attempt:
-    """The row of a delivery that has ended and leaves no dead letter."""
-    return msgspec.structs.replace(row, lapsed=True) if row.state == "expired" else row
 
 
 def too_old(notification: Notification, lifespan_ms: int, otherwise: str) -> str:

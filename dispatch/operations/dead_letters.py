@@ -109,7 +109,7 @@ class DeadLetterAdmin:
 def _row(
     letter: DeadLetter, notification: Notification, state: State, why: Outcome, number: int, now_ms: int
 ) -> Attempt:
-    decision = Decision(Verdict(state), Tries(number), why)
+    decision = Decision(Verdict(state), Tries(number), why, letter=True)
     return untried(letter.subscription, letter.endpoint, notification, decision, now_ms)
 
 

@@ -237,7 +237,6 @@ class Envelope:
         suffix: str = "",
         by_ms: int = 0,
     ) -> PushRequest:
-        """The push with its protection."""
         if self._guard is None:
             return PushRequest(self._url, headers, body, result_by_ms=by_ms)
         message_id = f"msg_{_digest(self._subscription_id, notifications).hex()}{suffix}"
@@ -329,7 +328,6 @@ def _topic_element(path: TopicPath, prefixes: str) -> bytes:
 
 
 def _notification_entry(notification: Notification) -> bytes:
-    """The entry of our header block for a notification."""
     label = f" replay={quoteattr(notification.replay)}" if notification.replay else ""
     if notification.traceparent:
         label += f" traceparent={quoteattr(notification.traceparent)}"
@@ -379,7 +377,6 @@ def package_of(notification: Notification) -> str:
 
 
 def _legacy_body(text: str) -> bytes:
-    """The body of a legacy push with this text."""
     # A bare carriage return would be read as a line feed.
     return _LEGACY_START + escape(text, {"\r": "&#13;"}).encode() + _LEGACY_END
 

@@ -104,7 +104,6 @@ class IntervalPolicies(SubscriptionListener):
             self._policies.pop(subscription_id, None)
 
     def policies(self) -> dict[str, DeliveryPolicy]:
-        """The policies of these subscriptions."""
         return self._policies.copy()
 
 

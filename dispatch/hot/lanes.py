@@ -30,7 +30,7 @@ _AT_ONCE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """The maximum content of one push; over a link it is MOST_TOGETHER messages."""
+    """The maximum content of one push; over a link it is MAX_PER_PUSH messages."""
 
     max_messages: int
     max_bytes: int
@@ -341,7 +341,6 @@ class Lanes:
         self._ready.add(lane.subscription.id, lane.subscription.policy.priority)
 
     def _put_first(self, names: list[str]) -> None:
-        """Put these before their turn."""
         self._next.extendleft(names)
 
     @property

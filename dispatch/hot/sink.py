@@ -68,7 +68,6 @@ class RoundRows:
         """Whether there are more rows."""
 
     def first(self) -> tuple[bytes, int, int] | None:
-        """The next row, without removing it."""
         if self._first is not None or self.over:
             return self._first
         for value, partition, offset in self._rows:
@@ -89,7 +88,6 @@ class RoundRows:
         return None
 
     def drop_first(self, deliveries: int = 0) -> None:
-        """Take the next row, which has this number of deliveries."""
         row, self._first = self._first, None
         if row is not None:
             # Each partition of the log is one task, as long as the source sets no minPartitions.
@@ -110,7 +108,6 @@ class RoundLink(DriverLink):
 
 
 def round_task(job: SinkJob, worker: Worker, known: RecoveredDeliveries) -> PartitionTask:
-    """The task of a partition in a round."""
     recipients = job.view.open()  # the control log was read to its end before the round
     return PartitionTask(
         worker,

@@ -53,7 +53,6 @@ class WaitingMessages:
 
     @property
     def priority(self) -> int:
-        """The priority of the next message."""
         return self._class
 
     def may_go(self) -> bool:
@@ -71,11 +70,9 @@ class WaitingMessages:
         self._added = True
 
     def first(self) -> Received:
-        """The next message."""
         return self._highest[0]
 
     def pop(self) -> Received:
-        """Remove and return the next message."""
         received = self._highest.popleft()
         self._count -= 1
         if not self._highest:

@@ -33,8 +33,6 @@ _CONNECTED_BY = 0.9
 
 
 class Worker:
-    """The state of one worker process between tasks."""
-
     def __init__(self, settings: JobSettings, gauge_file: str) -> None:
         self.made_for = (settings, gauge_file)
         self._vault = Vault(settings.secrets)

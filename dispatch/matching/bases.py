@@ -54,8 +54,6 @@ class FileBase:
 
 
 class FileBases:
-    """Bases as files in one folder."""
-
     def __init__(self, folder: Path) -> None:
         """Removes files of a killed predecessor."""
         self._folder = folder
@@ -92,8 +90,6 @@ class BroadcastBase:
 
 
 class BroadcastBases:
-    """Bases as broadcasts; see FileBases."""
-
     def __init__(self, context: SparkContext) -> None:
         self._context = context
 

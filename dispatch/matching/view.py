@@ -59,7 +59,6 @@ class ControlState(ControlView):
         self._listeners: list[SubscriptionListener] = []
 
     def listen(self, listener: SubscriptionListener) -> None:
-        """Report all later changes to a listener."""
         self._listeners.append(listener)
 
     def apply(self, record: ControlRecord, offset: int | None = None) -> None:

@@ -316,7 +316,6 @@ class ProgressListener:
             self._follower.close()
 
     def begin(self, run: int, tasks: int) -> None:
-        """Begin a run with this number of tasks."""
         with self._changed:
             self._workers.begin(tasks)
             self._run = self._newest = run

@@ -117,7 +117,6 @@ class Endpoints:
         return list(self._blocked.pop(endpoint, ()))
 
     def forget(self, lane: str, endpoint: str) -> None:
-        """Remove a lane."""
         blocked = self._blocked.get(endpoint)
         if blocked is not None:
             blocked.pop(lane, None)

@@ -420,7 +420,6 @@ class ParkedStore:
         return dict(self._rows("SELECT part, next FROM position", ()))
 
     def advance(self, partition: int, position: int) -> None:
-        """Set the next offset of a partition."""
         self._execute("INSERT OR REPLACE INTO position VALUES (?, ?)", (partition, position))
 
     def remember(self, name: str, value: bytes) -> None:

@@ -88,8 +88,6 @@ class RedeliveryStatistics:
 
 
 class Redelivery:
-    """Schedules the deliveries of the store."""
-
     def __init__(
         self,
         context: RedeliveryContext,

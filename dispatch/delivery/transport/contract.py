@@ -156,7 +156,6 @@ RESULT_HEADER = "Arborcast-Result"
 
 
 def announces_later(value: str) -> bool:
-    """Whether a receiver's Arborcast-Result announces a later result."""
     return value.strip().lower() == "later"
 
 

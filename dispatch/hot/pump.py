@@ -139,8 +139,6 @@ class Pump:
         self._awaited: OrderedDict[str, _Awaited] = OrderedDict()  # by push, in the order in which they began
         self._late_at = -math.inf  # no push is late before
         self._begun = 0
-        self.unanswered = 0
-        """Pushes in flight for which no lane waits."""
         self._unanswered_bytes = 0
 
     def run(self, run: PumpRun, between: Callable[[float], None] = lambda now: None) -> None:
@@ -172,7 +170,12 @@ class Pump:
     @property
     def in_flight(self) -> int:
         """Pushes in flight for which lanes wait."""
-        return self._transport.in_flight - self.unanswered
+        return len(self._awaited)
+
+    @property
+    def unanswered(self) -> int:
+        """The others."""
+        return self._transport.in_flight - len(self._awaited)
 
     def drive(self, timeout_s: float) -> None:
         """Process outcomes; waits up to `timeout_s` for the first."""
@@ -202,7 +205,6 @@ class Pump:
             self._transport.drive(0.0)  # pushes answered while this thread was suspended are not late
         while self._next_late_at() < now:
             _, awaited = self._awaited.popitem(last=False)
-            self.unanswered += 1
             self._unanswered_bytes += payload_bytes(awaited.push.notifications)
             result = PushResult(0, duration_s=self._clock() - awaited.began)
             awaited.run.settle(awaited.subscription, awaited.taken, awaited.push._replace(result=result), UNANSWERED)
@@ -232,7 +234,6 @@ class Pump:
             if self._awaited.pop(push.id, None) is not None:
                 run.settle(subscription, taken, push, outcome)
             else:
-                self.unanswered -= 1
                 self._unanswered_bytes -= payload_bytes(notifications)
                 run.outcomes.answered(subscription, taken, push, outcome)
 

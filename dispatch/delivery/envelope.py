@@ -128,14 +128,13 @@ class Envelope:
         if is_cloud_events(subscription.form):
             self._source = subscription.address.rpartition(_MANAGER)[0] or "urn:arborcast"
         if subscription.form in ("legacy", "peer") or self._source:
-            self._start, self._end, self._message_start = _LEGACY_START, _LEGACY_END, b""
+            self._start = self._message_start = b""
             return
         self._start = (
             f'<soap:Envelope xmlns:soap="{SOAP11 if subscription.soap == "1.1" else SOAP12}" xmlns:wsa="{WSA}">'
             f"<soap:Header>{_addressing_headers(subscription)}"
             f'<ac:Delivery xmlns:ac="{ARBORCAST_DELIVERY}"><ac:Subscription>{escape(subscription.id)}</ac:Subscription>'
         ).encode()
-        self._end = b"</soap:Body></soap:Envelope>"
         self._message_start = (
             "<wsnt:NotificationMessage><wsnt:SubscriptionReference>"
             f"<wsa:Address>{escape(subscription.address)}</wsa:Address></wsnt:SubscriptionReference>"
@@ -222,8 +221,10 @@ class Envelope:
         if self._source:
             events, body = pushed(self._form, [self._event(each) for each in notifications])
             headers += events
+        elif self._form == "legacy":
+            body = _LEGACY_START + (_legacy_content(notifications[0]) if piece is None else _part(piece)) + _LEGACY_END
         else:
-            body = self._body(notifications, attempt, now_s) if piece is None else _legacy_body(piece.text)
+            body = self._body(notifications, attempt, now_s)
         return self._guarded(
             headers, body, notifications, now_s, "" if piece is None else f".{piece.fragment.number}", by_ms
         )
@@ -260,8 +261,6 @@ class Envelope:
         )
 
     def _body(self, notifications: Sequence[Notification], attempt: int, now_s: float) -> bytes:
-        if self._form == "legacy":
-            return self._start + _legacy_content(notifications[0]) + self._end
         parts = [self._start]
         for notification in notifications:
             parts.append(_notification_entry(notification))
@@ -281,7 +280,7 @@ class Envelope:
                 parts += (self._message_start, topic, notification.producer)
                 parts += (b"<wsnt:Message>", notification.payload, _MESSAGE_END)
             parts.append(b"</wsnt:Notify>")
-        parts.append(self._end)
+        parts.append(b"</soap:Body></soap:Envelope>")
         return b"".join(parts)
 
 
@@ -376,9 +375,9 @@ def package_of(notification: Notification) -> str:
     return package_header(fragment, identification) if fragment.part else ""
 
 
-def _legacy_body(text: str) -> bytes:
+def _part(piece: Piece) -> bytes:
     # A bare carriage return would be read as a line feed.
-    return _LEGACY_START + escape(text, {"\r": "&#13;"}).encode() + _LEGACY_END
+    return escape(piece.text, {"\r": "&#13;"}).encode()
 
 
 def _legacy_content(notification: Notification) -> bytes:

@@ -126,7 +126,12 @@ def without_probe(health: Health) -> Health:
 
 
 def after(health: Health, sign: Sign, now_ms: int, settings: RetrySettings) -> Health:
-    health = _limited(health, now_ms)
+    # The clock may have been put back.
+    health = msgspec.structs.replace(
+        health,
+        failing_since_ms=min(health.failing_since_ms, now_ms),
+        relapsed_ms=min(health.relapsed_ms, now_ms),
+    )
     return _with_trial(_after(health, sign, now_ms, settings), health, sign, now_ms, settings)
 
 
@@ -188,15 +193,6 @@ def _after_failure(health: Health, sign: Sign, now_ms: int, settings: RetrySetti
         probes=health.probes + 1,
         probe_at_ms=now_ms + max(wait_ms, requested_ms),
         opened_ms=now_ms,
-    )
-
-
-def _limited(health: Health, now_ms: int) -> Health:
-    """Limit times to now: the clock may have been put back."""
-    return msgspec.structs.replace(
-        health,
-        failing_since_ms=min(health.failing_since_ms, now_ms),
-        relapsed_ms=min(health.relapsed_ms, now_ms),
     )
 
 

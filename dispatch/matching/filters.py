@@ -283,10 +283,6 @@ def matching_recipients(recipients: Recipients, conditions: Conditions, notifica
     for part in found:
         for each in part:
             if each.content or each.producer or each.types or each.peer is not None:
-                return _passing(found, Subject(conditions, notification))
+                subject = Subject(conditions, notification)
+                return Found(*([each for each in part if subject.passes(each)] for part in found))
     return found
-
-
-def _passing(found: Found, subject: Subject) -> Found:
-    active, ended = ([each for each in part if subject.passes(each)] for part in found)
-    return Found(active, ended)

@@ -151,10 +151,10 @@ class CurlTransport:
         ready, woken = self._sockets.select(min(timeout_s, max(due_at - time.monotonic(), 0.0)))
         while self._waiting:
             handle = self._waiting.popleft()
-            if self._must_look_up(handle.host):
-                self._lookups.add(handle.host, handle)
-            else:
+            if self._settings.proxy or self._lookups.resolves(handle.host):
                 self._add(handle)
+            else:
+                self._lookups.add(handle.host, handle)
         for handle, failure, waited_s in self._lookups.take():
             handle.waited(waited_s)
             if failure:
@@ -166,10 +166,6 @@ class CurlTransport:
             self._multi.curl.socket_action(descriptor, mask)
         self._multi.run_due()
         return woken
-
-    def _must_look_up(self, host: str) -> bool:
-        """Through a proxy no host needs a lookup."""
-        return not (self._settings.proxy or self._lookups.resolves(host))
 
     def _add(self, handle: _Handle) -> None:
         """Begin the push. libcurl requests its first turn through the timer function."""

@@ -286,8 +286,9 @@ class FuturesTransport:
             self._end_lookups()
             if self._stop_overdue():
                 return
+            due_at = min(end, self._lookups.due_at, *(due for due, _ in self._deadlines[:1]))
             try:
-                finished = self._finished.get(timeout=max(self._next_wake(end) - time.monotonic(), 0))
+                finished = self._finished.get(timeout=max(due_at - time.monotonic(), 0))
             except queue.Empty:
                 if time.monotonic() >= end:
                     return
@@ -315,9 +316,6 @@ class FuturesTransport:
             if result.failure == "dns" and push.started:
                 self._lookups.failed(push.host)
             push.callback(result)
-
-    def _next_wake(self, end: float) -> float:
-        return min(end, self._lookups.due_at, *(due for due, _ in self._deadlines[:1]))
 
     def _end_lookups(self) -> None:
         for key, failure, took_s in self._lookups.take():

@@ -296,8 +296,8 @@ class ProgressListener:
         self._stopped: set[int] = set()
         self.reported_at = 0.0
         """The time of the last report, by the monotonic clock."""
-        self.known: dict[int, WorkerProgress] = {}
-        """The last readable message of each partition."""
+        self.known: Mapping[int, WorkerProgress] = {}
+        """The last readable message of each partition; replaced as a whole, since other threads iterate over it."""
         self.damaged = False
         """Whether a record was damaged: a run or a position may be missing in `known`."""
         self._service = Service(
@@ -327,7 +327,7 @@ class ProgressListener:
         """Begin to end the workers of all runs; see `wait_ended`. Raises InfrastructureError."""
         with self._changed:
             self._run = -1
-        self._workers.end(max([self._newest, *(each.run for each in list(self.known.values()))]))
+        self._workers.end(max([self._newest, *(each.run for each in self.known.values())]))
 
     def wait_ended(self) -> None:
         self._workers.wait_ended()
@@ -359,7 +359,7 @@ class ProgressListener:
     @property
     def settled(self) -> bool:
         """Whether the tasks that have stopped have left no deliveries to the next run."""
-        return all(each.position >= each.taken for each in list(self.known.values()))
+        return all(each.position >= each.taken for each in self.known.values())
 
     def _step(self) -> float:
         self._follower.poll(_POLL_S)
@@ -393,7 +393,7 @@ class ProgressListener:
             )
         # After the report of matches, before a thread that waits for the task continues.
         if progress.is_newer_than(self.known.get(progress.partition)):
-            self.known[progress.partition] = progress
+            self.known = {**self.known, progress.partition: progress}
         if of_task and progress.run == self._run:
             with self._changed:
                 self._workers.reported(progress)

@@ -147,13 +147,13 @@ class ModeController:
 
     def positions(self) -> Mapping[int, int]:
         """By partition, the offset before which all is settled."""
-        known = {number: each.position for number, each in self._listener.known.items()}
+        known = self.written()
         return known if self.mode == "realtime" else {**known, **self._hot.positions}
 
     def written(self) -> Mapping[int, int]:
         """By partition, the offset before which all is settled according to the log `progress`: no start is before
         it."""
-        return {number: each.position for number, each in list(self._listener.known.items())}
+        return {number: each.position for number, each in self._listener.known.items()}
 
     def matched(self) -> Mapping[int, int]:
         """By partition, the offset before which all is matched and reported."""

@@ -169,16 +169,7 @@ class LogLink(DriverLink):
 
     def _exclude(self, task: PartitionTask, changes: ExclusionChange) -> None:
         self._held.change(changes.held, changes.freed, changes.read)
-        before = self._exclusions
-        self._exclusions = Exclusions(
-            frozenset(),
-            {},
-            _changed(before.degraded, changes.degraded, changes.recovered),
-            _changed(before.watched, changes.watched, changes.unwatched),
-            _changed(before.unjudged, changes.unjudged, changes.judged),
-            _changed(before.on_trial, changes.on_trial, changes.off_trial),
-            _changed(before.erased, changes.erased, changes.erasure_done),
-        )
+        self._exclusions = changed_exclusions(self._exclusions, changes)
         lanes = task.intake.lanes
         if lanes.size and changes.held:
             # Later notifications are parked, and must not be pushed before the queued ones.
@@ -242,6 +233,19 @@ class LogLink(DriverLink):
                 new_letters=report.new_letters,
             )
         )
+
+
+def changed_exclusions(before: Exclusions, changes: ExclusionChange) -> Exclusions:
+    """The exclusions after a change, without the held lanes (`HeldLanes.change`)."""
+    return Exclusions(
+        frozenset(),
+        {},
+        _changed(before.degraded, changes.degraded, changes.recovered),
+        _changed(before.watched, changes.watched, changes.unwatched),
+        _changed(before.unjudged, changes.unjudged, changes.judged),
+        _changed(before.on_trial, changes.on_trial, changes.off_trial),
+        _changed(before.erased, changes.erased, changes.erasure_done),
+    )
 
 
 def _changed(before: frozenset[str], more: frozenset[str], less: frozenset[str]) -> frozenset[str]:

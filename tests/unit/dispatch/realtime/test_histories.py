@@ -288,50 +288,45 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def first_attempts_are_in_order(self) -> None:
-        for (name, partition, priority), offsets in getattr(self, "began", {}).items():
+        for (name, partition, priority), offsets in self.began.items():
             assert offsets == sorted(offsets), f"{name}, partition {partition}, priority {priority}: {offsets}"
 
     @invariant()
     def strict_ones_follow_each_other(self) -> None:
-        pushed = getattr(self, "strict", [])
-        assert len(set(pushed)) == len(pushed), f"pushed before the previous one was settled: {pushed}"
+        assert len(set(self.strict)) == len(self.strict), f"pushed before the previous one was settled: {self.strict}"
 
     @invariant()
     def the_other_engine_has_all_in_the_order_of_acceptance(self) -> None:
-        for partition, offsets in getattr(self, "known_there", {}).items():
+        for partition, offsets in self.known_there.items():
             assert offsets == sorted(offsets), f"link, partition {partition}: {offsets}"
 
     @invariant()
     def nothing_is_pushed_after_its_validity(self) -> None:
-        assert getattr(self, "late", []) == []
+        assert self.late == []
 
     @invariant()
     def omitted_messages_have_no_row(self) -> None:
-        if hasattr(self, "tasks"):
-            rows = [*self.rows, *self.setup.attempts]
-            assert {row.notification for row in rows if row.subscription == "sparse"} <= self.passes
+        assert {row.notification for row in self._all_rows() if row.subscription == "sparse"} <= self.passes
 
     @invariant()
     def only_messages_with_a_validity_expire(self) -> None:
-        if hasattr(self, "tasks"):
-            rows = [*self.rows, *self.setup.attempts]
-            assert {row.notification for row in rows if row.state == "expired"} <= self.valid.keys()
-            assert not [letter for letter in self.setup.buried if letter.state == "expired"]
+        assert {row.notification for row in self._all_rows() if row.state == "expired"} <= self.valid.keys()
+        assert not [letter for letter in self.setup.buried if letter.state == "expired"]
 
     @invariant()
     def timely_messages_never_wait(self) -> None:
-        if hasattr(self, "tasks"):
-            rows = [
-                row for row in [*self.rows, *self.setup.attempts] if self._drops(row.subscription, row.notification)
-            ]
-            assert {row.state for row in rows} <= {"delivered", "dropped", "expired"}
-            assert {row.error for row in rows if row.state == "dropped"} <= {"timely"}
-            dropped = {(row.subscription, row.notification) for row in self.rows if row.state == "dropped"}
-            assert all(self._drops(*each) for each in dropped)
-            for key, value in self.setup.log.items():
-                record = parked.decode(value)
-                if isinstance(record, Parked):
-                    assert not self._drops(parked.decode_key(key)[0].subscription, record.notification.id)
+        rows = [row for row in self._all_rows() if self._drops(row.subscription, row.notification)]
+        assert {row.state for row in rows} <= {"delivered", "dropped", "expired"}
+        assert {row.error for row in rows if row.state == "dropped"} <= {"timely"}
+        dropped = {(row.subscription, row.notification) for row in self.rows if row.state == "dropped"}
+        assert all(self._drops(*each) for each in dropped)
+        for key, value in self.setup.log.items():
+            record = parked.decode(value)
+            if isinstance(record, Parked):
+                assert not self._drops(parked.decode_key(key)[0].subscription, record.notification.id)
+
+    def _all_rows(self) -> list[Attempt]:
+        return [*self.rows, *self.setup.attempts]
 
     def _drops(self, name: str, notification: str) -> bool:
         return name in TIMELY and notification not in self.reliable
@@ -380,8 +375,7 @@ class Histories(RuleBasedStateMachine):
         assert [states.get((name, newest)) for name in TIMELY] == ["delivered"] * len(TIMELY)
 
     def _over(self) -> set[tuple[str, str]]:
-        rows = [*self.rows, *self.setup.attempts]
-        return {(row.subscription, row.notification) for row in rows if row.state in attempts.FINAL}
+        return {(row.subscription, row.notification) for row in self._all_rows() if row.state in attempts.FINAL}
 
     def _answered(self, name: str, how: str, ids: tuple[str, ...]) -> PushResult:
         """The other engine drops repetitions. It may have taken a message without an answer in time; it never takes

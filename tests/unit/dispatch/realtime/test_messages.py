@@ -29,7 +29,7 @@ from arborcast.dispatch.realtime.messages import (
     progress_in_records,
     read_progress,
 )
-from arborcast.dispatch.realtime.task import _changed
+from arborcast.dispatch.realtime.task import changed_exclusions
 from arborcast.dispatch.realtime.workers import WorkersHere
 from arborcast.dispatch.redelivery.events import NewLetters
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
@@ -74,13 +74,7 @@ def test_changes_add_up_to_the_exclusions_of_the_driver(states: list[Exclusions]
         for now in states:
             for each in exclusion_changes(before, now):
                 apply_change(held, each)
-                known = Exclusions(
-                    degraded=_changed(known.degraded, each.degraded, each.recovered),
-                    watched=_changed(known.watched, each.watched, each.unwatched),
-                    unjudged=_changed(known.unjudged, each.unjudged, each.judged),
-                    on_trial=_changed(known.on_trial, each.on_trial, each.off_trial),
-                    erased=_changed(known.erased, each.erased, each.erasure_done),
-                )
+                known = changed_exclusions(known, each)
             before = now
             assert known[2:] == now[2:]
             assert held.for_workers()[0] == now.held

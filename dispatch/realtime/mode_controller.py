@@ -53,9 +53,6 @@ _CHECK_S = 0.25
 _IDLE_S = 1.0
 
 
-_NOT_STARTED = StartState({}, NOTHING, NO_BATCH)
-
-
 class _Arrivals:
     """New records of the `notifications` log, and the mode for them. Used by one thread."""
 
@@ -91,7 +88,7 @@ class ModeController:
         self._realtime = RealtimeMode(parts)
         self._recovery = Recovery(parts.settings, parts.redeliverer, self._realtime.listener)
         self._run = NO_BATCH
-        self._began = _NOT_STARTED  # where the current run started
+        self._began = StartState({}, NOTHING, NO_BATCH)  # where the current run started
         self._begin: StartState | None = None  # where the next run starts, until `progress` has it
         self._may_be_realtime = False
         self._returns_to_realtime = False  # after the batches of a backlog

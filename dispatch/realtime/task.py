@@ -79,7 +79,7 @@ def realtime_task(
         known,
         Exclusions(),
         view.of,
-        RunNumbers(job, known).of,
+        run_numbers(job, known),
         link=LogLink(job, number, updates, progress, view, worker.journal.parked.held),
         taken=TakenIn(_AT_ONCE, _MOST_WAITING, _MOST_BYTES),
         buffered=_MOST_WAITING // 2,
@@ -87,22 +87,19 @@ def realtime_task(
     )
 
 
-class RunNumbers:
-    """The numbers under which notifications are parked. They grow with time, over all partitions."""
+def run_numbers(job: RealtimeJob, known: RecoveredDeliveries) -> Callable[[int, int], int]:
+    """A function that returns the number under which a notification is parked, called when it is taken. The numbers
+    grow with time, over all partitions."""
+    clock, newest = clock_of(job.base is None), job.number
 
-    def __init__(self, job: RealtimeJob, known: RecoveredDeliveries) -> None:
-        self._job = job
-        self._known = known
-        self._clock = clock_of(job.base is None)
-        self._newest = job.number
-
-    def of(self, partition: int, offset: int) -> int:
-        """The number of the notification that is being taken."""
-        number = self._known.number(partition, offset)
+    def number_of(partition: int, offset: int) -> int:
+        nonlocal newest
+        number = known.number(partition, offset)
         if number is None:
-            now = self._job.number + int((self._clock() - self._job.began_s) * 1000)
-            self._newest = number = max(self._newest, now)
+            newest = number = max(newest, job.number + int((clock() - job.began_s) * 1000))
         return number
+
+    return number_of
 
 
 class LogLink(DriverLink):

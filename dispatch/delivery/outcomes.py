@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from arborcast.core.errors import SecretError
 from arborcast.dispatch.delivery.transport.contract import PushResult
 from arborcast.dispatch.logs.attempts import ErrorClass
 
@@ -86,12 +85,6 @@ def classify(result: PushResult, result_by_ms: int = 0) -> Outcome:
     if result.failure:
         return failed(result.failure, result.detail)
     return failed("protocol", f"HTTP status {status} is not a valid answer of a receiver")
-
-
-def unwritable(error: Exception) -> Outcome:
-    """No envelope could be made for a subscription. A secret may be opened once its key is back; other failures are
-    permanent."""
-    return failed("internal" if isinstance(error, SecretError) else "envelope", str(error))
 
 
 def failed(error: ErrorClass, detail: str) -> Outcome:

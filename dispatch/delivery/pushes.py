@@ -13,10 +13,11 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from urllib.parse import urlsplit
 
+from arborcast.core.errors import SecretError
 from arborcast.core.recent import Recent
 from arborcast.core.telemetry.tracing import Span, Tracing, TracingSettings, make_tracing, sampled, shared
 from arborcast.dispatch.delivery.envelope import Envelope
-from arborcast.dispatch.delivery.outcomes import Outcome, classify, unwritable
+from arborcast.dispatch.delivery.outcomes import Outcome, classify, failed
 from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, NO_RESULT, PushRequest, PushResult, Transport
 from arborcast.dispatch.delivery.verdict import Push
 from arborcast.topic_model.records.notifications import Notification
@@ -114,7 +115,8 @@ class Pusher:
                 # Logged once per subscription and hour: every message's outcome is in the tables.
                 self._unwritable.put(subscription.id, True, len(subscription.id))
                 logger.exception("no envelope could be made", extra={"subscription": subscription.id})
-            outcome = unwritable(error)
+            # A secret may be opened once its key is back; other failures are permanent.
+            outcome = failed("internal" if isinstance(error, SecretError) else "envelope", str(error))
             _end(span, outcome)
             return Push("", notifications, NO_REQUEST, NO_RESULT, started_ms), outcome
 

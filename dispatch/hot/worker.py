@@ -19,7 +19,7 @@ from arborcast.dispatch.hot.pump import Pump
 from arborcast.dispatch.hot.sink_journal import OUTCOMES_TIMEOUT_S, SinkJournal
 from arborcast.dispatch.matching.filters import Conditions
 from arborcast.dispatch.monitoring.in_flight_gauge import Gauge
-from arborcast.dispatch.settings import JobSettings, PushSettings, RetrySettings
+from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.subscriptions import Subscription
 
 # Bytes of prepared envelopes per worker, twice: about 1.5 kB each, with their subscriptions as much again.
@@ -41,9 +41,10 @@ class Worker:
         self._frozen = False
         self._resting: Service | None = None
         self.conditions = Conditions()
-        self.transport = make_transport(
-            _with_short_connect(settings.push, settings.retry), settings.outbound, settings.mqtt
-        )
+        # Connections must be established before their lane stops waiting: later, nothing has been sent over them.
+        connect_s = min(settings.push.connect_timeout_s, _CONNECTED_BY * settings.retry.batch_wait_s)
+        push = dataclasses.replace(settings.push, connect_timeout_s=connect_s)
+        self.transport = make_transport(push, settings.outbound, settings.mqtt)
         self.journal = SinkJournal(settings.kafka, OUTCOMES_TIMEOUT_S)
         self.spans = make_push_spans(settings.tracing)
         self.gauge = Gauge(gauge_file)
@@ -104,11 +105,6 @@ class Worker:
         envelope = Envelope(subscription, self._vault, self._callback_s)
         self._envelopes.put(subscription.id, (subscription, envelope), 2 * envelope.size)
         return envelope
-
-
-def _with_short_connect(push: PushSettings, retry: RetrySettings) -> PushSettings:
-    """Connections must be established before their lane stops waiting: later, nothing has been sent over them."""
-    return dataclasses.replace(push, connect_timeout_s=min(push.connect_timeout_s, _CONNECTED_BY * retry.batch_wait_s))
 
 
 _worker: Worker | None = None

@@ -20,10 +20,6 @@ from arborcast.dispatch.redelivery.parked_store import ParkedStore
 
 logger = logging.getLogger(__name__)
 
-_encoder = msgspec.msgpack.Encoder()
-
-_decoder = msgspec.msgpack.Decoder(dict[str, Health])
-
 
 class HealthMemory:
     """The health of degraded endpoints in the store, for the next start. Used by one thread. The store's errors are
@@ -39,7 +35,7 @@ class HealthMemory:
         known = self._health.everything()
         if known == self._stored:
             return False
-        self._store.remember("health", _encoder.encode(known))
+        self._store.remember("health", msgspec.msgpack.encode(known))
         self._stored = known
         return True
 
@@ -47,7 +43,7 @@ class HealthMemory:
         """Read the health that an earlier process has written."""
         stored = self._store.recall("health")
         try:
-            self._health.restore({} if stored is None else _decoder.decode(stored))
+            self._health.restore({} if stored is None else msgspec.msgpack.decode(stored, type=dict[str, Health]))
         except msgspec.DecodeError as error:
             logger.info("the health of degraded endpoints cannot be read, and begins again: %s", error)
 

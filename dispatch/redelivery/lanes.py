@@ -145,7 +145,3 @@ class RetryLanes(dict[str, RetryLane]):
     def wake(self, names: Iterable[str], now_ms: int) -> None:
         for name in names:
             self.turns.set(name, now_ms)
-
-    def take_turn(self, now_ms: int) -> RetryLane | None:
-        name = self.turns.pop(now_ms)
-        return None if name is None else self[name]

@@ -253,10 +253,10 @@ class Redelivery:
             if endpoint is not None:
                 self._probe(endpoint, now_ms)
                 continue
-            lane = self._lanes.take_turn(now_ms)
-            if lane is None:
+            name = self._lanes.turns.pop(now_ms)
+            if name is None:
                 break
-            self._serve(lane, now_ms)
+            self._serve(self._lanes[name], now_ms)
         self.outcomes.alarm.publish_due(now_ms)
 
     def _check_clock(self) -> None:

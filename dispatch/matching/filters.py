@@ -40,6 +40,7 @@ _EACH, _EACH_CHARACTER = 5_000, 10
 # Each failing condition is logged once, up to this number.
 _MAX_LOGGED = 1_000
 
+# The document of producer filters: a NotificationProducerRP with the publisher's wsnt:ProducerReference, unchanged.
 _NO_PRODUCER = f'<wsnt:NotificationProducerRP xmlns:wsnt="{WSNT}"/>'.encode()
 _PRODUCER_BEGIN = f'<wsnt:NotificationProducerRP xmlns:wsnt="{WSNT}">'.encode()
 _PRODUCER_END = b"</wsnt:NotificationProducerRP>"
@@ -48,14 +49,6 @@ TOO_MUCH = "its conditions exceed their budget: none was evaluated"
 
 _Key = tuple[str, str, frozenset[tuple[str, str]]]
 _Evaluated = tuple[str, _Key]  # of the payload, or of the producer
-
-
-def producer_properties(notification: Notification) -> bytes:
-    """The document of producer filters: a NotificationProducerRP with the publisher's wsnt:ProducerReference,
-    unchanged."""
-    if not notification.producer:
-        return _NO_PRODUCER
-    return _PRODUCER_BEGIN + notification.producer + _PRODUCER_END
 
 
 class Conditions:
@@ -138,9 +131,9 @@ class Subject:
 
     def _document(self, kind: str) -> Document | None:
         if kind not in self._documents:
-            data = producer_properties(self._notification)
-            if kind == "payload":
-                data = self._notification.subject or self._notification.payload
+            producer, data = self._notification.producer, self._notification.subject or self._notification.payload
+            if kind == "producer":
+                data = _PRODUCER_BEGIN + producer + _PRODUCER_END if producer else _NO_PRODUCER
             try:
                 self._documents[kind] = parse_document(data)
             except Unanswerable as error:

@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,6 +135,8 @@ class SnapshotRebuilder:
         self._limit = min_overlay
         self._current: tuple[SharedBase, Checkpoint] | None = None
         self._build: _Build | None = None
+        self.made_at = 0.0
+        """When the newest base was made, in seconds since the epoch."""
 
     def current(self) -> tuple[SharedBase, Overlay]:
         """A view with the current results of the table. Waits for a base only the first time. Earlier bases may be
@@ -150,7 +153,7 @@ class SnapshotRebuilder:
         if self._current is None:
             checkpoint = self._table.checkpoint()
             self._current = self._bases.share(Snapshot.build(checkpoint)), checkpoint
-            self._limit = self._limit_for()
+            self._changed()
         elif self._build is not None:
             self._current = self._adopted(self._build, *self._current)
         return self._current
@@ -190,8 +193,9 @@ class SnapshotRebuilder:
             checkpoint.close()
             base.discard()
             base, checkpoint, self._build = build.shared, build.checkpoint, None
-            self._limit = self._limit_for()
+            self._changed()
         return base, checkpoint
 
-    def _limit_for(self) -> int:
-        return max(self._min_overlay, self._table.statistics().subscriptions // _BASE_SHARE)
+    def _changed(self) -> None:
+        self.made_at = time.time()
+        self._limit = max(self._min_overlay, self._table.statistics().subscriptions // _BASE_SHARE)

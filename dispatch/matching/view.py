@@ -181,10 +181,6 @@ class _Broadcasts:
         self._version = -1  # of the history in the broadcast
         self._measured: tuple[Overlay, int] | None = None
 
-    @property
-    def base(self) -> SharedBase | None:
-        return self._view.base if self._view is not None else None
-
     def share(self, base: SharedBase, overlay: Overlay, version: int, past: Callable[[], PackedPast]) -> SharedView:
         """The last view without changes, else a new one. `version` is that of the history of `past`."""
         if self._view is None or base != self._view.base or overlay is not self._overlay or version != self._version:
@@ -228,15 +224,13 @@ class RoutingView(ControlState):
         self._rebasing = SnapshotRebuilder(self.table, bases, min_overlay)
         self._shared = _Broadcasts(context)
         self._steps: ViewSteps | None = None
-        self._stepped_from: SharedBase | None = None
-        self._made_at = 0.0
         self.read_s = 0.0
         """Duration of the last read of the control log by `refresh`, in seconds."""
 
     @property
     def size(self) -> ViewSize:
         """The sizes of the workers' view, as of the last `refresh`."""
-        return ViewSize(self.table.statistics().subscriptions, self._made_at, *self._shared.sizes())
+        return ViewSize(self.table.statistics().subscriptions, self._rebasing.made_at, *self._shared.sizes())
 
     def refresh(self, timeout_s: float) -> SharedView:
         """Read the control log to its end and return the view. The previous view may be discarded: no task that was
@@ -248,8 +242,6 @@ class RoutingView(ControlState):
             self._follower.read_to_end(timeout_s)
             self.read_s = time.perf_counter() - began
             base, overlay = self._rebasing.current()
-            if base != self._shared.base:
-                self._made_at = time.time()
             shared = self._shared.share(base, overlay, self._history.version, self.table.packed_past)
             return dataclasses.replace(shared, control=self._follower.position)
 
@@ -273,9 +265,6 @@ class RoutingView(ControlState):
             if self._steps is not None:
                 self._steps.close()
             base, checkpoint = self._rebasing.newest()
-            if base != self._stepped_from:
-                self._made_at = time.time()
-            self._stepped_from = base
             self._steps = self.table.steps(checkpoint)
             return Advance(base, self._steps.opening(), self._follower.position)
 
@@ -290,7 +279,7 @@ class RoutingView(ControlState):
         with self._lock:
             if self._steps is not None:
                 self._steps.close()
-            self._steps = self._stepped_from = None
+            self._steps = None
 
     def catch_up(self, timeout_s: float) -> int:
         """Read the control log to its end, for `subscription`; returns the position. Raises as `refresh` does."""

@@ -28,6 +28,7 @@ import re
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.utils import mktime_tz, parsedate_tz
@@ -160,6 +161,19 @@ def announces_later(value: str) -> bool:
 
 
 Callback = Callable[[PushResult], None]
+
+
+class Ended(deque[tuple[Callback, PushResult]]):
+    """Pushes with a result whose callbacks run in `drive`."""
+
+    def run(self) -> int:
+        """Run the callbacks of those so far; returns their number."""
+        count = len(self)
+        for _ in range(count):
+            callback, result = self.popleft()
+            callback(result)
+        return count
+
 
 LONGEST_RETRY_AFTER_S = 604_800.0
 """The maximum of a Retry-After: that of `retry.longest_retry_after_s`."""

@@ -31,6 +31,7 @@ from arborcast.dispatch.delivery.transport.contract import (
     RESULT_HEADER,
     USER_AGENT,
     Callback,
+    Ended,
     Excess,
     Failure,
     PushRequest,
@@ -95,7 +96,7 @@ class CurlTransport:
         self._waiting: deque[_Handle] = deque()
         self._free: dict[str, list[_Handle]] = {}
         self._active: dict[Any, _Handle] = {}
-        self._unsent: deque[tuple[Callback, PushResult]] = deque()  # with their results
+        self._unsent = Ended()
 
     @property
     def in_flight(self) -> int:
@@ -122,7 +123,7 @@ class CurlTransport:
         self._waiting.append(handle)
 
     def drive(self, timeout_s: float) -> None:
-        if self._end_unsent():
+        if self._unsent.run():
             timeout_s = 0.0
         woken = self._turn(0.0)
         if not (self._finish() or woken):
@@ -175,7 +176,7 @@ class CurlTransport:
 
     def _finish(self) -> int:
         """Run the callbacks of the finished pushes; returns their number."""
-        finished = self._end_unsent()
+        finished = self._unsent.run()
         for curl, code, message in self._multi.done():
             handle = self._active[curl]
             self._sockets.ended(curl.getinfo(pycurl.ACTIVESOCKET), handle)
@@ -188,14 +189,6 @@ class CurlTransport:
             self._release(handle)(result)
             finished += 1
         return finished
-
-    def _end_unsent(self) -> int:
-        """Run the callbacks of pushes that were not sent; returns their number."""
-        count = len(self._unsent)
-        for _ in range(count):
-            callback, result = self._unsent.popleft()
-            callback(result)
-        return count
 
     def _release(self, handle: _Handle) -> Callback:
         """The handle is free for another push; returns the callback of its last one."""

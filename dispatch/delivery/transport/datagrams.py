@@ -7,12 +7,11 @@ buffer is a failed result.
 from __future__ import annotations
 
 import socket
-from collections import deque
 from urllib.parse import urlsplit
 
 from arborcast.core import fence
 from arborcast.core.security.outbound import AddressPolicy
-from arborcast.dispatch.delivery.transport.contract import Callback, PushRequest, PushResult, Transport
+from arborcast.dispatch.delivery.transport.contract import Callback, Ended, PushRequest, PushResult, Transport
 from arborcast.topic_model.records.peers import DATAGRAMS, encode_datagram
 
 
@@ -23,7 +22,7 @@ class WithDatagrams:
         self._others = others
         self._policy = policy
         self._sockets: dict[socket.AddressFamily, socket.socket] = {}
-        self._done: deque[tuple[Callback, PushResult]] = deque()
+        self._done = Ended()
 
     @property
     def in_flight(self) -> int:
@@ -37,11 +36,7 @@ class WithDatagrams:
         self._done.append((callback, self._send(request)))
 
     def drive(self, timeout_s: float) -> None:
-        for _ in range(len(self._done)):
-            callback, result = self._done.popleft()
-            callback(result)
-            timeout_s = 0.0
-        self._others.drive(timeout_s)
+        self._others.drive(0.0 if self._done.run() else timeout_s)
 
     def wake(self) -> None:
         self._others.wake()

@@ -32,7 +32,7 @@ from arborcast.core.mqtt.connection import ConnectFailed, connect, make_client, 
 from arborcast.core.mqtt.settings import EXPIRES_HEADER, LOOP_PROPERTY, MqttSettings
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.threads import start_thread
-from arborcast.dispatch.delivery.transport.contract import Callback, Failure, PushRequest, PushResult, Transport
+from arborcast.dispatch.delivery.transport.contract import Callback, Ended, Failure, PushRequest, PushResult, Transport
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.mqtt_names import check_published, is_mqtt
 
@@ -134,7 +134,7 @@ class WithMqtt:
         self._link: _Link | None = None
         self._numbers = itertools.count()
         self._pushes: dict[int, _Push] = {}  # in the order of their deadlines
-        self._done: deque[tuple[Callback, PushResult]] = deque()
+        self._done = Ended()
 
     @property
     def in_flight(self) -> int:
@@ -189,11 +189,7 @@ class WithMqtt:
     def _work(self) -> int:
         """Process events, and run the callbacks that are due; returns their number."""
         self._take_in()
-        finished = len(self._done)
-        for _ in range(finished):
-            callback, result = self._done.popleft()
-            callback(result)
-        return finished
+        return self._done.run()
 
     def _take_in(self) -> None:
         """Process the events of the connection, and end it if a PUBACK is late."""

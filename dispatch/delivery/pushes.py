@@ -75,7 +75,7 @@ class Pusher:
     """Begins pushes. Used by one thread."""
 
     def __init__(self, transport: Transport, spans: PushSpans | None = None) -> None:
-        self._transport = transport
+        self.transport = transport
         self._spans = spans
         self._unwritable: Recent[str, bool] = Recent(_UNWRITABLE, age_s=3_600.0)
         self._prefix = uuid.uuid4().hex[:16]
@@ -85,7 +85,7 @@ class Pusher:
     def has_room(self, most: int, unanswered_bytes: int = 0) -> bool:
         """Whether another push may begin: fewer than `most` are in flight, and their bytes are below the limit, without
         the `unanswered_bytes` of those that may last longer; with them below its double."""
-        return self._transport.in_flight < most and self._bytes < MOST_BYTES + min(unanswered_bytes, MOST_BYTES)
+        return self.transport.in_flight < most and self._bytes < MOST_BYTES + min(unanswered_bytes, MOST_BYTES)
 
     def begin(
         self,
@@ -159,7 +159,7 @@ class Pusher:
             else:
                 settled(request, dataclasses.replace(result, duration_s=took_s) if earlier_s else result, outcome)
 
-        self._transport.submit(request, answered)
+        self.transport.submit(request, answered)
 
 
 def _end(span: Span | None, outcome: Outcome) -> None:

@@ -99,7 +99,6 @@ class Redelivery:
     ) -> None:
         self._context = context
         self._store = store
-        self._transport = transport
         push, retry, publish, subscriptions = context.push, context.retry, context.publish, context.subscriptions
         self._clock = clock = WatchedClock(now_ms)
         self._changed: dict[str, None] = {}
@@ -135,7 +134,7 @@ class Redelivery:
 
     @property
     def in_flight(self) -> int:
-        return self._transport.in_flight
+        return self._pushes.pusher.transport.in_flight
 
     @property
     def lanes(self) -> int:
@@ -258,6 +257,9 @@ class Redelivery:
                 break
             self._serve(self._lanes[name], now_ms)
         self.outcomes.alarm.publish_due(now_ms)
+
+    def drive(self, timeout_s: float) -> None:
+        self._pushes.pusher.transport.drive(timeout_s)
 
     def _check_clock(self) -> None:
         """After the clock was put back the times of all turns are wrong: every lane has one now."""

@@ -122,7 +122,6 @@ class RedeliverySession:
         self._results = results
         self._memory = HealthMemory(store, parts.context.health)
         self._journal = journal
-        self._transport = transport
         self._moved = False
         self.figures = RedeliveryStatistics()
         """The figures of this session."""
@@ -184,7 +183,7 @@ class RedeliverySession:
                 self._read_control()
             self.redelivery.work()
             if self.redelivery.in_flight:
-                self._transport.drive(0.0 if more else _POLL_S)
+                self.redelivery.drive(0.0 if more else _POLL_S)
                 # Further records, which may be urgent, follow at once.
                 if more or time.monotonic() - self._polled_at > _POLL_S:
                     more = self._follow(0.0) > 0 and self._parked.unread() > 0
@@ -201,7 +200,7 @@ class RedeliverySession:
         self._write()
         while self.redelivery.in_flight and (left_s := until - time.monotonic()) > 0:
             liveness.beat()
-            self._transport.drive(min(left_s, _COMMIT_S))
+            self.redelivery.drive(min(left_s, _COMMIT_S))
             self._write()
         self._save_health()
         self._commit()

@@ -25,7 +25,7 @@ from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushRequest, Transport
 from arborcast.dispatch.delivery.transport.curl import CurlTransport
 from arborcast.dispatch.delivery.transport.futures import FuturesTransport
-from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
+from arborcast.dispatch.hot.lanes import Lanes
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.matching.filters import Conditions, Subject
 from arborcast.dispatch.settings import PushSettings
@@ -146,7 +146,7 @@ def _steps(report: Report) -> None:
         assert taken is not None
         lanes.settle(taken[0].id, place)
 
-    lanes = Lanes(LaneLimits(1, 1))
+    lanes = Lanes(PushSettings(max_notify_messages=1, max_notify_bytes=1))
     steps: dict[str, Callable[[], object]] = {
         "read the record": lambda: notifications.decode(record),
         "match by topic": lambda: view.match(place),

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
+
+from arborcast.dispatch.settings import PushSettings
 
 Scope = tuple[Literal["endpoint", "host", "large"], str]
 
@@ -19,20 +20,12 @@ Scopes = tuple[Scope, Scope]
 """The endpoint and the host of an address."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Maximum numbers of concurrent pushes; `large`: of large ones, in the redelivery."""
-
-    per_endpoint: int
-    per_host: int
-    large: int = 8
-
-
 LARGE: Scope = ("large", "")
 
 # Of payloads. Eight messages of the usual maximum size are half of `pushes.MOST_BYTES`: without this limit slow
 # receivers of such messages, in parts for minutes, would stop all other pushes.
 _LARGE_BYTES = 1024 * 1024
+_MOST_LARGE = 8
 
 
 # Reading these takes a tenth of the time of `urlsplit`.
@@ -102,8 +95,12 @@ class InFlightLimiter:
     called, or the others would wait for ever.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = {"endpoint": limits.per_endpoint, "host": limits.per_host, "large": limits.large}
+    def __init__(self, push: PushSettings) -> None:
+        self._limits = {
+            "endpoint": push.max_in_flight_per_endpoint,
+            "host": push.max_in_flight_per_host,
+            "large": _MOST_LARGE,
+        }
         self._in_flight: dict[Scope, int] = {}
         self._waiting: dict[Scope, Turns] = {}
         self._waits_for: dict[str, tuple[Scope, int]] = {}

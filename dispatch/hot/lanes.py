@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, Scopes, Turns, scopes_of
+from arborcast.dispatch.delivery.capacity import InFlightLimiter, Scopes, Turns, scopes_of
 from arborcast.dispatch.delivery.settlement import Deferral
 from arborcast.dispatch.hot.waiting import Received, WaitingByTopic, WaitingMessages
+from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.records.peers import MAX_PER_PUSH
 from arborcast.topic_model.records.xml_ids import NAME, clash, xml_ids
 from arborcast.topic_model.subscriptions import SEVERAL, Subscription
@@ -26,14 +27,6 @@ from arborcast.topic_model.topics import TopicPath
 
 # A receiver that answers within this time may have one more push in flight; a tenth of a quick answer.
 _AT_ONCE_S = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class LaneLimits:
-    """The maximum content of one push; over a link it is MAX_PER_PUSH messages."""
-
-    max_messages: int
-    max_bytes: int
 
 
 @dataclass(slots=True)
@@ -85,12 +78,12 @@ class Lane:
         elif isinstance(self.waiting, WaitingByTopic):
             self.room = min(self.room + 1, most)
 
-    def take(self, limits: LaneLimits) -> list[Received]:
+    def take(self, push: PushSettings) -> list[Received]:
         """Remove and return the messages of the next push: at least one, whatever its size. The forms in
-        SEVERAL can have several, a datagram has one. No two with the same xml:id."""
+        SEVERAL can have several, over a link MAX_PER_PUSH, a datagram has one. No two with the same xml:id."""
         taken = [self.waiting.pop()]
         peer = self.subscription.peer
-        most = limits.max_messages if peer is None else 1 if peer.datagrams == "only" else MAX_PER_PUSH
+        most = push.max_notify_messages if peer is None else 1 if peer.datagrams == "only" else MAX_PER_PUSH
         if self.subscription.form not in SEVERAL or not self.waiting:
             return taken
         first = taken[0].notification
@@ -99,7 +92,7 @@ class Lane:
             following = self.waiting.first().notification
             payload, producer = following.payload, following.producer
             size += len(payload)
-            if size > limits.max_bytes:
+            if size > push.max_notify_bytes:
                 break
             # From the end, which takes half the time here.
             if payload.rfind(NAME) >= 0 or (producer and NAME in producer):
@@ -120,10 +113,6 @@ def _may_overtake(subscription: Subscription) -> bool:
     push in flight during a trial)."""
     policy = subscription.policy
     return subscription.form not in SEVERAL and not policy.strict and policy.reliability != "timely"
-
-
-# Default limits of pushes in flight for one endpoint and one host.
-DEFAULT_LIMITS = Limits(per_endpoint=16, per_host=128)
 
 
 class FanOuts:
@@ -183,10 +172,10 @@ class FanOuts:
 class Lanes:
     """All lanes of one partition, and the notifications that join them."""
 
-    def __init__(self, limits: LaneLimits, in_flight: Limits = DEFAULT_LIMITS) -> None:
-        self._limits = limits
-        self._most = in_flight.per_endpoint
-        self._capacity = InFlightLimiter(in_flight)
+    def __init__(self, push: PushSettings) -> None:
+        self._push = push
+        self._most = push.max_in_flight_per_endpoint
+        self._capacity = InFlightLimiter(push)
         self._lanes: dict[str, Lane] = {}
         self._ready = Turns()
         self._next: deque[str] = deque()  # lanes before their turn
@@ -235,7 +224,7 @@ class Lanes:
                 self._capacity.enter(lane.scopes)
                 before = len(lane.waiting)
                 prune(lane)
-                taken = lane.take(self._limits)
+                taken = lane.take(self._push)
                 self.busy += not lane.in_flight
                 lane.begin(taken)
                 remaining = len(lane.waiting)

@@ -23,12 +23,11 @@ from pyspark.core.broadcast import Broadcast
 
 from arborcast.core import liveness
 from arborcast.core.eventlog.damaged import unless_damaged
-from arborcast.dispatch.delivery.capacity import Limits
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes, waits
 from arborcast.dispatch.hot.hold_buffer import HoldBuffer
 from arborcast.dispatch.hot.intake import SICK, Exclusions, Intake
 from arborcast.dispatch.hot.intervals import Intervals, Passed
-from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
+from arborcast.dispatch.hot.lanes import Lanes
 from arborcast.dispatch.hot.pump import PumpRun, SlowLanes
 from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries
 from arborcast.dispatch.hot.waiting import Received
@@ -204,10 +203,7 @@ class PartitionTask:
         self._finds, self._parked_as, self._batch = finds, parked_as, job.number
         self._patience_s = settings.retry.batch_wait_s
         self._allowance = push.conditions_ms, push.owner_conditions_ms
-        lanes = Lanes(
-            LaneLimits(push.max_notify_messages, push.max_notify_bytes),
-            Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host),
-        )
+        lanes = Lanes(push)
         outcomes = BatchOutcomes(journal, push, settings.retry, exclusions.watched)
         self.intake = Intake(
             journal,

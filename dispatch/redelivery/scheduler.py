@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from arborcast.core.wall_clock import WatchedClock
-from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits
+from arborcast.dispatch.delivery.capacity import InFlightLimiter
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.health import EndpointHealthRegistry, quick_s
 from arborcast.dispatch.delivery.outcomes import Outcome
@@ -113,8 +113,7 @@ class Redelivery:
         suspend_after_ms = int(retry.suspend_after_s * 1000)
         self._stops = stops = SubscriptionStops(subscriptions, lanes, endpoints, journal, suspend_after_ms, publish)
         pusher = Pusher(transport, context.spans)
-        capacity = InFlightLimiter(Limits(push.max_in_flight_per_endpoint, push.max_in_flight_per_host))
-        self._pushes = Pushes(pusher, endpoints, capacity, clock, self._wake)
+        self._pushes = Pushes(pusher, endpoints, InFlightLimiter(push), clock, self._wake)
         parts = QueueParts(
             store=store,
             subscriptions=subscriptions,

@@ -9,7 +9,7 @@ from unittest.mock import create_autospec
 from arborcast.dispatch.delivery.journal import Journal
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.intake import Exclusions, Intake
-from arborcast.dispatch.hot.lanes import DEFAULT_LIMITS, LaneLimits, Lanes
+from arborcast.dispatch.hot.lanes import Lanes
 from arborcast.dispatch.hot.sink_journal import SinkJournal
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge
@@ -32,8 +32,18 @@ def outcomes_in(
     return BatchOutcomes(journal, PushSettings(**push), retry, now=now, chance=lambda: 0.0)
 
 
+def limits(messages: int = 10, size: int = 10_000, per_endpoint: int = 16, per_host: int = 128) -> PushSettings:
+    """The limits of lanes: of one push, and of pushes in flight."""
+    return PushSettings(
+        max_notify_messages=messages,
+        max_notify_bytes=size,
+        max_in_flight_per_endpoint=per_endpoint,
+        max_in_flight_per_host=per_host,
+    )
+
+
 def intake_of(outcomes: BatchOutcomes, journal: object = NO_PULL_POINTS, **parts: Any) -> Intake:
     """An intake with new lanes."""
     judge = Judge(Conditions(), Allowance(400.0, 100.0), parts.pop("unjudged", frozenset()))
-    lanes = Lanes(LaneLimits(10, 10_000), parts.pop("bounds", DEFAULT_LIMITS))
+    lanes = Lanes(parts.pop("limits", limits()))
     return Intake(cast(Any, journal), lanes, outcomes, judge, parts.pop("exclusions", Exclusions()), **parts)

@@ -8,21 +8,20 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arborcast.dispatch.delivery.capacity import Limits, scopes_of
+from arborcast.dispatch.delivery.capacity import scopes_of
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
-from arborcast.dispatch.hot.lanes import Lane, LaneLimits, Lanes
+from arborcast.dispatch.hot.lanes import Lane, Lanes
 from arborcast.dispatch.hot.pump import Pump, PumpRun
 from arborcast.topic_model.routing import Found
 from arborcast.topic_model.subscriptions import DeliveryPolicy, Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport
-from tests.support.hot import intake_of, outcomes_in, received
+from tests.support.hot import intake_of, limits, outcomes_in, received
 from tests.support.make import subscription
 
 TOPIC = TopicPath("a")
-WIDE = Limits(100, 100)
 
 to = partial(subscription, form="raw")
 
@@ -44,7 +43,7 @@ def served(lanes: Lanes, in_flight: int) -> list[str]:
 
 
 def test_a_long_lane_does_not_delay_short_ones() -> None:
-    lanes = Lanes(LaneLimits(1, 1_000), WIDE)
+    lanes = Lanes(limits(1, 1_000, 100, 100))
     for number in range(2_000):
         lanes.add(received(offset=number), to("long"))
     for number in range(100):
@@ -58,7 +57,7 @@ def test_a_long_lane_does_not_delay_short_ones() -> None:
 
 
 def test_priority_and_every_eighth_turn_for_the_lowest() -> None:
-    lanes = Lanes(LaneLimits(1, 1_000), WIDE)
+    lanes = Lanes(limits(1, 1_000, 100, 100))
     for number in range(100):
         for name, priority in (("low", -1), ("middle", 0), ("high", 5), ("mate", 5)):
             lanes.add(received(offset=number), prior(name, priority))
@@ -82,8 +81,7 @@ def test_limits_hold_and_no_lane_waits_without_need(
     messages: list[tuple[int, int, int]], per_endpoint: int, per_host: int, random: object
 ) -> None:
     """For any order of ends: pushes are within the limits, and a lane waits only at a full endpoint or host."""
-    bounds = Limits(per_endpoint, per_host)
-    lanes = Lanes(LaneLimits(1, 1_000), bounds)
+    lanes = Lanes(limits(1, 1_000, per_endpoint, per_host))
     address: dict[str, str] = {}
     waiting: Counter[str] = Counter()
     for number, (lane, path, host) in enumerate(messages):
@@ -116,7 +114,7 @@ class FanOut:
     def __init__(self, per_host: int = 1_000) -> None:
         self.journal = FakeJournal()
         outcomes = outcomes_in(self.journal)
-        self.intake = intake_of(outcomes, bounds=Limits(16, per_host))
+        self.intake = intake_of(outcomes, limits=limits(per_host=per_host))
         self.lanes = self.intake.lanes
         self.most_lanes = 0
         self.transport = FakeTransport(self._answer)

@@ -11,11 +11,11 @@ import pytest
 
 from arborcast.core.recent import Recent
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
+from arborcast.dispatch.delivery.capacity import InFlightLimiter, scopes_of
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.health import Sign
 from arborcast.dispatch.delivery.transport.contract import UrlJudge
-from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
+from arborcast.dispatch.hot.lanes import Lanes
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery import redeliverer as module
@@ -36,6 +36,7 @@ from arborcast.topic_model.routing import sharing
 from arborcast.topic_model.snapshot import Snapshot, SnapshotView
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
+from tests.support.hot import limits
 from tests.support.make import known_to_redelivery, notification, subscription
 from tests.support.outbound import THIS_MACHINE
 
@@ -107,8 +108,8 @@ def test_rounds_of_subscribe_fail_unsubscribe_leave_no_memory(
     request.addfinalizer(store.close)
     memory = HealthMemory(store, health)
     endpoints = Endpoints(health, 1.0, 256, lambda event: None)
-    waiting = InFlightLimiter(Limits(per_endpoint=1, per_host=1))
-    lanes = Lanes(LaneLimits(10, 10_000))
+    waiting = InFlightLimiter(limits(per_endpoint=1, per_host=1))
+    lanes = Lanes(limits())
     urls = UrlJudge(THIS_MACHINE)
     envelopes: Recent[str, tuple[Subscription, Envelope]] = Recent(32 * 1024)
     checkpoint = state.table.checkpoint()

@@ -4,7 +4,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from arborcast.dispatch.delivery.capacity import InFlightLimiter, Limits, scopes_of
+from arborcast.dispatch.delivery.capacity import InFlightLimiter, scopes_of
+from tests.support.hot import limits
 
 A, B = (scopes_of(each) for each in ("http://host/a", "http://host/b"))
 
@@ -12,7 +13,7 @@ A, B = (scopes_of(each) for each in ("http://host/a", "http://host/b"))
 @pytest.fixture
 def limiter() -> InFlightLimiter:
     """One push in flight to A, whose limit is one."""
-    made = InFlightLimiter(Limits(per_endpoint=1, per_host=10))
+    made = InFlightLimiter(limits(per_endpoint=1, per_host=10))
     assert not made.wait("first", A)
     made.enter(A)
     return made

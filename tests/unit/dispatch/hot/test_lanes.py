@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arborcast.dispatch.delivery.capacity import Limits
 from arborcast.dispatch.hot.batch_outcomes import waits
-from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
+from arborcast.dispatch.hot.lanes import Lanes
 from arborcast.dispatch.hot.waiting import Received
+from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.subscriptions import (
     DEFAULT_POLICY,
     DeliveryForm,
@@ -23,11 +23,11 @@ from arborcast.topic_model.subscriptions import (
     Subscription,
 )
 from arborcast.topic_model.topics import TopicPath
-from tests.support.hot import received
+from tests.support.hot import limits, received
 from tests.support.make import subscription
 
 TOPIC = TopicPath("a")
-LIMITS = LaneLimits(max_messages=3, max_bytes=100)
+LIMITS = limits(3, 100)
 
 
 def message(offset: int, size: int = 1, topic: str = "a", priority: int = 0) -> Received:
@@ -74,7 +74,7 @@ def test_a_priority_does_not_count_in_a_timely_lane() -> None:
 def test_a_lane_that_is_never_empty_follows_changes_of_its_subscription(form: DeliveryForm) -> None:
     before = subscription("s", form=form)
     changed = msgspec.structs.replace(before, protection=Protection(authorization="sealed"))
-    lanes = Lanes(LaneLimits(max_messages=1, max_bytes=100))
+    lanes = Lanes(limits(1, 100))
     for number, current in enumerate((before, before, changed)):
         lanes.add(message(number), current)
     for expected in (changed, changed, changed):
@@ -88,7 +88,7 @@ def test_a_lane_that_is_never_empty_follows_changes_of_its_subscription(form: De
 def test_a_message_for_many_that_joins_late_does_not_put_a_lane_back() -> None:
     before = subscription("s", form="raw")
     changed = msgspec.structs.replace(before, protection=Protection(authorization="sealed"))
-    lanes = Lanes(LaneLimits(max_messages=1, max_bytes=100))
+    lanes = Lanes(limits(1, 100))
     lanes.add(message(2), changed)
     lanes.add(message(1, topic="wide"), before)
     for _ in range(2):
@@ -99,7 +99,7 @@ def test_a_message_for_many_that_joins_late_does_not_put_a_lane_back() -> None:
 
 
 def test_equal_xml_ids_do_not_share_a_push() -> None:
-    lanes = Lanes(LaneLimits(max_messages=10, max_bytes=1_000))
+    lanes = Lanes(limits(10, 1_000))
     messages = [b'<p xml:id="one"/>', b"<p/>", b'<p xml:id="two"/>', b"<p xml:id='one'/>", b"<p/>"]
     for number, payload in enumerate(messages):
         lanes.add(received(str(number), payload=payload), subscription("s"))
@@ -111,7 +111,7 @@ def test_equal_xml_ids_do_not_share_a_push() -> None:
 
 def test_a_lane_drained_twice_takes_no_slot() -> None:
     """Otherwise the lanes behind it would never have a turn."""
-    lanes = Lanes(LIMITS, Limits(per_endpoint=1, per_host=1))
+    lanes = Lanes(limits(per_endpoint=1, per_host=1))
     first, drained, last = (subscription(name, url="http://one/", form="raw") for name in ("first", "drained", "last"))
     lanes.add(message(0), first)
     lanes.add(message(1), drained)
@@ -127,9 +127,9 @@ def test_a_lane_drained_twice_takes_no_slot() -> None:
 
 
 def lane_of(
-    topics: str, form: DeliveryForm = "raw", policy: DeliveryPolicy = DEFAULT_POLICY, limits: LaneLimits = LIMITS
+    topics: str, form: DeliveryForm = "raw", policy: DeliveryPolicy = DEFAULT_POLICY, push: PushSettings = LIMITS
 ) -> Lanes:
-    lanes = Lanes(limits)
+    lanes = Lanes(push)
     for offset, topic in enumerate(topics):
         lanes.add(message(offset, topic=topic), subscription("s", form=form, policy=policy))
     return lanes
@@ -175,7 +175,7 @@ def test_fewer_pushes_to_a_slow_receiver_and_one_after_a_failure() -> None:
     ],
 )
 def test_one_push_at_a_time(form: DeliveryForm, policy: DeliveryPolicy) -> None:
-    lanes = lane_of("abc", form, policy, LaneLimits(1, 100))
+    lanes = lane_of("abc", form, policy, limits(1, 100))
     for expected in ("0", "1", "2"):
         assert take_all(lanes) == [expected]
         ends(lanes, "a")
@@ -222,7 +222,7 @@ def test_each_message_once_by_priority_and_in_order(
     """For any order of additions, pushes, outcomes and drained lanes, and any answers: one push is in flight for each
     lane, in the form `raw` one for each of its topics. A notification with many recipients joins a lane behind later
     ones, so offsets are in any order."""
-    lanes = Lanes(LaneLimits(most, 100), Limits(most, 6))
+    lanes = Lanes(limits(most, 100, most, 6))
     waiting: defaultdict[tuple[str, str], list[tuple[int, int, str]]] = defaultdict(list)  # the smallest is next
     in_flight: dict[tuple[str, str], list[str]] = {}
     offsets = random.sample(range(100), len(messages))

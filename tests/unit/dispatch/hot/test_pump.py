@@ -7,20 +7,19 @@ from functools import partial
 import pytest
 
 from arborcast.dispatch.delivery import pushes
-from arborcast.dispatch.delivery.capacity import Limits
 from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.health import Sign
 from arborcast.dispatch.delivery.outcomes import classify
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.delivery.verdict import Push
 from arborcast.dispatch.hot import batch_outcomes
-from arborcast.dispatch.hot.lanes import LaneLimits, Lanes
+from arborcast.dispatch.hot.lanes import Lanes
 from arborcast.dispatch.hot.pump import Pump, PumpRun
 from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Tries
 from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription
 from tests.support.fake_journal import FakeJournal
 from tests.support.fake_transport import FakeTransport
-from tests.support.hot import RETRY, outcomes_in, received
+from tests.support.hot import RETRY, limits, outcomes_in, received
 from tests.support.make import Clock, subscription
 
 NOW_MS = 12_500
@@ -34,8 +33,8 @@ def now() -> float:
     return NOW_MS / 1000
 
 
-def filled(*messages: tuple[str, Subscription], bounds: Limits = Limits(16, 128)) -> Lanes:  # noqa: B008 - immutable
-    lanes = Lanes(LaneLimits(10, 10_000), bounds)
+def filled(*messages: tuple[str, Subscription], per_endpoint: int = 16) -> Lanes:
+    lanes = Lanes(limits(per_endpoint=per_endpoint))
     for name, target in messages:
         lanes.add(received(name), target)
     return lanes
@@ -113,7 +112,7 @@ def test_messages_of_an_unreachable_endpoint_are_parked_untried() -> None:
 
 def test_an_unreachable_endpoint_is_not_tried_per_subscription() -> None:
     shared = [to(f"s{number}", url="http://away/") for number in range(5)]
-    one_by_one = Ran(filled(*(("n1", each) for each in shared), bounds=Limits(1, 128)), lambda _: AWAY)
+    one_by_one = Ran(filled(*(("n1", each) for each in shared), per_endpoint=1), lambda _: AWAY)
     assert len(one_by_one.sent) == 1
     assert [one_by_one.states(each.id) for each in shared[1:]] == [[("n1", "parked", "waiting")]] * 4
 

@@ -355,6 +355,7 @@ class PartitionTask:
             while pump.unanswered and time.monotonic() < until:
                 liveness.beat()
                 pump.drive(POLL_S)
+                self.worker.journal.write_due()
         self.write_evaluations()
         self.worker.journal.catch_up()
         self._link.end(self)

@@ -16,6 +16,8 @@ from arborcast.dispatch.hot import task as partition_task
 from arborcast.dispatch.hot.batch_outcomes import BatchOutcomes
 from arborcast.dispatch.hot.hold_buffer import HoldBuffer
 from arborcast.dispatch.hot.intake import Exclusions
+from arborcast.dispatch.hot.task import POLL_S
+from arborcast.dispatch.logs.attempts import WRITE_S
 from arborcast.dispatch.realtime import worker
 from arborcast.dispatch.realtime.messages import ExclusionChange, WorkerProgress, WorkerUpdate
 from arborcast.dispatch.realtime.task import LogLink, RealtimeJob
@@ -175,6 +177,36 @@ def test_a_task_reports_its_stop_after_all_is_settled() -> None:
     link.end(cast(Any, settling))
     assert [(each.position, each.stopped) for each in written[-2:]] == [(1, False), (2, True)]
     assert sum(each.stopped for each in written) == 1
+
+
+def test_rows_are_written_while_a_stopped_task_waits_for_late_answers(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a kill would repeat the pushes that were answered up to `retry.batch_wait_s` before."""
+    running, setup = engine.running, engine.setup
+    setup.subscribe("t")
+    monkeypatch.setattr(engine, "of", lambda accepted: Found([setup.subscriptions[accepted.id]], []))
+    engine.update()
+    engine.accept("s", 0)
+    running.step()
+    setup.now_ms += int(RETRY.batch_wait_s * 1000) + 1
+    running.step()
+    assert running.pump.unanswered == 1
+    engine.accept("t", 1)
+    running.step()
+    running.wire.answer(1)
+    unwritten: list[bool] = []
+
+    def drive(timeout_s: float) -> None:
+        setup.now_ms += int(timeout_s * 1000)
+        sent = [record.value for producer in running.producers for record in producer.open]
+        unwritten.append(not any(b"http://t/" in each for each in sent))
+
+    monkeypatch.setattr(running.wire, "drive", drive)
+    engine.update(stop=True)
+    running.step()
+    assert not unwritten[-1]
+    assert 0 < sum(unwritten) <= WRITE_S / POLL_S + 1
 
 
 @pytest.mark.usefixtures("all_fan_out")

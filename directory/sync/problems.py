@@ -82,7 +82,7 @@ def load_problems(path: Path) -> SyncProblems:
         found = msgspec.json.decode(path.read_bytes(), type=SyncProblems)
     except FileNotFoundError:
         return SyncProblems()
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError) as error:  # not JSON, or not UTF-8
         _log.warning("directory.problems-lost %s: %s", path, error)
         return SyncProblems()
     return found if found.v == _VERSION else SyncProblems()

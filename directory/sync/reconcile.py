@@ -47,7 +47,7 @@ def load_known(path: Path, directory: str) -> dict[TopicPath, TopicRecord]:
         state = msgspec.json.decode(path.read_bytes(), type=_State)
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError) as error:  # not JSON, or not UTF-8
         _log.warning("directory.state-lost %s: %s; topics of only one side are copied to the other", path, error)
         return {}
     if state.v != _VERSION or state.directory != directory:

@@ -361,7 +361,7 @@ def test_agreed_topics_are_stored_for_the_next_process(tmp_path: Path) -> None:
     wait_until(lambda: second.paths() == {"a", "c"} == second.directory.paths())
     second.sync.close()
 
-    for content in (b"", b"{", b'{"v": 99, "directory": "scripted", "topics": []}'):
+    for content in (b"", b"{", b'{"v": 1, "directory": "\xff"}', b'{"v": 99, "directory": "scripted", "topics": []}'):
         state.write_bytes(content)
         assert load_known(state, "scripted") == {}
     save_known(state, "one", [topic("a")])
@@ -373,7 +373,7 @@ def test_a_thousand_problems_are_listed_each_kind_with_advice(tmp_path: Path) ->
     found = [EntryProblem(ProblemKind.FOREIGN, f"cn={number}", "none of ours") for number in range(5_000)]
     listed = SyncProblems().now("one", found, 1_000)
     assert (listed.count, len(listed.problems)) == (5_000, 1_000)
-    for damaged in (b"", b"{", b'{"v": 9}', b"[]"):
+    for damaged in (b"", b"{", b'{"v": 9}', b"[]", b'{"directory": "\xff"}'):
         (tmp_path / FILE).write_bytes(damaged)
         assert load_problems(tmp_path / FILE) == SyncProblems()
     for kind in ProblemKind:

@@ -21,7 +21,8 @@ from arborcast.directory.entries.entries import EntrySet
 from arborcast.directory.entries.mapping import NAMES, Listing, write_base
 from arborcast.directory.entries.reader import read_listing
 from arborcast.topic_model.control_log import ControlLog
-from arborcast.topic_model.documents import read_json, read_topic_namespace, read_topic_set, write_json, write_topic_set
+from arborcast.topic_model.documents.facts import read_json, write_json
+from arborcast.topic_model.documents.topic_namespace import read_topic_namespace, read_topic_set, write_topic_set
 from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRecord, TopicRemoved, topic_key
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.plans import plan_create, plan_update

@@ -59,9 +59,8 @@ ARBOR: Final = "urn:arborcast:topic"
 _strings = msgspec.json.Decoder(tuple[str, ...])
 
 
-def write_facts(element: etree._Element, record: TopicRecord, *, standard: bool) -> None:
-    """Write the properties that differ from the defaults. `standard`: message types and `final` are already in standard
-    attributes."""
+def write_facts(element: etree._Element, record: TopicRecord) -> None:
+    """Write the properties that differ from the defaults."""
     policy = record.policy
     facts = {
         "code": record.code,
@@ -71,10 +70,9 @@ def write_facts(element: etree._Element, record: TopicRecord, *, standard: bool)
         "publishers": _list(policy.publishers),
         "queue": "true" if policy.queue else "",
         "merge": "" if policy.merge else "false",
+        "messageTypes": _list(record.message_types),
+        "final": "true" if record.final else "",
     }
-    if not standard:
-        facts["messageTypes"] = _list(record.message_types)
-        facts["final"] = "true" if record.final else ""
     for name, value in facts.items():
         if value:
             try:

@@ -1,13 +1,12 @@
-"""TopicNamespace documents: the topics that one namespace defines.
+"""TopicSet documents, read and written, and TopicNamespace documents: the topics that one namespace defines, read only.
 
-Topics nest. A topic whose parent belongs to another namespace is a top-level element with the parent in @parent. A
-topic below a node that is not a topic is written in the same way, since an element would make the node a topic.
-MessagePattern, documentation and the namespace's own @final are dropped: the engine does not use them.
+In a TopicNamespace topics nest. A topic whose parent belongs to another namespace, or is not a topic, is a top-level
+element with the parent in @parent. MessagePattern, documentation and the namespace's own @final are dropped: the engine
+does not use them.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
 from lxml import etree
@@ -25,9 +24,9 @@ from arborcast.topic_model.documents.facts import (
 from arborcast.topic_model.expressions import CONCRETE, concrete_topic
 from arborcast.topic_model.namespaces import WSTOP
 from arborcast.topic_model.records.control import TopicRecord
-from arborcast.topic_model.topics import NCNAME, TopicPath, last_step, make_path, parent_of, parse_path, split_path
+from arborcast.topic_model.topics import TopicPath, make_path, parse_path, split_path
 from arborcast.topic_model.tree.prefixes import KnownPrefixes, with_prefixes
-from arborcast.topic_model.tree.tree import IS_TOPIC, TopicSetBuilder, namespace_of
+from arborcast.topic_model.tree.tree import IS_TOPIC, TopicSetBuilder
 
 
 def read_topic_set(data: bytes) -> tuple[TopicRecord, ...]:
@@ -59,7 +58,7 @@ def write_topic_set(records: Iterable[TopicRecord]) -> bytes:
     records = sorted(records, key=lambda record: record.path)
     builder = TopicSetBuilder(KnownPrefixes().declarations(record.path for record in records) | {"arbor": ARBOR})
     for record in records:
-        write_facts(builder.add(record.path), record, standard=False)
+        write_facts(builder.add(record.path), record)
     return serialize(builder.root)
 
 
@@ -71,8 +70,6 @@ def _checked(path: str, element: etree._Element) -> TopicPath:
 
 
 _TOPIC = f"{{{WSTOP}}}Topic"
-
-_clark = re.compile(rf"(?:\{{([^{{}}\s]*)\}})?({NCNAME})")
 
 
 def read_topic_namespace(data: bytes) -> tuple[TopicRecord, ...]:
@@ -97,34 +94,6 @@ def read_topic_namespace(data: bytes) -> tuple[TopicRecord, ...]:
         waiting.extend((child, path) for child in element.iterchildren(_TOPIC))
     declared = {uri: prefix for prefix, uri in root.nsmap.items() if prefix}
     return with_prefixes((records[path] for path in sorted(records)), declared)
-
-
-def write_topic_namespaces(records: Iterable[TopicRecord]) -> dict[str, bytes]:
-    """One document for each namespace that defines topics, by namespace ("" is none)."""
-    by_namespace: dict[str, list[TopicRecord]] = {}
-    for record in records:
-        by_namespace.setdefault(namespace_of(record.path), []).append(record)
-    return {namespace: write_topic_namespace(by_namespace[namespace], namespace) for namespace in sorted(by_namespace)}
-
-
-def write_topic_namespace(records: Iterable[TopicRecord], namespace: str) -> bytes:
-    """The document of one namespace, with the topics of `records` that it defines."""
-    own = sorted((r for r in records if namespace_of(r.path) == namespace), key=lambda record: record.path)
-    root = etree.Element(f"{{{WSTOP}}}TopicNamespace", nsmap=_prefixes(own), targetNamespace=namespace)
-    elements: dict[TopicPath, etree._Element] = {}
-    for record in own:
-        above = parent_of(record.path)
-        parent = None if above is None else elements.get(above)
-        # The sort order guarantees that a parent of this namespace precedes it.
-        element = elements[record.path] = etree.SubElement(root if parent is None else parent, _TOPIC)
-        element.set("name", last_step(record.path).rpartition("}")[2])
-        _write_message_types(element, record)
-        if record.final:
-            element.set("final", "true")
-        if above is not None and parent is None:
-            element.set("parent", _as_concrete(above, root))
-        write_facts(element, record, standard=True)
-    return serialize(root)
 
 
 def _path_of(element: etree._Element, parent: TopicPath | None, namespace: str) -> TopicPath:
@@ -155,50 +124,3 @@ def _read_qnames(element: etree._Element) -> Iterator[str]:
         if colon and namespace is None:
             raise DocumentError(f"the prefix of {text!r} in @messageTypes is not declared", line=line_of(element))
         yield f"{{{namespace}}}{name}" if namespace else name
-
-
-def _write_message_types(element: etree._Element, record: TopicRecord) -> None:
-    qnames = [_as_qname(text, element.getroottree().getroot()) for text in record.message_types]
-    standard = [qname for qname in qnames if qname]
-    if standard:
-        element.set("messageTypes", " ".join(standard))
-    if len(standard) < len(qnames):
-        # A directory may have texts that are not QNames. @messageTypes cannot hold them, so all are in ours too.
-        write_all = TopicRecord(record.path, message_types=record.message_types)
-        write_facts(element, write_all, standard=False)
-
-
-def _as_qname(text: str, root: etree._Element) -> str:
-    match = _clark.fullmatch(text)
-    if match is None:
-        return ""
-    namespace, name = match.groups()
-    return name if not namespace else f"{_prefix(root, namespace)}:{name}"
-
-
-def _as_concrete(path: TopicPath, root: etree._Element) -> str:
-    steps: list[str] = []
-    inherited = ""
-    for namespace, name in split_path(path):
-        steps.append(name if namespace == inherited else f"{_prefix(root, namespace)}:{name}")
-        inherited = namespace
-    return "/".join(steps)
-
-
-def _prefix(root: etree._Element, namespace: str) -> str:
-    return next(prefix for prefix, uri in root.nsmap.items() if uri == namespace and prefix)
-
-
-def _prefixes(records: Iterable[TopicRecord]) -> dict[str, str]:
-    """A declaration for every namespace that a parent or a message type of these topics mentions."""
-    found: dict[str, None] = {}
-    for record in records:
-        for namespace, _ in split_path(record.path):
-            found[namespace] = None
-        for text in record.message_types:
-            match = _clark.fullmatch(text)
-            if match is not None and match.group(1):
-                found[match.group(1)] = None
-    found.pop("", None)
-    numbered = {f"ns{number}": namespace for number, namespace in enumerate(sorted(found), start=1)}
-    return {"wstop": WSTOP, "arbor": ARBOR, **numbered}

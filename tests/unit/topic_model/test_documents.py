@@ -10,17 +10,10 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from arborcast.core.errors import DocumentError
-from arborcast.topic_model.documents import (
-    read_json,
-    read_topic_namespace,
-    read_topic_set,
-    write_json,
-    write_topic_namespace,
-    write_topic_namespaces,
-    write_topic_set,
-)
+from arborcast.topic_model.documents.facts import read_json, write_json
+from arborcast.topic_model.documents.topic_namespace import read_topic_namespace, read_topic_set, write_topic_set
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
-from arborcast.topic_model.topics import TopicPath, make_path, split_path
+from arborcast.topic_model.topics import TopicPath, make_path
 from tests.support.routing import topic_steps
 from tests.support.xpath import elements
 
@@ -55,12 +48,12 @@ def test_topic_set_of_a_camera() -> None:
 
 TOPIC_NAMESPACE = b"""<?xml version="1.0"?>
 <wstop:TopicNamespace xmlns:wstop="http://docs.oasis-open.org/wsn/t-1" xmlns:m="urn:messages" xmlns:o="urn:other"
-                      name="weather" targetNamespace="urn:weather" final="false">
+                      xmlns:arbor="urn:arborcast:topic" name="weather" targetNamespace="urn:weather" final="false">
   <wstop:Topic name="storm" messageTypes="m:Storm  plain
       m:Gale">
     <wstop:documentation>wind</wstop:documentation>
     <wstop:MessagePattern Dialect="urn:d">x</wstop:MessagePattern>
-    <wstop:Topic name="tornado" final="true"/>
+    <wstop:Topic name="tornado" final="true" arbor:code="7" arbor:priority="-2"/>
   </wstop:Topic>
   <wstop:Topic name="flood" parent="o:rivers/rhine"/>
 </wstop:TopicNamespace>"""
@@ -72,7 +65,7 @@ def test_topic_namespace() -> None:
         TopicRecord(
             TopicPath("{urn:weather}storm"), message_types=("{urn:messages}Storm", "plain", "{urn:messages}Gale")
         ),
-        TopicRecord(TopicPath("{urn:weather}storm/tornado"), final=True),
+        TopicRecord(TopicPath("{urn:weather}storm/tornado"), "7", final=True, policy=TopicPolicy(priority=-2)),
     )
 
 
@@ -109,12 +102,6 @@ def test_documents_round_trip_in_a_stable_order(records: list[TopicRecord]) -> N
     assert read_topic_set(write_topic_set(records)) == read_json(write_json(records)) == expected
     assert write_json(records[::-1]) == write_json(records)
     assert write_topic_set(records[::-1]) == write_topic_set(records)
-    documents = write_topic_namespaces(records)
-    assert set(documents) == {list(split_path(record.path))[-1][0] for record in records}
-    back = [record for document in documents.values() for record in read_topic_namespace(document)]
-    assert tuple(sorted(back, key=lambda record: record.path)) == expected
-    for namespace, document in documents.items():
-        assert read_topic_namespace(write_topic_namespace(records, namespace)) == read_topic_namespace(document)
 
 
 def topic_set(inside: bytes, more: bytes = b"") -> bytes:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arborcast.topic_model.documents import read_topic_namespace, read_topic_set, write_topic_set
+from arborcast.topic_model.documents.topic_namespace import read_topic_namespace, read_topic_set, write_topic_set
 from arborcast.topic_model.expressions import CONCRETE, concrete_topic, write_topic
 from arborcast.topic_model.records.control import TopicRecord
 from arborcast.topic_model.topics import TopicPath, make_path

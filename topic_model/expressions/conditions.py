@@ -21,13 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NoReturn, Protocol, cast
+from typing import Final, NoReturn
 
 from lxml import etree
 
 from arborcast.core.errors import ConditionError, ContentExpressionError
 from arborcast.core.xml import xml_parser
-from arborcast.topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, NODE_TESTS, Scanner, Token, Words
+from arborcast.topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, NODE_TESTS, Scanner, Token, Words, compiled
 from arborcast.topic_model.subscriptions import XPathFilter
 
 XPATH_1: Final = "http://www.w3.org/TR/1999/REC-xpath-19991116"
@@ -67,10 +67,6 @@ class Unanswerable(ConditionError):
     """The condition cannot be evaluated for this document: a type error, or the budget."""
 
 
-class _Compiled(Protocol):
-    def __call__(self, context: etree._Element, /) -> bool: ...
-
-
 class Document:
     """A parsed document, with its size and depth for the estimate."""
 
@@ -101,7 +97,7 @@ class Condition:
     text: str
     weight: int
     power: int
-    _compiled: _Compiled = field(compare=False, repr=False)
+    _compiled: etree.XPath = field(compare=False, repr=False)
 
     def cost(self, document: Document) -> float:
         """The estimated cost of an evaluation; 0 if it exceeds the budget and is not made."""
@@ -113,7 +109,7 @@ class Condition:
         if self._estimate(document) > BUDGET:
             raise Unanswerable(f"the condition {self.text[:100]!r} would take too long on {document.size} bytes")
         try:
-            return self._compiled(document.root)
+            return self._compiled(document.root) is True
         except etree.XPathError as error:
             raise Unanswerable(f"the condition {self.text[:100]!r} cannot be evaluated: {error}") from error
 
@@ -152,25 +148,15 @@ def compile_condition(expression: XPathFilter) -> Condition:
         raise ConditionError(f"the dialect {expression.dialect[:200]!r} is not supported; use {XPATH_1}")
     weight, power = _Scanner(expression.text, expression.namespaces).cost()
     try:
-        _xpath(expression.text, expression.namespaces)  # must be legal without the parentheses too
+        compiled(expression.text, expression.namespaces)  # must be legal without the parentheses too
         # lxml drops the document node, which `/` selects, from results; so libxml2 converts to a boolean.
-        compiled = _xpath(f"boolean({expression.text})", expression.namespaces)
+        condition = compiled(f"boolean({expression.text})", expression.namespaces)
         # Wrong types and numbers of arguments are found only at run time. A wrong type in a predicate that this sample
         # does not reach makes the condition unanswerable later.
-        compiled(etree.Element("sample"))
-    except (etree.XPathError, ValueError) as error:  # ValueError: characters that XML does not have
+        condition(etree.Element("sample"))
+    except (etree.XPathError, ValueError) as error:
         raise ConditionError(f"the condition {expression.text[:100]!r} is not a legal XPath 1.0: {error}") from error
-    return Condition(expression.text, weight, power, cast(_Compiled, compiled))
-
-
-def _xpath(text: str, namespaces: Mapping[str, str]) -> etree.XPath:
-    # regexp: an lxml extension, on by default, which would run the peer's regular expressions without a bound.
-    return etree.XPath(text, namespaces=_prefixed(namespaces) or None, regexp=False, smart_strings=False)
-
-
-def _prefixed(namespaces: Mapping[str, str]) -> dict[str, str]:
-    """The declarations without the default one: in XPath 1.0 a name without a prefix is in no namespace."""
-    return {prefix: namespace for prefix, namespace in namespaces.items() if prefix and namespace}
+    return Condition(expression.text, weight, power, condition)
 
 
 class _Scanner(Scanner):

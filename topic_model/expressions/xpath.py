@@ -23,7 +23,7 @@ from lxml import etree
 
 from arborcast.core.errors import ExpressionError
 from arborcast.topic_model.expressions.namespaces import Declarations
-from arborcast.topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, Scanner, Token, Words
+from arborcast.topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, Scanner, Token, Words, compiled
 from arborcast.topic_model.namespaces import WSTOP
 from arborcast.topic_model.patterns.grammar import refuse
 from arborcast.topic_model.patterns.patterns import XPATH_SCHEME
@@ -127,7 +127,7 @@ def _compile(branch: _Branch, namespaces: Mapping[str, str], text: str) -> tuple
     first, *others = branch.segments
     try:
         return (_xpath(branch.start + first, namespaces), *(_xpath(f".//{segment}", namespaces) for segment in others))
-    except (etree.XPathSyntaxError, ValueError) as error:  # ValueError: characters that XML does not have
+    except (etree.XPathSyntaxError, ValueError) as error:
         refuse(text, branch.position, f"not a legal XPath: {error}")
 
 
@@ -141,10 +141,8 @@ def _try_predicate(predicate: str, namespaces: Mapping[str, str], text: str) -> 
 
 
 def _xpath(text: str, namespaces: Mapping[str, str]) -> _Segment:
-    # regexp: an lxml extension, on by default, which would run the peer's regular expressions without a bound.
-    compiled = etree.XPath(text, namespaces=dict(namespaces) or None, regexp=False, smart_strings=False)
     # Location paths of child steps select elements only, which lxml's types do not express.
-    return cast(_Segment, compiled)
+    return cast(_Segment, compiled(text, namespaces))
 
 
 def _evaluate(segments: tuple[_Segment, ...], root: etree._Element) -> list[etree._Element]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Final, NamedTuple, NoReturn
+
+from lxml import etree
 
 from arborcast.topic_model.topics import NCNAME
 
@@ -14,34 +17,13 @@ MAX_TOKENS: Final = 256  # each may be evaluated for every node
 MAX_NESTING: Final = 2  # predicates within predicates: each level multiplies the cost by the depth of the tree
 MAX_PARENTHESES: Final = 16  # open at once; libxml2 parses them by recursion
 
+# Of XPath 1.0, sections 4.1 to 4.4, without id() and lang().
 FUNCTIONS: Final = frozenset(
-    (
-        "boolean",
-        "ceiling",
-        "concat",
-        "contains",
-        "count",
-        "false",
-        "floor",
-        "last",
-        "local-name",
-        "name",
-        "namespace-uri",
-        "normalize-space",
-        "not",
-        "number",
-        "position",
-        "round",
-        "starts-with",
-        "string",
-        "string-length",
-        "substring",
-        "substring-after",
-        "substring-before",
-        "sum",
-        "translate",
-        "true",
-    )
+    {"count", "last", "local-name", "name", "namespace-uri", "position"}
+    | {"concat", "contains", "normalize-space", "starts-with", "string", "string-length"}
+    | {"substring", "substring-after", "substring-before", "translate"}
+    | {"boolean", "false", "not", "true"}
+    | {"ceiling", "floor", "number", "round", "sum"}
 )
 
 AXES: Final = frozenset({"attribute", "child", "self"})
@@ -71,6 +53,14 @@ class Token(NamedTuple):
     text: str
     start: int
     end: int
+
+
+def compiled(text: str, namespaces: Mapping[str, str]) -> etree.XPath:
+    """The compiled expression; in XPath 1.0 a name without a prefix is in no namespace. Raises etree.XPathError, and
+    ValueError for characters that XML does not have."""
+    prefixed = {prefix: namespace for prefix, namespace in namespaces.items() if prefix and namespace}
+    # regexp: an lxml extension, on by default, which would run the peer's regular expressions without a bound.
+    return etree.XPath(text, namespaces=prefixed or None, regexp=False, smart_strings=False)
 
 
 class Words(NamedTuple):

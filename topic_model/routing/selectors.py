@@ -16,8 +16,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
+from arborcast.topic_model.expressions import XPathPattern, xpath
 from arborcast.topic_model.patterns.alternatives import Alternative, Reach, is_virtual, root_anchor
 from arborcast.topic_model.patterns.patterns import EVERYTHING, XPATH_SCHEME, Pattern, parse_normal
 from arborcast.topic_model.subscriptions import Subscription
@@ -35,20 +36,6 @@ DESCENDANTS: Final = Reach.DESCENDANTS.value
 CHILDREN: Final = Reach.CHILDREN.value
 
 
-class TopicSelection(Protocol):
-    """The part of an XPath pattern that the routing table uses."""
-
-    @property
-    def path_only(self) -> bool:
-        """Whether the selection of a topic depends on its path only; then `matches` may be called."""
-
-    def matches(self, path: TopicPath) -> bool:
-        """Whether the topic is selected."""
-
-    def select(self, tree: TopicTree) -> frozenset[TopicPath]:
-        """The selected topics of the tree."""
-
-
 @dataclass(frozen=True, slots=True)
 class Selector:
     """A selector that is not simple. `narrowest` is linked, `others` must match as well. With XPath filters `narrowest`
@@ -56,7 +43,7 @@ class Selector:
 
     narrowest: Pattern | None
     others: tuple[Pattern, ...] = ()
-    xpaths: tuple[TopicSelection, ...] = ()
+    xpaths: tuple[XPathPattern, ...] = ()
 
     def simple_keys(self) -> Iterator[str]:
         """Keys that do not depend on the topics of the tree."""
@@ -126,19 +113,12 @@ def is_one_topic(key: str) -> bool:
 
 def compile_selector(normals: Sequence[str]) -> Selector:
     """The selector of these normal forms, all of which must match. Raises ExpressionError."""
-    xpaths = tuple(_parse_xpath(normal) for normal in normals if normal.startswith(XPATH_SCHEME))
+    xpaths = tuple(xpath.parse_normal(normal) for normal in normals if normal.startswith(XPATH_SCHEME))
     patterns = [parse_normal(normal) for normal in normals if not normal.startswith(XPATH_SCHEME)]
     if xpaths:
         return Selector(None, tuple(patterns), xpaths)
     patterns.sort(key=lambda pattern: (_width(pattern), pattern.normal))
     return Selector(patterns[0], tuple(patterns[1:]))
-
-
-def _parse_xpath(normal: str) -> TopicSelection:
-    # Imported on the first use: Spark's workers, which never evaluate an XPath, start without lxml.
-    from arborcast.topic_model.expressions import xpath
-
-    return xpath.parse_normal(normal)
 
 
 _WIDTHS: Final = {Reach.SELF: 1, Reach.CHILDREN: 10, Reach.DESCENDANTS: 1_000, Reach.SUBTREE: 1_000}

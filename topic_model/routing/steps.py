@@ -6,9 +6,10 @@ cost of a step, here and in the view, depends on the changes since the previous 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
 
 import msgspec
 
@@ -137,7 +138,7 @@ class ViewSteps:
         included; applying them twice is harmless."""
         self._waiting += self._since()
         position, *_ = self._recorded()
-        return list(self._cut(position, self._checkpoint.overlay(), {}, self._history.since(0)))
+        return self._cut(position, self._checkpoint.overlay(), {}, self._history.since(0))
 
     def steps(self) -> list[ViewStep]:
         """The changes since the last call; none if only the position changed."""
@@ -151,7 +152,7 @@ class ViewSteps:
             self._close()
             self._close = None
 
-    def _since(self) -> Iterable[ViewStep]:
+    def _since(self) -> Sequence[ViewStep]:
         position, overlay, reselected = self._recorded()
         changes = self._history.since(self._version)
         forgotten = len(self._history) < self._kept
@@ -162,65 +163,65 @@ class ViewSteps:
 
     def _cut(
         self, position: int, overlay: Overlay, reselected: dict[str, Reselection], changes: Sequence[Change]
-    ) -> Iterator[ViewStep]:
-        if sum(map(self._weight, _parts(overlay, reselected, changes))) <= self._limit:
-            yield ViewStep(position, overlay, tuple(changes), self._now(changes), self._history.horizon, reselected)
-            return
-        parts: list[_Part] = []
-        size = 0
-        for part in _parts(overlay, reselected, changes):
-            weight = self._weight(part)
-            if parts and size + weight > self._limit:
-                yield self._of_parts(None, overlay.base, parts)
-                parts, size = [], 0
-            parts.append(part)
-            size += weight
-        yield self._of_parts(position, overlay.base, parts)
+    ) -> list[ViewStep]:
+        """These changes in the smallest number of steps, in an order for piecewise application."""
+        pieces = [_Piece()]
 
-    def _weight(self, part: _Part) -> int:
-        match part:
-            case Change():
-                return 1 + _characters(part.before, self._subscriptions.get(part.id)) // _USUAL
-            case _Touched():
-                return 1 + _characters(part.now) // _USUAL
-            case _:
-                return 1
+        def next_piece(*subscriptions: Subscription | None) -> _Piece:
+            """The piece for a change that concerns these subscriptions."""
+            weight = 1 + _characters(*subscriptions) // _USUAL
+            if pieces[-1].weight and pieces[-1].weight + weight > self._limit:
+                pieces.append(_Piece())
+            pieces[-1].weight += weight
+            return pieces[-1]
 
-    def _of_parts(self, control: int | None, base: str, parts: Iterable[_Part]) -> ViewStep:
-        touched: dict[str, dict[str, Subscription | None]] = {}
-        linked: dict[str, tuple[str, ...]] = {}
-        selected: dict[str, tuple[TopicPath, ...]] = {}
-        gained: dict[str, list[TopicPath]] = {}
-        lost: dict[str, list[TopicPath]] = {}
-        changes = []
-        for part in parts:
-            match part:
-                case Change():
-                    changes.append(part)
-                case _Touched(selector, subscription_id, now):
-                    touched.setdefault(selector, {})[subscription_id] = now
-                case _Linked(selector, normals):
-                    linked[selector] = normals
-                case _Selecting(selector):
-                    selected[selector] = ()
-                case _Selected(selector, path, True):
-                    gained.setdefault(selector, []).append(path)
-                case _Selected(selector, path, _):
-                    lost.setdefault(selector, []).append(path)
+        for change in changes:
+            next_piece(change.before, self._subscriptions.get(change.id)).changes.append(change)
+        for selector, delta in overlay.members.items():
+            present = {each.id: each for each in delta.present}
+            for subscription_id in delta.touched:
+                now = present.get(subscription_id)
+                next_piece(now).members[selector][subscription_id] = now
+        for selector, normals in overlay.linked.items():
+            next_piece().linked[selector] = normals
+        for selector, paths in overlay.selected.items():
+            next_piece().selected[selector] = ()
+            for path in paths:
+                next_piece().gained[selector].append(path)
+        for selector, each in reselected.items():
+            for path in each.gained:
+                next_piece().gained[selector].append(path)
+            for path in each.lost:
+                next_piece().lost[selector].append(path)
+        *others, last = pieces
+        return [*(self._step(None, overlay.base, piece) for piece in others), self._step(position, overlay.base, last)]
+
+    def _step(self, control: int | None, base: str, piece: _Piece) -> ViewStep:
         members = {
-            selector: Delta(frozenset(members), tuple([each for each in members.values() if each is not None]))
-            for selector, members in touched.items()
+            selector: Delta(frozenset(touched), tuple([each for each in touched.values() if each is not None]))
+            for selector, touched in piece.members.items()
         }
         reselected = {
-            selector: Reselection(tuple(gained.get(selector, ())), tuple(lost.get(selector, ())))
-            for selector in gained.keys() | lost.keys()
+            selector: Reselection(tuple(piece.gained.get(selector, ())), tuple(piece.lost.get(selector, ())))
+            for selector in piece.gained.keys() | piece.lost.keys()
         }
-        overlay = Overlay(base, members, linked, selected)
-        return ViewStep(control, overlay, tuple(changes), self._now(changes), self._history.horizon, reselected)
+        ids = {change.id for change in piece.changes}
+        now = tuple([found for each in ids if (found := self._subscriptions.get(each)) is not None])
+        overlay = Overlay(base, members, piece.linked, piece.selected)
+        return ViewStep(control, overlay, tuple(piece.changes), now, self._history.horizon, reselected)
 
-    def _now(self, changes: Iterable[Change]) -> tuple[Subscription, ...]:
-        ids = {change.id for change in changes}
-        return tuple([found for each in ids if (found := self._subscriptions.get(each)) is not None])
+
+@dataclass(slots=True)
+class _Piece:
+    """A growing step: subscriptions by selector and id (None: removed), and topics by XPath."""
+
+    weight: int = 0
+    changes: list[Change] = field(default_factory=list)
+    members: defaultdict[str, dict[str, Subscription | None]] = field(default_factory=lambda: defaultdict(dict))
+    linked: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    selected: dict[str, tuple[TopicPath, ...]] = field(default_factory=dict)
+    gained: defaultdict[str, list[TopicPath]] = field(default_factory=lambda: defaultdict(list))
+    lost: defaultdict[str, list[TopicPath]] = field(default_factory=lambda: defaultdict(list))
 
 
 def _characters(*subscriptions: Subscription | None) -> int:
@@ -236,47 +237,3 @@ def _characters(*subscriptions: Subscription | None) -> int:
             *[topic.text for topic in each.topics],
         )
     )
-
-
-class _Touched(NamedTuple):
-    selector: str
-    id: str
-    now: Subscription | None
-
-
-class _Linked(NamedTuple):
-    selector: str
-    normals: tuple[str, ...]
-
-
-class _Selecting(NamedTuple):
-    selector: str
-
-
-class _Selected(NamedTuple):
-    selector: str
-    path: TopicPath
-    is_selected: bool
-
-
-_Part = Change | _Touched | _Linked | _Selecting | _Selected
-
-
-def _parts(overlay: Overlay, reselected: Mapping[str, Reselection], changes: Iterable[Change]) -> Iterator[_Part]:
-    """The smallest parts of a step, in an order for piecewise application."""
-    yield from changes
-    for selector, delta in overlay.members.items():
-        present = {each.id: each for each in delta.present}
-        for subscription_id in delta.touched:
-            yield _Touched(selector, subscription_id, present.get(subscription_id))
-    for selector, normals in overlay.linked.items():
-        yield _Linked(selector, normals)
-    for selector, paths in overlay.selected.items():
-        yield _Selecting(selector)
-        for path in paths:
-            yield _Selected(selector, path, True)
-    for selector, changed in reselected.items():
-        for path in changed.gained:
-            yield _Selected(selector, path, True)
-        for path in changed.lost:
-            yield _Selected(selector, path, False)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -19,6 +18,7 @@ import msgspec
 from arborcast.core.errors import ExpressionError
 from arborcast.topic_model.patterns.patterns import XPATH_SCHEME
 from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.routing.links import LinkIndex
 from arborcast.topic_model.routing.members import Answer
 from arborcast.topic_model.routing.resolver import Resolver
 from arborcast.topic_model.routing.rest import LinkTarget, RestIndex
@@ -263,8 +263,7 @@ class _FormerStates(Resolver):
         self.last: dict[str, int] = {}
         self._spans: dict[str, list[_Span]] = {}
         self._xpaths: dict[str, list[_Span]] = {}
-        self._links: defaultdict[str, list[LinkTarget]] = defaultdict(list)
-        self._rest = RestIndex()
+        self._links = LinkIndex()
         self._by_topic: dict[TopicPath, list[_Span]] = {}
         by_id: dict[str, list[Change]] = {}
         for change in changes:
@@ -313,19 +312,15 @@ class _FormerStates(Resolver):
                 definition = compile_selector(normals)
             except ExpressionError:
                 return  # the table has logged it
-            target = LinkTarget(selector, definition.others)
-            for key in definition.simple_keys():
-                self._links[key].append(target)
-            for alternative in definition.rest_alternatives():
-                self._rest.add(target, alternative)
+            self._links.link(selector, definition)
         self._spans[selector] = [span]
 
     def _targets(self, key: str) -> Iterable[LinkTarget]:
-        linked = self._links.get(key, ())
+        linked = self._links.at(key)
         return (*linked, LinkTarget(key)) if key in self._spans else linked
 
     def _active(self, selector: str) -> Answer:
         return tuple(span.state for span in self._spans[selector])
 
     def _rest_indexes(self, node: TopicPath) -> Iterable[RestIndex]:
-        return (self._rest,) if self._rest else ()
+        return (self._links.rest,) if self._links.rest else ()

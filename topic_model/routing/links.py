@@ -1,4 +1,4 @@
-"""Links: simple keys that lead to selectors that are not simple."""
+"""Links: simple keys, and steps below an anchor, that lead to selectors that are not simple."""
 
 from __future__ import annotations
 
@@ -22,63 +22,92 @@ _FEW_CHANGES = 100
 # A tuple for few, since a million keys may have one each; a dictionary for many, since a hundred thousand selectors
 # such as `alarms//.|devices/mine//.` share a key, and each must be added and removed in constant time.
 _Targets = tuple[LinkTarget, ...] | dict[str, LinkTarget]
-_KeyedTargets = dict[str, _Targets]
 
 SelectionChanged = Callable[[str, Collection[str], Collection[str]], None]
 """Called with an XPath selector, the topics that it now selects, and those that it no longer selects."""
 
 
-class Links:
-    """Targets by key. `fixed` has the keys that need no tree, and the topics that an XPath selected from it. Steps
-    below an anchor are evaluated from a topic's path by `rest`."""
+class LinkIndex:
+    """Targets by key. Steps below an anchor are evaluated from a topic's path by `rest`."""
+
+    def __init__(self) -> None:
+        self.keyed: dict[str, _Targets] = {}
+        self.rest = RestIndex()
+
+    def at(self, key: str) -> tuple[LinkTarget, ...]:
+        """The targets linked to a simple key."""
+        found = self.keyed.get(key, ())
+        return tuple(found.values()) if isinstance(found, dict) else found
+
+    def link(self, selector: str, definition: Selector) -> None:
+        """Link a selector to its few keys and steps, which are independent of topics."""
+        target = LinkTarget(selector, definition.others)
+        for key in definition.simple_keys():
+            self.put(key, target)
+        for alternative in definition.rest_alternatives():
+            self.rest.add(target, alternative)
+
+    def unlink(self, selector: str, definition: Selector) -> None:
+        """Undo `link`."""
+        for key in definition.simple_keys():
+            self.take(key, selector)
+        for alternative in definition.rest_alternatives():
+            self.rest.remove(selector, alternative)
+
+    def put(self, key: str, target: LinkTarget) -> None:
+        """Link a target to a key."""
+        found = self.keyed.get(key, ())
+        if isinstance(found, dict):
+            found[target.selector] = target
+        elif len(found) < _FEW:
+            self.keyed[key] = (*(each for each in found if each.selector != target.selector), target)
+        else:
+            self.keyed[key] = {each.selector: each for each in (*found, target)}
+
+    def take(self, key: str, selector: str) -> None:
+        """Undo `put`."""
+        found = self.keyed[key]
+        if isinstance(found, dict):
+            del found[selector]
+        else:
+            found = self.keyed[key] = tuple(target for target in found if target.selector != selector)
+        if not found:
+            del self.keyed[key]
+
+
+class Links(LinkIndex):
+    """The links of a table. An XPath is linked to the topics that it selected from the tree."""
 
     def __init__(self, tree: TopicTree) -> None:
+        super().__init__()
         self._tree = tree
-        self.fixed: _KeyedTargets = {}
-        self.rest = RestIndex()
         self._selecting: dict[str, LinkedGroup] = {}
         self._changes = 0  # of topics, since `refresh`
         self.stale = False  # whether `refresh` is needed before the next answer
-
-    def __bool__(self) -> bool:
-        return bool(self.fixed)
 
     @property
     def selecting(self) -> frozenset[str]:
         """The XPath selectors."""
         return frozenset(self._selecting)
 
-    def at(self, key: str) -> tuple[LinkTarget, ...]:
-        """The targets linked to a simple key."""
-        return _targets_of(self.fixed.get(key, ()))
-
     def frozen(self) -> dict[str, tuple[LinkTarget, ...]]:
-        """A copy for a snapshot."""
-        return {key: _targets_of(found) for key, found in self.fixed.items()}
+        """A copy of the keys for a snapshot."""
+        return {key: self.at(key) for key in self.keyed}
 
     def add(self, selector: str, group: LinkedGroup, definition: Selector) -> None:
-        """Link a selector: a few keys and steps, independent of topics; an XPath to the topics that it selects."""
-        target = LinkTarget(selector, definition.others)
+        """Link a selector; an XPath to the topics that it selects."""
         if definition.xpaths:
             self._selecting[selector] = group
             self._reselect(selector, group, definition)
-            return
-        for key in definition.simple_keys():
-            _put(self.fixed, key, target)
-        for alternative in definition.rest_alternatives():
-            self.rest.add(target, alternative)
+        else:
+            self.link(selector, definition)
 
     def remove(self, selector: str, group: LinkedGroup, definition: Selector) -> None:
         """Undo `add`, including later selections of an XPath."""
-        target = LinkTarget(selector, definition.others)
-        if self._selecting.pop(selector, None) is not None:
-            for key in group.linked_keys:
-                _take(self.fixed, key, selector)
-            return
-        for key in definition.simple_keys():
-            _take(self.fixed, key, selector)
-        for alternative in definition.rest_alternatives():
-            self.rest.remove(target, alternative)
+        if self._selecting.pop(selector, None) is None:
+            self.unlink(selector, definition)
+        for key in group.linked_keys:
+            self.take(key, selector)
 
     def topic_changed(self, path: TopicPath, changed: SelectionChanged) -> bool:
         """A topic was added, removed or changed. Returns whether answers for other topics may have changed.
@@ -100,11 +129,11 @@ class Links:
             if selected != (path in group.linked_keys):
                 if selected:
                     group.linked_keys.add(path)
-                    _put(self.fixed, path, LinkTarget(selector))
+                    self.put(path, LinkTarget(selector))
                     changed(selector, (path,), ())
                 else:
                     group.linked_keys.remove(path)
-                    _take(self.fixed, path, selector)
+                    self.take(path, selector)
                     changed(selector, (), (path,))
         return self.stale
 
@@ -137,31 +166,7 @@ class Links:
             selected = frozenset()
         before = group.linked_keys
         for key in before - selected:
-            _take(self.fixed, key, selector)
+            self.take(key, selector)
         for key in selected - before:
-            _put(self.fixed, key, LinkTarget(selector))
+            self.put(key, LinkTarget(selector))
         group.linked_keys = set(selected)
-
-
-def _put(keyed: _KeyedTargets, key: str, target: LinkTarget) -> None:
-    found = keyed.get(key, ())
-    if isinstance(found, dict):
-        found[target.selector] = target
-    elif len(found) < _FEW:
-        keyed[key] = (*found, target)
-    else:
-        keyed[key] = {each.selector: each for each in (*found, target)}
-
-
-def _take(keyed: _KeyedTargets, key: str, selector: str) -> None:
-    found = keyed[key]
-    if isinstance(found, dict):
-        del found[selector]
-    else:
-        found = keyed[key] = tuple(target for target in found if target.selector != selector)
-    if not found:
-        del keyed[key]
-
-
-def _targets_of(found: _Targets) -> tuple[LinkTarget, ...]:
-    return tuple(found.values()) if isinstance(found, dict) else found

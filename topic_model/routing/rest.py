@@ -72,7 +72,7 @@ class RestIndex:
         self._size += (target.selector, alternative.reach) not in place.ends
         place.ends[target.selector, alternative.reach] = target
 
-    def remove(self, target: LinkTarget, alternative: Alternative) -> None:
+    def remove(self, selector: str, alternative: Alternative) -> None:
         self._cached = {}
         place = self._anchors[alternative.anchor]
         way: list[tuple[dict[_Test, _Place], _Test]] = []
@@ -81,7 +81,7 @@ class RestIndex:
             test = (step.namespace, step.name)
             way.append((following, test))
             place = following[test]
-        del place.ends[target.selector, alternative.reach]
+        del place.ends[selector, alternative.reach]
         self._size -= 1
         while way and not place:
             following, test = way.pop()

@@ -212,7 +212,7 @@ class RoutingTable(Resolver):
             topics=len(self.topics),
             subscriptions=len(self._subscriptions) - len(self._triggers),
             selectors=len(self._entries),
-            links=len(self._links.fixed),
+            links=len(self._links.keyed),
             steps=len(self._links.rest),
             answers=self.remembered,
             termination_entries=len(self._expiry),
@@ -418,7 +418,7 @@ class RoutingTable(Resolver):
 
     def _targets(self, key: str) -> Iterable[LinkTarget]:
         # Most tables have simple selectors only; the first look-up of a topic then needs one dictionary.
-        linked = self._links.at(key) if self._links else ()
+        linked = self._links.at(key) if self._links.keyed else ()
         return (*linked, LinkTarget(key)) if key in self._entries else linked
 
     def _active(self, selector: str) -> Answer:

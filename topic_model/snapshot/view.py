@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
 from arborcast.topic_model.routing.groups import Group
 from arborcast.topic_model.routing.history import Found, History, Recipients
+from arborcast.topic_model.routing.links import LinkIndex
 from arborcast.topic_model.routing.members import Answer, replaced
 from arborcast.topic_model.routing.overlay import Delta, Overlay
 from arborcast.topic_model.routing.resolver import Resolver
@@ -41,8 +42,7 @@ class SnapshotView(Resolver):
         self._changed: dict[str, Answer] = {}
         self._changing: dict[str, _Changing] = {}
         self._linked: dict[str, Selector] = {}
-        self._links: dict[str, dict[str, LinkTarget]] = {}
-        self._rest = RestIndex()
+        self._links = LinkIndex()
         self._selected: dict[str, set[TopicPath]] = {}  # XPath -> its topics, without those that the base has
         self._replaced: set[str] = set()  # XPaths whose selection in the base is obsolete
         self._lost: dict[str, set[str]] = {}  # topic -> XPaths of the base that no longer select it
@@ -111,25 +111,18 @@ class SnapshotView(Resolver):
     def _link(self, selector: str, normals: tuple[str, ...]) -> None:
         if selector not in self._linked:
             definition = self._linked[selector] = compile_selector(normals)
-            target = LinkTarget(selector, definition.others)
-            for key in definition.simple_keys():
-                self._links.setdefault(key, {})[selector] = target
-            for alternative in definition.rest_alternatives():
-                self._rest.add(target, alternative)
+            self._links.link(selector, definition)
 
     def _unlink(self, selector: str) -> None:
         self._unselect(selector)
         self._replaced.discard(selector)
         definition = self._linked.pop(selector, None)
         if definition is not None:
-            for key in definition.simple_keys():
-                self._take_link(key, selector)
-            for alternative in definition.rest_alternatives():
-                self._rest.remove(LinkTarget(selector, definition.others), alternative)
+            self._links.unlink(selector, definition)
 
     def _unselect(self, selector: str) -> None:
         for path in self._selected.pop(selector, ()):
-            self._take_link(path, selector)
+            self._links.take(path, selector)
 
     def _gain(self, selector: str, path: TopicPath) -> None:
         if self._is_in_base(selector, path):
@@ -139,24 +132,19 @@ class SnapshotView(Resolver):
                 self._lost.pop(path, None)
         else:
             self._selected.setdefault(selector, set()).add(path)
-            self._links.setdefault(path, {})[selector] = LinkTarget(selector)
+            self._links.put(path, LinkTarget(selector))
 
     def _lose(self, selector: str, path: TopicPath) -> None:
         if self._is_in_base(selector, path):
             self._lost.setdefault(path, set()).add(selector)
         elif path in (selected := self._selected.get(selector, set())):
             selected.remove(path)
-            self._take_link(path, selector)
+            self._links.take(path, selector)
 
     def _is_in_base(self, selector: str, path: TopicPath) -> bool:
         if selector in self._replaced:
             return False
         return any(target.selector == selector for target in self._snapshot.links(path))
-
-    def _take_link(self, key: str, selector: str) -> None:
-        here = self._links.get(key)
-        if here is not None and here.pop(selector, None) is not None and not here:
-            del self._links[key]
 
     def _targets(self, key: str) -> Iterable[LinkTarget]:
         lost = self._lost.get(key, ())
@@ -165,7 +153,7 @@ class SnapshotView(Resolver):
             for target in self._snapshot.links(key)
             if target.selector not in self._replaced and target.selector not in lost
         ]
-        found.extend(self._links.get(key, {}).values())
+        found.extend(self._links.at(key))
         if self._active(key):
             found.append(LinkTarget(key))
         return found
@@ -184,7 +172,7 @@ class SnapshotView(Resolver):
         return changed
 
     def _rest_indexes(self, node: TopicPath) -> Iterable[RestIndex]:
-        return [index for index in (self._snapshot.rest(), self._rest) if index]
+        return [index for index in (self._snapshot.rest(), self._links.rest) if index]
 
 
 class _Changing:

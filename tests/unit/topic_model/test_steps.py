@@ -221,7 +221,7 @@ def test_ended_subscriptions_leave_nothing_in_a_view(known: bool) -> None:
 
 def kept(worker: SteppedView) -> dict[str, int]:
     """The size of everything except remembered answers."""
-    parts = {**vars(worker), **vars(worker._view)}
+    parts = {**vars(worker), **vars(worker._view), **vars(worker._view._links)}
     of_resolver = ("_answers", "_older", "_inherited", "_joined", "_graveyard")
     return {
         name: len(part)

@@ -114,7 +114,8 @@ class History:
     """The changes of a routing table from the position `horizon` on. Memory is proportional to these changes."""
 
     def __init__(self, horizon: int = 0) -> None:
-        self._horizon = horizon
+        self.horizon = horizon
+        """Changes before this position are forgotten."""
         self._changes: list[Change] = []
         self.version = 0
         """Grows with every change."""
@@ -124,29 +125,24 @@ class History:
 
     def add(self, change: Change) -> None:
         """Add a change."""
-        if change.position >= self._horizon:
+        if change.position >= self.horizon:
             self._changes.append(change)
             self.version += 1
 
     def forget(self, position: int, limit: int = sys.maxsize) -> Sequence[Change]:
         """Drop the changes before this position, about `limit` of them at a time; returns the dropped ones, the oldest
         first. A notification accepted before the position is matched with the oldest remaining state."""
-        if position <= self._horizon:
+        if position <= self.horizon:
             return ()
         end = bisect_left(self._changes, position, key=_position)
         if end > limit:
             # All changes of one position, or none.
             position = self._changes[limit].position + 1
             end = bisect_left(self._changes, position, key=_position)
-        self._horizon = position
+        self.horizon = position
         forgotten = self._changes[:end]
         del self._changes[:end]
         return forgotten
-
-    @property
-    def horizon(self) -> int:
-        """Changes before this position are forgotten."""
-        return self._horizon
 
     @property
     def newest(self) -> int:

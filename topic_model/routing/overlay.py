@@ -4,6 +4,7 @@ enough for every batch."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import msgspec
@@ -72,9 +73,11 @@ class SelectorChanges:
         self._born: set[str] = set()
         self._pending: set[str] = set()
         self._deltas: dict[str, Delta] = {}
+        self._changed = False
 
     def touch(self, selector: str, subscription_id: str, born: bool = False) -> None:
         """A member of this selector was added, removed or changed."""
+        self._changed = True
         if born and subscription_id not in self._where:
             self._born.add(subscription_id)
         where = self._where.get(subscription_id, ())
@@ -98,6 +101,7 @@ class SelectorChanges:
 
     def linked(self, selector: str, normals: tuple[str, ...], selects: bool) -> None:
         """A selector that is not simple has its first member; `selects`: it is an XPath."""
+        self._changed = True
         if selects:
             self._selected.add(selector)
         else:
@@ -130,15 +134,7 @@ class OverlayChanges(SelectorChanges):
 
     def __init__(self, base: str, xpaths: frozenset[str]) -> None:
         super().__init__(base, xpaths)
-        self._overlay: Overlay | None = Overlay(base)
-
-    def touch(self, selector: str, subscription_id: str, born: bool = False) -> None:
-        super().touch(selector, subscription_id, born)
-        self._overlay = None
-
-    def linked(self, selector: str, normals: tuple[str, ...], selects: bool) -> None:
-        super().linked(selector, normals, selects)
-        self._overlay = None
+        self._overlay = Overlay(base)
 
     def unlinked(self, selector: str) -> None:
         """The selector's last member was removed. Paths linked by the base then have no members and need no entry.
@@ -148,18 +144,19 @@ class OverlayChanges(SelectorChanges):
             self._selected.add(selector)
         else:
             self._selected.discard(selector)
-        self._overlay = None
+        self._changed = True
 
     def selection_changed(self, selector: str, gained: Collection[str], lost: Collection[str]) -> None:
         """An XPath selector selects other topics."""
         self._selected.add(selector)
-        self._overlay = None
+        self._changed = True
 
     def overlay(
         self, subscriptions: Mapping[str, Subscription], selection: Callable[[str], tuple[TopicPath, ...] | None]
     ) -> Overlay:
         """The changes so far; the same object until another change."""
-        if self._overlay is None:
+        if self._changed:
+            self._changed = False
             selected = {selector: selection(selector) or () for selector in self._selected}
             self._overlay = Overlay(self._base, self.deltas(subscriptions), dict(self._linked), selected)
         return self._overlay
@@ -186,13 +183,14 @@ class Checkpoint:
         links: dict[str, tuple[LinkTarget, ...]],
         xpaths: frozenset[str],
         overlay: Callable[[], Overlay],
-        close: Callable[[], None],
+        recording: ExitStack,
     ) -> None:
         self.base = base
         self.xpaths = xpaths
         """The existing XPath selectors."""
-        self._overlay = overlay
-        self._close: Callable[[], None] | None = close
+        self.overlay = overlay
+        """Returns the table's changes since the checkpoint; the same object until another change."""
+        self._recording = recording
         self._frozen: Frozen | None = Frozen(
             base,
             {selector: active for selector, entry in entries.items() if (active := active_of(entry))},
@@ -211,12 +209,6 @@ class Checkpoint:
         frozen, self._frozen = self._frozen, None
         return frozen
 
-    def overlay(self) -> Overlay:
-        """The table's changes since the checkpoint; the same object until another change."""
-        return self._overlay()
-
     def close(self) -> None:
         """Stop recording. Closing again does nothing."""
-        if self._close is not None:
-            self._close()
-            self._close = None
+        self._recording.close()

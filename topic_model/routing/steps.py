@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -121,14 +122,14 @@ class ViewSteps:
         history: History,
         subscriptions: Mapping[str, Subscription],
         recorded: Callable[[], Recorded],
-        close: Callable[[], None],
+        recording: ExitStack,
         limit: int,
     ) -> None:
         self._checkpoint = checkpoint
         self._history = history
         self._subscriptions = subscriptions
         self._recorded = recorded
-        self._close: Callable[[], None] | None = close
+        self._recording = recording
         self._limit = limit
         self._version, self._kept = history.version, len(history)
         self._waiting: list[ViewStep] = []
@@ -148,9 +149,7 @@ class ViewSteps:
 
     def close(self) -> None:
         """Stop recording. Closing again does nothing."""
-        if self._close is not None:
-            self._close()
-            self._close = None
+        self._recording.close()
 
     def _since(self) -> Sequence[ViewStep]:
         position, overlay, reselected = self._recorded()

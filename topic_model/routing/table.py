@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack
 from itertools import islice
 
 import msgspec
@@ -103,8 +104,10 @@ class RoutingTable(Resolver):
         self._links = Links(self.topics)
         self._expiry = Expiry(self._subscriptions)
         self._sharing = Sharing()
-        self._resealings = Resealings()
-        self._triggers = TriggersInForce(self.topics)
+        self.resealings = Resealings()
+        """Current ciphertexts of the subscriptions' secrets; those in the table are current."""
+        self.triggers = TriggersInForce(self.topics)
+        """The subscriptions that are triggers."""
         self._recorders: list[OverlayChanges | StepChanges] = []
         self._last_changes = LastChanges()
 
@@ -114,7 +117,7 @@ class RoutingTable(Resolver):
             self.position = offset + 1
         match record:
             case SubscriptionRecord(subscription=subscription):
-                self._put(self._resealings.current(subscription))
+                self._put(self.resealings.current(subscription))
             case SubscriptionEnded(id=subscription_id):
                 self._end(subscription_id)
             case TopicRecord():
@@ -126,12 +129,12 @@ class RoutingTable(Resolver):
             case Tombstone(key=key) if key.startswith(_TOPIC_KEY):
                 self._remove_topic(TopicPath(key.removeprefix(_TOPIC_KEY)))
             case SecretsResealed(id=subscription_id):
-                self._put_if_any(self._resealings.put(record, self.get(subscription_id)))
+                self._put_if_any(self.resealings.put(record, self.get(subscription_id)))
             case Tombstone(key=key) if key.startswith(_RESEALING_KEY):
                 subscription_id = key.removeprefix(_RESEALING_KEY)
-                self._put_if_any(self._resealings.remove(subscription_id, self.get(subscription_id)))
+                self._put_if_any(self.resealings.remove(subscription_id, self.get(subscription_id)))
             case TriggerRecord(subscription=subscription) if subscription.trigger is not None:
-                self._put(self._triggers.put(subscription))
+                self._put(self.triggers.put(subscription))
             case TriggerEnded(id=trigger_id):
                 self._end(trigger_id)
             case Tombstone(key=key) if key.startswith(_TRIGGER_KEY):
@@ -139,16 +142,6 @@ class RoutingTable(Resolver):
 
     def get(self, subscription_id: str) -> Subscription | None:
         return self._subscriptions.get(subscription_id)
-
-    @property
-    def resealings(self) -> Resealings:
-        """Current ciphertexts of the subscriptions' secrets; those in the table are current."""
-        return self._resealings
-
-    @property
-    def triggers(self) -> TriggersInForce:
-        """The subscriptions that are triggers."""
-        return self._triggers
 
     @property
     def history(self) -> History:
@@ -210,7 +203,7 @@ class RoutingTable(Resolver):
         """Sizes, in constant time."""
         return Statistics(
             topics=len(self.topics),
-            subscriptions=len(self._subscriptions) - len(self._triggers),
+            subscriptions=len(self._subscriptions) - len(self.triggers),
             selectors=len(self._entries),
             links=len(self._links.keyed),
             steps=len(self._links.rest),
@@ -224,32 +217,32 @@ class RoutingTable(Resolver):
         base = uuid.uuid4().hex
         xpaths = self._links.selecting
         changes = OverlayChanges(base, xpaths)
-        self._recorders.append(changes)
 
         def overlay() -> Overlay:
             self._prepare()
             return changes.overlay(self._subscriptions, self._links.selection)
 
-        def close() -> None:
-            self._recorders.remove(changes)
-
-        return Checkpoint(base, self._entries, self._links.frozen(), xpaths, overlay, close)
+        recording = self._recording(changes)
+        return Checkpoint(base, self._entries, self._links.frozen(), xpaths, overlay, recording)
 
     def steps(self, checkpoint: Checkpoint, limit: int = STEP_LIMIT) -> ViewSteps:
         """The later changes of the table, and those since an open checkpoint, in steps for views of its snapshot.
         Raises ValueError for a table without history."""
         self._prepare()
         history, changes = self.history, StepChanges(checkpoint.base, checkpoint.xpaths)
-        self._recorders.append(changes)
 
         def recorded() -> Recorded:
             self._prepare()
             return self.position, *changes.take(self._subscriptions, self._links.selection)
 
-        def close() -> None:
-            self._recorders.remove(changes)
+        return ViewSteps(checkpoint, history, self._subscriptions, recorded, self._recording(changes), limit)
 
-        return ViewSteps(checkpoint, history, self._subscriptions, recorded, close, limit)
+    def _recording(self, recorder: OverlayChanges | StepChanges) -> ExitStack:
+        """Record changes until the context is closed."""
+        self._recorders.append(recorder)
+        recording = ExitStack()
+        recording.callback(self._recorders.remove, recorder)
+        return recording
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RoutingTable):
@@ -288,8 +281,8 @@ class RoutingTable(Resolver):
             self._put(subscription)
 
     def _end(self, subscription_id: str) -> None:
-        self._resealings.ended(subscription_id)
-        self._triggers.ended(subscription_id)
+        self.resealings.ended(subscription_id)
+        self.triggers.ended(subscription_id)
         old = self._subscriptions.get(subscription_id)
         if old is None:
             return
@@ -396,7 +389,7 @@ class RoutingTable(Resolver):
         self._topic_changed(path, bool(before))
 
     def _topic_changed(self, path: TopicPath, routing: bool) -> None:
-        for trigger in self._triggers.into(path, below=routing):
+        for trigger in self.triggers.into(path, below=routing):
             self._put(trigger)
         # Only XPath needs the topic set: answers of path patterns do not depend on existing topics.
         if self._links.topic_changed(path, self._selection_changed):

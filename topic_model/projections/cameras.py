@@ -27,7 +27,6 @@ class Cameras:
     def __init__(self) -> None:
         self._written: dict[str, CameraRecord] = {}
         self._resealed: dict[str, Mapping[str, str]] = {}
-        self._cameras: dict[str, CameraRecord] = {}
         self._states: dict[str, CameraState] = {}
         self.version = 0
 
@@ -36,39 +35,31 @@ class Cameras:
         match record:
             case CameraRecord(name=name):
                 self._written[name] = record
-                self._put(name)
-            case CameraState(name=name):
-                self._states[name] = record
             case Tombstone(key=key) if key.startswith(_KEY):
                 self._written.pop(key.removeprefix(_KEY), None)
-                self._put(key.removeprefix(_KEY))
             case SecretsResealed(id=key, sealed=sealed) if key.startswith(_KEY):
                 self._resealed[key.removeprefix(_KEY)] = sealed
-                self._put(key.removeprefix(_KEY))
             case Tombstone(key=key) if key.startswith(_RESEALING):
                 self._resealed.pop(key.removeprefix(_RESEALING), None)
-                self._put(key.removeprefix(_RESEALING))
+            case CameraState(name=name):
+                self._states[name] = record
+                return
             case Tombstone(key=key) if key.startswith(_STATE):
                 self._states.pop(key.removeprefix(_STATE), None)
-
-    def _put(self, name: str) -> None:
-        """Replace a camera by its written record with its current password."""
+                return
+            case _:
+                return
         self.version += 1
-        written = self._written.get(name)
-        if written is None:
-            self._cameras.pop(name, None)
-            return
-        sealed = self._resealed.get(name, {}).get(written.sealed, written.sealed)
-        self._cameras[name] = written if sealed == written.sealed else msgspec.structs.replace(written, sealed=sealed)
 
     def __iter__(self) -> Iterator[CameraRecord]:
-        return iter(sorted(self._cameras.values(), key=lambda each: each.name))
+        return map(self._current, sorted(self._written.values(), key=lambda each: each.name))
 
     def __len__(self) -> int:
-        return len(self._cameras)
+        return len(self._written)
 
     def get(self, name: str) -> CameraRecord | None:
-        return self._cameras.get(name)
+        written = self.written(name)
+        return None if written is None else self._current(written)
 
     def written(self, name: str) -> CameraRecord | None:
         """The camera with the password of its record, which may be resealed since."""
@@ -76,8 +67,13 @@ class Cameras:
 
     def of_key(self, key: str) -> CameraRecord | None:
         """The camera whose pushes have this key."""
-        return next((each for each in self._cameras.values() if each.key == key), None)
+        return next((self._current(each) for each in self._written.values() if each.key == key), None)
 
     def state(self, name: str) -> CameraState | None:
         """The last recorded state; None before the first."""
         return self._states.get(name)
+
+    def _current(self, written: CameraRecord) -> CameraRecord:
+        """The camera with its current password."""
+        sealed = self._resealed.get(written.name, {}).get(written.sealed, written.sealed)
+        return written if sealed == written.sealed else msgspec.structs.replace(written, sealed=sealed)

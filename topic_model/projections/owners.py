@@ -4,6 +4,7 @@ not count."""
 from __future__ import annotations
 
 from collections import Counter
+from typing import TypeVar
 
 from arborcast.topic_model.records.control import (
     ControlRecord,
@@ -13,6 +14,8 @@ from arborcast.topic_model.records.control import (
     subscription_key,
 )
 from arborcast.topic_model.routing.selectors import has_xpath, selector_of
+
+_K = TypeVar("_K", str, tuple[str, str])
 
 _KEY = subscription_key("")
 
@@ -66,3 +69,10 @@ def drop(counts: Counter[str], owner: str) -> None:
     counts[owner] -= 1
     if not counts[owner]:
         del counts[owner]
+
+
+def discard(sets: dict[_K, set[str]], key: _K, member: str) -> None:
+    """Remove a member from the set of this key; an empty set is removed."""
+    sets[key].remove(member)
+    if not sets[key]:
+        del sets[key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Set
 
-from arborcast.topic_model.projections.owners import drop
+from arborcast.topic_model.projections.owners import discard, drop
 from arborcast.topic_model.records.control import (
     ControlRecord,
     PullPointEnded,
@@ -60,18 +60,12 @@ class BoundEndpoints:
         return len(self._bound)
 
     def _unbind(self, subscription_id: str, owner: str, endpoint: BoundEndpoint) -> None:
-        _discard(self._subscriptions, endpoint.id, subscription_id)
+        discard(self._subscriptions, endpoint.id, subscription_id)
         if endpoint.name:
             named = self._named[owner, endpoint.name]
-            _discard(named, endpoint.id, subscription_id)
+            discard(named, endpoint.id, subscription_id)
             if not named:
                 del self._named[owner, endpoint.name]
-
-
-def _discard(sets: dict[str, set[str]], key: str, member: str) -> None:
-    sets[key].remove(member)
-    if not sets[key]:
-        del sets[key]
 
 
 class PullPoints:
@@ -80,7 +74,7 @@ class PullPoints:
 
     def __init__(self) -> None:
         self._points: dict[str, PullPointRecord] = {}
-        self._named: dict[tuple[str, str], dict[str, PullPointRecord]] = {}  # by owner and name
+        self._named: dict[tuple[str, str], set[str]] = {}  # ids by owner and name
         self._owned: Counter[str] = Counter()
         self._fills: dict[str, str] = {}  # subscription to pull point
         self._filled: dict[str, set[str]] = {}  # pull point to subscriptions
@@ -99,7 +93,7 @@ class PullPoints:
                 if record.until_ms:
                     self._provisional[record.id] = record.until_ms
                 if record.name:
-                    self._named.setdefault((record.owner, record.name), {})[record.id] = record
+                    self._named.setdefault((record.owner, record.name), set()).add(record.id)
                 self._changed(record.id)
             case PullPointEnded(id=pull_point_id):
                 self._remove(pull_point_id)
@@ -119,8 +113,8 @@ class PullPoints:
 
     def named(self, name: str, owner: str = "") -> PullPointRecord | None:
         """The owner's oldest pull point of this name; two gateways may have created one each at the same time."""
-        candidates = self._named.get((owner, name))
-        return min(candidates.values(), key=lambda point: (point.created_ms, point.id)) if candidates else None
+        candidates = map(self._points.__getitem__, self._named.get((owner, name), ()))
+        return min(candidates, key=lambda point: (point.created_ms, point.id), default=None)
 
     def exists(self, pull_point_id: str) -> bool:
         """Whether messages for this id are stored: a pull point, or a subscription that is pulled from directly."""
@@ -159,17 +153,14 @@ class PullPoints:
         old = self._points.pop(pull_point_id, None)
         if old is not None:
             drop(self._owned, old.owner)
-        if old is not None and old.name:
-            same_name = self._named[old.owner, old.name]
-            del same_name[old.id]
-            if not same_name:
-                del self._named[old.owner, old.name]
+            if old.name:
+                discard(self._named, (old.owner, old.name), old.id)
         self._changed(pull_point_id)
 
     def _link(self, subscription_id: str, pull_point_id: str) -> None:
         old = self._fills.pop(subscription_id, "")
         if old:
-            _discard(self._filled, old, subscription_id)
+            discard(self._filled, old, subscription_id)
             self._changed(old)
         if pull_point_id:
             self._fills[subscription_id] = pull_point_id

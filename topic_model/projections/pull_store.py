@@ -124,9 +124,9 @@ class PullStore:
             case Claimed():
                 self._claim(pull_point_id, record)
             case Settled(claim=claim):
-                self._settle(pull_point_id, claim)
+                self._close(pull_point_id, claim)
             case Returned(claim=claim, settled=settled):
-                self._return(pull_point_id, claim, settled)
+                self._close(pull_point_id, claim, settled)
 
     def head(
         self, pull_point_id: str, messages: int, size: int, now_ms: int = 0, nodes: int = sys.maxsize
@@ -275,18 +275,9 @@ class PullStore:
             claim = queue.claims[record.claim] = _Claim(record.until_ms, taken)
             self._open_claims[pull_point_id, record.claim] = claim
 
-    def _settle(self, pull_point_id: str, claim: str) -> None:
-        found = self._open_claims.pop((pull_point_id, claim), None)
-        if found is None:
-            return
-        queue = self._queues[pull_point_id]
-        del queue.claims[claim]
-        for message in found.messages:
-            self._release(message)
-        if queue.idle:
-            del self._queues[pull_point_id]
-
-    def _return(self, pull_point_id: str, claim: str, settled: Container[int]) -> None:
+    def _close(self, pull_point_id: str, claim: str, settled: Container[int] | None = None) -> None:
+        """End a claim; the messages at the offsets in `settled`, without it all, are over, and the others wait
+        again."""
         found = self._open_claims.pop((pull_point_id, claim), None)
         if found is None:
             return
@@ -294,7 +285,7 @@ class PullStore:
         del queue.claims[claim]
         back = []
         for message in found.messages:
-            if message.offset in settled:
+            if settled is None or message.offset in settled:
                 self._release(message)
             else:
                 message.returned += 1
@@ -307,7 +298,8 @@ class PullStore:
         self._bound(pull_point_id, queue)
         if queue.idle:
             del self._queues[pull_point_id]
-        self.changed(pull_point_id)
+        if settled is not None:
+            self.changed(pull_point_id)
 
     def _release(self, message: WaitingMessage) -> None:
         self.messages -= 1

@@ -10,7 +10,7 @@ from arborcast.core.errors import ExpressionError
 from arborcast.core.security.uris import to_uri
 from arborcast.topic_model.patterns.alternatives import UNIVERSAL_ROOT, Alternative, Reach, anchors_above
 from arborcast.topic_model.patterns.patterns import EVERYTHING, parse_normal
-from arborcast.topic_model.projections.owners import drop
+from arborcast.topic_model.projections.owners import discard, drop
 from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.records.control import (
     ControlRecord,
@@ -96,10 +96,7 @@ class Registrations:
         for address in _names(old):
             of_address = self._by_address[address]
             for key in patterns:
-                same = of_address[key]
-                same.discard(registration_id)
-                if not same:
-                    del of_address[key]
+                discard(of_address, key, registration_id)
             if not of_address:
                 del self._by_address[address]
 

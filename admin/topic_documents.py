@@ -18,7 +18,7 @@ from arborcast.directory.entries import ldif
 from arborcast.directory.entries.changes import Put, Workspace, in_writing_order
 from arborcast.directory.entries.dn import parse_dn
 from arborcast.directory.entries.entries import EntrySet
-from arborcast.directory.entries.mapping import NAMES, Listing, write_base
+from arborcast.directory.entries.mapping import Listing, write_base
 from arborcast.directory.entries.reader import read_listing
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.documents.facts import read_json, write_json
@@ -71,7 +71,7 @@ def write_document(records: Iterable[TopicRecord], form: Format, base_dn: str) -
     for change in in_writing_order([Put(record) for record in sorted(records, key=lambda record: record.path)]):
         for edit in workspace.plan(change):
             workspace.completed(edit)
-    return ldif.write(ldif.render(entry, NAMES.items()) for entry in entries)
+    return ldif.write(map(ldif.render, entries))
 
 
 def read_document(data: bytes, form: Format, base_dn: str) -> tuple[tuple[TopicRecord, ...], tuple[str, ...]]:

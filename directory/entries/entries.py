@@ -33,8 +33,9 @@ class Entry:
         return values[0].decode(errors="replace") if values else None
 
     def has_class(self, name: str) -> bool:
-        """Whether the entry has this object class (given in lower case)."""
-        return any(value.decode(errors="replace").lower() == name for value in self.attributes.get("objectclass", ()))
+        """Whether the entry has this object class."""
+        folded = name.lower()
+        return any(value.decode(errors="replace").lower() == folded for value in self.attributes.get("objectclass", ()))
 
 
 class EntrySet:

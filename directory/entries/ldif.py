@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from arborcast.directory.entries.dn import format_dn, parse_dn
 from arborcast.directory.entries.entries import Entry
+from arborcast.directory.entries.mapping import NAMES
 from arborcast.directory.errors import DnError, LdifError
 
 # An entry has some 200 bytes; these limits allow a million topics.
@@ -141,12 +142,11 @@ def _split_line(number: int, line: bytes) -> tuple[str, bytes]:
     return name.lower(), rest.lstrip(b" ")
 
 
-def render(entry: Entry, names: Iterable[tuple[str, str]] = (), comments: bytes = b"") -> Block:
-    """The record of an entry. `names` are (lower case, as written) spellings; `comments` goes before it."""
-    spelling = dict(names)
+def render(entry: Entry, comments: bytes = b"") -> Block:
+    """The record of an entry, after these comments."""
     lines = [comments + _line("dn", format_dn(entry.dn).encode())]
     for name, values in entry.attributes.items():
-        lines.extend(_line(spelling.get(name, name), value) for value in values)
+        lines.extend(_line(NAMES.get(name, name), value) for value in values)
     return Block(b"".join(lines), entry)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import count
 
 import msgspec
 
@@ -72,7 +73,7 @@ class Listing:
     `places` has the key of every entry with a path, topic or node. `held` are topics with invalid entries: they were
     not removed, so their last properties stay. `initialised` is False while the base entry is missing (a new server, no
     file): such a directory never empties a tree. `fresh` marks the first listing after a start or a reconnect, before
-    which changes may have been missed. The listing with the greater `version` is newer.
+    which changes may have been missed. Of two listings the one with the greater `version` was read later.
     """
 
     entries: Mapping[TopicPath, TopicEntry] = field(default_factory=dict)
@@ -81,7 +82,7 @@ class Listing:
     places: Mapping[TopicPath, Dn] = field(default_factory=dict)
     initialised: bool = True
     fresh: bool = False
-    version: int = field(default=0, compare=False)
+    version: int = field(default_factory=count(1).__next__, compare=False)
 
     def records(self) -> dict[TopicPath, TopicRecord]:
         return {path: entry.record for path, entry in self.entries.items()}
@@ -101,10 +102,6 @@ def canonical(record: TopicRecord) -> TopicRecord:
 
 
 TOPIC_CLASS = "arborcastTopic"
-
-_TOPIC_CLASS_FOLDED = TOPIC_CLASS.lower()
-
-_ALIAS_CLASS = "alias"
 
 NAMES: Mapping[str, str] = {
     name.lower(): name
@@ -145,9 +142,9 @@ class Skip(Exception):
 
 def read_steps(entry: Entry, above: tuple[Step, ...] | None) -> tuple[Step, ...]:
     """The steps of the entry's topic or node; `above` is None if its parent is not in the tree."""
-    if entry.has_class(_ALIAS_CLASS):
+    if entry.has_class("alias"):
         raise Skip(ProblemKind.ALIAS, "aliases are not followed (they can form loops); make it an ordinary entry")
-    if not entry.has_class(_TOPIC_CLASS_FOLDED):
+    if not entry.has_class(TOPIC_CLASS):
         raise Skip(ProblemKind.FOREIGN, f"not an {TOPIC_CLASS}")
     if above is None:
         raise Skip(ProblemKind.ORPHAN, "the entry above is not part of the topic tree")
@@ -256,10 +253,10 @@ def write_entry(path: TopicPath, record: TopicRecord | None, parent: Dn) -> Entr
     return Entry.of((rdn, *parent), attributes)
 
 
-_BASE_CLASSES: Mapping[str, tuple[str, ...]] = {
-    "ou": ("organizationalUnit",),
-    "o": ("organization",),
-    "cn": ("organizationalRole",),
+_BASE_CLASSES: Mapping[str, bytes] = {
+    "ou": b"organizationalUnit",
+    "o": b"organization",
+    "cn": b"organizationalRole",
 }
 
 
@@ -267,8 +264,7 @@ def write_base(base: Dn) -> Entry | None:
     """The base entry; None if the class for its RDN type is unknown."""
     if not base or len(base[0]) != 1:
         return None
-    (kind, value) = base[0][0]
-    classes = _BASE_CLASSES.get(kind)
-    if classes is None:
+    ((kind, value),) = base[0]
+    if kind not in _BASE_CLASSES:
         return None
-    return Entry.of(base, {"objectclass": tuple(c.encode() for c in classes), kind: (value.encode(),)})
+    return Entry.of(base, {"objectclass": (_BASE_CLASSES[kind],), kind: (value.encode(),)})

@@ -22,7 +22,7 @@ from arborcast.directory.entries import ldif
 from arborcast.directory.entries.changes import CannotPlan, Change, Workspace, in_writing_order
 from arborcast.directory.entries.dn import Dn, format_dn, parse_dn
 from arborcast.directory.entries.entries import Entry, EntrySet
-from arborcast.directory.entries.mapping import NAMES, EntryProblem, Listing, ProblemKind
+from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKind
 from arborcast.directory.entries.reader import ListingReader
 from arborcast.directory.errors import DirectoryError, LdifError
 from arborcast.directory.settings import DirectorySettings
@@ -168,8 +168,7 @@ class FileDirectory:
     def _store(self, blocks: dict[_Key, ldif.Block], signature: Stamp | None, *, fresh: bool) -> None:
         self._blocks = blocks
         entries = EntrySet(block.entry for block in blocks.values() if block.entry is not None)
-        listing = self._reader.read(entries, fresh=fresh, also=self._duplicates)
-        self._listing = replace(listing, version=self._listing.version + 1)
+        self._listing = self._reader.read(entries, fresh=fresh, also=self._duplicates)
         self._signature = signature
 
     def _warn_of_undone(self, before: Mapping[_Key, ldif.Block], blocks: Mapping[_Key, ldif.Block]) -> None:
@@ -261,15 +260,11 @@ def _updated(blocks: Mapping[_Key, ldif.Block], entries: EntrySet) -> dict[_Key,
         entry = entries.get(key)
         if entry is None:
             continue
-        updated[key] = block if block.entry == entry else _render(entry, ldif.comments_of(block.text))
+        updated[key] = block if block.entry == entry else ldif.render(entry, ldif.comments_of(block.text))
     for entry in entries:
         if entry.key not in updated:
-            updated[entry.key] = _render(entry, b"")
+            updated[entry.key] = ldif.render(entry)
     return updated
-
-
-def _render(entry: Entry, comments: bytes) -> ldif.Block:
-    return ldif.render(entry, NAMES.items(), comments)
 
 
 def _in_file_order(blocks: dict[_Key, ldif.Block]) -> Iterator[ldif.Block]:

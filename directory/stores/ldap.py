@@ -17,12 +17,9 @@ from dataclasses import replace
 from arborcast.core.backoff import Backoff
 from arborcast.core.threads import Service
 from arborcast.directory.entries.changes import (
-    AddEntry,
     CannotPlan,
     Change,
-    DeleteEntry,
     Edit,
-    ModifyEntry,
     RenameEntry,
     Workspace,
     in_writing_order,
@@ -128,7 +125,7 @@ class LdapDirectory:
             return error.problem
         for edit in edits:
             try:
-                _carry_out(session, edit)
+                session.carry_out(edit)
             except (EntryRefused, NoSuchEntry) as error:
                 # Another client has added or removed it; the watch will report that.
                 conflict = isinstance(error, NoSuchEntry) or error.exists
@@ -178,13 +175,8 @@ class LdapDirectory:
             mirror = Mirror()
         return mirror, reader.read(mirror.entries, fresh=True)
 
-    def _store(self, mirror: Mirror, listing: Listing) -> Listing:
-        self._mirror, self._stale = mirror, False
-        return self._publish(listing)
-
-    def _publish(self, listing: Listing) -> Listing:
-        self._listing = replace(listing, version=self._listing.version + 1)
-        return self._listing
+    def _store(self, mirror: Mirror, listing: Listing) -> None:
+        self._mirror, self._listing, self._stale = mirror, listing, False
 
     def _entries(self) -> EntrySet:
         return self._mirror.entries if self._mirror is not None else EntrySet()
@@ -192,8 +184,7 @@ class LdapDirectory:
     def _current(self) -> Listing:
         """The listing of the current mirror; with the lock held."""
         if self._stale:
-            self._publish(self._reader.read(self._entries()))
-            self._stale = False
+            self._listing, self._stale = self._reader.read(self._entries()), False
         return self._listing
 
     def _watch(self) -> float | None:
@@ -227,7 +218,7 @@ class LdapDirectory:
             csn = session.context_csn(self._base)
             with self._lock:
                 mirror, listing = self._read(session, self._reader)
-                listing = self._store(mirror, listing)
+                self._store(mirror, listing)
             watcher.changed(listing)
             if listing.initialised and csn and self._can_stream:
                 self._stream(session, mirror, cookie_at(csn), watcher)
@@ -257,7 +248,7 @@ class LdapDirectory:
             if message is not None:
                 with self._lock:
                     if isinstance(message, EntryChanged):
-                        changed = mirror.apply(message.entry, message.state, message.has_children)
+                        changed = mirror.apply(message.entry, message.state, message.uuid, message.has_children)
                         if message.entry.key in self._echoes:
                             self._echoes.remove(message.entry.key)
                             self._echoed.notify_all()
@@ -287,7 +278,8 @@ class LdapDirectory:
             with self._lock:
                 before = self._current()
                 mirror, listing = self._read(session, self._reader)
-                listing = self._store(mirror, replace(listing, fresh=False))
+                listing = replace(listing, fresh=False)
+                self._store(mirror, listing)
             pause = max(self._settings.poll_interval_s, _REST * (time.monotonic() - started))
             if (listing.entries, listing.problems) != (before.entries, before.problems):
                 watcher.changed(listing)
@@ -304,15 +296,3 @@ def _same_for_servers(key: Dn, siblings: Iterable[Dn]) -> Dn | None:
     name = unicodedata.normalize("NFKC", format_rdn(key[0]))
     same = (each for each in siblings if unicodedata.normalize("NFKC", format_rdn(each[0])) == name)
     return next((each for each in same if each != key), None)
-
-
-def _carry_out(session: LdapSession, edit: Edit) -> None:
-    match edit:
-        case AddEntry(entry):
-            session.add(entry)
-        case ModifyEntry(entry, attributes):
-            session.modify(entry.dn, attributes)
-        case DeleteEntry(entry):
-            session.delete(entry.dn)
-        case RenameEntry(entry, rdn, parent):
-            session.rename(entry.dn, rdn, parent)

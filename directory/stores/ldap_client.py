@@ -16,7 +16,8 @@ from ldap3.operation.search import search_operation
 from ldap3.strategy.base import BaseStrategy
 from ldap3.utils.asn1 import decode_message_fast
 
-from arborcast.directory.entries.dn import Dn, Rdn, format_dn, format_rdn, parse_dn
+from arborcast.directory.entries.changes import AddEntry, DeleteEntry, Edit, ModifyEntry, RenameEntry
+from arborcast.directory.entries.dn import Dn, format_dn, format_rdn, parse_dn
 from arborcast.directory.entries.entries import Entry
 from arborcast.directory.errors import DirectoryAway, DirectoryError, DnError
 from arborcast.directory.settings import DirectorySettings
@@ -58,11 +59,12 @@ class EntryRefused(DirectoryError):
 
 @dataclass(frozen=True, slots=True)
 class EntryChanged:
-    """A message of the stream: an entry and its change. `has_children` is from the server, False if it has no such
-    attribute."""
+    """A message of the stream: an entry with its UUID, and its change. `has_children` is from the server, False if it
+    has no such attribute."""
 
     entry: Entry
-    state: syncrepl.EntryState
+    state: syncrepl.SyncState
+    uuid: bytes
     has_children: bool
 
 
@@ -102,32 +104,27 @@ class LdapSession:
                     return entry.attributes["contextcsn"]
         return ()
 
-    def add(self, entry: Entry) -> None:
-        """Add an entry. Raises EntryRefused."""
-        attributes = {name: list(values) for name, values in entry.attributes.items()}
+    def carry_out(self, edit: Edit) -> None:
+        """Make a change. Raises EntryRefused."""
+        dn = format_dn(edit.entry.dn)
         with translated(self._settings):
-            self._connection.add(format_dn(entry.dn), None, attributes)
-        self._check_change(entry.dn)
-
-    def modify(self, dn: Dn, replace: Mapping[str, tuple[bytes, ...]]) -> None:
-        """Replace attributes; no values means removal. Raises EntryRefused."""
-        changes = {name: [(ldap3.MODIFY_REPLACE, list(values))] for name, values in replace.items()}
-        with translated(self._settings):
-            self._connection.modify(format_dn(dn), changes)
-        self._check_change(dn)
-
-    def delete(self, dn: Dn) -> None:
-        """Delete an entry without children. Raises EntryRefused."""
-        with translated(self._settings):
-            self._connection.delete(format_dn(dn))
-        self._check_change(dn)
-
-    def rename(self, dn: Dn, rdn: Rdn, parent: Dn) -> None:
-        """Give an entry another RDN and parent; the old RDN's values are removed. Raises EntryRefused."""
-        superior = format_dn(parent) if parent != dn[1:] else None
-        with translated(self._settings):
-            self._connection.modify_dn(format_dn(dn), format_rdn(rdn), delete_old_dn=True, new_superior=superior)
-        self._check_change(dn)
+            match edit:
+                case AddEntry(entry):
+                    self._connection.add(dn, None, {name: list(values) for name, values in entry.attributes.items()})
+                case ModifyEntry(_, replace):
+                    changes = {name: [(ldap3.MODIFY_REPLACE, list(values))] for name, values in replace.items()}
+                    self._connection.modify(dn, changes)
+                case DeleteEntry():
+                    self._connection.delete(dn)
+                case RenameEntry(entry, rdn, parent):
+                    superior = format_dn(parent) if parent != entry.dn[1:] else None
+                    self._connection.modify_dn(dn, format_rdn(rdn), delete_old_dn=True, new_superior=superior)
+        result = self._result()
+        code = result.get("result")
+        if code in BUSY or code in NOT_ALLOWED or code == NO_SUCH_OBJECT:
+            check(self._settings, result, f"writing {dn}")
+        if code != 0:
+            raise EntryRefused(f"the server answered {words(result)}", exists=code == ENTRY_EXISTS)
 
     def start_stream(self, base: Dn, cookie: bytes) -> None:
         """Request all changes below `base` since `cookie`; afterwards only `receive` and `close` may be called."""
@@ -169,7 +166,7 @@ class LdapSession:
             control = response.get("controls", {}).get(syncrepl.STATE_CONTROL)
             if entry is None or control is None:
                 return None
-            return EntryChanged(entry, syncrepl.parse_state(bytes(control["value"])), _has_children(entry))
+            return EntryChanged(entry, *syncrepl.parse_state(bytes(control["value"])), _has_children(entry))
         if kind == "intermediateResponse" and response.get("responseName") == syncrepl.INFO_MESSAGE:
             return syncrepl.parse_info(bytes(response["responseValue"]))
         if kind == "searchResDone":
@@ -225,15 +222,6 @@ class LdapSession:
     def _result(self) -> dict[str, Any]:
         result: dict[str, Any] | None = self._connection.result
         return result or {}
-
-    def _check_change(self, dn: Dn) -> None:
-        result = self._result()
-        code = result.get("result")
-        if code == 0:
-            return
-        if code in BUSY or code in NOT_ALLOWED or code == NO_SUCH_OBJECT:
-            check(self._settings, result, f"writing {format_dn(dn)}")
-        raise EntryRefused(f"the server answered {words(result)}", exists=code == ENTRY_EXISTS)
 
 
 def _entry(response: Mapping[str, Any]) -> Entry | None:

@@ -47,14 +47,6 @@ class SyncState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class EntryState:
-    """The state of the entry in a message."""
-
-    state: SyncState
-    uuid: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class SyncInfo:
     """A message about a phase. `refresh_done`: the state at the time of the request is complete. `absent_are_deleted`:
     entries without a message in the refresh are deleted. `uuids` are deleted (`deleted`) or unchanged entries."""
@@ -82,8 +74,8 @@ def cookie_at(context_csn: tuple[bytes, ...]) -> bytes:
     return b"rid=000,csn=" + b";".join(sorted(context_csn))
 
 
-def parse_state(value: bytes) -> EntryState:
-    """The value of the state control."""
+def parse_state(value: bytes) -> tuple[SyncState, bytes]:
+    """The change of an entry and its UUID, from the value of the state control."""
     fields = list(_children(_only(value, _SEQUENCE)))
     if len(fields) < 2 or fields[0][0] != _ENUMERATED or fields[1][0] != _OCTETS:
         raise SyncDecodeError("a sync state must have a state and an entryUUID")
@@ -93,7 +85,7 @@ def parse_state(value: bytes) -> EntryState:
         raise SyncDecodeError(f"unknown sync state {fields[0][1]!r}") from error
     if len(fields[1][1]) != _UUID_BYTES:
         raise SyncDecodeError("an entryUUID has 16 bytes")
-    return EntryState(state, fields[1][1])
+    return state, fields[1][1]
 
 
 def parse_info(value: bytes) -> SyncInfo:
@@ -177,16 +169,16 @@ class Mirror:
                 self._place(UUID(entry.text("entryuuid") or "").bytes, entry.key)
             self.entries.put(_bare(entry))
 
-    def apply(self, entry: Entry, state: EntryState, has_children: bool) -> bool:
+    def apply(self, entry: Entry, state: SyncState, uuid: bytes, has_children: bool) -> bool:
         """Apply one message; returns whether the entries have changed. Raises ReloadNeeded."""
         if self._mentioned is not None:
-            self._mentioned.add(state.uuid)
-        if state.state is SyncState.PRESENT:
+            self._mentioned.add(uuid)
+        if state is SyncState.PRESENT:
             return False
-        if state.state is SyncState.DELETE:
-            return self._forget(state.uuid, entry.key)
+        if state is SyncState.DELETE:
+            return self._forget(uuid, entry.key)
         entry = _bare(entry)
-        old = self._keys.get(state.uuid)
+        old = self._keys.get(uuid)
         known = self.entries.get(entry.key)
         if known is None and (has_children if old is None else old not in self.entries):
             # A subtree was moved in from outside the base: there are messages for its root only. Or another client has
@@ -198,15 +190,15 @@ class Mirror:
         # An entry of the writer has no UUID before its message: if the writer has moved this one, a further one at its
         # old place was added since.
         by_writer = known is not None and entry.key not in self._uuids
-        self._place(state.uuid, entry.key)
+        self._place(uuid, entry.key)
         if old is not None and old != entry.key:
             renamed = old in self.entries and not by_writer
             if renamed:
                 self.entries.rename(old, entry)
             for below in self.entries.below(entry.key):
-                uuid = self._uuids.get(moved_key(below.key, entry.key, old))
-                if uuid is not None:
-                    self._place(uuid, below.key)
+                uuid_below = self._uuids.get(moved_key(below.key, entry.key, old))
+                if uuid_below is not None:
+                    self._place(uuid_below, below.key)
                 elif below.key not in self._uuids:
                     # Another client deleted it before the writer moved the entry above.
                     raise ReloadNeeded

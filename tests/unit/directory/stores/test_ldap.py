@@ -16,7 +16,7 @@ from arborcast.directory.settings import DirectorySettings
 from arborcast.directory.stores import ldap
 from arborcast.directory.stores.ldap import LdapDirectory
 from arborcast.directory.stores.ldap_client import EntryChanged, LdapSession
-from arborcast.directory.stores.syncrepl import EntryState, Mirror, SyncState
+from arborcast.directory.stores.syncrepl import Mirror, SyncState
 from arborcast.topic_model.topics import TopicPath
 from tests.support.directory import Watch, topic
 
@@ -46,7 +46,7 @@ def test_listings_of_a_large_tree_leave_time_for_other_work(monkeypatch: pytest.
                 return None
             self.edits += 1
             entry = write_entry(TopicPath(f"t{self.edits}"), topic(f"t{self.edits}"), BASE)
-            return EntryChanged(entry, EntryState(SyncState.ADD, self.edits.to_bytes(16)), False)
+            return EntryChanged(entry, SyncState.ADD, self.edits.to_bytes(16), False)
 
     monkeypatch.setattr(ListingReader, "read", slow)
     base = write_base(BASE)
@@ -86,7 +86,7 @@ def test_a_write_ends_between_two_requests_after_a_stop(monkeypatch: pytest.Monk
     directory = LdapDirectory(DirectorySettings(kind="ldap", base_dn="ou=topics,dc=x"))
     directory._mirror, directory._stale = Mirror([base]), True
     added: list[str] = []
-    session = SimpleNamespace(add=lambda entry: added.append(entry.dn[0][0][1]), close=lambda: None)
+    session = SimpleNamespace(carry_out=lambda edit: added.append(edit.entry.dn[0][0][1]), close=lambda: None)
     monkeypatch.setattr(directory, "_writing_session", lambda: session)
     seen = directory._current()
     changes = [Put(topic(name)) for name in "abc"]

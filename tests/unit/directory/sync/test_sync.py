@@ -39,7 +39,6 @@ class ScriptedDirectory:
         self.name = "scripted"
         self.entries = EntrySet()
         self._lock = threading.Lock()  # of the entries: the test reads them beside the sync's thread
-        self.version = 0
         self.refuses: set[TopicPath] = set()
         self.supports_moves = True
         self.refusal = ProblemKind.REFUSED
@@ -50,12 +49,11 @@ class ScriptedDirectory:
 
     def load(self) -> Listing:
         with self._lock:
-            return dataclasses.replace(read_listing(self.entries, BASE), version=self.version)
+            return read_listing(self.entries, BASE)
 
     def apply(self, changes: Sequence[Change]) -> None:
         with self._lock:
             carry_out(changes, self.entries, BASE)
-            self.version += 1
 
     def by_hand(self, *changes: Change) -> None:
         self.apply(changes)
@@ -319,7 +317,6 @@ def test_an_empty_directory_is_filled_and_an_emptied_one_applied(rig: Rig) -> No
     rig.log.append([topic("b")])
     wait_until(lambda: rig.directory.paths() == {"b"})
     rig.directory.entries = EntrySet()
-    rig.directory.version += 1
     rig.directory.notify()
     wait_until(lambda: rig.directory.paths() == {"b"})
     assert rig.paths() == {"b"}

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+import msgspec
+
 from arborcast.topic_model.subscriptions import (
     DEFAULT_POLICY,
     DeliveryPolicy,
@@ -42,28 +44,15 @@ class Sharing:
             topics = like.topics
         else:
             topics = tuple([self._topic(topic) for topic in subscription.topics])
-        return Subscription(
-            id=subscription.id,
+        return msgspec.structs.replace(
+            subscription,
             consumer=self._consumers.shared(subscription.consumer, subscription.consumer),
-            address=subscription.address,
             topics=topics,
             content=tuple([self._xpath(each) for each in subscription.content]),
             producer=tuple([self._xpath(each) for each in subscription.producer]),
-            form=subscription.form,
-            soap=subscription.soap,
-            addressing=subscription.addressing,
             policy=self._policies.shared(subscription.policy, subscription.policy),
-            created_ms=subscription.created_ms,
-            terminates_ms=subscription.terminates_ms,
-            paused=subscription.paused,
             owner=self._texts.shared(subscription.owner, subscription.owner),
-            pull_point=subscription.pull_point,
-            protection=subscription.protection,
-            endpoint=subscription.endpoint,
             types=tuple([self._texts.shared(each, each) for each in subscription.types]),
-            trigger=subscription.trigger,
-            queue=subscription.queue,
-            peer=subscription.peer,
         )
 
     def _topic(self, topic: TopicFilter) -> TopicFilter:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+from types import ModuleType
 
 from arborcast.topic_model.routing.sharing import Sharing
 from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
@@ -17,7 +18,7 @@ def characters_held_by(root: object) -> int:
     waiting = [root]
     while waiting:
         for each in gc.get_referents(waiting.pop()):
-            if id(each) not in found and not isinstance(each, type):
+            if id(each) not in found and not isinstance(each, type | ModuleType):
                 found[id(each)] = each
                 waiting.append(each)
     return sum(len(each) for each in found.values() if isinstance(each, str))

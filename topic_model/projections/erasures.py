@@ -54,9 +54,6 @@ class Erasures:
         """All erasures, the latest first."""
         return sorted(self._erasures.values(), key=lambda each: each.at_ms, reverse=True)
 
-    def get(self, erasure_id: str) -> Erasure | None:
-        return self._erasures.get(erasure_id)
-
 
 @lru_cache(16)
 def scopes_of(texts: frozenset[str]) -> tuple[ErasureScope, ...]:

@@ -299,22 +299,18 @@ _codec = VersionedCodec(_Value, "control record", VERSION, readable=True)
 
 
 def topic_key(path: TopicPath) -> str:
-    """Key of a topic's records."""
     return f"topic:{path}"
 
 
 def subscription_key(subscription_id: str) -> str:
-    """Key of a subscription's records."""
     return f"sub:{subscription_id}"
 
 
 def pull_point_key(pull_point_id: str) -> str:
-    """Key of a pull point's records."""
     return f"pull:{pull_point_id}"
 
 
 def registration_key(registration_id: str) -> str:
-    """Key of a publisher registration's records."""
     return f"pub:{registration_id}"
 
 
@@ -334,22 +330,18 @@ def places_key(path: TopicPath) -> str:
 
 
 def trigger_key(trigger_id: str) -> str:
-    """Key of a trigger's records."""
     return f"trigger:{trigger_id}"
 
 
 def interest_key(peer: str) -> str:
-    """Key of the interest of another engine or group."""
     return f"interest:{peer}"
 
 
 def erasure_key(erasure_id: str) -> str:
-    """Key of an erasure."""
     return f"erase:{erasure_id}"
 
 
 def camera_key(name: str) -> str:
-    """Key of a camera."""
     return f"camera:{name}"
 
 
@@ -363,26 +355,20 @@ def key_of(record: ControlRecord) -> str:
     match record:
         case TopicRecord(path=path) | TopicRemoved(path=path):
             return topic_key(path)
-        case SubscriptionRecord(subscription=subscription):
-            return subscription_key(subscription.id)
-        case SubscriptionEnded(id=subscription_id):
-            return subscription_key(subscription_id)
-        case PullPointRecord(id=pull_point_id) | PullPointEnded(id=pull_point_id):
-            return pull_point_key(pull_point_id)
-        case RegistrationRecord(registration=registration):
-            return registration_key(registration.id)
-        case RegistrationEnded(id=registration_id):
-            return registration_key(registration_id)
-        case SubscriptionSuspended(id=subscription_id):
-            return suspension_key(subscription_id)
-        case SecretsResealed(id=subscription_id):
-            return resealing_key(subscription_id)
+        case SubscriptionRecord(subscription=Subscription(id=identifier)) | SubscriptionEnded(id=identifier):
+            return subscription_key(identifier)
+        case PullPointRecord(id=identifier) | PullPointEnded(id=identifier):
+            return pull_point_key(identifier)
+        case RegistrationRecord(registration=Registration(id=identifier)) | RegistrationEnded(id=identifier):
+            return registration_key(identifier)
+        case SubscriptionSuspended(id=identifier):
+            return suspension_key(identifier)
+        case SecretsResealed(id=identifier):
+            return resealing_key(identifier)
         case TopicPlaces(path=path):
             return places_key(path)
-        case TriggerRecord(subscription=subscription):
-            return trigger_key(subscription.id)
-        case TriggerEnded(id=trigger_id):
-            return trigger_key(trigger_id)
+        case TriggerRecord(subscription=Subscription(id=identifier)) | TriggerEnded(id=identifier):
+            return trigger_key(identifier)
         case PeerInterest(peer=peer):
             return interest_key(peer)
         case Erasure(scope=scope):
@@ -405,9 +391,7 @@ def subscription_of(record: ControlRecord) -> str:
             return subscription.id
         case SubscriptionEnded(id=identifier) | SubscriptionSuspended(id=identifier) | SecretsResealed(id=identifier):
             return identifier
-        case TriggerRecord(subscription=subscription):
-            return subscription.id
-        case TriggerEnded(id=identifier):
+        case TriggerRecord(subscription=Subscription(id=identifier)) | TriggerEnded(id=identifier):
             return identifier
         case Tombstone(key=key):
             kind, _, identifier = key.partition(":")

@@ -41,7 +41,9 @@ class Expiry:
         if number <= self._begun:
             heapq.heappush(self._soon, (subscription.terminates_ms, subscription.id))
         else:
-            self._put(number, subscription.id)
+            if number not in self._buckets:
+                heapq.heappush(self._numbers, number)
+            self._buckets.setdefault(number, []).append(subscription.id)
         self._sweep_when_stale()
 
     def removed(self, subscription: Subscription) -> None:
@@ -69,14 +71,6 @@ class Expiry:
         for each in found:
             heapq.heappush(self._soon, each)
         return tuple(subscription_id for _, subscription_id in found)
-
-    def _put(self, number: int, subscription_id: str) -> None:
-        bucket = self._buckets.get(number)
-        if bucket is None:
-            self._buckets[number] = [subscription_id]
-            heapq.heappush(self._numbers, number)
-        else:
-            bucket.append(subscription_id)
 
     def _times(self, number: int) -> dict[str, int]:
         """The termination times of a bucket, without stale entries and duplicates; an empty bucket is removed."""

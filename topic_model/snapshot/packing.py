@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import accumulate
 
 import msgspec
@@ -93,11 +93,6 @@ class FlatMap:
                 if self._blob[begin:end] == encoded and self._key_length(index) == len(encoded):
                     return self._blob[end : self._offsets[index + 1]]
         return None
-
-    def keys(self) -> Iterator[str]:
-        for index in range(self._count):
-            begin = self._offsets[index] + _LENGTH.size
-            yield str(self._blob[begin : begin + self._key_length(index)], "utf-8")
 
     def _key_length(self, index: int) -> int:
         length: int = _LENGTH.unpack_from(self._blob, self._offsets[index])[0]

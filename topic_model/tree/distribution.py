@@ -18,7 +18,7 @@ from typing import Final
 
 from arborcast.core.errors import TopicError
 from arborcast.core.security.signatures import NAME
-from arborcast.topic_model.records.control import FAST, RELIABLE, SPLIT, TopicPolicy
+from arborcast.topic_model.records.control import FAST, RELIABLE, SPLIT
 
 LOCAL, GROUP, EVERYWHERE = "local", "group", "everywhere"
 
@@ -59,12 +59,6 @@ def distribution_of(routings: Iterable[str]) -> str:
             if is_distribution(word):
                 return "" if word == EVERYWHERE else word
     return ""
-
-
-def is_fast(policies: Iterable[TopicPolicy], otherwise: bool) -> bool:
-    """Whether messages of a topic are sent as datagrams if possible, from its own policy and those above, nearest
-    first; `otherwise` is the default."""
-    return next((each.fast for each in policies if each.fast or each.reliable), otherwise)
 
 
 def goes_to(distribution: str, group: str) -> bool:

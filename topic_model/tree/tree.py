@@ -20,7 +20,7 @@ from arborcast.topic_model.patterns.alternatives import Alternative, Reach, is_v
 from arborcast.topic_model.patterns.patterns import EVERYTHING, Pattern
 from arborcast.topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import Step, TopicPath, ancestors, last_step, parent_of, split_path
-from arborcast.topic_model.tree.distribution import distribution_of, is_fast
+from arborcast.topic_model.tree.distribution import distribution_of
 from arborcast.topic_model.tree.prefixes import KnownPrefixes
 
 TOPIC_SET: Final = f"{{{WSTOP}}}TopicSet"
@@ -165,8 +165,10 @@ class TopicTree:
         return distribution_of(self.policy(each).routing for each in (path, *ancestors(path)))
 
     def is_fast(self, path: TopicPath, otherwise: bool) -> bool:
-        """Whether messages of the topic are sent as datagrams (`tree.distribution`), `otherwise` without a word."""
-        return is_fast((self.policy(each) for each in (path, *ancestors(path))), otherwise)
+        """Whether messages of the topic are sent as datagrams if possible, by the nearest policy with a word for it;
+        `otherwise` is the default."""
+        policies = map(self.policy, (path, *ancestors(path)))
+        return next((each.fast for each in policies if each.fast or each.reliable), otherwise)
 
     def paths_with_code(self, code: str) -> tuple[TopicPath, ...]:
         """All topics with this code, sorted; several must be corrected in the directory."""

@@ -16,6 +16,7 @@ from arborcast.topic_model.expressions import xpath
 from arborcast.topic_model.expressions.dialects import (
     CONCRETE,
     CONCRETE_SET,
+    DIALECTS,
     FULL,
     SIMPLE,
     XPATH,
@@ -27,9 +28,6 @@ from arborcast.topic_model.expressions.dialects import (
 from arborcast.topic_model.expressions.writing import write_full, write_topic
 from arborcast.topic_model.expressions.xpath import XPathPattern
 from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, Pattern, parse_normal
-
-DIALECTS = (SIMPLE, CONCRETE, FULL, CONCRETE_SET, XPATH)
-"""The dialects that `parse` reads, in the order of the resource property TopicExpressionDialect."""
 
 __all__ = [
     "CONCRETE",

@@ -43,6 +43,9 @@ CONCRETE_SET: Final = "http://www.onvif.org/ver10/tev/topicExpression/ConcreteSe
 
 XPATH: Final = "http://www.w3.org/TR/1999/REC-xpath-19991116"
 
+DIALECTS = (SIMPLE, CONCRETE, FULL, CONCRETE_SET, XPATH)
+"""The dialects that `parse` reads, in the order of the resource property TopicExpressionDialect."""
+
 _plain = re.compile(rf"[ \t\r\n]*(?:({NCNAME}):)?({NCNAME}(?:/{NCNAME})*)[ \t\r\n]*")
 
 
@@ -62,7 +65,7 @@ def parse(text: str, dialect: str | None, namespaces: Mapping[str, str], *, lega
         return TopicFilter(dialect, xpath.text, xpath.normal, dict(xpath.namespaces))
     declarations = Declarations(namespaces)
     paths = scan(text, Notation.PREFIXES)
-    _RULES[dialect](text, paths)
+    _check(text, paths, dialect)
     compiled = compile_paths(text, paths, declarations)
     return TopicFilter(dialect, text.strip(), compiled.normal, declarations.used)
 
@@ -91,7 +94,7 @@ def concrete_topic(
     if dialect == XPATH:
         raise MultipleTopics(f"one topic is required here, but the XPath {text[:60]!r} may select several")
     paths = scan(text, Notation.PREFIXES)
-    _RULES[CONCRETE if dialect == SIMPLE else dialect](text, paths)
+    _check(text, paths, CONCRETE if dialect == SIMPLE else dialect)
     if dialect == CONCRETE_SET:
         paths = tuple(_without_subtree(path) for path in paths)
     topic = compile_paths(text, paths, Declarations(namespaces)).single_topic()
@@ -142,7 +145,7 @@ def compile_paths(text: str, paths: tuple[RawPath, ...], declarations: Declarati
 def _known(dialect: str | None) -> str:
     # xsd:anyURI collapses white space; an empty attribute counts as absent.
     dialect = (dialect or "").strip() or SIMPLE
-    if dialect not in (*_RULES, XPATH):
+    if dialect not in DIALECTS:
         raise UnknownDialect(f"the topic expression dialect {dialect[:200]!r} is not supported")
     return dialect
 
@@ -160,42 +163,22 @@ def _colon_topic(text: str) -> TopicPath:
         raise ExpressionError(f"colon path {text.strip()[:60]!r}: {error}") from error
 
 
-def _check_concrete_set(text: str, paths: tuple[RawPath, ...]) -> None:
+def _check(text: str, paths: tuple[RawPath, ...], dialect: str) -> None:
+    """Refuse what the dialect does not allow; Full is the whole grammar."""
+    if dialect == FULL:
+        return
+    name = dialect.rpartition("/")[2]
+    if dialect == CONCRETE_SET:
+        paths = tuple(map(_without_subtree, paths))
+    elif len(paths) > 1:
+        refuse(text, paths[1].position, f"the {name} dialect has no alternatives; use Full")
     for path in paths:
-        _check_names(text, _without_subtree(path), "ConcreteSet")
-
-
-def _check_concrete(text: str, paths: tuple[RawPath, ...]) -> None:
-    _check_single(text, paths, "Concrete")
-    _check_names(text, paths[0], "Concrete")
-
-
-def _check_simple(text: str, paths: tuple[RawPath, ...]) -> None:
-    _check_single(text, paths, "Simple")
-    _check_names(text, paths[0], "Simple")
-    if len(paths[0].steps) > 1:
+        for step in path.steps:
+            if step.axis is Axis.DESCENDANT or step.name in "*.":
+                what = "//" if step.axis is Axis.DESCENDANT else step.name
+                refuse(text, step.position, f"{what} is not allowed here in the {name} dialect; use Full")
+    if dialect == SIMPLE and len(paths[0].steps) > 1:
         refuse(text, paths[0].steps[1].position, "the Simple dialect allows a root topic only; use Concrete or Full")
-
-
-_RULES: Final[dict[str, Callable[[str, tuple[RawPath, ...]], None]]] = {
-    SIMPLE: _check_simple,
-    CONCRETE: _check_concrete,
-    FULL: lambda _text, _paths: None,  # the scanner accepts nothing else
-    CONCRETE_SET: _check_concrete_set,
-}
-
-
-def _check_single(text: str, paths: tuple[RawPath, ...], dialect: str) -> None:
-    if len(paths) > 1:
-        refuse(text, paths[1].position, f"the {dialect} dialect has no alternatives; use Full")
-
-
-def _check_names(text: str, path: RawPath, dialect: str) -> None:
-    for step in path.steps:
-        if step.axis is Axis.DESCENDANT:
-            refuse(text, step.position, f"// is not allowed here in the {dialect} dialect; use Full")
-        if step.name in "*.":
-            refuse(text, step.position, f"{step.name} is not allowed here in the {dialect} dialect; use Full")
 
 
 def _without_subtree(path: RawPath) -> RawPath:

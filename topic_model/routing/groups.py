@@ -99,12 +99,11 @@ def _unindex(identities: _Identities, member: Subscription) -> None:
 
 
 class LinkedGroup(Group):
-    """The members of a selector that is not simple, and the topics of its XPath. `definition` is None for an unreadable
-    selector, which matches nothing."""
+    """The members of a selector that is not simple, and the topics of its XPath."""
 
     __slots__ = ("definition", "linked_keys")
 
-    def __init__(self, members: Iterable[Subscription], definition: Selector | None) -> None:
+    def __init__(self, members: Iterable[Subscription], definition: Selector) -> None:
         super().__init__(members)
         self.definition = definition
         self.linked_keys: set[str] = set()
@@ -112,7 +111,7 @@ class LinkedGroup(Group):
 
 Entry = Subscription | Group
 """The entry of a table under a selector. A simple selector with one subscriber is that subscription itself, the usual
-case of a million; a group would add 200 bytes to each."""
+case of a million; a group would add 200 bytes to each. Also an unreadable selector, which matches nothing."""
 
 
 def active_of(entry: Entry | None) -> Answer:

@@ -94,18 +94,18 @@ class Links(LinkIndex):
         """A copy of the keys for a snapshot."""
         return {key: self.at(key) for key in self.keyed}
 
-    def add(self, selector: str, group: LinkedGroup, definition: Selector) -> None:
+    def add(self, selector: str, group: LinkedGroup) -> None:
         """Link a selector; an XPath to the topics that it selects."""
-        if definition.xpaths:
+        if group.definition.xpaths:
             self._selecting[selector] = group
-            self._reselect(selector, group, definition)
+            self._reselect(selector, group)
         else:
-            self.link(selector, definition)
+            self.link(selector, group.definition)
 
-    def remove(self, selector: str, group: LinkedGroup, definition: Selector) -> None:
+    def remove(self, selector: str, group: LinkedGroup) -> None:
         """Undo `add`, including later selections of an XPath."""
         if self._selecting.pop(selector, None) is None:
-            self.unlink(selector, definition)
+            self.unlink(selector, group.definition)
         for key in group.linked_keys:
             self.take(key, selector)
 
@@ -121,11 +121,10 @@ class Links(LinkIndex):
             self.stale = True
             return True
         for selector, group in self._selecting.items():
-            definition = group.definition
-            if definition is None or not definition.path_only:
+            if not group.definition.path_only:
                 self.stale = True
                 continue
-            selected = path in self._tree and definition.matches(path)
+            selected = path in self._tree and group.definition.matches(path)
             if selected != (path in group.linked_keys):
                 if selected:
                     group.linked_keys.add(path)
@@ -141,11 +140,10 @@ class Links(LinkIndex):
         """Evaluate the XPath selectors after a change of topics; `changed` is called for each changed selection."""
         many, self._changes, self.stale = self._many_changes, 0, False
         for selector, group in self._selecting.items():
-            definition = group.definition
-            if definition is None or (definition.path_only and not many):
+            if group.definition.path_only and not many:
                 continue
             before = group.linked_keys
-            self._reselect(selector, group, definition)
+            self._reselect(selector, group)
             if group.linked_keys != before:
                 changed(selector, group.linked_keys - before, before - group.linked_keys)
 
@@ -158,9 +156,9 @@ class Links(LinkIndex):
         group = self._selecting.get(selector)
         return None if group is None else tuple(sorted(TopicPath(key) for key in group.linked_keys))
 
-    def _reselect(self, selector: str, group: LinkedGroup, definition: Selector) -> None:
+    def _reselect(self, selector: str, group: LinkedGroup) -> None:
         try:
-            selected: frozenset[str] = definition.select(self._tree)
+            selected: frozenset[str] = group.definition.select(self._tree)
         except ExpressionError as error:
             _log.warning("an XPath topic expression selects nothing because it fails: %s", error)
             selected = frozenset()

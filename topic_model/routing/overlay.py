@@ -198,7 +198,7 @@ class Checkpoint:
             {
                 selector: normals_of(next(members_of(entry)))
                 for selector, entry in entries.items()
-                if isinstance(entry, LinkedGroup) and entry.definition and any(entry.definition.rest_alternatives())
+                if isinstance(entry, LinkedGroup) and any(entry.definition.rest_alternatives())
             },
         )
 

@@ -337,30 +337,26 @@ class RoutingTable(Resolver):
         entry.remove(old)
         if isinstance(entry, LinkedGroup):
             if not len(entry):
-                self._unlink(selector, entry)
                 del self._entries[selector]
+                self._links.remove(selector, entry)
+                for recorder in self._recorders:
+                    recorder.unlinked(selector)
         elif len(entry) == 1:
             self._entries[selector] = next(iter(entry))
 
-    def _linked(self, selector: str, first: Subscription) -> Group:
-        """The linked group of a selector that is not simple."""
+    def _linked(self, selector: str, first: Subscription) -> Entry:
+        """The linked group of a selector that is not simple; an unreadable one is not linked."""
         normals = normals_of(first)
         try:
             definition = compile_selector(normals)
         except ExpressionError as error:
             _log.error("subscription %s gets no notifications: its topic filter is invalid: %s", first.id, error)
-            return LinkedGroup((first,), None)
+            return first
         group = LinkedGroup((first,), definition)
-        self._links.add(selector, group, definition)
+        self._links.add(selector, group)
         for recorder in self._recorders:
             recorder.linked(selector, normals, selects=bool(definition.xpaths))
         return group
-
-    def _unlink(self, selector: str, group: LinkedGroup) -> None:
-        if group.definition is not None:
-            self._links.remove(selector, group, group.definition)
-            for recorder in self._recorders:
-                recorder.unlinked(selector)
 
     def _selector_changed(self, selector: str) -> None:
         self._last_changes.of_selector(selector, self.position)

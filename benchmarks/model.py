@@ -138,7 +138,7 @@ def _steps(report: Report) -> None:
     envelope, conditions, fifty = Envelope(plain), Conditions(), [message] * 50
     routing = RoutingTable()
     routing.apply(SubscriptionRecord(plain))
-    view, received = SnapshotView(Snapshot.build(routing)), Received(message, 0, 0)
+    view, received = SnapshotView(Snapshot.build(routing.checkpoint())), Received(message, 0, 0)
 
     def lane() -> None:
         lanes.add(received, plain)

@@ -25,7 +25,6 @@ from arborcast.topic_model.routing.members import Answer, answer_of
 from arborcast.topic_model.routing.overlay import Checkpoint, Frozen
 from arborcast.topic_model.routing.rest import LinkTarget, RestIndex
 from arborcast.topic_model.routing.selectors import compile_selector
-from arborcast.topic_model.routing.table import RoutingTable
 from arborcast.topic_model.snapshot.packing import FlatMap, Packer, build_flat, decode_packed, decode_shape, unpack
 from arborcast.topic_model.subscriptions import Subscription
 
@@ -74,13 +73,8 @@ class Snapshot:
         self._rest: RestIndex | None = None
 
     @classmethod
-    def build(cls, source: RoutingTable | Checkpoint) -> Snapshot:
-        """The snapshot of a table's current state, without later overlays, or of a checkpoint that was not taken yet.
-        With a checkpoint this may run in another thread."""
-        if isinstance(source, Checkpoint):
-            return cls(_build(source.take()))
-        checkpoint = source.checkpoint()
-        checkpoint.close()
+    def build(cls, checkpoint: Checkpoint) -> Snapshot:
+        """The snapshot of a checkpoint that was not taken yet. May run in another thread."""
         return cls(_build(checkpoint.take()))
 
     @classmethod
@@ -101,11 +95,6 @@ class Snapshot:
     @property
     def size(self) -> int:
         return len(self._data)
-
-    @property
-    def subscriptions(self) -> int:
-        """The number of subscriptions."""
-        return self._meta.subscriptions
 
     def members(self, selector: str) -> Answer:
         """The active subscriptions of a selector, in order."""

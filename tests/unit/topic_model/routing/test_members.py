@@ -118,7 +118,7 @@ def test_a_change_of_one_member_copies_a_few_pieces() -> None:
 
 def test_a_popular_topic_is_unpacked_once() -> None:
     table = table_of(*map(SubscriptionRecord, many()))
-    snapshot = Snapshot.build(table)
+    snapshot = Snapshot.build(table.checkpoint())
     (selector,) = {selector_of(each) for each in table.subscriptions()}
     popular = snapshot.members(selector)
     for _ in range(10):

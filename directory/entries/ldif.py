@@ -162,7 +162,6 @@ def comments_of(text: bytes) -> bytes:
 
 
 def write(blocks: Iterable[Block]) -> bytes:
-    """The content of a file with these records."""
     return b"\n".join(block.text for block in blocks)
 
 

@@ -121,11 +121,9 @@ NAMES: Mapping[str, str] = {
         "topicMerge",
     )
 }
-
 """Attribute types of the schema: lower case to their spelling."""
 
 FACTS = frozenset(NAMES) - {"objectclass", "topicname", "topicnamespace"}
-
 """The attributes with a topic's properties, apart from its name; others are not changed."""
 
 _MAX_INTEGER_DIGITS = 18  # fits 64 bits

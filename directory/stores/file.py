@@ -132,7 +132,6 @@ class FileDirectory:
         self._service.start()
 
     def close(self) -> None:
-        """End the thread."""
         self._service.stop(None)
 
     def _check(self) -> float:

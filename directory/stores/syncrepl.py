@@ -21,7 +21,6 @@ STATE_CONTROL = "1.3.6.1.4.1.4203.1.9.1.2"
 INFO_MESSAGE = "1.3.6.1.4.1.4203.1.9.1.4"
 
 REFRESH_REQUIRED = 4096
-
 """Result code: the server no longer has the changes since the cookie; a full read is required."""
 
 _SEQUENCE, _SET, _OCTETS, _ENUMERATED, _BOOLEAN = 0x30, 0x31, 0x04, 0x0A, 0x01

@@ -291,7 +291,6 @@ class DirectorySync:
 
     @property
     def status(self) -> SyncStatus:
-        """The current state."""
         return self._status
 
     @property

@@ -28,8 +28,7 @@ def parse_document(data: bytes, expected_root: str) -> etree._Element:
         root = etree.fromstring(data, xml_parser(comments=False))
     except etree.XMLSyntaxError as error:
         raise DocumentError(f"not well-formed XML: {error.msg}", line=error.lineno) from error
-    doctype: str = getattr(root.getroottree().docinfo, "doctype", "")
-    if doctype:
+    if root.getroottree().docinfo.internalDTD is not None:
         raise DocumentError("a document of topics may not have a DOCTYPE", line=1)
     if root.tag != f"{{{WSTOP}}}{expected_root}":
         raise DocumentError(f"the root element is {root.tag}, {{{WSTOP}}}{expected_root} is needed", line=line_of(root))

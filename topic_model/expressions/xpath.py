@@ -184,7 +184,6 @@ class _Scanner(Scanner):
 
     @property
     def used(self) -> dict[str, str]:
-        """The used declarations."""
         return self._declarations.used
 
     def refuse(self, position: int, why: str) -> NoReturn:
@@ -194,7 +193,6 @@ class _Scanner(Scanner):
         self._declarations.resolve(prefix, self.text, token.start)
 
     def branches(self) -> tuple[_Branch, ...]:
-        """The location paths."""
         found = [self._branch()]
         while token := self._next():
             if token.text != "|":

@@ -57,7 +57,6 @@ class Alternative:
 
     @property
     def normal(self) -> str:
-        """This alternative in normal form."""
         parts = [self.anchor]
         for step in self.rest:
             # `{urn:t}*` and not `{urn:t}/*`: a virtual root has no name before the slash.

@@ -31,7 +31,6 @@ class Cameras:
         self.version = 0
 
     def apply(self, record: ControlRecord) -> None:
-        """Apply one record; records of other kinds are ignored."""
         match record:
             case CameraRecord(name=name):
                 self._written[name] = record

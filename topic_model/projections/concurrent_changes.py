@@ -21,7 +21,6 @@ class ConcurrentChanges:
         self._watched: dict[str, list[Change]] = {}
 
     def apply(self, record: ControlRecord) -> None:
-        """Apply one record; records of other kinds, and of other subscriptions, are ignored."""
         match record:
             case SubscriptionRecord(subscription=subscription):
                 identifier = subscription.id

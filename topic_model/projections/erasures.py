@@ -38,7 +38,6 @@ class Erasures:
         """Scopes of the erasures that are not done, as text for `scopes_of`."""
 
     def apply(self, record: ControlRecord) -> None:
-        """Apply one record; records of other kinds are ignored."""
         match record:
             case Erasure(scope=scope):
                 self._erasures[scope.id] = record

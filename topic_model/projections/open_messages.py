@@ -94,7 +94,6 @@ class OpenMessage:
         self.at, self.accepted_ms, self.seen = offset, part.accepted_ms, now
 
     def given_up(self, reason: Reason, now_ms: int, detail: str = "") -> GivenUp:
-        """The record of the give-up."""
         lacks = ranges(n for n in range(self.highest + 1) if n not in self.parts)
         if self.last is None:
             lacks = f"{lacks} {self.highest + 1}-".lstrip()
@@ -102,7 +101,6 @@ class OpenMessage:
         return GivenUp(*self._range(), reason, self.since_ms, now_ms, had, lacks, self.bytes, detail)
 
     def assembled(self) -> Assembled:
-        """The record of the assembly."""
         return Assembled(*self._range())
 
     def _range(self) -> tuple[str, TopicPath, str, int, int]:
@@ -148,7 +146,6 @@ class OpenMessages:
         return self._refused.pop(offset, "")
 
     def apply(self, record: FragmentRecord, offset: int, now: float) -> None:
-        """Apply one record."""
         match record:
             case StoredPart():
                 self._add(record, offset, now)

@@ -30,7 +30,6 @@ class Owners:
         self._uses: dict[str, Counter[str]] = {}  # by owner, of these selectors
 
     def apply(self, record: ControlRecord) -> None:
-        """Apply one record; records of other kinds are ignored."""
         match record:
             case SubscriptionRecord(subscription=subscription):
                 self._remove(subscription.id)

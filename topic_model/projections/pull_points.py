@@ -84,7 +84,6 @@ class PullPoints:
         self.endpoints = BoundEndpoints()
 
     def apply(self, record: ControlRecord) -> None:
-        """Apply one record; records of other kinds are ignored."""
         match record:
             case PullPointRecord():
                 self._remove(record.id)

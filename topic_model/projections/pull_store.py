@@ -180,7 +180,6 @@ class PullStore:
         return len(self._open_claims)
 
     def claims_of(self, pull_point_id: str) -> list[str]:
-        """The open claims of a pull point."""
         return list(self._queue(pull_point_id).claims)
 
     def open_claims(self) -> Iterator[tuple[str, str, int]]:

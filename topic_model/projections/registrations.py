@@ -35,7 +35,6 @@ class Registrations:
         self._owned: Counter[str] = Counter()
 
     def apply(self, record: ControlRecord) -> None:
-        """Apply one record; records of other kinds are ignored."""
         match record:
             case RegistrationRecord(registration=registration):
                 self._remove(registration.id)

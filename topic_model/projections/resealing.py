@@ -50,7 +50,6 @@ class Resealings:
         return known if known is None or written is None else msgspec.structs.replace(known, protection=written)
 
     def ended(self, subscription_id: str) -> None:
-        """Apply the end of a subscription."""
         self._records.pop(subscription_id, None)
         self._written.pop(subscription_id, None)
 

@@ -36,7 +36,6 @@ class Suspensions:
         self._unjudged: frozenset[str] | None = None
 
     def apply(self, record: ControlRecord) -> None:
-        """Apply one record; records of other kinds are ignored."""
         match record:
             case SubscriptionSuspended(id=subscription_id):
                 self._suspended[subscription_id] = record

@@ -22,7 +22,6 @@ VERSION = 1
 _AGAIN = "~"
 
 UNSTAMPED = -1
-
 """No position in the control log: the current subscriptions at matching are the recipients. Also for events for a
 single subscription."""
 

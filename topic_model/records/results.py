@@ -26,7 +26,6 @@ VERSION = 1
 _CONTEXT = "results of pushes"
 
 State = Literal["delivered", "failed", "refused"]
-
 """The result of a push: delivered; failed, to be retried; refused."""
 
 

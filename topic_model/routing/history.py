@@ -124,7 +124,6 @@ class History:
         return len(self._changes)
 
     def add(self, change: Change) -> None:
-        """Add a change."""
         if change.position >= self.horizon:
             self._changes.append(change)
             self.version += 1
@@ -200,7 +199,6 @@ class Recipients:
 
     @classmethod
     def packed(cls, view: Resolver, past: PackedPast) -> Recipients:
-        """Create it with a packed history."""
         return cls(view, past.newest, past.recent)
 
     def of(self, notification: Notification) -> Found:

@@ -87,7 +87,6 @@ class Links(LinkIndex):
 
     @property
     def selecting(self) -> frozenset[str]:
-        """The XPath selectors."""
         return frozenset(self._selecting)
 
     def frozen(self) -> dict[str, tuple[LinkTarget, ...]]:

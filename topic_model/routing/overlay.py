@@ -51,7 +51,6 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def decode_overlay(data: bytes) -> Overlay:
-    """The overlay that was pickled."""
     return _decoder.decode(data)
 
 

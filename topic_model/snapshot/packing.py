@@ -190,7 +190,6 @@ class Packer:
 
 
 def decode_shape(data: bytes | memoryview) -> Subscription:
-    """A shape of `Packer.shapes`."""
     return _shape_decoder.decode(data)
 
 

@@ -183,7 +183,6 @@ class _Changing:
         self._group = Group(members)
 
     def change(self, delta: Delta) -> None:
-        """Remove and insert."""
         for name in delta.touched:
             if (known := self.known.pop(name, None)) is not None:
                 self._group.remove(known)
@@ -192,7 +191,6 @@ class _Changing:
             self._group.add(each)
 
     def members(self) -> Answer:
-        """The current members, in order."""
         return self._group.active()
 
 

@@ -208,7 +208,6 @@ class TopicTree:
         return iter(self._records)
 
     def records(self) -> Iterator[TopicRecord]:
-        """The records of all topics."""
         for path, record in self._records.items():
             yield record or TopicRecord(path)
 

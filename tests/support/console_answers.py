@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 import pytest
 
 from arborcast.admin import (
@@ -56,8 +55,9 @@ def _server(number: int, *, paused: bool = False) -> SubscriptionRecord:
         consumer=f"https://camera{number}.example:8443/inspect",
         created_ms=number,
         paused=paused,
+        queue=2 if number == 2 else 1,
     )
-    return SubscriptionRecord(msgspec.structs.replace(made, queue=2 if number == 2 else 1))
+    return SubscriptionRecord(made)
 
 
 QUEUE_RECORDS: tuple[ControlRecord, ...] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import hypothesis.strategies as st
 import msgspec
@@ -25,14 +26,7 @@ from arborcast.topic_model.records.control import (
     trigger_key,
 )
 from arborcast.topic_model.routing import History, RoutingTable
-from arborcast.topic_model.subscriptions import (
-    DeliveryForm,
-    DeliveryPolicy,
-    EndpointReference,
-    Subscription,
-    TopicFilter,
-    Trigger,
-)
+from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, Trigger
 from arborcast.topic_model.topics import Step, TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
 
@@ -83,26 +77,11 @@ xpath_normals = st.sampled_from(
 
 
 def make_subscription(
-    subscription_id: str,
-    *topics: str,
-    consumer: str = "http://consumer/",
-    created_ms: int = 0,
-    terminates_ms: int | None = None,
-    paused: bool = False,
-    priority: int = 0,
-    form: DeliveryForm = "notify",
+    subscription_id: str, *topics: str, consumer: str = "http://consumer/", **facts: Any
 ) -> Subscription:
     """A subscription with these normal forms as its topic filters."""
-    return Subscription(
-        id=subscription_id,
-        consumer=EndpointReference(consumer),
-        topics=tuple(TopicFilter("urn:test", normal, normal) for normal in topics),
-        policy=DeliveryPolicy(priority=priority),
-        created_ms=created_ms,
-        terminates_ms=terminates_ms,
-        paused=paused,
-        form=form,
-    )
+    filters = tuple(TopicFilter("urn:test", normal, normal) for normal in topics)
+    return Subscription(subscription_id, EndpointReference(consumer), topics=filters, **facts)
 
 
 _ids = st.sampled_from([f"s{number}" for number in range(8)])

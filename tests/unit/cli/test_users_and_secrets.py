@@ -78,7 +78,7 @@ def test_a_gateway_in_the_network_needs_authentication(tmp_path: Path, host: str
 
 def test_subscriptions_and_triggers_of_owners_without_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, written = RoutingTable(), list[ControlRecord]()
-    made = msgspec.structs.replace(make_subscription("s", "a", consumer="http://r/"), owner="gone")
+    made = make_subscription("s", "a", consumer="http://r/", owner="gone")
     table.apply(SubscriptionRecord(made))
     table.apply(TriggerRecord(make_trigger("t", "a", "b", owner="gone")))
     monkeypatch.setattr("arborcast.cli.users.kafka_of", lambda *_: KafkaSettings())

@@ -32,7 +32,7 @@ ROW = Attempt("01ab", "s1", TopicPath("a"), "http://r/", 2, "p", "parked", 1, AT
 
 
 def made(name: str, owner: str = "ann") -> Subscription:
-    return msgspec.structs.replace(make_subscription(name, "a//."), owner=owner)
+    return make_subscription(name, "a//.", owner=owner)
 
 
 @pytest.fixture

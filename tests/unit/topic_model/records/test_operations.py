@@ -59,7 +59,7 @@ def test_changes_of_topics_have_their_facts_before_and_after() -> None:
 
 def test_changes_of_subscriptions_have_no_secrets() -> None:
     protection = Protection(secrets=(SigningSecret("k:sealed"),), authorization="k:token")
-    made = msgspec.structs.replace(make_subscription("s1", "a", consumer="http://r/"), protection=protection)
+    made = make_subscription("s1", "a", consumer="http://r/", protection=protection)
     paused = msgspec.structs.replace(made, paused=True)
     (pausing, ending, resumed), _ = control_changes(
         [SubscriptionRecord(paused), SubscriptionEnded("s1", "removed", 1), Tombstone(suspension_key("s1"))],

@@ -68,8 +68,8 @@ class Setup:
         if equal is None:
             self.made += 1
             topics = FILTERS[number % len(FILTERS)]
-            equal = make_subscription(f"s{self.made}", *topics, consumer=consumer, created_ms=self.now_ms)
-            equal = msgspec.structs.replace(equal, pull_point="p" if number % 2 else "")
+            facts: dict[str, Any] = {"created_ms": self.now_ms, "pull_point": "p" if number % 2 else ""}
+            equal = make_subscription(f"s{self.made}", *topics, consumer=consumer, **facts)
         self.put(equal, terminates_ms=self.end_ms(lasts_ms), paused=False)
 
     def put(self, subscription: Subscription, **changes: object) -> None:
@@ -169,7 +169,7 @@ def test_a_notification_for_one_subscription() -> None:
 def test_a_request_is_for_its_queue_and_for_ordinary_subscribers() -> None:
     table = table_of(
         SubscriptionRecord(make_subscription("s", "a", created_ms=1)),
-        SubscriptionRecord(msgspec.structs.replace(make_subscription("server", "a", created_ms=1), queue=1)),
+        SubscriptionRecord(make_subscription("server", "a", created_ms=1, queue=1)),
         SubscriptionEnded("server", "unsubscribed", 600),
     )
     assert who(table, control=2, queue=True) == ["s", "queue:a"]
@@ -211,5 +211,5 @@ def test_changes_may_be_forgotten_in_parts() -> None:
     ],
 )
 def test_the_rule_of_recipients(changes: dict[str, Any], made_later: bool, accepted_ms: int, expected: str) -> None:
-    made = msgspec.structs.replace(make_subscription("s", "a", created_ms=100, terminates_ms=200), **changes)
+    made = make_subscription("s", "a", created_ms=100, terminates_ms=200, **changes)
     assert standing(made, made_later=made_later, accepted_ms=accepted_ms) == expected

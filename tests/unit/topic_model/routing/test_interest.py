@@ -6,7 +6,6 @@ from collections.abc import Collection
 from typing import Any
 
 import hypothesis.strategies as st
-import msgspec
 import pytest
 from hypothesis import given
 
@@ -87,7 +86,7 @@ def test_equal_selectors_count_once() -> None:
 
 def test_subscriptions_without_interest_in_other_engines() -> None:
     link = Subscription("peer-b", make_subscription("s").consumer, form="peer", peer=Peer("G/a", "G/b"))
-    server = msgspec.structs.replace(make_subscription("s2", "t"), queue=1)
+    server = make_subscription("s2", "t", queue=1)
     assert summary_of([link, make_subscription("s1", "a", paused=True, form="legacy"), server]) == ()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import cProfile
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -24,14 +25,14 @@ from arborcast.topic_model.records.control import (
 )
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import RoutingTable
-from arborcast.topic_model.subscriptions import TriggerTarget
+from arborcast.topic_model.subscriptions import DeliveryPolicy, TriggerTarget
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
 from tests.support.routing import make_subscription, make_trigger, table_of
 
 
-def subscribe(table: RoutingTable, subscription_id: str, *topics: str, **facts: object) -> None:
-    table.apply(SubscriptionRecord(make_subscription(subscription_id, *topics, **facts)))  # type: ignore[arg-type]
+def subscribe(table: RoutingTable, subscription_id: str, *topics: str, **facts: Any) -> None:
+    table.apply(SubscriptionRecord(make_subscription(subscription_id, *topics, **facts)))
 
 
 def unsubscribe(table: RoutingTable, subscription_id: str) -> None:
@@ -186,8 +187,8 @@ def test_tombstones_of_others_are_ignored() -> None:
 
 @pytest.mark.parametrize("others", [0, 100], ids=["small", "large"])
 def test_equal_subscriptions_are_found(others: int) -> None:
-    def equal(*topics: str, **facts: object) -> str | None:
-        found = table.find_equal(make_subscription("other", *topics, created_ms=9, **facts))  # type: ignore[arg-type]
+    def equal(*topics: str, **facts: Any) -> str | None:
+        found = table.find_equal(make_subscription("other", *topics, created_ms=9, **facts))
         return None if found is None else found.id
 
     table = RoutingTable()
@@ -197,7 +198,8 @@ def test_equal_subscriptions_are_found(others: int) -> None:
     subscribe(table, "second", "a", created_ms=2)
     subscribe(table, "first", "a", created_ms=1, terminates_ms=5, paused=True)
     assert equal("a") == "first"
-    assert [equal("a", consumer="http://else/"), equal("a", priority=1), equal("a", "a//.")] == [None, None, None]
+    other = DeliveryPolicy(priority=1)
+    assert [equal("a", consumer="http://else/"), equal("a", policy=other), equal("a", "a//.")] == [None, None, None]
     for expected in ("second", None):
         unsubscribe(table, "first" if expected else "second")
         assert equal("a") == expected

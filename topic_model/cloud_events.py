@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -25,6 +25,9 @@ import msgspec
 from arborcast.topic_model import legacy_content
 from arborcast.topic_model.message_types import root_type
 from arborcast.topic_model.namespaces import ARBORCAST_POLICY
+
+if TYPE_CHECKING:
+    from lxml import etree
 
 VERSION = "1.0"
 
@@ -122,12 +125,7 @@ def published_in(producer: bytes) -> Mapping[str, str]:
     notification that was not published as an event."""
     if b'"' + PROPERTY.encode() not in producer:
         return NOTHING_PUBLISHED
-    # Imported here: workers without such notifications never load lxml.
-    from lxml import etree
-
-    from arborcast.core.xml import xml_parser
-
-    properties = etree.fromstring(producer, xml_parser()).iter(f"{{{ARBORCAST_POLICY}}}Property")
+    properties = _parsed(producer).iter(f"{{{ARBORCAST_POLICY}}}Property")
     return published_with({each.get("Name", ""): each.text or "" for each in properties})
 
 
@@ -142,11 +140,7 @@ def _data(payload: bytes, published: str) -> tuple[str, bytes]:
     """The media type and the data; `published` is the media type of the published event."""
     if legacy_content.unwrap(payload) is payload:
         return _XML, payload
-    from lxml import etree
-
-    from arborcast.core.xml import xml_parser
-
-    element = etree.fromstring(payload, xml_parser())
+    element = _parsed(payload)
     if len(element):
         return _XML, payload
     data = (element.text or "").encode()
@@ -157,3 +151,12 @@ def _data(payload: bytes, published: str) -> tuple[str, bytes]:
     except (msgspec.DecodeError, RecursionError):
         return _TEXT, data
     return _JSON, data
+
+
+def _parsed(fragment: bytes) -> etree._Element:
+    # Imported here: processes without such notifications never load lxml.
+    from lxml import etree
+
+    from arborcast.core.xml import xml_parser
+
+    return etree.fromstring(fragment, xml_parser())

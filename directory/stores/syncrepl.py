@@ -95,15 +95,14 @@ def parse_info(value: bytes) -> SyncInfo:
     tag, content = messages[0]
     if tag == _NEW_COOKIE:
         return SyncInfo()
+    fields = list(_children(content))
+    flag = next((field != b"\0" for kind, field in fields if kind == _BOOLEAN), None)
     if tag in (_REFRESH_DELETE, _REFRESH_PRESENT):
-        flags = [field for kind, field in _children(content) if kind == _BOOLEAN]
-        done = flags[0] != b"\0" if flags else True
-        return SyncInfo(refresh_done=done, absent_are_deleted=tag == _REFRESH_PRESENT)
+        return SyncInfo(refresh_done=flag is not False, absent_are_deleted=tag == _REFRESH_PRESENT)
     if tag == _ID_SET:
-        flags = [field for kind, field in _children(content) if kind == _BOOLEAN]
-        sets = [field for kind, field in _children(content) if kind == _SET]
+        sets = [field for kind, field in fields if kind == _SET]
         uuids = tuple(field for each in sets for kind, field in _children(each) if kind == _OCTETS)
-        return SyncInfo(uuids=uuids, deleted=bool(flags) and flags[0] != b"\0")
+        return SyncInfo(uuids=uuids, deleted=flag is True)
     raise SyncDecodeError(f"unknown sync info message {tag:#x}")
 
 

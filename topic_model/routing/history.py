@@ -316,5 +316,5 @@ class _FormerStates(Resolver):
     def _active(self, selector: str) -> Answer:
         return tuple(span.state for span in self._spans[selector])
 
-    def _rest_indexes(self, node: TopicPath) -> Iterable[RestIndex]:
+    def _rest_indexes(self) -> Iterable[RestIndex]:
         return (self._links.rest,) if self._links.rest else ()

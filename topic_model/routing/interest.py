@@ -83,10 +83,9 @@ def _node(simple: str) -> _Node:
 
 def _summary(nodes: set[_Node], limit: int) -> tuple[str, ...]:
     nodes = _uncovered(nodes)
-    if _too_large(nodes, limit):
-        nodes = _widened(nodes, limit, least=2)
-    if _too_large(nodes, limit):
-        nodes = _widened(nodes, limit, least=1)
+    for least in (2, 1):
+        if _too_large(nodes, limit):
+            nodes = _widened(nodes, limit, least)
     return tuple(sorted(node.normal for node in nodes))
 
 

@@ -95,7 +95,7 @@ class Resolver(ABC):
         """The active subscriptions of a selector."""
 
     @abstractmethod
-    def _rest_indexes(self, node: TopicPath) -> Iterable[RestIndex]:
+    def _rest_indexes(self) -> Iterable[RestIndex]:
         """The indexes of patterns with steps."""
 
     def _resolve(self, path: TopicPath) -> Answer:
@@ -142,7 +142,7 @@ class Resolver(ABC):
     def _own(self, path: TopicPath) -> list[LinkTarget]:
         """The entries of the topic itself."""
         found = [*self._targets(path), *self._targets(path + SUBTREE)]
-        for index in self._rest_indexes(path):
+        for index in self._rest_indexes():
             found.extend(target for target, reach in index.at(path) if reach in (Reach.SELF, Reach.SUBTREE))
         return found
 
@@ -155,7 +155,7 @@ class Resolver(ABC):
         else:
             found += self._targets(node + CHILDREN)
             path = TopicPath(node)
-            for index in self._rest_indexes(path):
+            for index in self._rest_indexes():
                 found.extend(target for target, reach in index.at(path) if reach is Reach.CHILDREN)
         return found
 
@@ -180,7 +180,7 @@ class Resolver(ABC):
         if not is_virtual(node):
             found += self._targets(node + DESCENDANTS)
             path = TopicPath(node)
-            for index in self._rest_indexes(path):
+            for index in self._rest_indexes():
                 found.extend(target for target, reach in index.at(path) if reach in (Reach.SUBTREE, Reach.DESCENDANTS))
         return found
 

@@ -413,5 +413,5 @@ class RoutingTable(Resolver):
     def _active(self, selector: str) -> Answer:
         return active_of(self._entries.get(selector))
 
-    def _rest_indexes(self, node: TopicPath) -> Iterable[RestIndex]:
+    def _rest_indexes(self) -> Iterable[RestIndex]:
         return (self._links.rest,) if self._links.rest else ()

@@ -171,7 +171,7 @@ class SnapshotView(Resolver):
             changed = self._changed[selector] = replaced(members, pending, present)
         return changed
 
-    def _rest_indexes(self, node: TopicPath) -> Iterable[RestIndex]:
+    def _rest_indexes(self) -> Iterable[RestIndex]:
         return [index for index in (self._snapshot.rest(), self._links.rest) if index]
 
 

@@ -12,7 +12,7 @@ and repeats the change. (After a crash within these milliseconds the change is l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from itertools import islice
 
 import msgspec
@@ -144,8 +144,9 @@ class Places:
                 topics.append(msgspec.structs.replace(known, code=code, placed=True, prefixes=prefixes))
                 self._in_flight[path] = code
                 self._overwritten.pop(path, None)
+        changed = assignment.changed
         # Ordinals before codes: a crash in between leaves a gap and reuses none.
-        return [*assignment.changed(), *topics, *self._forget_nodes(tree, assignment)]
+        return [*map(changed.__getitem__, sorted(changed)), *topics, *self._forget_nodes(tree, changed)]
 
     def return_plan(self, records: Iterable[ControlRecord]) -> None:
         """Plan these records of the last plan again, since they may not have been appended."""
@@ -169,12 +170,11 @@ class Places:
                 self._former_codes.pop(path, None)
                 self._waiting[path] = None
 
-    def _forget_nodes(self, tree: TopicTree, assignment: _Assignment) -> list[ControlRecord]:
+    def _forget_nodes(self, tree: TopicTree, changed: Container[TopicPath]) -> list[ControlRecord]:
         """Nulls for nodes without topics below. Their ordinals are not reused, so later topics below them get other
         codes."""
         nodes = sorted(self._emptied.pop() for _ in range(min(_CODES_PER_PLAN, len(self._emptied))))
-        used = assignment.used()
-        return [Tombstone(places_key(path)) for path in nodes if not tree.is_node(path) and path not in used]
+        return [Tombstone(places_key(path)) for path in nodes if not tree.is_node(path) and path not in changed]
 
 
 class _Assignment:
@@ -186,17 +186,10 @@ class _Assignment:
         self._tree = tree
         self._nodes = nodes
         self._former_codes = former_codes
-        self._changed: dict[TopicPath, TopicPlaces] = {}
+        self.changed: dict[TopicPath, TopicPlaces] = {}
+        """The changed nodes, with new ordinals."""
         self._codes: dict[TopicPath, str] = {}
         self._taken: set[str] = set()
-
-    def changed(self) -> list[ControlRecord]:
-        """The changed nodes, with new ordinals."""
-        return [self._changed[path] for path in sorted(self._changed)]
-
-    def used(self) -> set[TopicPath]:
-        """The paths of the changed nodes."""
-        return {*self._changed}
 
     def code_for(self, path: TopicPath) -> str:
         """The code of a topic without one: its former code, the place of its node, or a new one."""
@@ -205,18 +198,18 @@ class _Assignment:
             code = before
         elif node is not None and not node.used and self._is_free(node.place, path):
             code = node.place
-            self._changed[path] = msgspec.structs.replace(node, used=True)
+            self.changed[path] = msgspec.structs.replace(node, used=True)
         else:
             code = self._new_place(path)
             if node is not None:
                 # Topics below keep their codes; later ones are below the new place.
-                self._changed[path] = TopicPlaces(path, code, node.last, used=True)
+                self.changed[path] = TopicPlaces(path, code, node.last, used=True)
         self._codes[path] = code
         self._taken.add(code)
         return code
 
     def _node_at(self, path: TopicPath) -> TopicPlaces | None:
-        return self._changed.get(path) or self._nodes.get(path)
+        return self.changed.get(path) or self._nodes.get(path)
 
     def _is_free(self, code: str, path: TopicPath) -> bool:
         return code not in self._taken and not any(owner != path for owner in self._tree.paths_with_code(code))
@@ -240,6 +233,6 @@ class _Assignment:
             place = f"{above.place}.{ordinal(last)}" if above.place else ordinal(last)
             if self._is_free(place, path):
                 break
-        self._changed[above.path] = msgspec.structs.replace(above, last=last)
+        self.changed[above.path] = msgspec.structs.replace(above, last=last)
         self._taken.add(place)
         return place

@@ -13,12 +13,9 @@ from arborcast.topic_model.records.control import (
     SecretsResealed,
     Tombstone,
     camera_key,
-    camera_state_key,
-    resealing_key,
 )
 
-_KEY, _STATE = camera_key(""), camera_state_key("")
-_RESEALING = resealing_key(_KEY)
+_KEY = camera_key("")
 
 
 class Cameras:
@@ -34,17 +31,17 @@ class Cameras:
         match record:
             case CameraRecord(name=name):
                 self._written[name] = record
-            case Tombstone(key=key) if key.startswith(_KEY):
-                self._written.pop(key.removeprefix(_KEY), None)
+            case Tombstone(subject=("camera", name)):
+                self._written.pop(name, None)
             case SecretsResealed(id=key, sealed=sealed) if key.startswith(_KEY):
                 self._resealed[key.removeprefix(_KEY)] = sealed
-            case Tombstone(key=key) if key.startswith(_RESEALING):
-                self._resealed.pop(key.removeprefix(_RESEALING), None)
+            case Tombstone(subject=("seal", key)) if key.startswith(_KEY):
+                self._resealed.pop(key.removeprefix(_KEY), None)
             case CameraState(name=name):
                 self._states[name] = record
                 return
-            case Tombstone(key=key) if key.startswith(_STATE):
-                self._states.pop(key.removeprefix(_STATE), None)
+            case Tombstone(subject=("camstate", name)):
+                self._states.pop(name, None)
                 return
             case _:
                 return

@@ -14,11 +14,9 @@ from lxml import etree
 
 from arborcast.core.xml import xml_parser
 from arborcast.topic_model.expressions import compile_normal
-from arborcast.topic_model.records.control import ControlRecord, Erasure, ErasureScope, Tombstone, erasure_key
+from arborcast.topic_model.records.control import ControlRecord, Erasure, ErasureScope, Tombstone
 from arborcast.topic_model.records.notifications import Notification, made_at, original_of
 from arborcast.topic_model.topics import TopicPath
-
-_KEY = erasure_key("")
 
 _encode = msgspec.json.encode
 
@@ -41,8 +39,8 @@ class Erasures:
         match record:
             case Erasure(scope=scope):
                 self._erasures[scope.id] = record
-            case Tombstone(key=key) if key.startswith(_KEY):
-                self._erasures.pop(key.removeprefix(_KEY), None)
+            case Tombstone(subject=("erase", erasure_id)):
+                self._erasures.pop(erasure_id, None)
             case _:
                 return
         self.open = tuple(each for each in self._erasures.values() if not each.done_ms)

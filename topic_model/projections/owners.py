@@ -6,18 +6,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TypeVar
 
-from arborcast.topic_model.records.control import (
-    ControlRecord,
-    SubscriptionEnded,
-    SubscriptionRecord,
-    Tombstone,
-    subscription_key,
-)
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord, Tombstone
 from arborcast.topic_model.routing.selectors import has_xpath, selector_of
 
 _K = TypeVar("_K", str, tuple[str, str])
-
-_KEY = subscription_key("")
 
 
 class Owners:
@@ -39,10 +31,8 @@ class Owners:
                     if has_xpath(subscription):
                         selector = self._selectors[subscription.id] = selector_of(subscription)
                         self._uses.setdefault(subscription.owner, Counter())[selector] += 1
-            case SubscriptionEnded(id=identifier):
+            case SubscriptionEnded(id=identifier) | Tombstone(subject=("sub", identifier)):
                 self._remove(identifier)
-            case Tombstone(key=key) if key.startswith(_KEY):
-                self._remove(key.removeprefix(_KEY))
 
     def subscriptions(self, owner: str) -> int:
         """The number of this owner's subscriptions, including paused and expired ones."""

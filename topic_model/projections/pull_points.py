@@ -13,13 +13,8 @@ from arborcast.topic_model.records.control import (
     SubscriptionEnded,
     SubscriptionRecord,
     Tombstone,
-    pull_point_key,
-    subscription_key,
 )
 from arborcast.topic_model.subscriptions import BoundEndpoint
-
-_PULL_POINT_KEY = pull_point_key("")
-_SUBSCRIPTION_KEY = subscription_key("")
 
 
 class BoundEndpoints:
@@ -94,17 +89,13 @@ class PullPoints:
                 if record.name:
                     self._named.setdefault((record.owner, record.name), set()).add(record.id)
                 self._changed(record.id)
-            case PullPointEnded(id=pull_point_id):
+            case PullPointEnded(id=pull_point_id) | Tombstone(subject=("pull", pull_point_id)):
                 self._remove(pull_point_id)
             case SubscriptionRecord(subscription=subscription):
                 self._link(subscription.id, subscription.pull_point)
                 self.endpoints.bind(subscription.id, subscription.owner, subscription.endpoint)
-            case SubscriptionEnded(id=subscription_id):
+            case SubscriptionEnded(id=subscription_id) | Tombstone(subject=("sub", subscription_id)):
                 self._end(subscription_id)
-            case Tombstone(key=key) if key.startswith(_PULL_POINT_KEY):
-                self._remove(key.removeprefix(_PULL_POINT_KEY))
-            case Tombstone(key=key) if key.startswith(_SUBSCRIPTION_KEY):
-                self._end(key.removeprefix(_SUBSCRIPTION_KEY))
 
     def get(self, pull_point_id: str) -> PullPointRecord | None:
         """The created pull point with this id."""

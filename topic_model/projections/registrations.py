@@ -12,16 +12,8 @@ from arborcast.topic_model.patterns.alternatives import UNIVERSAL_ROOT, Alternat
 from arborcast.topic_model.patterns.patterns import EVERYTHING, parse_normal
 from arborcast.topic_model.projections.owners import discard, drop
 from arborcast.topic_model.publishers import Registration
-from arborcast.topic_model.records.control import (
-    ControlRecord,
-    RegistrationEnded,
-    RegistrationRecord,
-    Tombstone,
-    registration_key,
-)
+from arborcast.topic_model.records.control import ControlRecord, RegistrationEnded, RegistrationRecord, Tombstone
 from arborcast.topic_model.topics import TopicPath, last_step
-
-_KEY = registration_key("")
 
 
 class Registrations:
@@ -45,10 +37,8 @@ class Registrations:
                     of_address = self._by_address.setdefault(address, {})
                     for key in patterns:
                         of_address.setdefault(key, set()).add(registration.id)
-            case RegistrationEnded(id=registration_id):
+            case RegistrationEnded(id=registration_id) | Tombstone(subject=("pub", registration_id)):
                 self._remove(registration_id)
-            case Tombstone(key=key) if key.startswith(_KEY):
-                self._remove(key.removeprefix(_KEY))
 
     def get(self, registration_id: str) -> Registration | None:
         return self._registrations.get(registration_id)

@@ -15,15 +15,11 @@ from arborcast.topic_model.records.control import (
     SubscriptionSuspended,
     Tombstone,
     TriggerEnded,
-    subscription_key,
     suspension_key,
 )
 from arborcast.topic_model.subscriptions import Subscription
 
 State = Literal["active", "paused", "suspended", "expired"]
-
-_KEY = suspension_key("")
-_SUBSCRIPTION_KEY = subscription_key("")
 
 
 class Suspensions:
@@ -42,10 +38,8 @@ class Suspensions:
                 self._ids = self._unjudged = None
             case SubscriptionEnded(id=subscription_id) | TriggerEnded(id=subscription_id):
                 self._end(subscription_id)
-            case Tombstone(key=key) if key.startswith(_KEY):
-                self._end(key.removeprefix(_KEY))
-            case Tombstone(key=key) if key.startswith(_SUBSCRIPTION_KEY):
-                self._end(key.removeprefix(_SUBSCRIPTION_KEY))
+            case Tombstone(subject=("susp" | "sub", subscription_id)):
+                self._end(subscription_id)
 
     def _end(self, subscription_id: str) -> None:
         if self._suspended.pop(subscription_id, None) is not None:

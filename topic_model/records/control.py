@@ -268,6 +268,12 @@ class Tombstone(msgspec.Struct, frozen=True, tag="tombstone"):
 
     key: str
 
+    @property
+    def subject(self) -> tuple[str, str]:
+        """The kind of the entity (the first word of its key), and its id, path or name."""
+        kind, _, identifier = self.key.partition(":")
+        return kind, identifier
+
 
 _Stated = (
     TopicRecord
@@ -381,9 +387,6 @@ def key_of(record: ControlRecord) -> str:
             return key
 
 
-_OF_SUBSCRIPTIONS = frozenset({"sub", "susp", "seal", "trigger"})
-
-
 def subscription_of(record: ControlRecord) -> str:
     """The id of the subscription or trigger of a record; empty for other records."""
     match record:
@@ -393,9 +396,8 @@ def subscription_of(record: ControlRecord) -> str:
             return identifier
         case TriggerRecord(subscription=Subscription(id=identifier)) | TriggerEnded(id=identifier):
             return identifier
-        case Tombstone(key=key):
-            kind, _, identifier = key.partition(":")
-            return identifier if kind in _OF_SUBSCRIPTIONS else ""
+        case Tombstone(subject=("sub" | "susp" | "seal" | "trigger", identifier)):
+            return identifier
     return ""
 
 

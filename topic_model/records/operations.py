@@ -23,13 +23,10 @@ from arborcast.topic_model.records.control import (
     TopicRemoved,
     TriggerEnded,
     TriggerRecord,
-    suspension_key,
 )
 from arborcast.topic_model.subscriptions import Subscription
 
 VERSION = 1
-
-_SUSPENSION = suspension_key("")
 
 Door = Literal["command", "console", "directory"]
 
@@ -144,8 +141,8 @@ def control_changes(
                 name, after = one.id, one
             case SubscriptionEnded(id=name) | TriggerEnded(id=name):
                 pass
-            case Tombstone(key=key) if key.startswith(_SUSPENSION):
-                found.append(change(key.removeprefix(_SUSPENSION), "suspended", "resumed"))
+            case Tombstone(subject=("susp", name)):
+                found.append(change(name, "suspended", "resumed"))
                 continue
             case _:
                 continue  # the null of an ended entity, or places of topics

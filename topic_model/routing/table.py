@@ -23,10 +23,6 @@ from arborcast.topic_model.records.control import (
     TopicRemoved,
     TriggerEnded,
     TriggerRecord,
-    resealing_key,
-    subscription_key,
-    topic_key,
-    trigger_key,
 )
 from arborcast.topic_model.records.notifications import UNSTAMPED
 from arborcast.topic_model.routing.expiry import Expiry
@@ -53,11 +49,6 @@ from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
 
 _log = logging.getLogger(__name__)
-
-_TOPIC_KEY = topic_key(TopicPath(""))
-_SUBSCRIPTION_KEY = subscription_key("")
-_RESEALING_KEY = resealing_key("")
-_TRIGGER_KEY = trigger_key("")
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -118,27 +109,22 @@ class RoutingTable(Resolver):
         match record:
             case SubscriptionRecord(subscription=subscription):
                 self._put(self.resealings.current(subscription))
-            case SubscriptionEnded(id=subscription_id):
-                self._end(subscription_id)
+            case SubscriptionEnded(id=identifier) | TriggerEnded(id=identifier):
+                self._end(identifier)
             case TopicRecord():
                 self._put_topic(record)
             case TopicRemoved(path=path):
                 self._remove_topic(path)
-            case Tombstone(key=key) if key.startswith(_SUBSCRIPTION_KEY):
-                self._end(key.removeprefix(_SUBSCRIPTION_KEY))
-            case Tombstone(key=key) if key.startswith(_TOPIC_KEY):
-                self._remove_topic(TopicPath(key.removeprefix(_TOPIC_KEY)))
-            case SecretsResealed(id=subscription_id):
-                self._put_if_any(self.resealings.put(record, self.get(subscription_id)))
-            case Tombstone(key=key) if key.startswith(_RESEALING_KEY):
-                subscription_id = key.removeprefix(_RESEALING_KEY)
-                self._put_if_any(self.resealings.remove(subscription_id, self.get(subscription_id)))
+            case Tombstone(subject=("sub" | "trigger", identifier)):
+                self._end(identifier)
+            case Tombstone(subject=("topic", name)):
+                self._remove_topic(TopicPath(name))
+            case SecretsResealed(id=identifier):
+                self._put_if_any(self.resealings.put(record, self.get(identifier)))
+            case Tombstone(subject=("seal", identifier)):
+                self._put_if_any(self.resealings.remove(identifier, self.get(identifier)))
             case TriggerRecord(subscription=subscription) if subscription.trigger is not None:
                 self._put(self.triggers.put(subscription))
-            case TriggerEnded(id=trigger_id):
-                self._end(trigger_id)
-            case Tombstone(key=key) if key.startswith(_TRIGGER_KEY):
-                self._end(key.removeprefix(_TRIGGER_KEY))
 
     def get(self, subscription_id: str) -> Subscription | None:
         return self._subscriptions.get(subscription_id)

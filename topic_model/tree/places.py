@@ -37,8 +37,6 @@ _TOP = TopicPath("")
 # work.
 _CODES_PER_PLAN = 5_000
 
-_TOPIC_KEY, _PLACES_KEY = topic_key(_TOP), places_key(_TOP)
-
 
 def ordinal(number: int) -> str:
     """A number from 1 in base 36."""
@@ -81,10 +79,10 @@ class Places:
                 self._nodes[path] = record
                 if path != _TOP:
                     self._emptied.add(path)
-            case Tombstone(key=key) if key.startswith(_TOPIC_KEY):
-                self._apply_end(TopicPath(key.removeprefix(_TOPIC_KEY)))
-            case Tombstone(key=key) if key.startswith(_PLACES_KEY):
-                path = TopicPath(key.removeprefix(_PLACES_KEY))
+            case Tombstone(subject=("topic", name)):
+                self._apply_end(TopicPath(name))
+            case Tombstone(subject=("places", name)):
+                path = TopicPath(name)
                 self._nodes.pop(path, None)
                 self._emptied.discard(path)
 

@@ -15,7 +15,7 @@ from arborcast.core.errors import ConfigError, TopicError
 from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
 from arborcast.directory.entries import ldif
-from arborcast.directory.entries.changes import Put, Workspace, in_writing_order
+from arborcast.directory.entries.changes import Put, Workspace
 from arborcast.directory.entries.dn import parse_dn
 from arborcast.directory.entries.entries import EntrySet
 from arborcast.directory.entries.mapping import Listing, write_base
@@ -68,9 +68,9 @@ def write_document(records: Iterable[TopicRecord], form: Format, base_dn: str) -
     if write_base(base) is None:
         raise ConfigError(f"LDIF needs a base entry of the kind ou=, o= or cn=, not {base_dn}; other formats need none")
     workspace = Workspace(entries, Listing(initialised=False), base)
-    for change in in_writing_order([Put(record) for record in sorted(records, key=lambda record: record.path)]):
-        for edit in workspace.plan(change):
-            workspace.completed(edit)
+    problems, _ = workspace.write([Put(record) for record in sorted(records, key=lambda record: record.path)])
+    if problems:
+        raise ConfigError(str(problems[0]))
     return ldif.write(map(ldif.render, entries))
 
 

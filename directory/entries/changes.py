@@ -5,7 +5,7 @@ Both directories use the same plan, so a file and a server have the same entries
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from arborcast.directory.entries.dn import Dn, Rdn, fold, format_dn
@@ -88,8 +88,8 @@ class RenameEntry:
 Edit = AddEntry | ModifyEntry | DeleteEntry | RenameEntry
 
 
-class CannotPlan(Exception):
-    """A change does not fit the directory's current entries; caught by `write` of both directories."""
+class CannotWrite(Exception):
+    """A change does not fit the directory's current entries, or is refused; caught by `Workspace.write`."""
 
     def __init__(self, problem: EntryProblem) -> None:
         super().__init__(str(problem))
@@ -97,7 +97,7 @@ class CannotPlan(Exception):
 
 
 class Workspace:
-    """The entries of a directory during a write: plans edits and applies completed ones."""
+    """The entries of a directory during a write."""
 
     def __init__(self, entries: EntrySet, listing: Listing, base: Dn) -> None:
         self.entries = entries
@@ -108,8 +108,33 @@ class Workspace:
         self._base = base
         self._base_key = fold(base)
 
-    def plan(self, change: Change) -> list[Edit]:
-        """The edits of a change, in order; [] without any. Raises CannotPlan."""
+    def write(
+        self,
+        changes: Sequence[Change],
+        carry_out: Callable[[Edit, Change], None] = lambda _edit, _change: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> tuple[list[EntryProblem], int]:
+        """Write the changes: moves, then puts from the root down, then removals from the leaves up. `carry_out` is
+        called for each edit before it is applied here; it may raise CannotWrite. Returns the problems of unwritten
+        changes, and the number of changes left after a `stop`."""
+        moves = [c for c in changes if isinstance(c, Move)]
+        puts = sorted((c for c in changes if isinstance(c, Put)), key=lambda c: c.record.path.count("/"))
+        removals = sorted((c for c in changes if isinstance(c, Remove)), key=lambda c: -c.path.count("/"))
+        ordered: list[Change] = [*moves, *puts, *removals]
+        problems: list[EntryProblem] = []
+        for number, change in enumerate(ordered):
+            if stop():
+                return problems, len(ordered) - number
+            try:
+                for edit in self._plan(change):
+                    carry_out(edit, change)
+                    self._completed(edit)
+            except CannotWrite as error:
+                problems.append(error.problem)
+        return problems, 0
+
+    def _plan(self, change: Change) -> list[Edit]:
+        """The edits of a change, in order; [] without any. Raises CannotWrite."""
         match change:
             case Put(record):
                 return self._plan_put(record)
@@ -118,7 +143,7 @@ class Workspace:
             case Move(old, new):
                 return self._plan_move(old, new)
 
-    def completed(self, edit: Edit) -> None:
+    def _completed(self, edit: Edit) -> None:
         """Apply a completed edit."""
         match edit:
             case AddEntry(entry, path):
@@ -177,12 +202,12 @@ class Workspace:
     def _plan_move(self, old: TopicPath, new: TopicPath) -> list[Edit]:
         entry = self._entry(old)
         if entry is None or self._entry(new) is not None:
-            raise CannotPlan(
+            raise CannotWrite(
                 EntryProblem(ProblemKind.CONFLICT, old, f"cannot be moved to {new}: the directory changed", old)
             )
         if fold((write_rdn(old),))[0] != entry.key[0]:
             reason = "its RDN is not derived from its name, so a rename would leave old values behind"
-            raise CannotPlan(EntryProblem(ProblemKind.CONFLICT, format_dn(entry.dn), reason, old))
+            raise CannotWrite(EntryProblem(ProblemKind.CONFLICT, format_dn(entry.dn), reason, old))
         edits, parent = self._plan_ancestors(new)
         edits.append(RenameEntry(entry, write_rdn(new), parent, old, new))
         return edits
@@ -195,7 +220,7 @@ class Workspace:
             base = write_base(self._base)
             if base is None:
                 reason = "the base entry is missing, and only ou=, o= and cn= entries are created automatically: add it"
-                raise CannotPlan(EntryProblem(ProblemKind.REFUSED, format_dn(self._base), reason, path))
+                raise CannotWrite(EntryProblem(ProblemKind.REFUSED, format_dn(self._base), reason, path))
             edits.append(AddEntry(base, None))
         parent = base.dn
         for above in reversed(tuple(ancestors(path))):
@@ -211,7 +236,7 @@ class Workspace:
         entry = write_entry(path, record, parent)
         if entry.key in self.entries:
             reason = "another entry has this DN and is not this topic"
-            raise CannotPlan(EntryProblem(ProblemKind.CONFLICT, format_dn(entry.dn), reason, path))
+            raise CannotWrite(EntryProblem(ProblemKind.CONFLICT, format_dn(entry.dn), reason, path))
         return AddEntry(entry, path)
 
     def _entry(self, path: TopicPath) -> Entry | None:
@@ -245,11 +270,3 @@ def renamed_entry(edit: RenameEntry) -> Entry:
 def _is_bare_node(entry: Entry) -> bool:
     """Whether the entry is a node without other attributes, which can be removed."""
     return entry.attributes.get("topicistopic") == (b"FALSE",) and set(entry.attributes) <= set(NAMES)
-
-
-def in_writing_order(changes: list[Change]) -> list[Change]:
-    """The changes in the order of writing: moves, then puts from the root down, then removals from the leaves up."""
-    moves = [c for c in changes if isinstance(c, Move)]
-    puts = sorted((c for c in changes if isinstance(c, Put)), key=lambda c: c.record.path.count("/"))
-    removals = sorted((c for c in changes if isinstance(c, Remove)), key=lambda c: -c.path.count("/"))
-    return [*moves, *puts, *removals]

@@ -19,7 +19,7 @@ from arborcast.core.files import Stamp, stamp_of, write_atomically
 from arborcast.core.reasons import reason_of
 from arborcast.core.threads import Service
 from arborcast.directory.entries import ldif
-from arborcast.directory.entries.changes import CannotPlan, Change, Workspace, in_writing_order
+from arborcast.directory.entries.changes import Change, Workspace
 from arborcast.directory.entries.dn import Dn, format_dn, parse_dn
 from arborcast.directory.entries.entries import Entry, EntrySet
 from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKind
@@ -108,15 +108,7 @@ class FileDirectory:
             refused = conflicts(changes, seen, now)
             entries = EntrySet(block.entry for block in self._blocks.values() if block.entry is not None)
             workspace = Workspace(entries, now, self._base)
-            problems = list(refused.values())
-            for change in in_writing_order([c for c in changes if c not in refused]):
-                try:
-                    edits = workspace.plan(change)
-                except CannotPlan as error:
-                    problems.append(error.problem)
-                    continue
-                for edit in edits:
-                    workspace.completed(edit)
+            problems, _ = workspace.write([c for c in changes if c not in refused])
             # With new keys for moved entries, so that each keeps its position and its comments.
             moved = {before: now for now, before in workspace.moved.items()}
             kept = {key if isinstance(key, int) else moved.get(key, key): each for key, each in self._blocks.items()}
@@ -124,7 +116,7 @@ class FileDirectory:
             if updated != self._blocks or not self._path.exists():
                 signature = self._replace(ldif.write(_in_file_order(updated)))
                 self._store(updated, signature, fresh=False)
-            return Written(tuple(problems), self._listing)
+            return Written((*refused.values(), *problems), self._listing)
 
     def watch(self, watcher: Watcher) -> None:
         """Check the file every `poll_interval_s`."""

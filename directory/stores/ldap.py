@@ -16,15 +16,7 @@ from dataclasses import replace
 
 from arborcast.core.backoff import Backoff
 from arborcast.core.threads import Service
-from arborcast.directory.entries.changes import (
-    CannotPlan,
-    Change,
-    Edit,
-    RenameEntry,
-    Workspace,
-    in_writing_order,
-    renamed_entry,
-)
+from arborcast.directory.entries.changes import CannotWrite, Change, Edit, RenameEntry, Workspace, renamed_entry
 from arborcast.directory.entries.dn import Dn, format_dn, format_rdn, parse_dn
 from arborcast.directory.entries.entries import EntrySet
 from arborcast.directory.entries.mapping import EntryProblem, Listing, ProblemKind
@@ -103,44 +95,20 @@ class LdapDirectory:
                     self._store(*self._read(session, self._reader))
                 now = self._current()
                 refused = conflicts(changes, seen, now)
-                problems = list(refused.values())
                 workspace = Workspace(self._entries(), now, self._base)
-                ordered = in_writing_order([c for c in changes if c not in refused])
-                for number, change in enumerate(ordered):
-                    if stop():
-                        return Written(tuple(problems), self._current(), len(ordered) - number)
-                    problem = self._write_one(session, workspace, change)
-                    if problem is not None:
-                        problems.append(problem)
-                return Written(tuple(problems), self._current())
+
+                def carry_out(edit: Edit, change: Change) -> None:
+                    _carry_out(session, workspace, edit, change)
+                    self._stale = True
+                    if self._streaming:
+                        self._echoes.add(_key_after(edit))
+
+                problems, left = workspace.write([c for c in changes if c not in refused], carry_out, stop)
+                return Written((*refused.values(), *problems), self._current(), left)
             except DirectoryError:
                 session.close()
                 self._writer = None
                 raise
-
-    def _write_one(self, session: LdapSession, workspace: Workspace, change: Change) -> EntryProblem | None:
-        try:
-            edits = workspace.plan(change)
-        except CannotPlan as error:
-            return error.problem
-        for edit in edits:
-            try:
-                session.carry_out(edit)
-            except (EntryRefused, NoSuchEntry) as error:
-                # Another client has added or removed it; the watch will report that.
-                conflict = isinstance(error, NoSuchEntry) or error.exists
-                kind, reason = ProblemKind.CONFLICT if conflict else ProblemKind.REFUSED, str(error)
-                key = _key_after(edit)
-                twin = _same_for_servers(key, workspace.entries.children(key[1:])) if conflict else None
-                if twin is not None:
-                    kind = ProblemKind.REFUSED
-                    reason = f"{format_dn(twin)} has the same name in other Unicode characters: rename one of the two"
-                return EntryProblem(kind, format_dn(edit.entry.dn), reason, touched(change)[-1])
-            workspace.completed(edit)
-            self._stale = True
-            if self._streaming:
-                self._echoes.add(_key_after(edit))
-        return None
 
     def watch(self, watcher: Watcher) -> None:
         """Start the thread that follows the server."""
@@ -296,3 +264,18 @@ def _same_for_servers(key: Dn, siblings: Iterable[Dn]) -> Dn | None:
     name = unicodedata.normalize("NFKC", format_rdn(key[0]))
     same = (each for each in siblings if unicodedata.normalize("NFKC", format_rdn(each[0])) == name)
     return next((each for each in same if each != key), None)
+
+
+def _carry_out(session: LdapSession, workspace: Workspace, edit: Edit, change: Change) -> None:
+    try:
+        session.carry_out(edit)
+    except (EntryRefused, NoSuchEntry) as error:
+        # Another client has added or removed it; the watch will report that.
+        conflict = isinstance(error, NoSuchEntry) or error.exists
+        kind, reason = ProblemKind.CONFLICT if conflict else ProblemKind.REFUSED, str(error)
+        key = _key_after(edit)
+        twin = _same_for_servers(key, workspace.entries.children(key[1:])) if conflict else None
+        if twin is not None:
+            kind = ProblemKind.REFUSED
+            reason = f"{format_dn(twin)} has the same name in other Unicode characters: rename one of the two"
+        raise CannotWrite(EntryProblem(kind, format_dn(edit.entry.dn), reason, touched(change)[-1])) from error

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from arborcast.directory.entries.changes import Change, Put, Workspace, in_writing_order
+from arborcast.directory.entries.changes import Change, Put, Workspace
 from arborcast.directory.entries.dn import Dn
 from arborcast.directory.entries.entries import EntrySet
 from arborcast.directory.entries.mapping import Listing, canonical
@@ -50,9 +50,7 @@ def fill(directory: Directory, *paths: str) -> Listing:
 def carry_out(changes: Sequence[Change], entries: EntrySet, base: Dn) -> None:
     """Apply these changes, as a directory does."""
     workspace = Workspace(entries, read_listing(entries, base), base)
-    for change in in_writing_order(list(changes)):
-        for edit in workspace.plan(change):
-            workspace.completed(edit)
+    assert workspace.write(changes) == ([], 0)
 
 
 paths = topic_steps(NAMES, NAMESPACES, 4).map(make_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Sequence
 
 import pytest
 
@@ -18,12 +17,6 @@ TOPICS = 20_000
 N1, N2 = parse_path("n/t1"), parse_path("n/t2")
 
 
-def write(workspace: Workspace, changes: Sequence[Change]) -> None:
-    for change in changes:
-        for edit in workspace.plan(change):
-            workspace.completed(edit)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -34,11 +27,11 @@ def write(workspace: Workspace, changes: Sequence[Change]) -> None:
 )
 def test_a_change_does_not_copy_the_entries_beside_it(changes: list[Change]) -> None:
     workspace = Workspace(EntrySet(), Listing(), parse_dn("ou=topics"))
-    write(workspace, [Put(topic(f"n/t{number}")) for number in range(TOPICS)])
-    write(workspace, [Put(topic("m")), Put(topic("m/x/y"))])
+    workspace.write([Put(topic(f"n/t{number}")) for number in range(TOPICS)])
+    workspace.write([Put(topic("m")), Put(topic("m/x/y"))])
     tracemalloc.start()
     try:
-        write(workspace, changes)
+        assert workspace.write(changes) == ([], 0)
         _, most_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

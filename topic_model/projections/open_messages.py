@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from arborcast.core.recent import BoundedDict
 from arborcast.topic_model.records.fragments import Assembled, FragmentRecord, GivenUp, Reason, StoredPart, ranges
 from arborcast.topic_model.topics import TopicPath
 
@@ -125,7 +126,7 @@ class OpenMessages:
         self._waiting: dict[Key, OpenMessage] = {}  # of `complete`, the latest of each key
         self._done: OrderedDict[Key, OpenMessage] = OrderedDict()
         self._done_parts = 0
-        self._refused: OrderedDict[int, str] = OrderedDict()
+        self._refused: BoundedDict[int, str] = BoundedDict(_REFUSED)
 
     def again(self, part: StoredPart) -> OpenMessage | None:
         """The message that this part repeats; None for a new part."""
@@ -156,7 +157,7 @@ class OpenMessages:
                     self._remember(message)
             case GivenUp():
                 if self._close(record) is None:
-                    self._refuse(offset, "it was complete, or a part arrived")
+                    self._refused[offset] = "it was complete, or a part arrived"
                 else:
                     self.given_up += 1
 
@@ -165,7 +166,7 @@ class OpenMessages:
             return
         key = key_of(part)
         if why := self.contradiction(part):
-            self._refuse(offset, why)
+            self._refused[offset] = why
             return
         message = self.open.get(key)
         if message is None:
@@ -210,11 +211,6 @@ class OpenMessages:
         while self._done_parts > _KNOWN_PARTS:
             _, oldest = self._done.popitem(last=False)
             self._done_parts -= len(oldest.parts)
-
-    def _refuse(self, offset: int, why: str) -> None:
-        self._refused[offset] = why
-        if len(self._refused) > _REFUSED:
-            self._refused.popitem(last=False)
 
 
 _MASK = (1 << _BITS) - 1

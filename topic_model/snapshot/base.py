@@ -122,7 +122,12 @@ class Snapshot:
     def rest(self) -> RestIndex:
         """The selectors with steps below their anchor."""
         if self._rest is None:
-            self._rest = rest_index(self._meta.rest)
+            index = RestIndex()
+            for selector, normals in self._meta.rest.items():
+                definition = compile_selector(normals)
+                for alternative in definition.rest_alternatives():
+                    index.add(LinkTarget(selector, definition.others), alternative)
+            self._rest = index
         return self._rest
 
     def __reduce__(self) -> tuple[Callable[[bytes], Snapshot], tuple[bytes]]:
@@ -138,16 +143,6 @@ class Snapshot:
                 self._known_shapes.clear()
             shape = self._known_shapes[number] = decode_shape(data)
         return shape
-
-
-def rest_index(selectors: dict[str, tuple[str, ...]]) -> RestIndex:
-    """The index of these selectors (with the normal forms of each) for their steps below an anchor."""
-    index = RestIndex()
-    for selector, normals in selectors.items():
-        definition = compile_selector(normals)
-        for alternative in definition.rest_alternatives():
-            index.add(LinkTarget(selector, definition.others), alternative)
-    return index
 
 
 def _build(frozen: Frozen) -> bytes:

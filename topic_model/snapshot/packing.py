@@ -122,9 +122,11 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, 
 
 _encoder = msgspec.msgpack.Encoder()
 
-_packed_decoder = msgspec.msgpack.Decoder(tuple[_Packed, ...])
+decode_packed = msgspec.msgpack.Decoder(tuple[_Packed, ...]).decode
+"""The result of `Packer.pack`, for `unpack`."""
 
-_shape_decoder = msgspec.msgpack.Decoder(Subscription)
+decode_shape = msgspec.msgpack.Decoder(Subscription).decode
+"""A shape of `Packer.shapes`."""
 
 # In a shape: the normal form is equal to the text.
 _SAME = "="
@@ -187,15 +189,6 @@ class Packer:
             member.trigger,
             member.peer,
         )
-
-
-def decode_shape(data: bytes | memoryview) -> Subscription:
-    return _shape_decoder.decode(data)
-
-
-def decode_packed(data: bytes | memoryview) -> tuple[_Packed, ...]:
-    """The result of `Packer.pack`, for `unpack`."""
-    return _packed_decoder.decode(data)
 
 
 def unpack(packed: _Packed, shape: Subscription) -> Subscription:

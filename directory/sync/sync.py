@@ -283,15 +283,12 @@ class DirectorySync:
         )
         self._full_run_at = 0.0  # with refused changes: the time of the next complete run
         self._paused = False
-        self._allowed: Callable[[], bool] = lambda: True
+        self.allowed: Callable[[], bool] = lambda: True
+        """Runs are skipped while it returns False. Set it before `start`."""
         self._latest = _Latest()
         self._reconciled: Listing | None = None  # the last one with which the tree was reconciled
-        self._status = SyncStatus(directory.name)
+        self.status = SyncStatus(directory.name)
         self._problems = ProblemFile(problems_file, directory.name)
-
-    @property
-    def status(self) -> SyncStatus:
-        return self._status
 
     @property
     def behind(self) -> int:
@@ -319,10 +316,6 @@ class DirectorySync:
         self._directory.watch(self)
         self._service.start()
 
-    def allow_while(self, condition: Callable[[], bool]) -> None:
-        """Skip runs while the condition is False. Call before `start`."""
-        self._allowed = condition
-
     def pause(self) -> None:
         """Stop writing while another process synchronises. The log and the directory are still followed."""
         self._paused = True
@@ -342,8 +335,8 @@ class DirectorySync:
         """Called by the directory with its current state."""
         self._latest.store(listing)
         with self._lock:
-            was_connected = self._status.connected
-            self._status = replace(self._status, connected=True, detail="", topics=len(listing.entries))
+            was_connected = self.status.connected
+            self.status = replace(self.status, connected=True, detail="", topics=len(listing.entries))
         if not was_connected:
             _log.info("directory.connected %s: %d topics", self._directory.name, len(listing.entries))
         self._service.wake()
@@ -351,8 +344,8 @@ class DirectorySync:
     def away(self, error: DirectoryError) -> None:
         """Called by the directory if it cannot be read."""
         with self._lock:
-            new = str(error) != self._status.detail
-            self._status = replace(self._status, connected=False, detail=str(error))
+            new = str(error) != self.status.detail
+            self.status = replace(self.status, connected=False, detail=str(error))
         if new:
             topics = len(self._tree.topics)
             _log.warning("directory.away %s; using the %d topics of the control log", error, topics)
@@ -383,7 +376,7 @@ class DirectorySync:
             self._reconciled = None
             self._tree.end()
             return
-        if listing is None or not self._status.connected:
+        if listing is None or not self.status.connected:
             return
         tree, known = self._tree, self._known
         changed = tree.begin()
@@ -420,7 +413,7 @@ class DirectorySync:
             self._report((*listing.problems, *plan.problems, *refused))
 
     def _must_not_write(self) -> bool:
-        return self._paused or not self._allowed() or self._service.stopping
+        return self._paused or not self.allowed() or self._service.stopping
 
     def _append_records(
         self, plan: Plan, edits: Mapping[TopicPath, TopicRecord | None], before: Mapping[TopicPath, TopicRecord | None]
@@ -456,10 +449,10 @@ class DirectorySync:
         return (*refused, *written.problems)
 
     def _report(self, problems: tuple[EntryProblem, ...]) -> None:
-        known = set(self._status.problems)
+        known = set(self.status.problems)
         new = [problem for problem in problems if problem not in known]
         with self._lock:
-            self._status = replace(self._status, problems=problems)
+            self.status = replace(self.status, problems=problems)
         for problem in new[:_MAX_LOGGED]:
             _log.warning("directory.problem %s", problem)
         if len(new) > _MAX_LOGGED:

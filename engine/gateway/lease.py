@@ -263,7 +263,7 @@ class SingletonTasks:
 
     def start(self) -> None:
         if self._sync is not None:
-            self._sync.allow_while(lambda: self._keeper.holds)
+            self._sync.allowed = lambda: self._keeper.holds
             self._sync.pause()
             self._sync.start()
         self._keeper.start()

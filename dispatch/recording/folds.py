@@ -24,18 +24,11 @@ from arborcast.topic_model.records.control import (
     Tombstone,
     TopicRecord,
     TopicRemoved,
-    subscription_key,
-    suspension_key,
-    topic_key,
 )
 from arborcast.topic_model.records.fragments import Assembled, GivenUp
 from arborcast.topic_model.records.operations import OperationBegun
 from arborcast.topic_model.subscriptions import Subscription
-from arborcast.topic_model.topics import TopicPath, ancestors, last_step, parent_of
-
-_TOPIC = topic_key(TopicPath(""))
-_SUBSCRIPTION = subscription_key("")
-_SUSPENSION = suspension_key("")
+from arborcast.topic_model.topics import ancestors, last_step, parent_of
 
 
 class TopicsFold(TableFold):
@@ -48,8 +41,8 @@ class TopicsFold(TableFold):
                 changes.put(topic.path, topic_row(topic, record.timestamp))
             case TopicRemoved(path=path):
                 changes.drop(path)
-            case Tombstone(key=key) if key.startswith(_TOPIC):
-                changes.drop(key.removeprefix(_TOPIC))
+            case Tombstone(subject=("topic", name)):
+                changes.drop(name)
 
 
 class SubscriptionsFold(TableFold):
@@ -69,8 +62,7 @@ class SubscriptionsFold(TableFold):
                 changes.put(subscription.id, subscription_row(subscription, record.timestamp))
             case SubscriptionEnded(id=name, reason=reason, at_ms=at_ms):
                 changes.patch(name, _ended(reason, at_ms, record.timestamp))
-            case Tombstone(key=key) if key.startswith(_SUBSCRIPTION):
-                name = key.removeprefix(_SUBSCRIPTION)
+            case Tombstone(subject=("sub", name)):
                 if changes.get(name, "state") != "ended":
                     changes.patch(name, _ended("unknown", record.timestamp, record.timestamp))
 
@@ -88,8 +80,8 @@ class SuspensionsFold(TableFold):
         match control.decode(record.key or b"", record.value):
             case SubscriptionSuspended(id=name, at_ms=at_ms):
                 changes.patch(name, {"suspended_at": moment(at_ms)})
-            case Tombstone(key=key) if key.startswith(_SUSPENSION):
-                changes.patch(key.removeprefix(_SUSPENSION), {"suspended_at": None})
+            case Tombstone(subject=("susp", name)):
+                changes.patch(name, {"suspended_at": None})
 
 
 class ErasuresFold(TableFold):

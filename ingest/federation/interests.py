@@ -10,13 +10,8 @@ from arborcast.topic_model.records.control import (
     SubscriptionEnded,
     SubscriptionRecord,
     Tombstone,
-    interest_key,
-    subscription_key,
 )
 from arborcast.topic_model.routing.interest import merged
-
-_KEY = interest_key("")
-_LINK_KEY = subscription_key("")
 
 
 class PeerInterests:
@@ -35,12 +30,10 @@ class PeerInterests:
             case SubscriptionRecord(subscription=subscription):
                 if subscription.peer is not None:
                     self.links.add(subscription.id)
-            case SubscriptionEnded(id=identifier):
+            case SubscriptionEnded(id=identifier) | Tombstone(subject=("sub", identifier)):
                 self.links.discard(identifier)
-            case Tombstone(key=key) if key.startswith(_LINK_KEY):
-                self.links.discard(key.removeprefix(_LINK_KEY))
-            case Tombstone(key=key) if key.startswith(_KEY):
-                self._there.pop(key.removeprefix(_KEY), None)
+            case Tombstone(subject=("interest", peer)):
+                self._there.pop(peer, None)
 
     def get(self, peer: str) -> PeerInterest | None:
         """That of one, as GROUP/NAME or GROUP/."""

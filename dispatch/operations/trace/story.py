@@ -17,15 +17,11 @@ from arborcast.topic_model.records.control import (
     Tombstone,
     TriggerEnded,
     TriggerRecord,
-    subscription_key,
-    trigger_key,
 )
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.routing.history import standing
 from arborcast.topic_model.subscriptions import Subscription
-
-_KEYS = (subscription_key(""), trigger_key(""))
 
 # Maximum time from the making of a subscription in the gateway to its record: a later record is not the first one.
 _APPEND_MS = 60_000
@@ -69,8 +65,8 @@ class ControlHistory:
                 self.states.setdefault(subscription.id, []).append(SubscriptionState(at_ms, subscription, "", offset))
             case SubscriptionEnded(id=name, reason=reason) | TriggerEnded(id=name, reason=reason):
                 self.states.setdefault(name, []).append(SubscriptionState(at_ms, None, reason, offset))
-            case Tombstone(key=key) if key.startswith(_KEYS):
-                states = self.states.get(key.partition(":")[2], [])
+            case Tombstone(subject=("sub" | "trigger", name)):
+                states = self.states.get(name, [])
                 if states and states[-1].subscription is not None:
                     states.append(SubscriptionState(at_ms, None, "unknown", offset))
             case SubscriptionSuspended():

@@ -54,22 +54,15 @@ def read_units(entries: Iterable[Entry], base: Dn, root: TopicPath | None = None
     others = 0
     left_out: Counter[str] = Counter()
     for entry in sorted(entries, key=lambda entry: len(entry.key)):
-        if entry.key == start:
-            above: tuple[Step, ...] | None = steps[start]
-            if root is None:
-                continue
-            name = ""
-        elif is_below(entry.key, start):
-            above = steps.get(entry.key[1:])
+        name = ""
+        if is_below(entry.key, start):
             name = _name_of(entry)
-            if not name:
-                others += 1
+            if not name or entry.key[1:] not in steps:
+                others += 1  # other entries are not descended into
                 continue
-        else:
+        elif entry.key != start or root is None:
             continue
-        if entry.key != start and entry.key[1:] not in steps:
-            others += 1  # other entries are not descended into
-            continue
+        above = steps[entry.key[1:] if name else start]
         steps[entry.key] = None
         if above is None:
             problems.append(EntryProblem(ProblemKind.ORPHAN, format_dn(entry.dn), "the entry above is not a topic"))

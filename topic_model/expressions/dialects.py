@@ -202,20 +202,14 @@ def parse_friendly(text: str, namespaces: Mapping[str, str] | None = None) -> To
     """
     check_length(text)
     text = text.strip()
-    declarations = Declarations(namespaces or {})
-    if text == EVERYTHING:
-        return TopicFilter(FULL, text, EVERYTHING)
-    if "{" in text:
+    if "{" in text or text == EVERYTHING:
         pattern = parse_normal(text)
     else:
         text = _with_slashes(text, namespaces or {})
-        pattern = compile_paths(text, scan(text, Notation.PREFIXES), declarations)
-    try:
-        full_text, full_namespaces = write_full(pattern)
-    except ExpressionError:
-        if pattern.normal == EVERYTHING:
-            return TopicFilter(FULL, EVERYTHING, EVERYTHING)
-        raise
+        pattern = compile_paths(text, scan(text, Notation.PREFIXES), Declarations(namespaces or {}))
+    if pattern.normal == EVERYTHING:
+        return TopicFilter(FULL, EVERYTHING, EVERYTHING)
+    full_text, full_namespaces = write_full(pattern)
     return TopicFilter(FULL, full_text, pattern.normal, full_namespaces)
 
 

@@ -180,13 +180,11 @@ def _reached(active: Iterable[_Place], roaming: Iterable[_Place], step: Step, pa
 def selects_any(pattern: Pattern, tree: TopicTree) -> bool:
     """Whether the pattern selects an existing topic: one walk over the tree for all alternatives."""
     index = RestIndex()
-    plain = []
     for each in pattern.alternatives:
         if each.rest:
             index.add(LinkTarget(""), each)
-        else:
-            plain.append(each)
-    if any(next(tree.select(Pattern(each.normal, (each,))), None) is not None for each in plain):
+    plain = Pattern(pattern.normal, tuple(each for each in pattern.alternatives if not each.rest))
+    if next(tree.select(plain), None) is not None:
         return True
     return any(
         node in tree

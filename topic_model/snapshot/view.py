@@ -81,19 +81,15 @@ class SnapshotView(Resolver):
             self.forget_all()
 
     def _change_members(self, selector: str, delta: Delta) -> None:
-        if (changing := self._changing.get(selector)) is not None:
+        if len(self._pending.get(selector, ())) > _PENDING:
+            self._active(selector)
+        changing = self._changing.get(selector)
+        if changing is None and (changed := self._changed.pop(selector, None)) is not None:
+            changing = self._changing[selector] = _Changing(changed)
+        if changing is not None:
             changing.change(delta)
-        elif (changed := self._changed.pop(selector, None)) is not None:
-            self._changing[selector] = _Changing(changed)
-            self._changing[selector].change(delta)
         else:
-            pending = self._pending.get(selector)
-            if pending is not None and len(pending) > _PENDING:
-                self._active(selector)
-                self._change_members(selector, delta)
-                return
-            if pending is None:
-                pending = self._pending[selector] = {}
+            pending = self._pending.setdefault(selector, {})
             pending.update(dict.fromkeys(delta.touched))
             pending.update((each.id, each) for each in delta.present)
         if not delta.present and not self._snapshot.has(selector):

@@ -118,6 +118,13 @@ def reconcile(
     return merge.plan(moves=moves)
 
 
+def _lacks_only_its_code(theirs: TopicRecord | None, ours: TopicRecord | None) -> bool:
+    """Whether a crashed process has written the topic without its generated code."""
+    if theirs is None or theirs.code or ours is None or not ours.placed:
+        return False
+    return msgspec.structs.replace(theirs, code=ours.code) == canonical(ours)
+
+
 class _Merge:
     """One run: decisions by topic first, then the rules between topics."""
 
@@ -136,28 +143,19 @@ class _Merge:
         if path in self._directory.held:
             self._decide_held(path)
             return
-        known, ours = self._known.get(path), self._tree.get(path)
+        known, raw = self._known.get(path), self._tree.get(path)
         entry = self._directory.entries.get(path)
         theirs = entry.record if entry is not None else None
-        if ours is not None:
-            ours = canonical(ours)
+        ours = canonical(raw) if raw is not None else None
         if theirs == ours:
             if known != ours:
                 self._agreed[path] = ours
-        elif theirs == known or (known is None and self._lacks_only_its_code(theirs, path)):
+        elif theirs == known or (known is None and _lacks_only_its_code(theirs, raw)):
             self._to_directory[path] = self._agreed[path] = ours
         else:
             self._to_tree[path] = self._agreed[path] = theirs
-            raw = self._tree.get(path)
             if theirs is not None and raw is not None and raw.placed and theirs.code == raw.code:
                 self._to_tree[path] = msgspec.structs.replace(theirs, placed=True)
-
-    def _lacks_only_its_code(self, theirs: TopicRecord | None, path: TopicPath) -> bool:
-        """Whether a crashed process has written the topic without its generated code."""
-        raw = self._tree.get(path)
-        if theirs is None or theirs.code or raw is None or not raw.placed:
-            return False
-        return msgspec.structs.replace(theirs, code=raw.code) == canonical(raw)
 
     def _decide_held(self, path: TopicPath) -> None:
         """Leave an invalid entry unchanged, except for a generated code that another client has used for another
@@ -193,7 +191,7 @@ class _Merge:
             above = next((a for a in ancestors(path) if self._is_final(a)), None)
             if above is not None and path not in self._tree:
                 self._refuse(path, f"topic {above} is final: it cannot have topics below it")
-            elif record is not None and record.final and not self._was_final(path):
+            elif record is not None and record.final and not ((before := self._tree.get(path)) and before.final):
                 if parents is None:
                     parents = {a for p in self._tree if self._to_tree.get(p, p) is not None for a in ancestors(p)}
                 if path in parents:
@@ -201,10 +199,6 @@ class _Merge:
 
     def _is_final(self, path: TopicPath) -> bool:
         record = self._to_tree[path] if path in self._to_tree else self._tree.get(path)
-        return record is not None and record.final
-
-    def _was_final(self, path: TopicPath) -> bool:
-        record = self._tree.get(path)
         return record is not None and record.final
 
     def _refuse(self, path: TopicPath, reason: str) -> None:
@@ -246,12 +240,11 @@ class _Merge:
 
         A rename keeps other attributes of the entries (for instance a description), which new entries would lose.
         """
-        removed = {p for p, r in self._to_directory.items() if r is None}
-        new = {p for p, r in self._to_directory.items() if r is not None and p not in self._directory.places}
+        removed = {p: self._directory.entries[p].record for p, r in self._to_directory.items() if r is None}
+        new = {p: r for p, r in self._to_directory.items() if r is not None and p not in self._directory.places}
         if not removed or not new:
             return []
-        old_shapes = self._shapes(removed, {p: self._directory.entries[p].record for p in removed})
-        new_shapes = self._shapes(new, {p: r for p in new if (r := self._to_directory[p]) is not None})
+        old_shapes, new_shapes = self._shapes(removed), self._shapes(new)
         pairs = [
             (olds[0], news[0])
             for shape, olds in old_shapes.items()
@@ -266,7 +259,7 @@ class _Merge:
             del self._to_directory[path]
         return [Move(old, target) for old, target in pairs]
 
-    def _with_others_below(self, tops: set[TopicPath], removed: set[TopicPath]) -> set[TopicPath]:
+    def _with_others_below(self, tops: set[TopicPath], removed: Records) -> set[TopicPath]:
         """Of these topics the ones above an entry that is not removed."""
         return {
             above
@@ -277,11 +270,11 @@ class _Merge:
         }
 
     @staticmethod
-    def _shapes(paths: set[TopicPath], records: Records) -> dict[tuple[object, ...], list[TopicPath]]:
+    def _shapes(records: Records) -> dict[tuple[object, ...], list[TopicPath]]:
         """The topmost of these topics, by the content of their subtrees without their own names."""
         subtrees: dict[TopicPath, list[TopicRecord]] = {}
-        for path in sorted(paths):
-            top = next((a for a in reversed(tuple(ancestors(path))) if a in paths), path)
+        for path in sorted(records):
+            top = next((a for a in reversed(tuple(ancestors(path))) if a in records), path)
             subtrees.setdefault(top, []).append(records[path])
         shapes: dict[tuple[object, ...], list[TopicPath]] = {}
         for top, below in subtrees.items():

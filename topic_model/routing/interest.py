@@ -14,7 +14,7 @@ from arborcast.core.errors import ExpressionError
 from arborcast.topic_model.patterns.alternatives import UNIVERSAL_ROOT, anchors_above, is_virtual
 from arborcast.topic_model.patterns.grammar import MAX_ALTERNATIVES
 from arborcast.topic_model.patterns.patterns import XPATH_SCHEME, Pattern, parse_normal
-from arborcast.topic_model.routing.selectors import CHILDREN, DESCENDANTS, SUBTREE, is_one_topic, is_simple, normals_of
+from arborcast.topic_model.routing.selectors import SUBTREE, anchor_of, is_one_topic, is_simple, normals_of
 from arborcast.topic_model.subscriptions import Subscription
 
 MAX_NODES = MAX_ALTERNATIVES
@@ -73,12 +73,7 @@ def _width(pattern: Pattern) -> tuple[int, int]:
 
 
 def _node(simple: str) -> _Node:
-    if is_one_topic(simple):
-        return _Node(simple, False)
-    for reach in (SUBTREE, DESCENDANTS, CHILDREN):
-        if simple.endswith(reach):
-            return _Node(simple.removesuffix(reach), True)
-    return _Node(simple.removesuffix("*"), True)  # {urn:t}* and *
+    return _Node(simple, False) if is_one_topic(simple) else _Node(anchor_of(simple), True)
 
 
 def _summary(nodes: set[_Node], limit: int) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from arborcast.topic_model.patterns.alternatives import anchors_above
-from arborcast.topic_model.routing.selectors import SUBTREE, is_one_topic, is_simple
+from arborcast.topic_model.routing.selectors import anchor_of, is_one_topic, is_simple
 from arborcast.topic_model.topics import TopicPath
 
 # Older changes are merged into one position; requests concern the latest ones.
@@ -34,8 +34,7 @@ class LastChanges:
         elif is_one_topic(selector):
             self._topics[selector] = position
         else:
-            anchor = selector.removesuffix(SUBTREE) if selector.endswith(SUBTREE) else selector[:-1].rstrip("/")
-            self._below[anchor] = position
+            self._below[anchor_of(selector)] = position
         if len(self._topics) + len(self._below) > _MAX_ENTRIES:
             self.of_all(position)
 

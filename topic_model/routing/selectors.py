@@ -111,6 +111,11 @@ def is_one_topic(key: str) -> bool:
     return key[-1] != "*" and not key.endswith(SUBTREE)
 
 
+def anchor_of(key: str) -> str:
+    """The anchor of a simple key with a wildcard."""
+    return key.removesuffix(SUBTREE) if key.endswith(SUBTREE) else key[:-1].rstrip("/")
+
+
 def compile_selector(normals: Sequence[str]) -> Selector:
     """The selector of these normal forms, all of which must match. Raises ExpressionError."""
     xpaths = tuple(xpath.parse_normal(normal) for normal in normals if normal.startswith(XPATH_SCHEME))

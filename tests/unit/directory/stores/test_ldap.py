@@ -20,12 +20,14 @@ from arborcast.directory.stores.syncrepl import Mirror, SyncState
 from arborcast.topic_model.topics import TopicPath
 from tests.support.directory import Watch, topic
 
-BASE = parse_dn("ou=topics,dc=x")
+SETTINGS = DirectorySettings(kind="ldap", base_dn="ou=topics,dc=x")
+BASE = parse_dn(SETTINGS.base_dn)
+ROOT = list(filter(None, [write_base(BASE)]))
 
 
 def test_listings_of_a_large_tree_leave_time_for_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, listed, read = SimpleNamespace(now=0.0), list[float](), ListingReader.read
-    directory, watch = LdapDirectory(DirectorySettings(kind="ldap", base_dn="ou=topics,dc=x")), Watch()
+    directory, watch = LdapDirectory(SETTINGS), Watch()
     monkeypatch.setattr(ldap, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
     def slow(reader: ListingReader, *args: Any, **options: Any) -> Listing:
@@ -49,9 +51,7 @@ def test_listings_of_a_large_tree_leave_time_for_other_work(monkeypatch: pytest.
             return EntryChanged(entry, SyncState.ADD, self.edits.to_bytes(16), False)
 
     monkeypatch.setattr(ListingReader, "read", slow)
-    base = write_base(BASE)
-    assert base is not None
-    mirror = Mirror([base])
+    mirror = Mirror(ROOT)
     directory._mirror, directory._watcher = mirror, watch
     directory._apply_stream(cast(LdapSession, Session()), mirror, watch)
     assert len(listed) > 1
@@ -60,7 +60,7 @@ def test_listings_of_a_large_tree_leave_time_for_other_work(monkeypatch: pytest.
 
 
 def test_a_write_waits_for_all_events_of_the_previous_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = LdapDirectory(DirectorySettings(kind="ldap", base_dn="ou=topics,dc=x"))
+    directory = LdapDirectory(SETTINGS)
     directory._mirror = Mirror()
     events = [write_entry(TopicPath(f"t{n}"), topic(f"t{n}"), BASE).key for n in range(1_000)]
     directory._echoes = {*events, parse_dn("topicName=never,ou=topics,dc=x")}
@@ -81,10 +81,8 @@ def test_a_write_waits_for_all_events_of_the_previous_one(monkeypatch: pytest.Mo
 
 def test_a_write_ends_between_two_requests_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway that has lost the lease must not go on for minutes: its values may be older than those of the other."""
-    base = write_base(BASE)
-    assert base is not None
-    directory = LdapDirectory(DirectorySettings(kind="ldap", base_dn="ou=topics,dc=x"))
-    directory._mirror, directory._stale = Mirror([base]), True
+    directory = LdapDirectory(SETTINGS)
+    directory._mirror, directory._stale = Mirror(ROOT), True
     added: list[str] = []
     session = SimpleNamespace(carry_out=lambda edit: added.append(edit.entry.dn[0][0][1]), close=lambda: None)
     monkeypatch.setattr(directory, "_writing_session", lambda: session)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -247,29 +247,18 @@ def _updated(blocks: Mapping[_Key, ldif.Block], entries: EntrySet) -> dict[_Key,
     for key, block in blocks.items():
         if isinstance(key, int):
             updated[key] = block
-            continue
-        entry = entries.get(key)
-        if entry is None:
-            continue
-        updated[key] = block if block.entry == entry else ldif.render(entry, ldif.comments_of(block.text))
+        elif (entry := entries.get(key)) is not None:
+            updated[key] = block if block.entry == entry else ldif.render(entry, ldif.comments_of(block.text))
     for entry in entries:
         if entry.key not in updated:
             updated[entry.key] = ldif.render(entry)
     return updated
 
 
-def _in_file_order(blocks: dict[_Key, ldif.Block]) -> Iterator[ldif.Block]:
+def _in_file_order(blocks: dict[_Key, ldif.Block]) -> Iterable[ldif.Block]:
     """The blocks in their order, or by depth if a child would precede its parent, which ldapadd would refuse."""
-    seen: set[Dn] = set()
-    entry_keys = {key for key in blocks if not isinstance(key, int)}
-    for key in blocks:
-        if isinstance(key, int):
-            continue
-        if key[1:] in entry_keys and key[1:] not in seen:
-            break
-        seen.add(key)
-    else:
-        yield from blocks.values()
-        return
-    for _, block in sorted(blocks.items(), key=lambda item: 0 if isinstance(item[0], int) else len(item[0])):
-        yield block
+    numbers = {key: number for number, key in enumerate(blocks)}
+    if all(isinstance(key, int) or numbers.get(key[1:], -1) < number for key, number in numbers.items()):
+        return blocks.values()
+    depths = sorted(blocks, key=lambda key: 0 if isinstance(key, int) else len(key))
+    return map(blocks.__getitem__, depths)

@@ -65,15 +65,9 @@ class SyncProblems(msgspec.Struct, frozen=True):
         """The found problems, each with the time of its first occurrence."""
         before = self.problems if self.directory == directory else ()
         since = {(each.kind, each.dn, each.reason): each.since_ms for each in before}
-        problems = [SyncProblem(each.kind.value, each.dn, each.reason, each.path or "") for each in found]
-        return SyncProblems(
-            directory=directory,
-            count=len(problems),
-            problems=tuple(
-                msgspec.structs.replace(each, since_ms=since.get((each.kind, each.dn, each.reason), now_ms))
-                for each in problems[:_MAX_PROBLEMS]
-            ),
-        )
+        named = [((each.kind.value, each.dn, each.reason), each.path or "") for each in found]
+        problems = [SyncProblem(*what, path, since.get(what, now_ms)) for what, path in named[:_MAX_PROBLEMS]]
+        return SyncProblems(directory=directory, count=len(named), problems=tuple(problems))
 
 
 def load_problems(path: Path) -> SyncProblems:

@@ -118,13 +118,12 @@ class _Tree:
         """Note that the expected values are in the log, or that the append has failed."""
         with self._lock:
             for path, value in values.items():
-                if not failed:
-                    if path in self._pending:
-                        self._set(path, value)
-                    continue
-                self._pending.pop(path, None)
-                if path in self._ignored:
-                    self._arrived.setdefault(path, self._ignored.pop(path))
+                if failed:
+                    self._pending.pop(path, None)
+                    if path in self._ignored:
+                        self._arrived.setdefault(path, self._ignored.pop(path))
+                elif path in self._pending:
+                    self._set(path, value)
 
     def _set(self, path: TopicPath, value: TopicRecord | None) -> None:
         if value is None:

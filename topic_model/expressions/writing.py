@@ -6,6 +6,7 @@ A root topic in no namespace is written without a prefix, so the element must no
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import chain, count
 
 from arborcast.core.errors import ExpressionError
@@ -73,19 +74,9 @@ def _write_path(path: TopicPath, prefixes: _Prefixes) -> str:
 def _write_alternative(alternative: Alternative, prefixes: _Prefixes) -> str:
     if not alternative.anchor:
         raise ExpressionError(f"the Full dialect cannot express {alternative.normal!r}: topics of all namespaces")
-    virtual = is_virtual(alternative.anchor)
-    if virtual:
-        parts = [prefixes.qualified(alternative.anchor[1:-1], "")]
-    else:
-        parts = [_write_path(TopicPath(alternative.anchor), prefixes)]
-    for step in alternative.rest:
-        if len(parts) > 1 or not virtual or step.axis.value == "//":
-            parts.append(step.axis.value)
-        name = "*" if step.name is None else step.name
-        parts.append(name if step.namespace is None else prefixes.qualified(step.namespace, name))
-    if not virtual or alternative.rest:
-        parts.append(alternative.reach.value)
-    else:
-        # Below a namespace's root, every descendant is `tns://*` (Full has no `tns://.`) and every child `tns:*`.
-        parts.append("*" if alternative.reach is Reach.CHILDREN else "//*")
-    return "".join(parts)
+    if not is_virtual(alternative.anchor):
+        return alternative.written(_write_path(TopicPath(alternative.anchor), prefixes), prefixes.qualified)
+    if not alternative.rest and alternative.reach is Reach.SUBTREE:
+        # Full has no `tns://.`; below a namespace's root every descendant is `tns://*`.
+        alternative = replace(alternative, reach=Reach.DESCENDANTS)
+    return alternative.written(prefixes.qualified(alternative.anchor[1:-1], ""), prefixes.qualified)

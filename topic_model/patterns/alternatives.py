@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,17 +57,19 @@ class Alternative:
 
     @property
     def normal(self) -> str:
-        parts = [self.anchor]
+        return self.written(self.anchor, lambda namespace, name: f"{{{namespace}}}{name}")
+
+    def written(self, anchor: str, qualified: Callable[[str, str], str]) -> str:
+        """This alternative as text, with its anchor in this form, and `qualified` for names with a namespace."""
+        virtual = is_virtual(self.anchor)
+        parts = [anchor]
         for step in self.rest:
             # `{urn:t}*` and not `{urn:t}/*`: a virtual root has no name before the slash.
-            if step.axis is Axis.DESCENDANT or len(parts) > 1 or not is_virtual(self.anchor):
+            if step.axis is Axis.DESCENDANT or len(parts) > 1 or not virtual:
                 parts.append(step.axis.value)
-            parts.append("" if step.namespace is None else f"{{{step.namespace}}}")
-            parts.append("*" if step.name is None else step.name)
-        if self.reach is Reach.CHILDREN and not self.rest and is_virtual(self.anchor):
-            parts.append("*")
-        else:
-            parts.append(self.reach.value)
+            name = "*" if step.name is None else step.name
+            parts.append(name if step.namespace is None else qualified(step.namespace, name))
+        parts.append("*" if self.reach is Reach.CHILDREN and virtual and not self.rest else self.reach.value)
         return "".join(parts)
 
     def matches(self, path: TopicPath) -> bool:

@@ -81,7 +81,7 @@ class Template:
     """A topic with placeholders: parts with slashes between them, each a placeholder or literal text. Raises
     TopicError."""
 
-    def __init__(self, text: str, places: int, *, rest: bool = True) -> None:
+    def __init__(self, text: str, places: int, *, rest: bool) -> None:
         """`places` is the greatest number of a placeholder; `rest`: `{#}` is allowed."""
         self.text = text
         self._parts = _RULE_PARTS.findall(text)

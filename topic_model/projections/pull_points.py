@@ -73,7 +73,6 @@ class PullPoints:
         self._owned: Counter[str] = Counter()
         self._fills: dict[str, str] = {}  # subscription to pull point
         self._filled: dict[str, set[str]] = {}  # pull point to subscriptions
-        self._provisional: dict[str, int] = {}  # pull point to its end
         self._unused: set[str] = set()  # provisional pull points without subscriptions
         self._missing: set[str] = set()  # ids of subscriptions' pull points that do not exist
         self.endpoints = BoundEndpoints()
@@ -84,8 +83,6 @@ class PullPoints:
                 self._remove(record.id)
                 self._points[record.id] = record
                 self._owned[record.owner] += 1
-                if record.until_ms:
-                    self._provisional[record.id] = record.until_ms
                 if record.name:
                     self._named.setdefault((record.owner, record.name), set()).add(record.id)
                 self._changed(record.id)
@@ -116,7 +113,7 @@ class PullPoints:
 
     def unused(self, now_ms: int) -> list[str]:
         """Ids of the expired provisional pull points."""
-        return [each for each in self._unused if self._provisional[each] <= now_ms]
+        return [each for each in self._unused if self._points[each].until_ms <= now_ms]
 
     def is_provisional(self, pull_point_id: str) -> bool:
         """Whether the pull point is still unused."""
@@ -139,7 +136,6 @@ class PullPoints:
         self.endpoints.bind(subscription_id, "", None)
 
     def _remove(self, pull_point_id: str) -> None:
-        self._provisional.pop(pull_point_id, None)
         old = self._points.pop(pull_point_id, None)
         if old is not None:
             drop(self._owned, old.owner)
@@ -159,10 +155,10 @@ class PullPoints:
 
     def _changed(self, pull_point_id: str) -> None:
         """Update the sets that are looked through once a second."""
-        filled = pull_point_id in self._filled
+        point, filled = self._points.get(pull_point_id), pull_point_id in self._filled
         self._unused.discard(pull_point_id)
         self._missing.discard(pull_point_id)
-        if not filled and pull_point_id in self._provisional:
+        if point is not None and point.until_ms and not filled:
             self._unused.add(pull_point_id)
         if filled and not self.exists(pull_point_id):
             self._missing.add(pull_point_id)

@@ -126,10 +126,8 @@ def parse_path(text: str) -> TopicPath:
 
 
 def parse_colon_path(text: str) -> TopicPath:
-    """The topic of a path in HPwsn's form `ALL:ALARM:ALARM1`, with or without spaces around its words.
-
-    Raises TopicError.
-    """
+    """The topic of a path in HPwsn's form `ALL:ALARM:ALARM1`, with or without spaces around its words. Raises
+    TopicError."""
     _check_length(text)
     return make_path(("", name.strip()) for name in text.split(":"))
 

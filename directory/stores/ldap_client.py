@@ -145,10 +145,8 @@ class LdapSession:
             self._message_id = self._connection.strategy.send("searchRequest", request, controls)
 
     def receive(self, timeout_s: float) -> EntryChanged | syncrepl.SyncInfo | None:
-        """The next message of the stream; None if none arrives within the time, or if it is irrelevant.
-
-        Raises WatchNotSupported without support of the server, NoSuchEntry if the base was deleted.
-        """
+        """The next message of the stream; None if none arrives within the time, or if it is irrelevant. Raises
+        WatchNotSupported without support of the server, NoSuchEntry if the base was deleted."""
         with translated(self._settings):
             message = self._next_message(timeout_s)
             if message is None or message["messageID"] not in (0, self._message_id):

@@ -27,10 +27,8 @@ def write_topic(path: TopicPath, prefixes: str = "") -> tuple[str, dict[str, str
 
 
 def write_full(pattern: Pattern) -> tuple[str, dict[str, str]]:
-    """The Full expression of a pattern, and its declarations by prefix.
-
-    Raises ExpressionError for patterns that Full cannot express: topics of all namespaces.
-    """
+    """The Full expression of a pattern, and its declarations by prefix. Raises ExpressionError for patterns that Full
+    cannot express: topics of all namespaces."""
     prefixes = _Prefixes({})
     text = "|".join(_write_alternative(each, prefixes) for each in pattern.alternatives)
     return text, prefixes.declared()

@@ -78,9 +78,7 @@ class Pattern:
 
 def alternative(root: str, steps: Iterable[tuple[Axis, str | None, str]]) -> Alternative:
     """The normal form of these steps below a virtual root; a step is (axis, namespace or None, name or `*` or `.`).
-
-    Raises TopicError if the part before the first wildcard is not a valid path.
-    """
+    Raises TopicError if the part before the first wildcard is not a valid path."""
     tests, subtree = _without_dots(steps)
     known = root[1:-1]
     anchor_steps: list[Step] = []
@@ -124,10 +122,7 @@ def pattern(alternatives: Iterable[Alternative]) -> Pattern:
 
 @lru_cache(maxsize=1024)
 def parse_normal(normal: str) -> Pattern:
-    """The pattern of a normal form, or of other text in its notation; cached.
-
-    Raises ExpressionError.
-    """
+    """The pattern of a normal form, or of other text in its notation; cached. Raises ExpressionError."""
     if normal.startswith(XPATH_SCHEME):
         raise ExpressionError("an XPath expression requires the topic set: use expressions.xpath.parse_normal")
     found = []

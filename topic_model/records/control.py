@@ -441,10 +441,8 @@ def encode(record: ControlRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes, value: bytes | None) -> ControlRecord:
-    """The record of a Kafka key and value.
-
-    Raises RecordVersionError for a newer version and InfrastructureError for an unreadable record.
-    """
+    """The record of a Kafka key and value. Raises RecordVersionError for a newer version and InfrastructureError for an
+    unreadable record."""
     if value is None:
         try:
             return Tombstone(key.decode())

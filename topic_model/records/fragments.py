@@ -89,10 +89,8 @@ def encode(record: FragmentRecord) -> tuple[bytes, bytes]:
 
 
 def decode(_key: bytes, value: bytes | None) -> FragmentRecord:
-    """The record of a Kafka key and value.
-
-    Raises RecordVersionError for a newer version and InfrastructureError for an unreadable record.
-    """
+    """The record of a Kafka key and value. Raises RecordVersionError for a newer version and InfrastructureError for an
+    unreadable record."""
     return _codec.decode(value).record
 
 

@@ -78,9 +78,7 @@ def encode(pull_point_id: str, record: PullRecord) -> tuple[bytes, bytes]:
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, PullRecord]:
-    """The pull point and the record of a Kafka key and value.
-
-    Raises RecordVersionError for a newer version and InfrastructureError for an unreadable record.
-    """
+    """The pull point and the record of a Kafka key and value. Raises RecordVersionError for a newer version and
+    InfrastructureError for an unreadable record."""
     record = _codec.decode(value).record
     return key.decode(), record

@@ -15,7 +15,7 @@ else text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
@@ -93,12 +93,6 @@ def event_of(
     return Event(attributes, media, data)
 
 
-def binary(event: Event) -> tuple[tuple[tuple[str, str], ...], bytes]:
-    """The headers and the body of one event in binary mode."""
-    named = [(HEADER + name, quote(value, safe=_PLAIN)) for name, value in event.attributes.items()]
-    return (("Content-Type", event.media), *named), event.data
-
-
 def structured(event: Event) -> bytes:
     """One event in JSON."""
     attributes = msgspec.json.encode({**event.attributes, "datacontenttype": event.media})
@@ -106,18 +100,15 @@ def structured(event: Event) -> bytes:
     return attributes[:-1] + b',"data":' + data + b"}"
 
 
-def batch(events: Iterable[Event]) -> bytes:
-    """A list of events in JSON."""
-    return b"[" + b",".join(map(structured, events)) + b"]"
-
-
 def pushed(form: str, events: Sequence[Event]) -> tuple[tuple[tuple[str, str], ...], bytes]:
     """The headers and the body of a push in one of the three formats; only a batch has several events."""
+    first = events[0]
     if form == "cloudevents-binary":
-        return binary(events[0])
+        named = [(HEADER + name, quote(value, safe=_PLAIN)) for name, value in first.attributes.items()]
+        return (("Content-Type", first.media), *named), first.data
     if form == "cloudevents-structured":
-        return (("Content-Type", f"{EVENT}; charset=utf-8"),), structured(events[0])
-    return (("Content-Type", f"{BATCH}; charset=utf-8"),), batch(events)
+        return (("Content-Type", f"{EVENT}; charset=utf-8"),), structured(first)
+    return (("Content-Type", f"{BATCH}; charset=utf-8"),), b"[" + b",".join(map(structured, events)) + b"]"
 
 
 def published_in(producer: bytes) -> Mapping[str, str]:

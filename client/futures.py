@@ -33,14 +33,6 @@ class NotifyBatch:
     size: int = 0
     attributes: list[str] = field(default_factory=list)
 
-    def parts(self) -> list[NotifyBatch]:
-        """One batch for each message."""
-        each = zip(self.messages, self.futures, self.attributes, strict=True)
-        return [
-            NotifyBatch(self.due, [message], [future], len(message), [attributes])
-            for message, future, attributes in each
-        ]
-
 
 class Gathering:
     """Collects notifications into batches. The caller passes the time, of a monotonic clock."""
@@ -83,6 +75,8 @@ MAX_WAITING = 10_000
 _WAITING_BYTES = 64 * 1024 * 1024
 
 _CLOSED = "the client is closed"
+
+_ONE_BY_ONE = Batching(messages=1)
 
 
 class AsynchronousClient(BrokerClient[CallsT]):
@@ -210,13 +204,11 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
 
     def _start(self) -> None:
         super()._start()
-        self._gathering = Gathering(self._batching) if self._batching is not None else None
+        self._gathering = Gathering(self._batching or _ONE_BY_ONE)
         # Reentrant: a callback may publish while it is held.
         self._gathered = threading.Condition(threading.RLock())
-        if self._gathering is not None:
-            threading.Thread(
-                target=self._linger, args=(self._gathering,), name="wsn-client-batches", daemon=True
-            ).start()
+        if self._batching is not None:
+            threading.Thread(target=self._linger, name="wsn-client-batches", daemon=True).start()
 
     def notify(
         self,
@@ -236,13 +228,10 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
         attributes = publication_attributes(valid_until, lifespan, type, namespaces, priority, reliable)
         future: Future[None] = self._begin(len(message))
         with self._gathered:
-            if self._gathering is None:
-                batches = [NotifyBatch(0.0, [message], [future], len(message), [attributes])]
-            else:
-                batches = self._gathering.add(message, future, time.monotonic(), attributes)
-                if self._closed:  # in another thread, after `_begin`: no later call sends this batch
-                    batches += self._gathering.take()
-                self._gathered.notify()
+            batches = self._gathering.add(message, future, time.monotonic(), attributes)
+            if self._closed:  # in another thread, after `_begin`: no later call sends this batch
+                batches += self._gathering.take()
+            self._gathered.notify()
             # With the lock held, so that no batch overtakes another.
             for batch in batches:
                 self._send_batch(batch)
@@ -252,7 +241,7 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
         """Send the current batch; does not wait for the answers."""
         self._start_after_fork()
         with self._gathered:
-            for batch in self._gathering.take() if self._gathering is not None else []:
+            for batch in self._gathering.take():
                 self._send_batch(batch)
 
     def _send_rest(self) -> None:
@@ -270,9 +259,9 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
         except Exception as error:
             if _is_of_one_message(error, len(batch.messages)):
                 # No message of the batch is stored. Repeated in this thread, so that one worker keeps the order.
-                for part in batch.parts():
-                    alone = self._calls.notify(part.messages, attributes=part.attributes)
-                    self._settle(part.futures[0], partial(self._session.perform, alone, self._soap))
+                for message, future, attributes in zip(batch.messages, batch.futures, batch.attributes, strict=True):
+                    alone = self._calls.notify([message], attributes=[attributes])
+                    self._settle(future, partial(self._session.perform, alone, self._soap))
                 return
             for future in batch.futures:
                 self._settle(future, partial(_raise, error))
@@ -280,14 +269,14 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
             for future in batch.futures:
                 self._settle(future, _nothing)
 
-    def _linger(self, gathering: Gathering) -> None:
+    def _linger(self) -> None:
         """Send due batches."""
         with self._gathered:
             while not self._closed:
-                due = gathering.due
+                due = self._gathering.due
                 now = time.monotonic()
                 if due is not None and due <= now:
-                    for batch in gathering.take():
+                    for batch in self._gathering.take():
                         self._send_batch(batch)
                 else:
                     self._gathered.wait(None if due is None else due - now)

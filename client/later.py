@@ -61,12 +61,12 @@ class Later:
 
 
 class OpenPush:
-    """A push that is being handled, or whose result is deferred."""
+    """A push that is being handled, or whose result is deferred. `headers` by names in lower case."""
 
-    def __init__(self, address: str, push: str, transport: Transport) -> None:
+    def __init__(self, headers: Mapping[str, str], transport: Transport) -> None:
         self.lock = threading.Lock()
-        self._address = address
-        self._push = push
+        self._address = headers.get("arborcast-callback", "")
+        self._push = headers.get("arborcast-push", "")
         self._transport = transport
         self._open = 0
         self._state: _State = "delivered"
@@ -130,11 +130,6 @@ class OpenPush:
 
 def _nothing() -> None:
     """The push of a copied message."""
-
-
-def open_push(headers: Mapping[str, str], transport: Transport) -> OpenPush:
-    """The push with these headers, by names in lower case."""
-    return OpenPush(headers.get("arborcast-callback", ""), headers.get("arborcast-push", ""), transport)
 
 
 def _check(answer: HttpAnswer) -> None:

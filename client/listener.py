@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 from arborcast.client.assembler import Assembler
 from arborcast.client.http_server import MAX_BODY, NO_PAGES, Response, Server, in_thread
-from arborcast.client.later import OpenPush, open_push
+from arborcast.client.later import OpenPush
 from arborcast.client.queues.replies import Replies
 from arborcast.client.received import OnMessage, ReceivedMessage, Verify, read_push, read_push_request
 from arborcast.client.transport import RequestsTransport, Transport
-from arborcast.client.triggers import Namespaces, Triggers
+from arborcast.client.triggers import Triggers
 from arborcast.core.errors import PeerError, SignatureError
 from arborcast.core.log_limit import LogLimit
 from arborcast.core.recent import Recent
@@ -56,7 +56,7 @@ Parts = Assembler | Literal["joined", "apart"]
 OnMessageAsync = Callable[[ReceivedMessage], Awaitable[None]]
 
 
-class Listener(Server):
+class Listener(Server, Triggers):
     """Receives pushes and calls callbacks with each message; after an exception of a callback the broker repeats it.
 
     Callbacks run in threads, possibly concurrently: `on_message` for all messages, and others for some topics, see
@@ -76,42 +76,21 @@ class Listener(Server):
         once: bool = False,
         parts: Parts = "joined",
     ) -> None:
-        self._triggers = Triggers(on_message)
+        Triggers.__init__(self, on_message)
         self.replies = Replies()
         """The awaited answers of `Client.request`; callbacks do not get them."""
         self._app = _ThreadedApp(self._deliver, verify, transport, parts, HandledOnce() if once else None)
-        super().__init__(self._app.handled, port, host, "listener")
+        Server.__init__(self, self._app.handled, port, host, "listener")
 
     def _deliver(self, message: ReceivedMessage) -> None:
         if not self.replies.take(message):
-            self._triggers(message)
-
-    def on(self, expression: str, callback: OnMessage, namespaces: Namespaces = None) -> Callable[[], None]:
-        """Add a callback for messages of these topics, called after `on_message`. Returns a function that removes it.
-
-        Topics are written as for `subscribe`, which must be called too. Raises ExpressionError.
-        """
-        return self._triggers.on(expression, callback, namespaces)
-
-    def wait_for(self, expression: str, timeout: float | None = None, namespaces: Namespaces = None) -> ReceivedMessage:
-        """Wait for the next message of these topics; returns it after its callbacks.
-
-        Raises TimeoutError after `timeout` seconds, ClientError if the listener is stopped, ExpressionError.
-        """
-        return self._triggers.wait_for(expression, timeout, namespaces)
-
-    def seen(self, expression: str, namespaces: Namespaces = None) -> bool:
-        """Whether a message of these topics has arrived since the last call for them, or since the start.
-
-        For polling. Only the 10,000 topics with the latest messages are considered. Raises ExpressionError.
-        """
-        return self._triggers.seen(expression, namespaces)
+            self._trigger(message)
 
     def stop(self) -> None:
         """Stop receiving."""
         super().stop()
         self._app.close()
-        self._triggers.stop()
+        self._end_waits()
 
 
 class ListenerApp:
@@ -159,7 +138,7 @@ class ListenerApp:
 
     async def handled(self, headers: Mapping[str, str], body: bytes) -> Response:
         """The answer to a POST; `headers` by names in lower case."""
-        push = open_push(headers, self._transport)
+        push = OpenPush(headers, self._transport)
         messages = accepted(headers, body, self._verify, push)
         if isinstance(messages, Response):
             return messages
@@ -202,7 +181,7 @@ class _ThreadedApp(ListenerApp):
         return await in_thread("push", lambda: self._handle_push(headers, body))
 
     def _handle_push(self, headers: Mapping[str, str], body: bytes) -> Response:
-        push = open_push(headers, self._transport)
+        push = OpenPush(headers, self._transport)
         try:
             messages = accepted(headers, body, self._verify, push)
             if isinstance(messages, Response):

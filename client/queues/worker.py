@@ -23,7 +23,7 @@ from typing import Protocol, get_args
 
 from arborcast.client.calls import Lasts, Namespaces, without_declaration
 from arborcast.client.http_server import Response, Server, in_thread
-from arborcast.client.later import Later, open_push
+from arborcast.client.later import Later, OpenPush
 from arborcast.client.listener import HandledOnce, accepted, answered
 from arborcast.client.received import Asker, ReceivedMessage, Verify
 from arborcast.client.transport import RequestsTransport, Transport
@@ -229,7 +229,7 @@ class Worker(Server):
         return await in_thread("request", lambda: self._serve_push(headers, body))
 
     def _serve_push(self, headers: Mapping[str, str], body: bytes) -> Response:
-        push = open_push(headers, self._transport or self._to_broker)
+        push = OpenPush(headers, self._transport or self._to_broker)
         messages = accepted(headers, body, self._verify, push)
         if isinstance(messages, Response):
             return messages

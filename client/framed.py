@@ -33,6 +33,7 @@ from urllib.parse import urlsplit
 from arborcast.client.values import BrokerUnavailable, FaultReceived
 from arborcast.core.errors import ConfigError
 from arborcast.core.printable import printable
+from arborcast.core.threads import start_thread
 from arborcast.wire import frames
 from arborcast.wire.frames import LOOSE, Body, Decoder, Frame, FrameError, FrameKind
 
@@ -208,8 +209,7 @@ class Connection:
         self._max_frame_bytes = _LIMIT
         self._loss = ""  # the reason for which the connection was lost
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()  # unused ones are not kept
-        self._reader = threading.Thread(target=self._read, name="framed-reader", daemon=True)
-        self._reader.start()
+        self._reader = start_thread("framed-reader", self._read)
 
     def __enter__(self) -> Connection:
         return self
@@ -223,7 +223,7 @@ class Connection:
         # The broker answers each PING.
         self._idle_s = self._wire.silence_s = connected.idle_s
         self._max_frame_bytes = connected.max_frame_bytes
-        threading.Thread(target=self._ping, name="framed-ping", daemon=True).start()
+        start_thread("framed-ping", self._ping)
 
     def session(self) -> Session:
         """A new session. Its handlers are called one at a time."""
@@ -388,8 +388,7 @@ class Session:
         body = frames.SubscribeBody(expression, name, dict(delivery or {}), list(types), current, window)
         receipt = frames.read_body(self._connection.request(FrameKind.SUBSCRIBE, body), frames.ReceiptBody)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="framed-session", daemon=True)
-            self._thread.start()
+            self._thread = start_thread("framed-session", self._run)
         consumer = Consumer(self._connection, receipt.id)
         self._connection.handle(
             receipt.id, lambda frame, message: self._work.put(lambda: _deliver(self, frame, message, on_message))

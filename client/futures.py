@@ -20,6 +20,7 @@ from arborcast.client.client import BrokerClient, CallsT, Operations, answer_of,
 from arborcast.client.publications import publication_attributes
 from arborcast.client.transport import CONNECTIONS, TIMEOUT_S, HttpAnswer, Transport
 from arborcast.client.values import Batching, ClientClosed, Credentials, FaultReceived, Retries
+from arborcast.core.threads import start_thread
 from arborcast.topic_model.subscriptions import SoapVersion
 
 
@@ -208,7 +209,7 @@ class FuturesClient(Operations, AsynchronousClient[Calls]):
         # Reentrant: a callback may publish while it is held.
         self._gathered = threading.Condition(threading.RLock())
         if self._batching is not None:
-            threading.Thread(target=self._linger, name="wsn-client-batches", daemon=True).start()
+            start_thread("wsn-client-batches", self._linger)
 
     def notify(
         self,

@@ -21,6 +21,7 @@ from typing import Any, Self
 from arborcast.core.log_limit import LogLimit
 from arborcast.core.security.ip_addresses import in_url
 from arborcast.core.security.web_pages import is_of_browser
+from arborcast.core.threads import start_thread
 
 MAX_BODY = 64 * 1024 * 1024
 
@@ -110,13 +111,6 @@ def _read_head(head: bytes) -> _Head:
     return _Head(method, headers, "close" not in options if minor == b"1" else "keep-alive" in options)
 
 
-@dataclass
-class _Budget:
-    """The free bytes of the limit for bodies."""
-
-    left: int = _INFLIGHT
-
-
 class HttpServer:
     """Serves one socket on the running event loop."""
 
@@ -125,7 +119,8 @@ class HttpServer:
         self._tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._answering: set[asyncio.StreamWriter] = set()
         self._stopping = False
-        self._budget = _Budget()
+        self.left = _INFLIGHT
+        """The free bytes of the limit for bodies."""
         self._server: asyncio.Server | None = None
 
     async def start(self, listening: socket.socket) -> None:
@@ -176,7 +171,7 @@ class HttpServer:
                 head = _read_head(await reader.readuntil(b"\r\n\r\n"))
             except asyncio.LimitOverrunError as error:
                 raise _Refused(431) from error
-        reservation = _Reservation(self._budget)
+        reservation = _Reservation(self)
         try:
             async with asyncio.timeout(_READ_TIMEOUT_S):
                 body = await _read_body(head, reader, writer, reservation)
@@ -197,23 +192,23 @@ class HttpServer:
 
 
 class _Reservation:
-    """The bytes of the budget that one request has reserved."""
+    """The bytes that one request has reserved."""
 
-    def __init__(self, budget: _Budget) -> None:
-        self._budget = budget
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
         self._size = 0
 
     def add(self, size: int) -> None:
         """Raises _Refused."""
         if self._size + size > MAX_BODY:
             raise _Refused(413)
-        if size > self._budget.left:
+        if size > self._server.left:
             raise _Refused(503)
-        self._budget.left -= size
+        self._server.left -= size
         self._size += size
 
     def release(self) -> None:
-        self._budget.left += self._size
+        self._server.left += self._size
         self._size = 0
 
 
@@ -301,7 +296,7 @@ async def in_thread(name: str, work: Callable[[], Response]) -> Response:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, response)
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    start_thread(name, run)
     return await answer
 
 

@@ -25,6 +25,7 @@ from arborcast.client.values import (
     RemotePullPoint,
     UnreadableAnswer,
 )
+from arborcast.core.threads import start_thread
 from arborcast.core.xml import xml_parser
 from arborcast.topic_model.namespaces import SOAP12, SOAP_FAULTS
 
@@ -126,7 +127,7 @@ class PulledReplies(Replies):
                 raise ClientClosed("the client is closed", sent=False)
             if self._point is None:
                 self._point = self._client.create_pull_point()
-                threading.Thread(target=self._run, name="replies", args=(self._point,), daemon=True).start()
+                start_thread("replies", self._run, self._point)
             return self._point
 
     def begin(self, message_id: str) -> None:

@@ -116,9 +116,10 @@ def test_imports_have_no_cycle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-# Modules that start threads beside core.threads. Nothing may be added. client/ works without an engine.
+# Modules that start threads beside core.threads. Nothing may be added.
 THREADS = {
-    *("client/client.py", "client/framed.py", "client/futures.py", "client/http_server.py", "client/queues/replies.py"),
+    "client/client.py",  # the pool of requests-futures
+    "client/http_server.py",  # a thread that `start` starts
     "engine/terminal.py",  # a timer that is cancelled
     "jobs/dispatch_stream.py",  # a pool before the first import of the product
     "core/threads.py",

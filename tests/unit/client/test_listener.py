@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -192,7 +191,7 @@ def test_large_and_malformed_requests_are_refused(head: bytes, status: bytes) ->
 
 
 def test_the_memory_of_bodies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "_Budget", lambda: SimpleNamespace(left=len(PUSH) + 1))
+    monkeypatch.setattr(http_server, "_INFLIGHT", len(PUSH) + 1)
     with connected(lambda _: None) as (listener, first):
         first.sendall(POST + SIZED + b"\r\n" + PUSH[:-1])
         # Before its first bytes another body is accepted.

@@ -130,16 +130,9 @@ class WatchedFile(Generic[_T]):
     """A value that `read` returns for a file's text and name. A changed file is read again; while it cannot be read,
     the last value stays. The constructor raises ConfigError, later reads only log."""
 
-    def __init__(
-        self,
-        path: Path,
-        read: Callable[[str, str], _T],
-        changed: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, path: Path, read: Callable[[str, str], _T], clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._read = read
-        self._changed = changed
         self._clock = clock
         self._next_check = clock() + _CHECK_INTERVAL_S
         self._logged = ""  # the last problem
@@ -169,7 +162,6 @@ class WatchedFile(Generic[_T]):
             text = self._text()
             self._stamp = stamp
             self._value = self._read(text, str(self._path))
-            self._changed()
             logger.info("%s was read again", self._path)
 
     def _stat(self) -> tuple[Stamp, int]:

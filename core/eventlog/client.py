@@ -65,8 +65,8 @@ class RecordFuture(Protocol):
     def add_errback(self, call: Callable[[BaseException], object]) -> object: ...
 
 
-class AnyProducer(Protocol):
-    """The common part of both producers."""
+class Producer(Protocol):
+    """The used part of KafkaProducer."""
 
     def send(
         self, topic: str, value: bytes | None = None, key: bytes | None = None, *, partition: int | None = None
@@ -77,23 +77,9 @@ class AnyProducer(Protocol):
     def abort(self) -> None:
         """Close, and give up everything that is not acknowledged, without waiting."""
 
-
-class Producer(AnyProducer, Protocol):
-    """The used part of KafkaProducer."""
-
     def flush(self, timeout: float | None = None) -> None: ...
 
     def close(self, timeout: float | None = None) -> None: ...
-
-
-class EventLoopProducer(AnyProducer, Protocol):
-    """A producer whose records are settled on an event loop, where their callbacks run."""
-
-    def attach(self) -> None:
-        """Bind it to the running event loop; until then its methods block."""
-
-    async def drained(self, timeout: float) -> None:
-        """Return when all records are settled, or after `timeout` seconds."""
 
 
 class ConsumerRecord(Protocol):
@@ -257,9 +243,9 @@ def make_producer(kafka_settings: KafkaSettings, *, linger_ms: int = 0) -> Produ
     return cast(Producer, _connected(LeanProducer, kafka_settings, _producing(kafka_settings, linger_ms)))
 
 
-def make_loop_producer(kafka_settings: KafkaSettings) -> EventLoopProducer:
+def make_loop_producer(kafka_settings: KafkaSettings) -> LoopProducer:
     """As `make_producer`, for an event loop. Blocks until it is connected."""
-    return cast(EventLoopProducer, _connected(LoopProducer, kafka_settings, _producing(kafka_settings)))
+    return _connected(LoopProducer, kafka_settings, _producing(kafka_settings))
 
 
 def _producing(kafka_settings: KafkaSettings, linger_ms: int = 0) -> dict[str, Any]:
@@ -301,7 +287,7 @@ def make_consumer(kafka_settings: KafkaSettings, *, wait_ms: int, max_records: i
     return cast(Consumer, _connected(LeanConsumer, kafka_settings, arguments))
 
 
-_Connected = TypeVar("_Connected", Producer, EventLoopProducer)
+_Connected = TypeVar("_Connected", Producer, LoopProducer)
 
 
 def producer_for(

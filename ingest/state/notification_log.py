@@ -24,12 +24,12 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import (
     RETRY_AFTER_S,
     Acknowledgement,
-    EventLoopProducer,
     as_infrastructure_error,
     make_loop_producer,
     partition_of_key,
     producer_for,
 )
+from arborcast.core.eventlog.loop_producer import LoopProducer
 from arborcast.core.recent import Recent
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.single_flight import stops
@@ -77,7 +77,7 @@ class _Append:
 class _Topics:
     """A producer, and the topics to which it appends, with their partitions."""
 
-    def __init__(self, producer: EventLoopProducer, notifications: str, retained: str, partitions: int) -> None:
+    def __init__(self, producer: LoopProducer, notifications: str, retained: str, partitions: int) -> None:
         self.producer = producer
         self.notifications = notifications
         self.retained = retained

@@ -16,7 +16,8 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError
 from kafka.net.connection import KafkaConnection
 
 from arborcast.core.eventlog import loop_producer
-from arborcast.core.eventlog.client import EventLoopProducer, make_loop_producer
+from arborcast.core.eventlog.client import make_loop_producer
+from arborcast.core.eventlog.loop_producer import LoopProducer
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
 from tests.support.broker import BrokerProcess, records_in, settings_for
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.kafka
 class Sending:
     """Sends records, and counts their outcomes."""
 
-    def __init__(self, topic: str, producer: EventLoopProducer) -> None:
+    def __init__(self, topic: str, producer: LoopProducer) -> None:
         self._topic, self.producer = topic, producer
         self._sent = 0
         self.stored: list[bytes] = []

@@ -231,12 +231,6 @@ class DurableWriter:
             self._send(number)
 
 
-class Appending(NamedTuple):
-    """An append in progress. `wait` returns the offset of its last record; see `LogWriter.append_encoded`."""
-
-    wait: Callable[[], int]
-
-
 # Time for which a failed connection is reported without another attempt.
 _REFUSAL_S = 1.0
 
@@ -260,11 +254,11 @@ class LogWriter:
         Raises InfrastructureError, within about `request_timeout_s` each for connecting and for writing, if not all
         were acknowledged. Some records may then be in the log.
         """
-        return self.begin(encoded).wait()
+        return self.begin(encoded)()
 
-    def begin(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> Appending:
-        """As `append_encoded`, without waiting for Kafka, except for a connection. The caller must call `wait`; until
-        then a later append may be in the log without this one."""
+    def begin(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> Callable[[], int]:
+        """As `append_encoded`, without waiting for Kafka, except for a connection. The caller must call the result to
+        wait; until then a later append may be in the log without this one."""
         if not encoded:
             raise ValueError("there is nothing to append")
         appended = _Appended(len(encoded), f"the {self.name} log cannot be written")
@@ -280,7 +274,7 @@ class LogWriter:
                     future.add_errback(appended.failed)
         finally:
             self._lock.release()
-        return Appending(lambda: self._wait(producer, appended))
+        return lambda: self._wait(producer, appended)
 
     def _wait(self, producer: Producer, appended: _Appended) -> int:
         try:

@@ -16,7 +16,7 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.eventlog.follower import LogFollower
 from arborcast.core.eventlog.topics import FEED_LOG, PROGRESS_LOG
-from arborcast.core.eventlog.writers import Appending, LogWriter
+from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service
 from arborcast.dispatch.hot.intake import Exclusions
@@ -105,7 +105,7 @@ class _Feed:
         # Kafka adds a key and some bytes to a record.
         self._most_bytes = min(_MOST_BYTES, kafka.max_record_bytes // 2)
         self._log = LogWriter(kafka, FEED_LOG)
-        self._pending: Appending | None = None
+        self._pending: Callable[[], int] | None = None
         self.began = -1
         """The offset of the last base."""
         self.steps = 0
@@ -134,7 +134,7 @@ class _Feed:
     def settle(self) -> int:
         """Wait for the last append; returns the offset of its last record, -1 without one."""
         pending, self._pending = self._pending, None
-        return -1 if pending is None else pending.wait()
+        return -1 if pending is None else pending()
 
     def close(self) -> None:
         self._log.close()

@@ -22,7 +22,7 @@ from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.follower import LogFollower
 from arborcast.core.eventlog.scan import LogReader
-from arborcast.core.eventlog.writers import Appending, LogWriter
+from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.single_flight import stops
 from arborcast.core.threads import Service, pool, within
@@ -300,7 +300,7 @@ class LoggedState(Generic[Record]):
 
     def _append(self) -> None:
         while self._changes:
-            begun: list[tuple[_Change, Appending]] = []
+            begun: list[tuple[_Change, Callable[[], int]]] = []
             size = 0
             while size < _AT_ONCE_BYTES and (change := self._next()) is not None:
                 try:
@@ -308,9 +308,9 @@ class LoggedState(Generic[Record]):
                 except Exception as error:
                     change.last.set_exception(error)
                 size += sum(len(value or b"") for _, value in change.encoded)
-            for change, appending in begun:
+            for change, appended in begun:
                 try:
-                    change.last.set_result(appending.wait())
+                    change.last.set_result(appended())
                 except Exception as error:
                     change.last.set_exception(error)
 

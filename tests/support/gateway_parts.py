@@ -14,7 +14,7 @@ from lxml import etree
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.topics import RESULTS_LOG
-from arborcast.core.eventlog.writers import Appending, LogWriter
+from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.settings import KafkaSettings, SecretSettings
@@ -180,12 +180,12 @@ class ResultList(LogWriter):
         self.taken: list[Result] = []
         self.error: InfrastructureError | None = None
 
-    def begin(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> Appending:
+    def begin(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> Callable[[], int]:
         if self.error is not None:
             raise self.error
         self.taken += [results.decode(value) for _, value in encoded]
         last = len(self.taken) - 1
-        return Appending(lambda: last)
+        return lambda: last
 
 
 @dataclass

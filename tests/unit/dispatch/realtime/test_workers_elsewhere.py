@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arborcast.core import fence
-from arborcast.core.eventlog.writers import Appending
 from arborcast.core.liveness import OwnTime
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot.intake import Exclusions
@@ -227,7 +226,7 @@ def feeder_of(
 
     def write(messages: list[WorkerUpdate]) -> int:
         written.extend(messages)
-        feeder._feed._pending = Appending(lambda: len(written) - 1)
+        feeder._feed._pending = lambda: len(written) - 1
         return len(messages)
 
     monkeypatch.setattr(feeder._feed, "_write", write)
@@ -286,9 +285,9 @@ def test_a_snapshot_is_written_when_the_differences_are_as_large(monkeypatch: py
 
     sizes = list[int]()
 
-    def begin(records: list[tuple[bytes, bytes | None]]) -> Appending:
+    def begin(records: list[tuple[bytes, bytes | None]]) -> Callable[[], int]:
         sizes.append(sum(len(value or b"") for _, value in records))
-        return Appending(lambda: len(sizes) - 1)
+        return lambda: len(sizes) - 1
 
     feeder = WorkerUpdates(KafkaSettings(), cast(Any, View()), exclusions, 10)
     monkeypatch.setattr(feeder._feed, "_log", SimpleNamespace(begin=begin))
@@ -308,7 +307,7 @@ def test_unacknowledged_updates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(view, "advance", lambda *_, **__: Advance(cast(Any, view.base), steps, 7))
     pending, most, offsets = 0, 0, itertools.count()
 
-    def begin(records: list[tuple[bytes, bytes | None]]) -> Appending:
+    def begin(records: list[tuple[bytes, bytes | None]]) -> Callable[[], int]:
         nonlocal pending, most
         size = sum(len(value or b"") for _, value in records)
         assert max(len(value or b"") for _, value in records) < KafkaSettings().max_record_bytes
@@ -321,7 +320,7 @@ def test_unacknowledged_updates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
             pending -= size
             return last
 
-        return Appending(wait)
+        return wait
 
     feeder = WorkerUpdates(KafkaSettings(), cast(Any, view), Exclusions, 10)
     monkeypatch.setattr(feeder._feed, "_log", SimpleNamespace(begin=begin))

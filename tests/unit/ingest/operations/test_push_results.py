@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.eventlog.writers import Appending
 from arborcast.core.security.keyring import KeyRing
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.access.gate import Gate
@@ -51,7 +50,7 @@ async def test_concurrent_equal_results_are_stored_once() -> None:
     class Log(ResultList):
         released = threading.Event()
 
-        def begin(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> Appending:
+        def begin(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> Callable[[], int]:
             assert self.released.wait(60)
             return super().begin(encoded)
 

@@ -5,7 +5,7 @@ import concurrent.futures
 import gc
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import AsyncMock, Mock
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog import consumer
 from arborcast.core.eventlog.client import TopicPartition
-from arborcast.core.eventlog.writers import Appending, LogWriter
+from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.fence import clock
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.operations.publishing import PublishRequest, publish
@@ -242,13 +242,13 @@ class SlowLog(LogWriter):
         self.begun = threading.Semaphore(0)
         self.appended: list[bytes] = []
 
-    def begin(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> Appending:
+    def begin(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> Callable[[], int]:
         if encoded[0][0] == b"refused":
             raise InfrastructureError("too large")
         self.appended += [key for key, _ in encoded]
         last = len(self.appended) - 1
         self.begun.release()
-        return Appending(lambda: last if self.released.wait(60) else -1)
+        return lambda: last if self.released.wait(60) else -1
 
 
 @asynccontextmanager

@@ -25,6 +25,7 @@ from arborcast.topic_model.records.control import (
     suspension_key,
 )
 from arborcast.topic_model.records.peers import PATH, group_of
+from arborcast.topic_model.routing.interest import merged
 from arborcast.topic_model.subscriptions import (
     Datagrams,
     DeliveryPolicy,
@@ -138,29 +139,25 @@ def resumed(required: Iterable[Link], topology: Topology, suspended: Callable[[s
     ]
 
 
-class ToPeer(NamedTuple):
-    """A report for a peer: summaries of the own interest and of that of other groups."""
-
-    topics: list[tuple[str, ...]]
-    others: list[tuple[str, ...]]
+Report = tuple[tuple[str, ...], tuple[str, ...]]
+"""A report for a peer: the summary of the own interest, and that of other groups."""
 
 
 def reports_of(
     own: str, topology: Topology, interests: PeerInterests, interest: tuple[str, ...]
-) -> Mapping[str, ToPeer]:
+) -> Mapping[str, Report]:
     """The reports by engine or group, as in Peer. `interest` is that of the engine's own subscribers. To the
     members of the group the representative reports the interest of other groups, too; to other groups, that of the
     whole group. The interest of members is not reported back to them."""
     group = group_of(own)
     represents = is_representative(own, topology)
     abroad = [each for each in topology.groups() if each != group] if represents else []
-    others = [interests.topics(f"{each}/") for each in abroad]
+    others = merged(interests.topics(f"{each}/") for each in abroad)
     members = [each for each in topology.members if each.group == group and each.engine != own]
-    found = {each.engine: ToPeer([interest], others) for each in members if each.state != "gone"}
-    found.update(
-        (f"{each}/", ToPeer([interest, *(interests.topics(one.engine) for one in members)], [])) for each in abroad
-    )
-    return found
+    ours = merged((interest, *(interests.topics(each.engine) for each in members)))
+    return {each.engine: (merged([interest]), others) for each in members if each.state != "gone"} | {
+        f"{each}/": (ours, ()) for each in abroad
+    }
 
 
 def _subscription(own: str, link: Link, old: Subscription | None, now_ms: int) -> Subscription:

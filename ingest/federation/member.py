@@ -10,10 +10,10 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -31,17 +31,17 @@ from arborcast.ingest.federation import links, takeover
 from arborcast.ingest.federation.calls import Administrator, call
 from arborcast.ingest.federation.interests import PeerInterests
 from arborcast.ingest.federation.keys import SharedKeys
+from arborcast.ingest.federation.links import Report
 from arborcast.ingest.federation.settings import FederationSettings
 from arborcast.ingest.federation.topology import AdministratorRefused, Member, MemberRegistration, Topology
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.topic_model.records.peers import INTEREST_PATH, datagram_url, encode_interest, group_of
-from arborcast.topic_model.routing import RoutingTable, interest
+from arborcast.topic_model.routing import RoutingTable
+from arborcast.topic_model.routing.interest import summary_of
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.wire import times
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 BEAT_S = 1.0
 
@@ -65,21 +65,14 @@ _TAKEOVER_S = 4.0
 _BACKOFF = Backoff(0.5, 5.0)
 
 # Peers may not answer; a missing heartbeat makes this engine count as dead.
-_CALLS, _SENDERS = 4, 16
-
-
-_Interest = tuple[tuple[str, ...], tuple[str, ...]]
-
-
-class _InThread(Protocol):
-    async def __call__(self, call: Callable[[], T]) -> T: ...
+_SENDERS = 16
 
 
 class _Sent(NamedTuple):
     """The last report to a peer, and its time; `number` is that of the peer's registration: after a restart it needs
     another report."""
 
-    summary: _Interest
+    report: Report
     version: int
     number: int
     at: float
@@ -181,22 +174,21 @@ class _DatagramAddresses:
 class _Summary:
     """The topics of this engine's subscriptions, as one summary."""
 
-    def __init__(self, table: RoutingTable, in_thread: _InThread) -> None:
+    def __init__(self, table: RoutingTable) -> None:
         self._table = table
-        self._in_thread = in_thread
         self._topics: tuple[str, ...] = ()
         self._position, self._next = -2, 0.0  # no position
 
     async def current(self, now: float) -> tuple[str, ...]:
         if self._table.position != self._position and now >= self._next:
             position, there = self._table.position, list(self._table.subscriptions())
-            self._topics = await self._in_thread(lambda: interest.summary_of(there))
+            self._topics = await asyncio.to_thread(summary_of, there)
             self._position, self._next = position, time.monotonic() + _SHARE * (time.monotonic() - now)
         return self._topics
 
 
 class _InterestSender:
-    """The summaries that other engines have, as far as this engine sent them."""
+    """The reports that other engines have, as far as this engine sent them."""
 
     def __init__(self, engine: str, peers: HttpClient, keys: SharedKeys) -> None:
         self.peers = peers
@@ -205,25 +197,25 @@ class _InterestSender:
         self._sent: dict[str, _Sent] = {}
         self._under_way: set[str] = set()
 
-    def is_due(self, to: str, summary: _Interest, number: int, now: float) -> bool:
-        """Whether to `send` to this engine now. Changed summaries are sent at once, others again from time to time."""
+    def is_due(self, to: str, report: Report, number: int, now: float) -> bool:
+        """Whether to `send` to this engine now. Changed reports are sent at once, others again from time to time."""
         if to in self._under_way:
             return False
         sent = self._sent.get(to)
-        same = sent is not None and sent.summary == summary
+        same = sent is not None and sent.report == report
         if sent is not None and same and sent.number == number and sent.taken and now <= sent.at + _AGAIN_S:
             return False
         before = 0 if sent is None else sent.version
         # Versions grow over starts, too, and after a clock was put back.
         version = before if same else max(before + 1, time_ms())
-        self._sent[to] = _Sent(summary, version, number, now, False)
+        self._sent[to] = _Sent(report, version, number, now, False)
         return True
 
     async def send(self, to: str, url: str) -> None:
-        """Send the summary of the last `is_due`."""
+        """Send the report of the last `is_due`."""
         self._under_way.add(to)
         sent = self._sent[to]
-        body = encode_interest(self._engine, to, sent.version, *sent.summary)
+        body = encode_interest(self._engine, to, sent.version, *sent.report)
         try:
             await asyncio.wrap_future(
                 call(self.peers, url, "POST", INTEREST_PATH, body, self._keys, lambda _: None, answers=False)
@@ -261,10 +253,9 @@ class FederationMember:
             Administrator(settings.administrator, keys),
         )
         self._file = file
-        self._threads = pool("federation", _CALLS)
         self._outbound = _LoggedPolicy(gateway.outbound)
         self._datagrams = _DatagramAddresses(settings, self._outbound)
-        self._summary = _Summary(gateway.table, self._in_thread)
+        self._summary = _Summary(gateway.table)
         self._sent = _InterestSender(
             settings.engine, HttpClient(gateway.outbound, gateway.route, threads=_SENDERS, name="interest"), keys
         )
@@ -288,7 +279,6 @@ class FederationMember:
         finally:
             for task in self._tasks:
                 task.cancel()
-            self._threads.shutdown(wait=False, cancel_futures=True)
             self._membership.administrator.close()
             self._sent.peers.close()
 
@@ -300,7 +290,7 @@ class FederationMember:
         if found.agrees_with(known):
             return
         self.topology = found
-        await self._in_thread(lambda: _write(self._file, found))
+        await asyncio.to_thread(_write, self._file, found)
         self._check_takeover(known, found)
 
     def _check_takeover(self, before: Topology, after: Topology) -> None:
@@ -327,10 +317,10 @@ class FederationMember:
         ]
         position = self._gateway.table.position
         if chosen:
-            send = partial(takeover.send_again, self._kafka, chosen, since_s, position)
+            send = partial(asyncio.to_thread, takeover.send_again, self._kafka, chosen, since_s, position)
             what = "notifications that the former representative may not have forwarded"
             pauses = Backoff(_BACKOFF.longest_s, _BACKOFF.longest_s)
-            sent = await retried(what, lambda: self._in_thread(send), pauses, InfrastructureError)
+            sent = await retried(what, send, pauses, InfrastructureError)
             logger.info("%d %s are sent again", sent, what)
 
     # Links
@@ -368,20 +358,17 @@ class FederationMember:
     async def _send_interests(self) -> None:
         own, now = self._settings.engine, time.monotonic()
         own_interest = await self._summary.current(now)
-        for to, send in links.reports_of(own, self.topology, self._interests, own_interest).items():
+        for to, report in links.reports_of(own, self.topology, self._interests, own_interest).items():
             member = links.reached(to, self.topology)
-            if member is not None and self._outbound.allows_url(to, member.url):
-                summary = interest.merged(send.topics), interest.merged(send.others)
-                if self._sent.is_due(to, summary, member.number, now):
-                    self._spawn(self._sent.send(to, member.url))
+            if member is None or not self._outbound.allows_url(to, member.url):
+                continue
+            if self._sent.is_due(to, report, member.number, now):
+                self._spawn(self._sent.send(to, member.url))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 
 def address_of(member: Member) -> str:

@@ -48,6 +48,9 @@ class FrameKind(IntEnum):
     ERROR = 15
 
 
+NAMES = {int(kind): kind.name for kind in FrameKind}
+
+
 class FrameError(PeerError):
     """The data are not a frame, or the frame is too long; later data cannot be read either."""
 
@@ -180,7 +183,8 @@ def read_body(frame: Frame, kind: type[BodyT]) -> BodyT:
     try:
         return msgspec.msgpack.decode(frame.body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BodyError(f"the body of a {_name(frame.kind)} cannot be read: {error!s:.200}") from error
+        name = NAMES.get(frame.kind, f"frame of type {frame.kind}")
+        raise BodyError(f"the body of a {name} cannot be read: {error!s:.200}") from error
 
 
 class Decoder:
@@ -229,10 +233,3 @@ class Decoder:
                 at = end
         finally:
             del rest[:at]
-
-
-_NAMES = {int(kind): kind.name for kind in FrameKind}
-
-
-def _name(kind: int) -> str:
-    return _NAMES.get(kind, f"frame of type {kind}")

@@ -107,7 +107,7 @@ class FramedSession:
 
     def received(self, frame: Frame) -> None:
         """Process one frame. Raises FrameError if the connection has to end."""
-        self._edge.counts.received[_NAMES.get(frame.kind, "unknown")] += 1
+        self._edge.counts.received[frames.NAMES.get(frame.kind, "unknown")] += 1
         if self._early is not None:
             self._early.append(frame)
             if sum(len(each.body) for each in self._early) > limits.UNKNOWN_CLIENT:
@@ -237,7 +237,7 @@ class FramedSession:
         """Carry out a request."""
         size = len(frame.body)
         if size > SMALL:
-            self._refuse(frame, TooLarge(f"a {_NAMES[frame.kind]} may have {SMALL} bytes, this one has {size}"))
+            self._refuse(frame, TooLarge(f"a {frames.NAMES[frame.kind]} may have {SMALL} bytes, this one has {size}"))
             return
         if self._requests is None:
             self._requests = _Requests(self._edge.gateway.inflight, self._link)
@@ -250,7 +250,7 @@ class FramedSession:
         except (PeerError, InfrastructureError) as error:
             self._refuse(frame, error)
         except Exception as error:
-            logger.exception("%s failed", _NAMES[frame.kind])
+            logger.exception("%s failed", frames.NAMES[frame.kind])
             self._refuse(frame, error)
         else:
             self._link.send(frames.encode(FrameKind.RECEIPT, frame.correlation, ReceiptBody(made)))
@@ -307,8 +307,6 @@ class FramedSession:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-
-_NAMES = {int(kind): kind.name for kind in FrameKind}
 
 _ANY_TIME = frozenset({FrameKind.PING, FrameKind.PONG, FrameKind.CLOSE})
 

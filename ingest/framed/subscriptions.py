@@ -163,11 +163,11 @@ class Outgoing:
 
 @dataclass(eq=False)
 class _Claim:
-    """Messages on their way. `open` has the numbers without an answer, with their offsets."""
+    """Messages on their way. `open` has the numbers without an answer, with their offsets and sizes."""
 
     finish: Callable[[bool], None]
     return_but: Callable[[Collection[int]], None]
-    open: dict[int, int] = field(default_factory=dict)
+    open: dict[int, tuple[int, int]] = field(default_factory=dict)
     taken: list[int] = field(default_factory=list)
     refused: bool = False
 
@@ -181,8 +181,7 @@ class Sender:
         self._gateway = gateway
         self.outgoing = outgoing
         self._window = window
-        self._sizes: dict[int, int] = {}  # of unanswered messages, by their numbers
-        self._bytes = 0
+        self._bytes = 0  # of unanswered messages
         self._memory = Reservation(gateway.inflight)
         self._room = asyncio.Event()
         self._room.set()
@@ -212,10 +211,11 @@ class Sender:
     def answered(self, number: int, *, taken: bool) -> None:
         """The client has accepted this message, or has refused it: then it is sent again once all messages of its claim
         are answered."""
-        claim = self._forget(number)
+        claim = self.given.pop(number, None)
         if claim is None:
             return  # the subscription has ended on this connection
-        offset = claim.open.pop(number)
+        offset, size = claim.open.pop(number)
+        self._bytes -= size
         if taken:
             claim.taken.append(offset)
         claim.refused |= not taken
@@ -232,10 +232,6 @@ class Sender:
         for claim in set(self.given.values()):
             claim.return_but(claim.taken)
         self.given.clear()
-
-    def _forget(self, number: int) -> _Claim | None:
-        self._bytes -= self._sizes.pop(number, 0)
-        return self.given.pop(number, None)
 
     @property
     def _has_room(self) -> bool:
@@ -275,14 +271,14 @@ class Sender:
                     logger.warning("the message at offset %d of the pull point %s cannot be read: %s", *where)
                     continue
                 number = self.outgoing.number(self)
-                claim.open[number] = each.offset
+                claim.open[number] = each.offset, len(message.payload)
                 self.given[number] = claim
-                out += frames.encode(FrameKind.MESSAGE, number, message, LOOSE if loose else 0)
-                self._sizes[number] = len(message.payload)
                 self._bytes += len(message.payload)
+                out += frames.encode(FrameKind.MESSAGE, number, message, LOOSE if loose else 0)
         except BaseException:
-            for number in claim.open:
-                self._forget(number)
+            for number, (_, message_bytes) in claim.open.items():
+                del self.given[number]
+                self._bytes -= message_bytes
             claim.return_but(())
             raise
         if not claim.open:

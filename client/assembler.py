@@ -6,9 +6,9 @@ the older form. A message that stays incomplete for too long is given up and log
 
 from __future__ import annotations
 
+import io
 import itertools
 import logging
-import shutil
 import tempfile
 import threading
 import time
@@ -54,22 +54,11 @@ class _Spool:
     def write(self, message: OpenMessage, to: IO[bytes]) -> None:
         """Write all parts, in order."""
         for _, record in sorted(message.offsets()):
-            start, size = self.spans[record]
+            start, left = self.spans[record]
             self.file.seek(start)
-            shutil.copyfileobj(_FileRange(self.file, size), to, _COPY_BYTES)
-
-
-@dataclass
-class _FileRange:
-    """The next `left` bytes of a file."""
-
-    file: IO[bytes]
-    left: int
-
-    def read(self, size: int = -1) -> bytes:
-        found = self.file.read(min(size, self.left) if size >= 0 else self.left)
-        self.left -= len(found)
-        return found
+            while piece := self.file.read(min(left, _COPY_BYTES)):
+                to.write(piece)
+                left -= len(piece)
 
 
 class Assembler:
@@ -213,10 +202,9 @@ class Assembler:
             spool.write(message, file)
             file.seek(0)
             return replace(received, payload=b"", file=file, part=None)
-        with tempfile.SpooledTemporaryFile(dir=self._folder) as small:
-            spool.write(message, small)
-            small.seek(0)
-            return replace(received, payload=small.read(), part=None)
+        small = io.BytesIO()
+        spool.write(message, small)
+        return replace(received, payload=small.getvalue(), part=None)
 
     def _end(self, message: OpenMessage) -> None:
         if message.at in self._messages.complete:

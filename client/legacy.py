@@ -9,7 +9,7 @@ import codecs
 import html
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from secrets import randbits
@@ -124,12 +124,12 @@ class LegacyCalls:
         """Publish XML, or with `plain` any text. When it is done, the broker has accepted it."""
         content = as_text(payload)
         inner = text(content) if plain else without_declaration(content)
-        message = wrapped(inner, _old_topic(topic), _identification(), _UNSPLIT)
-        return _WsnProcess(self.broker, "", message, _check_notify, repeatable=False)
+        message = wrapped(inner, _colon_path(topic), _identification(), _UNSPLIT)
+        return _WsnProcess(self.broker, "", message, _done("Notify"), repeatable=False)
 
     def parts(self, topic: str, content: IO[bytes], part_bytes: int, alone: bool) -> Iterator[Call[None]]:
         """One call for each part of the content, which is read lazily."""
-        path, identification = _old_topic(topic), _identification()
+        path, identification = _colon_path(topic), _identification()
         decoder = codecs.getincrementaldecoder("utf-8")()
         read = iter(lambda: content.read(part_bytes), b"")
         try:
@@ -146,7 +146,7 @@ class LegacyCalls:
                 fragment = Fragment(True, following is not None, alone, number)
                 message = wrapped(piece, path, identification, fragment)
                 # The broker ignores a repeated part if it joins the parts.
-                yield _WsnProcess(self.broker, "", message, _check_notify, repeatable=not alone)
+                yield _WsnProcess(self.broker, "", message, _done("Notify"), repeatable=not alone)
                 if following is None:
                     return
                 piece = following
@@ -161,7 +161,7 @@ class LegacyCalls:
             f'<wsnt:Unsubscribe xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}">'
             f"{_subscription_key(subscription.topic, subscription.subscriber)}</wsnt:Unsubscribe>"
         )
-        return _WsnProcess(self.broker, "", message, lambda reply: _check_done(reply, "Unsubscribe"), repeatable=False)
+        return _WsnProcess(self.broker, "", message, _done("Unsubscribe"), repeatable=False)
 
 
 class LegacyOperations:
@@ -263,20 +263,12 @@ def _identification() -> str:
     return f"{randbits(31)}:{randbits(31)}"
 
 
-def _check_notify(reply: Reply) -> None:
-    _check_done(reply, "Notify")
-
-
-def _old_topic(topic: str) -> TopicPath:
-    return TopicPath(_colon_path(topic))
-
-
-def _colon_path(topic: str) -> str:
+def _colon_path(topic: str) -> TopicPath:
     """Raises ExpressionError for several topics, ClientError for a topic in a namespace."""
     path = single_topic(topic)
     if "{" in path:
         raise ClientError(f"{topic!r} is in a namespace: old brokers support only topics without a namespace")
-    return path.replace("/", ":")
+    return TopicPath(path.replace("/", ":"))
 
 
 def _address_of(place: str | Remote) -> str:
@@ -295,8 +287,13 @@ def _answer(reply: Reply, operation: str) -> str:
     return answer
 
 
-def _check_done(reply: Reply, operation: str) -> None:
-    _answer(reply, operation)
+def _done(operation: str) -> Callable[[Reply], None]:
+    """Reads an answer without a result."""
+
+    def check(reply: Reply) -> None:
+        _answer(reply, operation)
+
+    return check
 
 
 def _pull_point(reply: Reply) -> RemotePullPoint:

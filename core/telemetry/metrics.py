@@ -23,27 +23,6 @@ class Metric:
         self.help = help
 
 
-class Counter(Metric):
-    """A monotonic count for each combination of label values."""
-
-    def __init__(self, name: str, help: str, labels: Labels = ()) -> None:
-        super().__init__(name, "counter", labels, help)
-        self._counts: dict[Labels, float] = {} if labels else {(): 0}
-
-    def begin(self, *combinations: Labels) -> None:
-        """Export these combinations from the start: for Prometheus a series that begins above 0 has no increase."""
-        for values in combinations:
-            self._counts.setdefault(values, 0)
-
-    def add(self, *values: str, by: float = 1) -> None:
-        """Count `by` more for these label values."""
-        self._counts[values] = self._counts.get(values, 0) + by
-
-    def lines(self) -> Iterator[str]:
-        for values, count in sorted(self._counts.items()):
-            yield f"{self.name}{_braces(self.labels, values)} {count}"
-
-
 class Readings(Metric):
     """Values that are read at each scrape, by combination of label values: gauges, or counters with their state
     elsewhere. A combination that is no longer returned is no longer exported."""
@@ -59,10 +38,27 @@ class Readings(Metric):
             yield f"{self.name}{_braces(self.labels, values)} {value}"
 
 
+class Counter(Readings):
+    """A monotonic count for each combination of label values."""
+
+    def __init__(self, name: str, help: str, labels: Labels) -> None:
+        self._counts: dict[Labels, float] = {} if labels else {(): 0}
+        super().__init__(name, help, "counter", labels, lambda: self._counts)
+
+    def begin(self, *combinations: Labels) -> None:
+        """Export these combinations from the start: for Prometheus a series that begins above 0 has no increase."""
+        for values in combinations:
+            self._counts.setdefault(values, 0)
+
+    def add(self, *values: str, by: float = 1) -> None:
+        """Count `by` more for these label values."""
+        self._counts[values] = self._counts.get(values, 0) + by
+
+
 class Histogram(Metric):
     """A histogram of durations for each combination of label values."""
 
-    def __init__(self, name: str, help: str, labels: Labels = (), buckets: Sequence[float] = BUCKETS) -> None:
+    def __init__(self, name: str, help: str, labels: Labels, buckets: Sequence[float]) -> None:
         super().__init__(name, "histogram", labels, help)
         self._buckets = tuple(buckets)
         self._counts: dict[Labels, list[int]] = {}
@@ -102,7 +98,7 @@ class Registry:
     """The metrics of one process."""
 
     def __init__(self) -> None:
-        self._metrics: list[Counter | Readings | Histogram] = []
+        self._metrics: list[Readings | Histogram] = []
 
     def counter(self, name: str, help: str, labels: Labels = ()) -> Counter:
         metric = Counter(name, help, labels)

@@ -171,16 +171,13 @@ def _header(to: EndpointReference, action: str) -> str:
 
 
 def _understood(url: str, read: Callable[[etree._Element, bytes], T], answer: HttpAnswer) -> T:
-    if answer.status in _LATER:
-        raise PublisherUnreachable(f"{url} answered {answer.status}")
-    return read(*_read(url, answer.status, answer.body))
-
-
-def _read(url: str, status: int, content: bytes) -> tuple[etree._Element, bytes]:
+    status, content = answer.status, answer.body
+    if status in _LATER:
+        raise PublisherUnreachable(f"{url} answered {status}")
     ok = 200 <= status < 300
     if ok and not content.strip():
         # Some publishers answer with an empty 202.
-        return etree.Element("nothing"), b""
+        return read(etree.Element("nothing"), b"")
     try:
         root, content = read_xml(content, what="the answer")
     except MalformedMessage as error:
@@ -189,7 +186,7 @@ def _read(url: str, status: int, content: bytes) -> tuple[etree._Element, bytes]
     if fault is not None or not ok:
         reason = "" if fault is None else " ".join(" ".join(str(part) for part in fault.itertext()).split())
         raise PublisherRefused(f"{url} answered {status}: {reason[:300] or content[:200]!r}")
-    return root, content
+    return read(root, content)
 
 
 def _moment(element: etree._Element | None) -> datetime | None:

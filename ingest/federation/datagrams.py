@@ -87,21 +87,19 @@ class DatagramDoor(asyncio.DatagramProtocol):
         self._come.clear()
 
     def _read(self, data: bytes) -> PeerPush | None:
+        why = "unreadable"
         try:
             push = self._receiver.read_datagram(data)
-        except SignatureError:
-            self.counts["unsigned"] += 1
-        except PeerRefused:
-            self.counts["refused"] += 1
-        except (PeerError, InfrastructureError):
-            self.counts["unreadable"] += 1
-        except Exception:
-            logger.exception("a datagram could not be read")
-            self.counts["unreadable"] += 1
-        else:
             if len(push.notifications) <= _MOST_IN_ONE:
                 return push
-            self.counts["unreadable"] += 1
+        except SignatureError:
+            why = "unsigned"
+        except PeerRefused:
+            why = "refused"
+        except Exception as error:
+            if not isinstance(error, (PeerError, InfrastructureError)):
+                logger.exception("a datagram could not be read")
+        self.counts[why] += 1
         return None
 
     async def _store(self, push: PeerPush) -> str:

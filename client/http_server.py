@@ -111,90 +111,10 @@ def _read_head(head: bytes) -> _Head:
     return _Head(method, headers, "close" not in options if minor == b"1" else "keep-alive" in options)
 
 
-class HttpServer:
-    """Serves one socket on the running event loop."""
-
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        self._tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._answering: set[asyncio.StreamWriter] = set()
-        self._stopping = False
-        self.left = _INFLIGHT
-        """The free bytes of the limit for bodies."""
-        self._server: asyncio.Server | None = None
-
-    async def start(self, listening: socket.socket) -> None:
-        """Start to accept connections."""
-        self._server = await asyncio.start_server(self._accepted, sock=listening, limit=_MAX_HEAD)
-
-    async def stop(self, listening: socket.socket, patience_s: float) -> None:
-        """Stop accepting connections, wait up to `patience_s` for running requests, and close all connections."""
-        # Connections that were just accepted must have their tasks before the server is closed: asyncio would lose
-        # them.
-        if sys.platform != "win32":  # its event loop has no readers
-            asyncio.get_running_loop().remove_reader(listening)
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
-        self._stopping = True
-        if self._server is not None:
-            self._server.close()
-        for writer in self._tasks.values():
-            if writer not in self._answering:
-                writer.transport.abort()
-        if answering := [task for task, writer in self._tasks.items() if writer in self._answering]:
-            await asyncio.wait(answering, timeout=patience_s)
-        for task, writer in self._tasks.items():
-            writer.transport.abort()
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks))
-
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._connection(reader, writer))
-        self._tasks[task] = writer
-        task.add_done_callback(self._tasks.pop)
-
-    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A broken or idle connection is closed; the broker repeats an unanswered push.
-        with contextlib.closing(writer), contextlib.suppress(OSError, EOFError, TimeoutError):
-            try:
-                while await self._exchange(reader, writer):
-                    pass
-            except _Refused as refused:
-                _write(writer, Response(refused.status), keep_alive=False)
-                await _linger(reader, writer)
-
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Handle one request; returns whether another one may follow. Raises _Refused."""
-        async with asyncio.timeout(_READ_TIMEOUT_S):
-            try:
-                head = _read_head(await reader.readuntil(b"\r\n\r\n"))
-            except asyncio.LimitOverrunError as error:
-                raise _Refused(431) from error
-        reservation = _Reservation(self)
-        try:
-            async with asyncio.timeout(_READ_TIMEOUT_S):
-                body = await _read_body(head, reader, writer, reservation)
-            self._answering.add(writer)
-            if head.method != b"POST":
-                response = Response(405)
-            elif is_of_browser(head.headers):
-                response = NO_PAGES
-            else:
-                response = await self._handle(head.headers, body)
-            keep_alive = head.keep_alive and not self._stopping
-            _write(writer, response, keep_alive=keep_alive)
-            await writer.drain()
-        finally:
-            self._answering.discard(writer)
-            reservation.release()
-        return keep_alive
-
-
 class _Reservation:
     """The bytes that one request has reserved."""
 
-    def __init__(self, server: HttpServer) -> None:
+    def __init__(self, server: Server) -> None:
         self._server = server
         self._size = 0
 
@@ -202,13 +122,13 @@ class _Reservation:
         """Raises _Refused."""
         if self._size + size > MAX_BODY:
             raise _Refused(413)
-        if size > self._server.left:
+        if size > self._server.free_bytes:
             raise _Refused(503)
-        self._server.left -= size
+        self._server.free_bytes -= size
         self._size += size
 
     def release(self) -> None:
-        self._server.left += self._size
+        self._server.free_bytes += self._size
         self._size = 0
 
 
@@ -301,13 +221,17 @@ async def in_thread(name: str, work: Callable[[], Response]) -> Response:
 
 
 class Server:
-    """A server in its own thread. Port 0 means a free port."""
+    """An HTTP server in its own thread. Port 0 means a free port."""
 
     def __init__(self, handle: Handle, port: int, host: str, name: str) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self._host, self._port = self._socket.getsockname()[:2]
         self._handle = handle
+        self._tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._answering: set[asyncio.StreamWriter] = set()
+        self.free_bytes = _INFLIGHT
+        """Of the limit for bodies."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
         self._stopping = asyncio.Event()
@@ -352,11 +276,71 @@ class Server:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._failed)
-        server = HttpServer(self._handle)
-        await server.start(self._socket)
+        server = await asyncio.start_server(self._accepted, sock=self._socket, limit=_MAX_HEAD)
         self._ready.set()
         await self._stopping.wait()
-        await server.stop(self._socket, _STOP_S)
+        # Connections that were just accepted must have their tasks before the server is closed: asyncio would lose
+        # them.
+        if sys.platform != "win32":  # its event loop has no readers
+            self._loop.remove_reader(self._socket)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        server.close()
+        await self._end_connections()
+
+    async def _end_connections(self) -> None:
+        """Wait for running requests, and close all connections."""
+        for writer in self._tasks.values():
+            if writer not in self._answering:
+                writer.transport.abort()
+        if answering := [task for task, writer in self._tasks.items() if writer in self._answering]:
+            await asyncio.wait(answering, timeout=_STOP_S)
+        for task, writer in self._tasks.items():
+            writer.transport.abort()
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._connection(reader, writer))
+        self._tasks[task] = writer
+        task.add_done_callback(self._tasks.pop)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A broken or idle connection is closed; the broker repeats an unanswered push.
+        with contextlib.closing(writer), contextlib.suppress(OSError, EOFError, TimeoutError):
+            try:
+                while await self._exchange(reader, writer):
+                    pass
+            except _Refused as refused:
+                _write(writer, Response(refused.status), keep_alive=False)
+                await _linger(reader, writer)
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Handle one request; returns whether another one may follow. Raises _Refused."""
+        async with asyncio.timeout(_READ_TIMEOUT_S):
+            try:
+                head = _read_head(await reader.readuntil(b"\r\n\r\n"))
+            except asyncio.LimitOverrunError as error:
+                raise _Refused(431) from error
+        reservation = _Reservation(self)
+        try:
+            async with asyncio.timeout(_READ_TIMEOUT_S):
+                body = await _read_body(head, reader, writer, reservation)
+            self._answering.add(writer)
+            if head.method != b"POST":
+                response = Response(405)
+            elif is_of_browser(head.headers):
+                response = NO_PAGES
+            else:
+                response = await self._handle(head.headers, body)
+            keep_alive = head.keep_alive and not self._stopping.is_set()
+            _write(writer, response, keep_alive=keep_alive)
+            await writer.drain()
+        finally:
+            self._answering.discard(writer)
+            reservation.release()
+        return keep_alive
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         # Without free file descriptors, asyncio reports a hundred failed accepts a second.

@@ -88,24 +88,22 @@ class CameraConnection:
             **({"Authorization": authorization} if authorization else {}),
         }
         head = f"POST /{path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items()) + "\r\n"
-        kept = self._streams is not None and self._place == (scheme, host, port)
-        if not kept:
+        place = (scheme, host, port)
+        if self._place != place:
             self.close()
-            self._streams = await self._connect(url, scheme, host, port)
-            self._place = (scheme, host, port)
-        message = head.encode() + body
+        kept = self._streams is not None
         try:
-            return await self._exchange(message)
+            return await self._exchange(url, place, head.encode() + body)
         except _Closed:
             if not kept:
                 raise
             # The camera had closed the idle connection.
             self.close()
-            self._streams = await self._connect(url, scheme, host, port)
-            return await self._exchange(message)
+            return await self._exchange(url, place, head.encode() + body)
 
-    async def _exchange(self, message: bytes) -> HttpAnswer:
-        assert self._streams is not None  # noqa: S101 -- for the type checker: opened before
+    async def _exchange(self, url: str, place: tuple[str, str, int], message: bytes) -> HttpAnswer:
+        if self._streams is None:
+            self._streams, self._place = await self._connect(url, *place), place
         reader, writer = self._streams
         reading = _Reading()
         try:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal, get_args
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.errors import ArborcastError, ConfigError
 from arborcast.topic_model.subscriptions import Reliability
 
@@ -184,8 +185,7 @@ class Retries:
         required = asked_s or 0.0
         if attempt >= self.attempts or required > self.longest_s:
             return None
-        pause: float = min(self.first_s * 2 ** min(attempt - 1, 60), self.longest_s)
-        return max(pause, required)
+        return max(Backoff(self.first_s, self.longest_s).after(attempt), required)
 
 
 @dataclass(frozen=True)

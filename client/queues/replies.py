@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -44,9 +43,6 @@ class Replies:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._awaited: dict[str, SimpleQueue[Outcome]] = {}
-
-    def __len__(self) -> int:
-        return len(self._awaited)
 
     def begin(self, message_id: str) -> None:
         """Start to await the answer to this request."""
@@ -151,15 +147,14 @@ class PulledReplies(Replies):
     def _run(self, point: RemotePullPoint) -> None:
         while not self._closed:
             with self._changed:
-                while not len(self) and not self._closed:
-                    self._changed.wait()
-            if not self._fetch(lambda: self._client.get_messages(point, wait_s=_WAIT_S)):
+                self._changed.wait_for(lambda: self._awaited or self._closed)
+            if not self._fetch(point):
                 return
 
-    def _fetch(self, get_messages: Callable[[], list[ReceivedMessage]]) -> bool:
+    def _fetch(self, point: RemotePullPoint) -> bool:
         """Fetch answers once; returns whether to continue."""
         try:
-            messages = get_messages()
+            messages = self._client.get_messages(point, wait_s=_WAIT_S)
             for message in messages:
                 if message.part is None:
                     self.take(message)

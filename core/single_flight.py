@@ -1,4 +1,5 @@
-"""Work on an event loop that several callers share: `SingleFlight` by key, `SharedRounds` in rounds.
+"""Work on an event loop that several callers share: `SingleFlight` by key, `SharedRounds` in rounds; and that no caller
+waits for: `spawn`.
 
 Each caller gets the outcome of the work: its result, its exception, or InfrastructureError if it was cancelled. The
 cancellation of one caller does not cancel the work.
@@ -7,16 +8,23 @@ cancellation of one caller does not cancel the work.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from arborcast.core.errors import InfrastructureError
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
 T = TypeVar("T")
+
+
+def spawn(tasks: set[asyncio.Task[T]], work: Coroutine[Any, Any, T], name: str | None = None) -> None:
+    """Begin this work in a task, and keep it in `tasks` until it ends: the event loop's own references are weak."""
+    task = asyncio.get_running_loop().create_task(work, name=name)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
 
 
 def stops() -> InfrastructureError:
@@ -96,7 +104,7 @@ class SharedRounds(Generic[Item, T]):
         self._at_once = at_once
         self._waiting: list[tuple[Item, asyncio.Future[T]]] = []
         self._running = 0
-        self._tasks: set[asyncio.Task[None]] = set()  # the event loop's own references are weak
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def idle(self) -> bool:
@@ -109,9 +117,7 @@ class SharedRounds(Generic[Item, T]):
         self._waiting.append((item, mine))
         if self._running < self._at_once:
             self._running += 1
-            task = asyncio.create_task(self._run(), name=self._name)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            spawn(self._tasks, self._run(), self._name)
         return mine
 
     async def _run(self) -> None:

@@ -10,10 +10,10 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -24,7 +24,7 @@ from arborcast.core.files import write_atomically
 from arborcast.core.http_client import HttpClient
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.settings import KafkaSettings
-from arborcast.core.single_flight import SingleFlight
+from arborcast.core.single_flight import SingleFlight, spawn
 from arborcast.core.threads import pool
 from arborcast.core.wall_clock import time_ms
 from arborcast.ingest.federation import links, takeover
@@ -301,7 +301,7 @@ class FederationMember:
         former = after.named(old.name)
         since_s = time.time() - takeover.span_s(former.silent_ms if former is not None else 0)
         logger.warning("%s represents the group %s, and no longer %s", new.name, group, old.name)
-        self._spawn(self._take_over(new.engine, since_s))
+        spawn(self._tasks, self._take_over(new.engine, since_s))
 
     async def _take_over(self, successor: str, since_s: float) -> None:
         await asyncio.sleep(_TAKEOVER_S)
@@ -363,12 +363,7 @@ class FederationMember:
             if member is None or not self._outbound.allows_url(to, member.url):
                 continue
             if self._sent.is_due(to, report, member.number, now):
-                self._spawn(self._sent.send(to, member.url))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+                spawn(self._tasks, self._sent.send(to, member.url))
 
 
 def address_of(member: Member) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from arborcast.core.errors import InfrastructureError, PeerError
+from arborcast.core.single_flight import spawn
 from arborcast.ingest.elements.properties import producer_with
 from arborcast.ingest.elements.publication import checked_key, publication_with
 from arborcast.ingest.framed.messages import topic_of
@@ -132,9 +133,7 @@ class Publisher:
 
     def _store(self, together: Sequence[tuple[Frame, Checked]]) -> None:
         if together:
-            task = asyncio.get_running_loop().create_task(self._accept(together))
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            spawn(self._under_way, self._accept(together))
 
     async def _accept(self, together: Sequence[tuple[Frame, Checked]]) -> None:
         # All of one owner: the connection is of one client.

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, cast
 
+from arborcast.core.single_flight import spawn
 from arborcast.core.timer_queue import TimerQueue
 from arborcast.ingest.access.gate import CERTIFICATE
 from arborcast.ingest.access.rates import PeerConnections
@@ -309,9 +310,7 @@ class FramedServer:
         if self._peers is not None:
             self._peers.closed(host)
         if connection.session is not None:
-            task = asyncio.get_running_loop().create_task(connection.session.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            spawn(self._closing, connection.session.close())
 
     def check_by(self, connection: FramedConnection, at: float) -> None:
         """Check the deadlines of a connection at this time, or before."""

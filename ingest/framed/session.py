@@ -16,6 +16,7 @@ from typing import Any
 from lxml import etree
 
 from arborcast.core.errors import ArborcastError, InfrastructureError, PeerError
+from arborcast.core.single_flight import spawn
 from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.framed import subscriptions
 from arborcast.ingest.framed.publishing import FrameLink, Publisher
@@ -117,7 +118,7 @@ class FramedSession:
             if frame.kind == FrameKind.CONNECT:
                 self._early = []
                 self._link.read(False, _CONNECTING)
-                self._begin(self._connect(frame))
+                spawn(self._tasks, self._connect(frame))
             else:
                 self._refuse(frame, NotAuthenticated("the first frame has to be CONNECT"))
                 self._link.close()
@@ -219,7 +220,7 @@ class FramedSession:
 
     def check_identity(self) -> None:
         self._authenticated_at = asyncio.get_running_loop().time()
-        self._begin(self._authenticate_again())
+        spawn(self._tasks, self._authenticate_again())
 
     async def _authenticate_again(self) -> None:
         try:
@@ -242,7 +243,7 @@ class FramedSession:
         if self._requests is None:
             self._requests = _Requests(self._edge.gateway.inflight, self._link)
         if self._requests.add(size, lambda: self._answer(frame, work)):
-            self._begin(self._requests.run())
+            spawn(self._tasks, self._requests.run())
 
     async def _answer(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, str]]) -> None:
         try:
@@ -301,11 +302,6 @@ class FramedSession:
     def _refuse(self, frame: Frame, error: BaseException) -> None:
         self._edge.counts.refused[_code(error)] += 1
         self._link.send(_error(frame.correlation, error))
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 _ANY_TIME = frozenset({FrameKind.PING, FrameKind.PONG, FrameKind.CLOSE})

@@ -179,7 +179,6 @@ class _Wire:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
     def _wait(self, event: int, timeout_s: float | None = None) -> bool:

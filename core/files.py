@@ -32,7 +32,6 @@ class Stamp(NamedTuple):
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """The stamp of a file with this status."""
     return Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
 
 

@@ -79,7 +79,6 @@ class Service:
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called."""
         return self._stopping.is_set()
 
     def start(self) -> None:

@@ -41,7 +41,6 @@ class WatchedClock:
         self._latest_ms = now_ms()
 
     def now_ms(self) -> int:
-        """The current time."""
         now_ms = self._now_ms()
         self._latest_ms = max(self._latest_ms, now_ms)
         return now_ms

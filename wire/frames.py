@@ -173,7 +173,6 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(kind: FrameKind, correlation: int = 0, body: Body | None = None, flags: int = 0) -> bytes:
-    """The bytes of a frame."""
     content = b"" if body is None else _encoder.encode(body)
     return _HEAD.pack(MAGIC, VERSION, kind, flags, correlation, len(content)) + content
 
@@ -205,7 +204,6 @@ class Decoder:
         return len(self._rest)
 
     def clear(self) -> None:
-        """Drop the incomplete frame."""
         self._rest.clear()
 
     def feed(self, data: bytes | memoryview) -> Iterator[Frame]:

@@ -151,5 +151,4 @@ def _whole_second(moment: datetime) -> datetime:
 
 
 def utc_now() -> datetime:
-    """The current time."""
     return datetime.fromtimestamp(time.time(), UTC)

@@ -55,7 +55,6 @@ def trace_of(traceparent: str) -> str:
 
 
 def is_sampled(traceparent: str) -> bool:
-    """Whether the trace is sampled."""
     return bool(int(traceparent[-2:], 16) & 1)
 
 

@@ -71,7 +71,6 @@ class CameraConnection:
             raise
 
     def close(self) -> None:
-        """Close the connection."""
         if self._streams is not None:
             self._streams[1].transport.abort()
             self._streams = None

@@ -247,7 +247,6 @@ class Conversation:
         return self._request(now, CameraOperation.PULL, current.urls[0], current.reference, max(1, wait_s))
 
     def take(self, request: Request, outcome: Outcome, now: float) -> None:
-        """Apply the outcome of a request."""
         match outcome:
             case Silent(text):
                 self._silent(request, text, now)

@@ -32,7 +32,6 @@ _MOST = 16 * 1024 * 1024
 
 
 def heartbeat_path(name: str) -> str:
-    """The path of a member's heartbeat."""
     return f"{MEMBERS}/{name}/heartbeat"
 
 
@@ -50,7 +49,6 @@ class Administrator:
         self._client.close()
 
     def register(self, registration: MemberRegistration) -> Future[Registered]:
-        """Become a member."""
         return self._call("POST", MEMBERS, msgspec.json.encode(registration), Registered)
 
     def beat(self, name: str, number: int) -> Future[object]:

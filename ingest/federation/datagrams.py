@@ -59,7 +59,6 @@ class DatagramDoor(asyncio.DatagramProtocol):
             transport.close()
 
     def datagram_received(self, data: bytes, addr: object) -> None:
-        """Called for each."""
         if len(data) > MAX_DATAGRAM or not is_like_datagram(data):
             self.counts["garbage"] += 1
         elif len(self._waiting) >= _MOST_WAITING:

@@ -90,7 +90,6 @@ def absent_groups(topology: Topology) -> frozenset[str]:
 
 
 def is_representative(own: str, topology: Topology) -> bool:
-    """Whether this engine represents its group."""
     speaker = topology.representative(group_of(own))
     return speaker is not None and speaker.engine == own
 

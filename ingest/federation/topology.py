@@ -53,7 +53,6 @@ class Topology(msgspec.Struct, frozen=True):
         return min(there, key=lambda each: each.number, default=None)
 
     def named(self, name: str) -> Member | None:
-        """The member of this name."""
         return next((each for each in self.members if each.name == name), None)
 
 

@@ -77,7 +77,6 @@ class Publisher:
         self._memory = Reservation(gateway.inflight)
 
     def add(self, frame: Frame) -> None:
-        """One more PUBLISH."""
         self._waiting.append(frame)
         self._count(1, len(frame.body))
         if self._reader is None:

@@ -247,7 +247,6 @@ class FramedServer:
 
     @property
     def counts(self) -> Counts:
-        """The totals of all connections."""
         return self.edge.counts
 
     @property
@@ -266,7 +265,6 @@ class FramedServer:
         return sum(1 for each in self._connections if each.unread_since)
 
     async def start(self, listener: socket.socket) -> None:
-        """Accept from now on."""
         loop = asyncio.get_running_loop()
         listener.listen(_BACKLOG)
         self._listening = Acceptor(listener, self._tls, lambda: FramedConnection(self))
@@ -304,7 +302,6 @@ class FramedServer:
         self._unknown.closed(host)
 
     def closed(self, connection: FramedConnection, host: str) -> None:
-        """Forget a closed connection."""
         self._connections.discard(connection)
         self._checks.cancel(connection)
         if self._peers is not None:

@@ -72,7 +72,6 @@ class _Requests:
         return True
 
     async def run(self) -> None:
-        """Process waiting requests."""
         try:
             while self._waiting:
                 size, work = self._waiting.popleft()
@@ -235,7 +234,6 @@ class FramedSession:
             logger.debug("the client cannot be authenticated: %s", error)
 
     def _enqueue(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, str]]) -> None:
-        """Carry out a request."""
         size = len(frame.body)
         if size > SMALL:
             self._refuse(frame, TooLarge(f"a {frames.NAMES[frame.kind]} may have {SMALL} bytes, this one has {size}"))

@@ -93,7 +93,6 @@ class Session:
         return found
 
     def _read(self, client: Client) -> None:
-        """Read the connection from now on."""
         opened = client.socket()
         if opened is not None and self._read_from < 0:
             self._read_from = opened.fileno()

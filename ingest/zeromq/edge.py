@@ -252,7 +252,6 @@ class ZmqEdge:
         self._calls.wake()
 
     def run(self) -> None:
-        """Turn until stopped."""
         beaten, reached = 0.0, False
         try:
             while not self._stopping:

@@ -36,7 +36,6 @@ def peer_of(file: int) -> Peer | None:
 
 
 def is_open(peer: Peer) -> bool:
-    """Whether the connection is still there."""
     return peer_of(peer[0]) == peer
 
 

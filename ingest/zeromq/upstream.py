@@ -53,11 +53,9 @@ class FramedUpstream:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection now."""
         return self._connection is not None
 
     def publish(self, body: frames.PublishBody, flags: int, answer: Answer) -> None:
-        """Publish; `answer` is called with the outcome."""
         connection = self._connection
         if connection is None:
             answer("", self._refusal or BrokerUnavailable("the gateway cannot be reached now", None))
@@ -78,7 +76,6 @@ class FramedUpstream:
         self._service.wake()
 
     def unsubscribe(self, expression: str) -> None:
-        """Have them no more."""
         with self._lock:
             self._requested.pop(expression, None)
         self._service.wake()

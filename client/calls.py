@@ -47,11 +47,11 @@ from arborcast.topic_model.namespaces import (
     XSI,
 )
 from arborcast.topic_model.patterns.patterns import EVERYTHING, parse_normal
-from arborcast.topic_model.subscriptions import SoapVersion, TopicFilter, parameter_blocks
+from arborcast.topic_model.subscriptions import EndpointReference, SoapVersion, TopicFilter, parameter_blocks
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.prefixes import prefixes_in
 from arborcast.wire import answers, times
-from arborcast.wire.endpoints import Kind
+from arborcast.wire.endpoints import Kind, reference_content
 
 logger = logging.getLogger(__name__)
 logger.addFilter(LogLimit())  # each part on a full disk
@@ -72,7 +72,8 @@ class Call(Generic[ResultT]):
 
     `repeatable`: it is idempotent, and may be repeated without an answer. `absent` is a fault that is read like an
     empty answer, since it only means that nothing exists. `traceparent` is the trace context (W3C Trace Context), empty
-    for none. `reply_to` is the address for a separate, later answer to the request with this `message_id`.
+    for none. `reply_to` is the address for a separate, later answer to the request with this `message_id`; such an
+    answer has the id of its request as `relates_to`.
     """
 
     to: Remote
@@ -84,16 +85,18 @@ class Call(Generic[ResultT]):
     traceparent: str = ""
     message_id: str = ""
     reply_to: Remote | None = None
+    relates_to: str = ""
 
     def encode(self, soap: SoapVersion, message_id: str) -> tuple[bytes, dict[str, str]]:
         """The HTTP body and headers; a repetition sends them unchanged."""
         namespace = SOAP11 if soap == "1.1" else SOAP12
         reply_to = "" if self.reply_to is None else _endpoint("wsa:ReplyTo", self.reply_to)
+        related = f"<wsa:RelatesTo>{answers.text(self.relates_to)}</wsa:RelatesTo>" if self.relates_to else ""
         message = (
             f'<soap:Envelope xmlns:soap="{namespace}"><soap:Header xmlns:wsa="{WSA}">'
             f"<wsa:To>{answers.text(self.to.address)}</wsa:To><wsa:Action>{self.action}</wsa:Action>"
-            f"<wsa:MessageID>{message_id}</wsa:MessageID>{reply_to}{parameter_blocks(self.to.parameters)}</soap:Header>"
-            f"<soap:Body>{self.body}</soap:Body></soap:Envelope>"
+            f"<wsa:MessageID>{message_id}</wsa:MessageID>{related}{reply_to}{parameter_blocks(self.to.parameters)}"
+            f"</soap:Header><soap:Body>{self.body}</soap:Body></soap:Envelope>"
         )
         headers = {"Content-Type": answers.media_type(soap).decode()}
         if soap == "1.1":
@@ -459,9 +462,8 @@ def _remote(to: str | Remote) -> Remote:
 
 def _endpoint(element: str, to: str | Remote) -> str:
     remote = _remote(to)
-    extra = "".join(remote.parameters)
-    parameters = f"<wsa:ReferenceParameters>{extra}</wsa:ReferenceParameters>" if extra else ""
-    return f"<{element}><wsa:Address>{answers.text(remote.address)}</wsa:Address>{parameters}</{element}>"
+    content = reference_content(EndpointReference(remote.address, remote.parameters))
+    return f"<{element}>{content}</{element}>"
 
 
 def _filter(expression: TopicFilter | None, types: str) -> str:

@@ -21,11 +21,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Protocol, get_args
 
-from arborcast.client.calls import Lasts, Namespaces, without_declaration
+from arborcast.client.calls import Call, Lasts, Namespaces, without_declaration
 from arborcast.client.http_server import Response, Server, in_thread
 from arborcast.client.later import Later, OpenPush
 from arborcast.client.listener import HandledOnce, accepted, answered
-from arborcast.client.received import Asker, ReceivedMessage, Verify
+from arborcast.client.received import Asker, ReceivedMessage, Verify, nothing
 from arborcast.client.transport import RequestsTransport, Transport
 from arborcast.client.values import BrokerUnreachable, ClientError, FaultReceived, Remote, RemoteSubscription
 from arborcast.core.recent import Recent
@@ -33,8 +33,7 @@ from arborcast.core.security.ip_addresses import Kind
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings, Refusal, place_of
 from arborcast.core.threads import Service, start_thread
 from arborcast.topic_model.expressions import CONCRETE, write_topic
-from arborcast.topic_model.namespaces import ACTION_BW, ARBORCAST_QUEUE, SOAP11, WSA, WSNT
-from arborcast.topic_model.subscriptions import parameter_blocks
+from arborcast.topic_model.namespaces import ACTION_BW, ARBORCAST_QUEUE, WSA, WSNT
 from arborcast.wire import answers, endpoints
 
 logger = logging.getLogger(__name__)
@@ -301,7 +300,7 @@ class Worker(Server):
         if refusal is not None:
             logger.warning("the answer to %s is not sent: %s %s%s", asker.message_id, address, refusal.reason, _ALLOW)
             return True
-        headers, body = reply_to(asker, request, answer)
+        body, headers = reply_to(asker, request, answer).encode("1.1", f"urn:uuid:{uuid.uuid4()}")
         for client in self._clients:
             headers |= client.proof_for(address)
         why = ""
@@ -337,25 +336,18 @@ def _text(answer: str | bytes | None) -> str:
     return without_declaration(answer.decode() if isinstance(answer, bytes) else answer)
 
 
-def reply_to(asker: Asker, request: ReceivedMessage, answer: str) -> tuple[dict[str, str], bytes]:
-    """The HTTP headers and body of an answer. A pull point accepts only notifications, and does not store headers."""
+def reply_to(asker: Asker, request: ReceivedMessage, answer: str) -> Call[None]:
+    """An answer as a request. A pull point accepts only notifications, and does not store headers."""
     remote, action = asker.reply_to, _REPLY_ACTION
-    related = f"<wsa:RelatesTo>{answers.text(asker.message_id)}</wsa:RelatesTo>"
     if endpoints.Kind.PULL_POINT.value in remote.address:
         action = f"{ACTION_BW}/NotificationConsumer/Notify"
         answer = (
-            f'<wsnt:Notify xmlns:wsnt="{WSNT}"><wsnt:NotificationMessage>{_topic(request)}<wsnt:ProducerReference>'
-            f"<wsa:Address>{WSA}/anonymous</wsa:Address>"
-            f"<wsa:ReferenceParameters>{related}</wsa:ReferenceParameters></wsnt:ProducerReference>"
+            f'<wsnt:Notify xmlns:wsnt="{WSNT}" xmlns:wsa="{WSA}"><wsnt:NotificationMessage>{_topic(request)}'
+            f"<wsnt:ProducerReference><wsa:Address>{WSA}/anonymous</wsa:Address><wsa:ReferenceParameters><wsa:RelatesTo>"
+            f"{answers.text(asker.message_id)}</wsa:RelatesTo></wsa:ReferenceParameters></wsnt:ProducerReference>"
             f"<wsnt:Message>{answer}</wsnt:Message></wsnt:NotificationMessage></wsnt:Notify>"
         )
-    envelope = (
-        f'<soap:Envelope xmlns:soap="{SOAP11}" xmlns:wsa="{WSA}"><soap:Header>'
-        f"<wsa:To>{answers.text(remote.address)}</wsa:To><wsa:Action>{action}</wsa:Action>"
-        f"<wsa:MessageID>urn:uuid:{uuid.uuid4()}</wsa:MessageID>{related}{parameter_blocks(remote.parameters)}"
-        f"</soap:Header><soap:Body>{answer}</soap:Body></soap:Envelope>"
-    )
-    return {"Content-Type": "text/xml; charset=utf-8", "SOAPAction": f'"{action}"'}, envelope.encode()
+    return Call(remote, action, answer, nothing, relates_to=asker.message_id)
 
 
 def _topic(request: ReceivedMessage) -> str:

@@ -253,7 +253,8 @@ def test_a_listener_with_once_drops_repetitions() -> None:
 
 def test_an_answer_through_a_pull_point_names_its_request(user: User) -> None:
     request = ReceivedMessage(b"<job/>", TopicPath("{urn:t}jobs"))
-    headers, body = reply_to(Asker("n1", "urn:n1", RemotePullPoint(PULL_POINT)), request, "<done/>")
+    answer = reply_to(Asker("n1", "urn:n1", RemotePullPoint(PULL_POINT)), request, "<done/>")
+    body, headers = answer.encode("1.1", "urn:a1")
     assert requests.post(user.url, body, headers=headers, timeout=120).status_code == 202
     assert (user.answers, user.messages[0].topic) == ([("urn:n1", b"<done/>")], "{urn:t}jobs")
     assert b"<wsnt:Notify" in body

@@ -121,6 +121,10 @@ class Registry:
         """Add counters; `read` returns a value for each combination of label values."""
         self._metrics.append(Readings(name, help, "counter", labels, read))
 
+    def counted_by(self, name: str, help: str, label: str, read: Callable[[], Mapping[str, float]]) -> None:
+        """Add counters whose values `read` returns, by the value of their only label."""
+        self.counts(name, help, (label,), lambda: {(value,): count for value, count in read().items()})
+
     def histogram(self, name: str, help: str, labels: Labels = (), buckets: Sequence[float] = BUCKETS) -> Histogram:
         """Add a histogram of seconds."""
         metric = Histogram(name, help, labels, buckets)

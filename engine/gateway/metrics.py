@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args
 
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.directory.sync.sync import DirectorySync
 from arborcast.ingest.cameras.publisher import EventCounts
 from arborcast.ingest.cameras.worker import CameraSession, CameraWorker
 from arborcast.ingest.events.stream import EventStreams
-from arborcast.ingest.federation.topology import Topology
+from arborcast.ingest.federation.topology import State, Topology
 from arborcast.ingest.framed.server import FramedServer
 from arborcast.ingest.http.inflight import Inflight
 from arborcast.ingest.http.tls import Handshakes
@@ -42,18 +43,8 @@ def declare_framed(metrics: Registry, server: FramedServer) -> None:
         "Those that do not read; their subscriptions pause.",
         lambda: server.unread,
     )
-    metrics.counts(
-        "arborcast_framed_frames_total",
-        "Frames of clients.",
-        ("type",),
-        lambda: {(kind,): number for kind, number in server.counts.received.items()},
-    )
-    metrics.counts(
-        "arborcast_framed_refused_total",
-        "ERROR frames.",
-        ("reason",),
-        lambda: {(kind,): number for kind, number in server.counts.refused.items()},
-    )
+    metrics.counted_by("arborcast_framed_frames_total", "Frames of clients.", "type", lambda: server.counts.received)
+    metrics.counted_by("arborcast_framed_refused_total", "ERROR frames.", "reason", lambda: server.counts.refused)
     metrics.counted("arborcast_framed_messages_total", "Messages to subscribers.", lambda: server.counts.sent)
     metrics.counted(
         "arborcast_framed_unreadable_total", "Unreadable messages, named in the log.", lambda: server.counts.unreadable
@@ -104,10 +95,8 @@ def declare_federation(metrics: Registry, topology: Callable[[], Topology]) -> N
     """Members of the federation, in the gateway with the lease."""
 
     def by_state() -> dict[tuple[str, ...], float]:
-        found: dict[tuple[str, ...], float] = {("live",): 0, ("suspect",): 0, ("gone",): 0}
-        for each in topology().members:
-            found[each.state,] += 1
-        return found
+        states = [each.state for each in topology().members]
+        return {(state,): states.count(state) for state in get_args(State)}
 
     metrics.gauges("arborcast_federation_members", "Engines; at gateways without the lease 0.", ("state",), by_state)
 

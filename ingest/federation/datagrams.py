@@ -40,11 +40,11 @@ class DatagramDoor(asyncio.DatagramProtocol):
         self._come = asyncio.Event()
         self.counts: Counter[str] = Counter()
         """Datagrams by outcome."""
-        metrics.counts(
+        metrics.counted_by(
             "arborcast_federation_datagrams_total",
             "taken; dropped: garbage, unsigned (or old), refused (for another engine), unreadable, full, unstored.",
-            ("outcome",),
-            lambda: {(outcome,): number for outcome, number in self.counts.items()},
+            "outcome",
+            lambda: self.counts,
         )
 
     async def run(self, bound: socket.socket) -> None:

@@ -28,17 +28,13 @@ class PeerEndpoint:
         self.inside_fast = inside_fast
         self._receiver = receiver
         self._limit = limit
-        metrics.counts(
-            "arborcast_federation_received_total",
-            "Stored notifications of other engines.",
-            ("sender",),
-            lambda: {(sender,): number for sender, number in receiver.taken.items()},
-        )
-        metrics.counts(
+        stored = "Stored notifications of other engines."
+        metrics.counted_by("arborcast_federation_received_total", stored, "sender", lambda: receiver.taken)
+        metrics.counted_by(
             "arborcast_federation_dropped_total",
             "Not stored: repeat, loop, hops (normal), topic (refused here), unreadable.",
-            ("reason",),
-            lambda: {(reason,): number for reason, number in receiver.dropped.items()},
+            "reason",
+            lambda: receiver.dropped,
         )
         self._answers = metrics.counter("arborcast_federation_answers_total", "Requests of other engines.", ("status",))
 

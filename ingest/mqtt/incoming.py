@@ -139,9 +139,9 @@ def declare(metrics: Registry, connected: Callable[[], bool], counts: Callable[[
         "1 with a session at the broker; at gateways without the lease 0.",
         lambda: int(connected()),
     )
-    metrics.counts(
+    metrics.counted_by(
         "arborcast_mqtt_messages_total",
         "accepted, refused (named in the log), loop (sent by this engine), unmatched (by no rule), repeated (of all).",
-        ("outcome",),
-        lambda: {(outcome,): number for outcome, number in counts().items()},
+        "outcome",
+        counts,
     )

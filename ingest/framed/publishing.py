@@ -7,12 +7,10 @@ records of new topics.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from arborcast.core.errors import InfrastructureError, PeerError
 from arborcast.core.single_flight import spawn
 from arborcast.ingest.elements.properties import producer_with
 from arborcast.ingest.elements.publication import checked_key, publication_with
@@ -22,8 +20,6 @@ from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.publishing import Checked, PublishingClient, check_message, loose_payload, store_each
 from arborcast.wire import frames
 from arborcast.wire.frames import LOOSE, Frame, FrameKind, ReceiptBody
-
-logger = logging.getLogger(__name__)
 
 # Maximum number of frames stored together, before those of other connections.
 _AT_ONCE = 100
@@ -61,7 +57,7 @@ class Publisher:
         gateway: Gateway,
         link: FrameLink,
         enter: Callable[[Frame], PublishingClient],
-        refuse: Callable[[Frame, BaseException], None],
+        refuse: Callable[[Frame, Exception], None],
     ) -> None:
         """`enter` returns the client of a frame, `refuse` answers with an error."""
         self._gateway = gateway
@@ -153,8 +149,6 @@ class Publisher:
 
     def _answered(self, frame: Frame, error: Exception | None) -> None:
         if error is not None:
-            if not isinstance(error, (PeerError, InfrastructureError)):
-                logger.error("a PUBLISH failed", exc_info=error)
             self._refuse(frame, error)
         self._count(-1, -len(frame.body))
 

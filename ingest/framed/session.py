@@ -185,10 +185,7 @@ class FramedSession:
             self._link.send(frames.encode(FrameKind.CONNECTED, frame.correlation, answer))
             self.connected = True
             self._link.known()
-        except (PeerError, InfrastructureError) as error:
-            self._refuse(frame, error)
         except Exception as error:
-            logger.exception("CONNECT failed")
             self._refuse(frame, error)
         finally:
             early, self._early = self._early or [], None
@@ -246,10 +243,7 @@ class FramedSession:
     async def _answer(self, frame: Frame, work: Callable[[Frame], Coroutine[Any, Any, str]]) -> None:
         try:
             made = await work(frame)
-        except (PeerError, InfrastructureError) as error:
-            self._refuse(frame, error)
         except Exception as error:
-            logger.exception("%s failed", frames.NAMES[frame.kind])
             self._refuse(frame, error)
         else:
             self._link.send(frames.encode(FrameKind.RECEIPT, frame.correlation, ReceiptBody(made)))
@@ -297,7 +291,9 @@ class FramedSession:
         await subscriptions.unsubscribe(self._edge.gateway, identifier, caller)
         return identifier
 
-    def _refuse(self, frame: Frame, error: BaseException) -> None:
+    def _refuse(self, frame: Frame, error: Exception) -> None:
+        if not isinstance(error, (PeerError, InfrastructureError)):
+            logger.error("%s failed", frames.NAMES[frame.kind], exc_info=error)
         self._edge.counts.refused[_code(error)] += 1
         self._link.send(_error(frame.correlation, error))
 
@@ -316,11 +312,11 @@ def _credentials(connect: frames.ConnectBody) -> list[tuple[bytes, bytes]]:
     return []
 
 
-def _code(error: BaseException) -> str:
+def _code(error: Exception) -> str:
     return type(error).__name__ if isinstance(error, ArborcastError) else "Defect"
 
 
-def _error(correlation: int, error: BaseException, code: str = "") -> bytes:
+def _error(correlation: int, error: Exception, code: str = "") -> bytes:
     text = str(error) if isinstance(error, ArborcastError) else "internal error"
     retry_after: float | None = None
     if isinstance(error, InfrastructureError):

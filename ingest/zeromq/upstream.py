@@ -94,11 +94,8 @@ class FramedUpstream:
         if connection is None:
             try:
                 connection = self._factory.connection()
-            except FaultReceived as error:
-                self._refusal = error
-                raise
-            except ArborcastError:
-                self._refusal = None
+            except ArborcastError as error:
+                self._refusal = error if isinstance(error, FaultReceived) else None
                 raise
             self._refusal, self._connection = None, connection
         elif connection.lost.is_set():

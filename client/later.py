@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from arborcast.client.transport import HttpAnswer, Transport, retry_after_s
+from arborcast.client.transport import Transport, retry_after_s
 from arborcast.client.values import BrokerUnreachable, ClientError, ResultNotTaken
 
 _State = Literal["delivered", "refused", "failed"]
@@ -122,17 +122,13 @@ class OpenPush:
                     raise
             else:
                 if answer.status not in (429, 503) or pause_s is None:
-                    _check(answer)
-                    return
+                    break
                 pause_s = max(pause_s, min(retry_after_s(answer.header("Retry-After")) or 0.0, _LONGEST_PAUSE_S))
             time.sleep(pause_s)
+        if not 200 <= answer.status < 300:
+            reason = answer.body[:200].decode(errors="replace").strip()
+            raise ResultNotTaken(f"the broker refused this result ({answer.status}): {reason}", answer.status)
 
 
 def _nothing() -> None:
     """The push of a copied message."""
-
-
-def _check(answer: HttpAnswer) -> None:
-    if not 200 <= answer.status < 300:
-        reason = answer.body[:200].decode(errors="replace").strip()
-        raise ResultNotTaken(f"the broker refused this result ({answer.status}): {reason}", answer.status)

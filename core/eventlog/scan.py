@@ -102,11 +102,11 @@ class LogScan(LogConsumer):
         return super()._timeout_ms(self._within_s if timeout_s is None else timeout_s)
 
 
-class LogReader:
+class LogReader(LogConsumer):
     """Reads single records by their offsets from a log of one partition. One thread at a time."""
 
     def __init__(self, kafka: KafkaSettings, name: str) -> None:
-        self._log = LogConsumer(kafka, name, max_records=2_000)
+        super().__init__(kafka, name, max_records=2_000)
 
     def read(self, offsets: Iterable[int]) -> dict[int, bytes]:
         """The values at these offsets, except deleted records and records without a value.
@@ -115,28 +115,25 @@ class LogReader:
         """
         missing = sorted(set(offsets))
         found: dict[int, bytes] = {}
-        deadline = time.monotonic() + self._log.kafka.request_timeout_s
+        deadline = time.monotonic() + self.kafka.request_timeout_s
         try:
             while missing:
                 if time.monotonic() > deadline:
-                    raise InfrastructureError(f"the {self._log.name} log could not be read in time", RETRY_AFTER_S)
+                    raise InfrastructureError(f"the {self.name} log could not be read in time", RETRY_AFTER_S)
                 missing = self._fetch(missing, found)
         except InfrastructureError:
             self.close()
             raise
         return found
 
-    def close(self) -> None:
-        self._log.close()
-
     def _fetch(self, missing: list[int], found: dict[int, bytes]) -> list[int]:
         """Read from the first missing offset; returns the offsets that are still missing."""
-        self._log.seek({0: missing[0]})
+        self.seek({0: missing[0]})
         try:
-            polled = self._log.poll(0.5).get(0, ())
+            polled = self.poll(0.5).get(0, ())
         except Discontinued:
             # Requested only on failure: usually the log has every referenced record.
-            beginning = self._log.beginnings(5.0)[0]
+            beginning = self.beginnings(5.0)[0]
             if beginning <= missing[0]:
                 raise
             return [offset for offset in missing if offset >= beginning]

@@ -13,6 +13,8 @@ from arborcast.topic_model.records.control import (
 )
 from arborcast.topic_model.routing.interest import merged
 
+_NONE = PeerInterest("", "", 0, ())
+
 
 class PeerInterests:
     """The last word of each engine of our group, and of each other group."""
@@ -41,13 +43,12 @@ class PeerInterests:
 
     def topics(self, peer: str) -> tuple[str, ...]:
         """Its interest without that of other groups; empty before its first report."""
-        found = self._there.get(peer)
-        return () if found is None else found.topics
+        return self._there.get(peer, _NONE).topics
 
     def all(self, peer: str) -> tuple[str, ...]:
         """Its whole interest."""
-        found = self._there.get(peer)
-        return () if found is None else merged((found.topics, found.others))
+        found = self._there.get(peer, _NONE)
+        return merged((found.topics, found.others))
 
     def __iter__(self) -> Iterator[PeerInterest]:
         return iter(self._there.values())

@@ -176,7 +176,7 @@ def _load(state: Path) -> StoredMembers:
         return StoredMembers()
     except OSError as error:
         raise ConfigError(f"the members in {state} cannot be read: {reason_of(error)}") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"the members in {state} cannot be read: {error}; without that file all engines register again"
         ) from error

@@ -74,9 +74,11 @@ def test_the_life_of_a_member_and_a_crash(keys: SharedKeys, app: AdministratorAp
         topology = msgspec.json.decode(asked(each, keys, "GET", "/topology?after=0")[1], type=Topology)
         (member,) = topology.members
         assert (topology.version, member.engine, member.number, member.state) == (1, "G/a", 1, "live")
-    (tmp_path / "members.json").write_text("nonsense")
-    with pytest.raises(ConfigError, match="all engines register again"):
-        AdministratorApp(keys, tmp_path / "members.json", PAGES)
+    stored = (tmp_path / "members.json").read_bytes()
+    for damaged in (b"nonsense", stored.replace(b"http://a", b"http://\xff")):
+        (tmp_path / "members.json").write_bytes(damaged)
+        with pytest.raises(ConfigError, match="all engines register again"):
+            AdministratorApp(keys, tmp_path / "members.json", PAGES)
 
 
 @pytest.mark.parametrize(

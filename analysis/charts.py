@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from arborcast.analysis.picture import (
     ASIDE,
     BLUE,
@@ -77,8 +79,6 @@ def quantiles(values: Any) -> dict[str, float]:
 
 def spread(values: Any, groups: Any, by: str) -> tuple[Any, list[bool]]:
     """Quantiles of each group with a row, and of the summed groups."""
-    import pandas as pd
-
     split = values.groupby(groups)
     choice = grouped(split.size().to_dict(), split.quantile(0.99).to_dict())
     rows = {name: quantiles(split.get_group(name)) for name in choice.shown}

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+import pandas as pd
+
 from arborcast.analysis.reader import NoSuchTable
 from arborcast.core.errors import ArborcastError
 from arborcast.core.printable import as_html, one_line
@@ -22,7 +24,6 @@ from arborcast.engine.monitoring.figures import shortened
 from arborcast.engine.monitoring.ticks import Ticks
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -121,8 +122,6 @@ def text_if_empty(title: str) -> Callable[[Callable[_Parameters, Picture]], Call
             try:
                 return make(*args, **named)
             except (NothingToShow, NoSuchTable) as error:
-                import pandas as pd
-
                 return Picture(title, pd.DataFrame(), text=str(error))
 
         return made

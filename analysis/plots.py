@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import urlsplit
 
+import pandas as pd
 import pyarrow.dataset as ds
 
 from arborcast.analysis.charts import (
@@ -54,8 +55,6 @@ class Plots:
     @text_if_empty("Delays of deliveries")
     def arrivals(self, since: When | None = None) -> Picture:
         """Share of deliveries by their time from acceptance to the answer. With waiting, batches and all attempts."""
-        import pandas as pd
-
         frame = self._tables.deliveries.pandas(
             ["latency_ms"], since=self._since(since), where=ds.field("state") == "delivered"
         )
@@ -123,8 +122,6 @@ class Plots:
     @text_if_empty("Throughput")
     def throughput(self, since: When | None = None) -> Picture:
         """Accepted notifications and deliveries per second."""
-        import pandas as pd
-
         begin = self._since(since)
         accepted = self._tables.notifications.pandas(["accepted_at"], since=begin).accepted_at
         ended = self._tables.deliveries.pandas(
@@ -159,8 +156,6 @@ class Plots:
     @text_if_empty("Stages of first attempts")
     def stages(self, since: When | None = None) -> Picture:
         """Stages of first attempts: until stored, until the push, until the answer."""
-        import pandas as pd
-
         begin = self._since(since)
         stored = self._tables.notifications.pandas(["notification", "accepted_at", "logged_at"], since=begin)
         frame = self._tables.attempts.pandas(
@@ -183,8 +178,6 @@ class Plots:
     def batches(self, since: When | None = None) -> Picture:
         """Duration of batches by size. A batch without pushes has no
         attempts."""
-        import pandas as pd
-
         frame = self._tables.attempts.pandas(
             ["batch", "push", "notification", "started_at", "duration_ms"],
             since=self._since(since),

@@ -5,12 +5,18 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from arborcast.analysis.plots import Plots
 from arborcast.analysis.reader import NoSuchTable, TableReader, When, as_time
+from arborcast.analysis.rows import Rows
+from arborcast.analysis.timeline import Timeline, table_of, timeline
+from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.operations.trace.story import Evidence, Story
 from arborcast.dispatch.tables import (
     ATTEMPTS,
     DEAD_LETTERS,
@@ -28,15 +34,9 @@ from arborcast.dispatch.tables import (
     TOPICS,
 )
 from arborcast.dispatch.tables.spec import TableSpec, newest
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from arborcast.analysis.plots import Plots
-    from arborcast.analysis.timeline import Timeline
-    from arborcast.core.settings import KafkaSettings
-    from arborcast.dispatch.operations.trace.story import Evidence, Story
-    from arborcast.engine.settings.loading import Settings
+from arborcast.engine.embedded.questions import answers
+from arborcast.engine.embedded.state import reachable_kafka
+from arborcast.engine.settings.loading import Settings, load_settings
 
 _HOUR = timedelta(hours=1)
 _ENDS = ("delivered", "dead", "expired", "cancelled", "dropped")
@@ -76,43 +76,26 @@ class Tables:
     def settings(self) -> Settings:
         """The settings of the engine."""
         if self._settings is None:
-            from arborcast.engine.settings.loading import load_settings
-
             self._settings = load_settings()
         return self._settings
 
     topics = _TableOf(TOPICS)
-    """The topic tree."""
     subscriptions = _TableOf(SUBSCRIPTIONS)
-    """Current subscriptions, and ended ones."""
     routes = _TableOf(ROUTES)
-    """Topics with their subscriptions."""
     notifications = _TableOf(NOTIFICATIONS)
-    """Accepted notifications."""
     attempts = _TableOf(ATTEMPTS)
-    """Attempts."""
     deliveries = _TableOf(DELIVERIES)
-    """Ended deliveries."""
     retries = _TableOf(RETRIES)
-    """Waiting deliveries."""
     dead_letters = _TableOf(DEAD_LETTERS)
-    """Dead letters."""
     endpoint_health = _TableOf(ENDPOINT_HEALTH)
-    """Endpoint health over time."""
     incomplete = _TableOf(INCOMPLETE)
-    """Messages in parts that were given up."""
     operations = _TableOf(OPERATIONS)
-    """Changes by operators."""
     erasures = _TableOf(ERASURES)
-    """Erasures of payloads."""
     slo = _TableOf(SLO)
-    """Deliveries against their objective, by hour."""
 
     @property
     def plot(self) -> Plots:
         """Charts: `tables.plot.latency(by="endpoint")`, `tables.plot.tree("plant")` and others."""
-        from arborcast.analysis.plots import Plots
-
         return Plots(self)
 
     def newest(self) -> datetime | None:
@@ -137,9 +120,6 @@ class Tables:
         """The history of a notification: a lane per subscription, attempts as marks, waiting times shaded.
         `.table` has every step, `.outcomes` the state per subscription, `.payload` the message. Without an id: the
         notification with the most attempts in their last hour."""
-        import pandas as pd
-
-        from arborcast.analysis.timeline import Timeline, timeline
         from arborcast.dispatch.operations.trace.explain import explain
 
         chosen = notification_id or self.most_tried()
@@ -155,8 +135,6 @@ class Tables:
 
     def trace(self, notification_id: str) -> pd.DataFrame:
         """Every step of a notification in order: time, subscription (empty: all), step."""
-        from arborcast.analysis.timeline import table_of
-
         return table_of(self.story(notification_id))
 
     def most_tried(self) -> str:
@@ -175,22 +153,20 @@ class Tables:
 
     def overview(self) -> pd.DataFrame:
         """The tables with their numbers of rows and contents."""
-        import pandas as pd
-
         rows = []
         for spec in TABLES:
             table = self.table(spec)
             with contextlib.suppress(NoSuchTable):
                 rows.append((spec.name, len(table), spec.help))
         frame = pd.DataFrame(rows, columns=["table", "rows", "contents"]).set_index("table")
-        return _rows(
+        return Rows.of(
             frame, "there are no tables yet: the engine creates them some seconds after its start (arborcast up)"
         )
 
     def backlog(self) -> pd.DataFrame:
         """Waiting deliveries by subscription: number, age, next attempt, attempts."""
         waiting = self.retries.query(_BACKLOG)
-        return _rows(waiting.set_index("subscription"), "no delivery waits")
+        return Rows.of(waiting.set_index("subscription"), "no delivery waits")
 
     def failures(self, since: When | None = None) -> pd.DataFrame:
         """Failures by kind and endpoint, with the last text; the most frequent first. `since` None: the last hour of
@@ -204,7 +180,7 @@ class Tables:
             .agg(attempts=("notification", "count"), last_at=("started_at", "max"), detail=("detail", "last"))
         )
         kinds = kinds.sort_values("attempts", ascending=False, ignore_index=True)
-        return _rows(kinds, "no push has failed in this period; pass an earlier since=")
+        return Rows.of(kinds, "no push has failed in this period; pass an earlier since=")
 
     def queues(self, since: When | None = None) -> pd.DataFrame:
         """Work of queue servers: a row per queue and server with its requests, merged requests, unacknowledged pushes,
@@ -219,19 +195,19 @@ class Tables:
         done = grouped[["done", "merged", "unanswered"]].sum()
         done["p50_ms"] = grouped.duration_ms.median()
         done = done.reset_index().rename(columns={"topic": "queue"})
-        return _rows(done, "no request was sent to a server in this period; pass an earlier since=")
+        return Rows.of(done, "no request was sent to a server in this period; pass an earlier since=")
 
     def latest_dead_letters(self, since: When | None = None, count: int = 1_000) -> pd.DataFrame:
         """Dead letters, the newest first, up to `count`."""
         begin = datetime.fromtimestamp(0, UTC) if since is None else as_time(since)
         frame = self.dead_letters.query(_LATEST_LETTERS.format(begin.isoformat(), int(count)))
-        return _rows(frame, "there are no dead letters")
+        return Rows.of(frame, "there are no dead letters")
 
     def suspended_or_paused(self) -> pd.DataFrame:
         """Suspended and paused subscriptions."""
         frame = self._subscribed(["subscription", "state", "suspended_at", "endpoint", "owner", "expression"])
         stopped = frame[frame.suspended_at.notna() | (frame.state == "paused")]
-        return _rows(
+        return Rows.of(
             stopped.sort_values(["suspended_at", "endpoint"], ignore_index=True),
             "no subscription is suspended or paused",
         )
@@ -240,7 +216,7 @@ class Tables:
         """Topics without subscriptions."""
         frame = self.topics.pandas(["topic", "changed_at"])
         found = frame[~frame.topic.isin(self.routes.pandas(["topic"]).topic)]
-        return _rows(
+        return Rows.of(
             found.sort_values("topic", ignore_index=True), "every topic has a subscription, or there are no topics"
         )
 
@@ -248,16 +224,16 @@ class Tables:
         """Subscriptions without topics: often a typing error, or a future topic."""
         frame = self._subscribed(["subscription", "state", "endpoint", "expression", "created_at"])
         found = frame[~frame.subscription.isin(self.routes.pandas(["subscription"]).subscription)]
-        return _rows(found.reset_index(drop=True), "every subscription selects a topic, or there are no subscriptions")
+        return Rows.of(
+            found.reset_index(drop=True), "every subscription selects a topic, or there are no subscriptions"
+        )
 
     def end_reasons(self) -> pd.DataFrame:
         """Reasons of ended subscriptions."""
-        return _rows(self.subscriptions.query(_REASONS).set_index("reason"), "no subscription has ended")
+        return Rows.of(self.subscriptions.query(_REASONS).set_index("reason"), "no subscription has ended")
 
     def push_sizes(self, since: When | None = None) -> pd.DataFrame:
         """Messages per push and reused connections; sizes are in bytes."""
-        import pandas as pd
-
         begin = self._since(since)
         sizes = self.notifications.pandas(["payload_bytes", "logged_at", "recorded_at"], since=begin)
         pushes = self.attempts.pandas(
@@ -273,7 +249,7 @@ class Tables:
             "request bytes, mean": pushes.request_bytes.mean(),
         }
         frame = pd.DataFrame({"value": pd.Series(values).astype(float).round(2)}).dropna().rename_axis("what")
-        return _rows(frame, "nothing was published in this period")
+        return Rows.of(frame, "nothing was published in this period")
 
     def audit(
         self, since: When | None = None, until: When | None = None, *, of: Literal["logs", "tables"] | None = None
@@ -285,17 +261,12 @@ class Tables:
         time of acceptance, also of a running engine. From the tables it is by time of the first attempt, for an idle
         engine, since tables are some seconds apart. `since` None: the last hour of the tables.
         """
-        from arborcast.engine.embedded.questions import answers
-        from arborcast.engine.embedded.state import reachable_kafka
-
         kafka, begin = reachable_kafka(self.settings), self._since(since)
         if of == "logs" or (of is None and answers(kafka)):
             return self._audit_of_logs(kafka, begin, until)
         return self._audit_of_tables(begin, until)
 
     def _audit_of_logs(self, kafka: KafkaSettings, since: datetime, until: When | None) -> pd.Series[int]:
-        import pandas as pd
-
         from arborcast.dispatch.operations.audit import audit
 
         report = audit(kafka, _milliseconds(since), None if until is None else _milliseconds(until))
@@ -314,8 +285,6 @@ class Tables:
         return result
 
     def _audit_of_tables(self, since: datetime, until: When | None) -> pd.Series[int]:
-        import pandas as pd
-
         from arborcast.dispatch.operations.audit.ledger import PURGED_ERROR
 
         pair = ["notification", "subscription"]
@@ -356,8 +325,6 @@ class Tables:
 
     def _evidence(self, notification_id: str, subscription: str | None = None) -> Evidence:
         from arborcast.dispatch.operations.trace.gathering import Gatherer
-        from arborcast.engine.embedded.questions import answers
-        from arborcast.engine.embedded.state import reachable_kafka
 
         settings = self.settings
         kafka = reachable_kafka(settings)
@@ -376,12 +343,6 @@ class Tables:
     def table(self, spec: TableSpec) -> TableReader:
         """The table of this description."""
         return TableReader(spec, spec.location(self.settings.tables, self.settings.home))
-
-
-def _rows(frame: pd.DataFrame, nothing: str) -> pd.DataFrame:
-    from arborcast.analysis.rows import Rows
-
-    return Rows.of(frame, nothing)
 
 
 def _milliseconds(when: When) -> int:

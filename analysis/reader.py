@@ -12,27 +12,25 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable, QueryBuilder
 
+from arborcast.analysis.rows import Rows
 from arborcast.core.errors import ArborcastError
 from arborcast.dispatch.tables import TABLES
 from arborcast.dispatch.tables.spec import TableSpec, open_table, table_exists
+from arborcast.engine.settings.loading import Settings, load_settings
 
 if TYPE_CHECKING:
-    import pandas as pd
     from pyspark.sql import SparkSession
-
-    from arborcast.engine.settings.loading import Settings
 
 
 def spark(settings: Settings | None = None) -> SparkSession:
     """A Spark session with Delta and a view for each table. A running session is used (it needs Delta's jars); a new
     one is local."""
     from pyspark.sql import SparkSession
-
-    from arborcast.engine.settings.loading import load_settings
 
     chosen = settings or load_settings()
     session = SparkSession.getActiveSession() or _new_session(chosen)
@@ -143,10 +141,6 @@ class TableReader:
     @property
     def columns(self) -> pd.DataFrame:
         """The meaning of the columns."""
-        import pandas as pd
-
-        from arborcast.analysis.rows import Rows
-
         rows = [(each.name, each.type, each.unit, each.help) for each in self.spec.columns]
         frame = pd.DataFrame(rows, columns=["column", "type", "unit", "meaning"]).set_index("column")
         return Rows.of(frame, "it has no columns")

@@ -10,6 +10,8 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
+import pandas as pd
+
 from arborcast.analysis.picture import (
     ASIDE,
     BLACK,
@@ -23,13 +25,13 @@ from arborcast.analysis.picture import (
     put_rows,
     put_ticks,
 )
+from arborcast.analysis.rows import Rows
 from arborcast.core.printable import one_line
 from arborcast.dispatch.operations.trace.story import DeliveryStory, Row, Story
 from arborcast.engine.monitoring import ticks
 from arborcast.engine.monitoring.figures import WORDS, seconds, shortened
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
 # Maximum number of lanes; the others share one.
@@ -193,10 +195,6 @@ class Timeline(Picture):
 
 def table_of(story: Story) -> pd.DataFrame:
     """Every step with a time, in order; an empty subscription means all."""
-    import pandas as pd
-
-    from arborcast.analysis.rows import Rows
-
     steps = [(step.at, "", "", step.what, step.detail) for step in story.steps]
     for delivery in story.deliveries:
         steps += [
@@ -212,10 +210,6 @@ def table_of(story: Story) -> pd.DataFrame:
 
 def outcomes_of(story: Story, found: Iterable[TimelineLane]) -> pd.DataFrame:
     """A row per subscription: its state, attempts, and reason."""
-    import pandas as pd
-
-    from arborcast.analysis.rows import Rows
-
     tries = {lane.name: sum(mark.pushed for mark in lane.marks) for lane in found}
     rows = [
         (each.subscription, each.endpoint, each.outcome, tries.get(each.subscription, 0), each.why, each.expression)

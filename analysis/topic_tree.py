@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from arborcast.analysis.picture import BLUE, GREY, NothingToShow, Picture, canvas, label, plain_topics, put_ticks
+from arborcast.engine.monitoring.ticks import linear
 from arborcast.topic_model.topics import TopicPath, ancestors, last_step, parent_of
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
 # Rows of a page.
@@ -242,8 +244,6 @@ def _draw(axes: Axes, cell: Cell, edges: Sequence[float], busiest: int) -> None:
 
 
 def _bars(axes: Axes, leaves: Sequence[Cell], values: Sequence[int], height: int, title: str) -> None:
-    from arborcast.engine.monitoring.ticks import linear
-
     counted = [value for value, cell in zip(values, leaves, strict=True) if not cell.hidden]
     most = max([1, *counted])
     for cell, value in zip(leaves, values, strict=True):
@@ -270,8 +270,6 @@ def _bars(axes: Axes, leaves: Sequence[Cell], values: Sequence[int], height: int
 
 
 def _table(cells: Sequence[Cell]) -> pd.DataFrame:
-    import pandas as pd
-
     rows = [
         (
             str(cell.branch.path) or f"… {cell.hidden} more",

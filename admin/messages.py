@@ -151,7 +151,7 @@ def last_attempts(kafka: KafkaSettings, subscription: str, most: int = 50) -> La
     def take(record: ConsumerRecord) -> Iterator[Attempt]:
         # Records contain ids as they are: most need not be decoded.
         if record.value is not None and name in record.value:
-            for each in attempts.readable(record.value)[0]:
+            for each in attempts.readable(record.value).attempts:
                 if each.subscription == subscription and each.push:
                     yield msgspec.structs.replace(each, response=each.response[:_SHOWN_CHARACTERS])
 

@@ -123,7 +123,7 @@ def recording(report: Report) -> None:
 
 
 def attempt_values(begin: int, count: int) -> list[bytes]:
-    return list(attempts.encode(delivery(number) for number in range(begin, begin + count)))
+    return [attempts.encode(*map(delivery, range(begin, begin + count)))]
 
 
 def notification_values(begin: int, count: int) -> list[bytes]:

@@ -25,7 +25,7 @@ def states(kafka: KafkaSettings, receivers: Mapping[str, str]) -> Logged:
     pushes: dict[tuple[str, str], list[tuple[float, float]]] = {}
     over: set[tuple[str, str]] = set()
     for record in records_in(kafka, "attempts"):
-        for row in decode(record.value or b""):
+        for row in decode(record.value).attempts:
             if row.subscription in receivers and row.notification in marks:
                 key = (receivers[row.subscription], marks[row.notification])
                 if key not in over or row.state in FINAL:

@@ -220,8 +220,8 @@ def _settled(log: LogScan, first: int, firsts: Mapping[int, Mapping[int, int]], 
         if record.value is None or batch is None or (batch < first and batch != attempts.NO_BATCH):
             continue
         partitions_read = {number for number, at in firsts.items() if record.offset >= at[record.partition]}
-        rows, evaluation = attempts.readable(record.value)
-        for each in rows:
+        read = attempts.readable(record.value)
+        for each in read.attempts:
             if partition_of(each.topic) in partitions_read:
                 found.add((each.subscription, each.notification))
                 if each.state == "cancelled" and each.status == GONE:
@@ -229,6 +229,7 @@ def _settled(log: LogScan, first: int, firsts: Mapping[int, Mapping[int, int]], 
                 if each.push:
                     lane, one = (each.subscription, each.topic), (each.accepted_ms, each.notification)
                     pushed[lane] = max(pushed.get(lane, one), one)
+        evaluation = read.evaluation
         if evaluation is not None and evaluation.partition in partitions_read:
             places.update({each.notification: (evaluation.partition, each.offset) for each in evaluation.matched})
     newest = {lane: places[name] for lane, (_, name) in pushed.items() if name in places}

@@ -63,7 +63,7 @@ def warm_up(spark: SparkSession, kafka: KafkaSettings, run_sink: RunSink, slots:
     """
     started = time.monotonic()
     with closing(LogWriter(kafka, "attempts")) as log:
-        offset = log.append_encoded([(attempts.key_of(NO_BATCH), attempts.NOTHING)])
+        offset = log.append_encoded([(attempts.key_of(NO_BATCH), attempts.encode())])
     try:
         # One task for each slot, so that each has a worker with its connections.
         run_sink(empty_frame(spark, slots))

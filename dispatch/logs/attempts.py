@@ -147,18 +147,20 @@ class Evaluation(msgspec.Struct, frozen=True):
     matched: list[Matched]
 
 
-class _Batch(Versioned, frozen=True, omit_defaults=True):
+class AttemptsRecord(Versioned, frozen=True, omit_defaults=True):
+    """One record of the log: the attempts, and an evaluation if it has one."""
+
     attempts: list[Attempt]
     evaluation: Evaluation | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
 
-_codec = VersionedCodec(_Batch, "an attempts record", VERSION)
+decode = VersionedCodec(AttemptsRecord, "an attempts record", VERSION).decode
 
 
 class _Evaluated(Versioned, frozen=True):
-    """A _Batch that is decoded without its attempts."""
+    """A record that is decoded without its attempts."""
 
     evaluation: Evaluation | None = None
 
@@ -175,18 +177,9 @@ def join(packed: Iterable[bytes]) -> bytes:
     return _encoder.encode({"v": VERSION, "attempts": [msgspec.Raw(each) for each in packed]})
 
 
-def encode(attempts: Iterable[Attempt]) -> Iterator[bytes]:
-    """Kafka values with these attempts in order."""
-    packed: list[bytes] = []
-    size = 0
-    for attempt in attempts:
-        packed.append(pack(attempt))
-        size += len(packed[-1])
-        if size >= RECORD_BYTES:
-            yield join(packed)
-            packed, size = [], 0
-    if packed:
-        yield join(packed)
+def encode(*attempts: Attempt) -> bytes:
+    """The Kafka value that holds these attempts in order, whatever their size."""
+    return join(map(pack, attempts))
 
 
 def key_of(batch: int) -> bytes:
@@ -228,27 +221,12 @@ def _in_pieces(matched: Matched) -> Iterator[Matched]:
         yield msgspec.structs.replace(matched, passed=matched.passed[first : first + _MOST_PASSED])
 
 
-NOTHING = _encoder.encode(_Batch(VERSION, []))
-"""A record without attempts."""
+_NOTHING = AttemptsRecord(VERSION, [])
 
 
-def decode(value: bytes) -> list[Attempt]:
-    """The attempts in one Kafka value; raises as `decode_all`."""
-    return decode_all(value)[0]
-
-
-def readable(value: bytes) -> tuple[list[Attempt], Evaluation | None]:
-    """As `decode_all`, but a damaged value has no attempts. Raises RecordVersionError."""
-    return unless_damaged("attempts", f"{len(value)} bytes", decode_all, value) or ([], None)
-
-
-def decode_all(value: bytes) -> tuple[list[Attempt], Evaluation | None]:
-    """The attempts in one Kafka value, and its evaluation if it has one.
-
-    Raises RecordVersionError for a record of a newer version and InfrastructureError for a damaged one.
-    """
-    batch = _codec.decode(value)
-    return batch.attempts, batch.evaluation
+def readable(value: bytes) -> AttemptsRecord:
+    """The record in one Kafka value; without attempts for a damaged one. Raises RecordVersionError."""
+    return unless_damaged("attempts", f"{len(value)} bytes", decode, value) or _NOTHING
 
 
 def evaluation_in(value: bytes | None) -> Evaluation | None:

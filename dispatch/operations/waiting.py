@@ -215,7 +215,7 @@ def _near(log: LogScan, first_ms: int, last_ms: int, waits: Sequence[Wait]) -> I
         if record.value is None or not any(notification.encode() in record.value for notification, _ in selection):
             yield None
             continue
-        for attempt in attempts.readable(record.value)[0]:
+        for attempt in attempts.readable(record.value).attempts:
             if (attempt.notification, attempt.subscription) in selection:
                 yield attempt
 

@@ -53,7 +53,7 @@ def build(spec: TableSpec, records: Sequence[Record], special: Mapping[str, Buil
 def rows_of(values: Iterable[bytes]) -> pa.Table:
     """Rows of `attempts` for the values of Kafka records, in order. A damaged record is logged and skipped. Raises
     RecordVersionError."""
-    return build(ATTEMPTS, [attempt for value in values for attempt in attempts.readable(value)[0]], _ATTEMPT)
+    return build(ATTEMPTS, [attempt for value in values for attempt in attempts.readable(value).attempts], _ATTEMPT)
 
 
 _ATTEMPT: Mapping[str, Build[Attempt]] = {

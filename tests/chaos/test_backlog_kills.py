@@ -134,4 +134,4 @@ def wait_until_all_is_written(kafka: KafkaSettings, deliveries: set[Delivery]) -
 
 def written(kafka: KafkaSettings) -> list[Attempt]:
     with LogScan(kafka, "attempts") as log:
-        return [row for record in log.read_all() if record.value for row in decode(record.value)]
+        return [row for record in log.read_all() if record.value for row in decode(record.value).attempts]

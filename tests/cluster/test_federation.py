@@ -286,8 +286,8 @@ def test_within_a_group_fast_topics_leave_as_datagrams_and_others_are_confirmed(
 
         def sent() -> dict[str, tuple[str, str, str]]:
             with LogScan(a.kafka, "attempts") as log:
-                found = [attempts.decode_all(each.value or b"")[0] for each in log.read_all()]
-            rows = [row for some in found for row in some if row.subscription.startswith("peer-")]
+                found = [row for each in log.read_all() for row in attempts.decode(each.value).attempts]
+            rows = [row for row in found if row.subscription.startswith("peer-")]
             return {row.notification: (row.subscription, row.state, row.detail) for row in rows}
 
         wait_until(lambda: sent().keys() == {*small, *confirmed}, sent)

@@ -89,7 +89,7 @@ def test_options_of_the_storage_are_in_the_settings(tmp_path: Path) -> None:
         assert not table_exists(location)
         table = DeltaTableWriter(ATTEMPTS, location)
         for batch in range(9):
-            table.extend(rows_of(encode([attempt("n1", "s", "delivered")])), {"query": batch})
+            table.extend(rows_of([encode(attempt("n1", "s", "delivered"))]), {"query": batch})
 
         Upkeep(ATTEMPTS, location, unused_hours=1).step()
 

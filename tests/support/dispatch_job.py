@@ -349,7 +349,7 @@ class Own:
 
 def attempts_in(kafka: KafkaSettings) -> list[Attempt]:
     """All rows of the attempts log."""
-    return [row for record in records_in(kafka, "attempts") for row in attempts.decode(record.value or b"")]
+    return [row for record in records_in(kafka, "attempts") for row in attempts.decode(record.value).attempts]
 
 
 def attempt_rows(settings: JobSettings, expected: int, own: Own | None = None) -> list[dict[str, Any]]:

@@ -72,7 +72,7 @@ def record(home: Path, *made: Attempt, offset: int = 0) -> None:
     this data directory."""
     settings = TableSettings()
     tables = attempts_tables(ATTEMPTS.location(settings, home), DELIVERIES.location(settings, home))
-    write(tables, logged(attempts.encode(made), offset))
+    write(tables, logged([attempts.encode(*made)], offset))
 
 
 def neutral(spec: TableSpec, **facts: object) -> dict[str, object]:

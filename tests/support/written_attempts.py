@@ -41,8 +41,7 @@ def row(
 
 def rows(*given: Attempt) -> bytes:
     """One record of rows."""
-    (value,) = attempts.encode(given)
-    return value
+    return attempts.encode(*given)
 
 
 def evaluation(

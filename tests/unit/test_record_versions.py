@@ -141,10 +141,17 @@ DIED = [4, "s", "http://h/", "HTTP 400"]
 SIGNS = [["http://h/", {"kind": "slow", "message": "n1", "wait_ms": 3, "late": True}]]
 
 
-def attempts_written(read: tuple[list[attempts.Attempt], attempts.Evaluation | None]) -> bytes:
+AttemptsRead = tuple[list[attempts.Attempt], attempts.Evaluation | None]
+
+
+def attempts_read(value: bytes) -> AttemptsRead:
+    read = attempts.decode(value)
+    return read.attempts, read.evaluation
+
+
+def attempts_written(read: AttemptsRead) -> bytes:
     rows, evaluation = read
-    (value,) = attempts.encode(rows) if evaluation is None else attempts.encode_evaluation(evaluation)
-    return value
+    return attempts.encode(*rows) if evaluation is None else next(attempts.encode_evaluation(evaluation))
 
 
 LOGS = {
@@ -158,7 +165,7 @@ LOGS = {
     "notifications": Log(
         msgspec.msgpack, notifications.decode, lambda record: notifications.encode(record)[1], NOTIFICATIONS
     ),
-    "attempts": Log(msgspec.msgpack, attempts.decode_all, attempts_written, ATTEMPTS),
+    "attempts": Log(msgspec.msgpack, attempts_read, attempts_written, ATTEMPTS),
     "attempts, as the audit reads them": Log(msgspec.msgpack, ledger.decode, None, ATTEMPTS),
     "parked": Log(
         msgspec.msgpack,

@@ -202,8 +202,7 @@ class History:
             self.oracle.stored(notifications.decode(record.value), record)
         elif log == "attempts" and record.value is not None:
             self.attempts.append(record)
-            rows, _ = attempts.decode_all(record.value)
-            self.oracle.rows(rows)
+            self.oracle.rows(attempts.decode(record.value).attempts)
         elif log == PULL_LOG and record.value is not None:
             _, stored = pull.decode(record.key, record.value)
             if isinstance(stored, pull.StoredMessage):

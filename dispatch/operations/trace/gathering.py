@@ -174,7 +174,8 @@ class Gatherer:
         rows, evaluated = [], None
         for record in self._log("attempts", since_ms, notes):
             if record.value is not None and notification_id.encode() in record.value:
-                rows += [each for each in attempts.readable(record.value)[0] if each.notification == notification_id]
+                found = attempts.readable(record.value).attempts
+                rows += [each for each in found if each.notification == notification_id]
                 evaluated = _evaluated_in(record, notification_id, evaluated)
         return list(attempt_rows(rows)), evaluated
 

@@ -30,7 +30,7 @@ def test_spark_compacts_while_the_writer_commits(tmp_path: Path, spark: SparkSes
     def write(times: int) -> None:
         nonlocal written
         for _ in range(times):
-            table.extend(rows_of(encode([attempt(f"n{written}", "s", "delivered")])), {"query": written})
+            table.extend(rows_of([encode(attempt(f"n{written}", "s", "delivered"))]), {"query": written})
             written += 1
 
     write(9)

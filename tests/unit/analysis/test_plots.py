@@ -147,7 +147,7 @@ def test_rows_are_escaped_and_bounded() -> None:
 
 def row(name: str, after_ms: int, state: str = "delivered", number: int = 1, **more: object) -> dict[str, object]:
     made = attempt("n1", name, state, after_ms, number=number, push="p" if number else "")
-    (found,) = rows_of(attempts.encode([made])).to_pylist()
+    (found,) = rows_of([attempts.encode(made)]).to_pylist()
     return {**found, **more}
 
 

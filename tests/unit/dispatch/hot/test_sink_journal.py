@@ -52,7 +52,7 @@ class Opened:
         self.clock.after(2 * WRITE_S)
         self.journal.write_due()
         sent = [each.value for each in (*self.kafka.taken, *self.kafka.open) if each.topic == KAFKA.topic("attempts")]
-        return [row.notification for value in sent for row in attempts.decode(value)]
+        return [row.notification for value in sent for row in attempts.decode(value).attempts]
 
     def park(self, name: str, to: str = "s", offset: int = 0, only: str = "") -> None:
         made = received(name, offset, only=only)

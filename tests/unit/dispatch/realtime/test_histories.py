@@ -128,9 +128,9 @@ class Histories(RuleBasedStateMachine):
         if record.topic.endswith("results"):
             self.setup.redelivery.reported(results.decode(record.value))
         if record.topic.endswith("attempts"):
-            rows, evaluation = attempts.decode_all(record.value)
-            self.rows += rows
-            self.evaluations += [evaluation] if evaluation is not None else []
+            read = attempts.decode(record.value)
+            self.rows += read.attempts
+            self.evaluations += [read.evaluation] if read.evaluation is not None else []
         return 0
 
     def seen(self, request: PushRequest) -> None:

@@ -26,7 +26,7 @@ from tests.support.table_rows import NOON, NOON_MS, Logged, attempt, attempts_ta
 
 
 def rows(*made: Attempt) -> pa.Table:
-    return rows_of(attempts.encode(made))
+    return rows_of([attempts.encode(*made)])
 
 
 def after(ms: float) -> datetime:
@@ -103,7 +103,7 @@ def places(tmp_path: Path) -> Places:
 def records(count: int, first: int, partition: int = 0) -> list[Logged]:
     """Records with one attempt each, named by their offsets."""
     made = (attempt(f"n{number}", "s", "delivered") for number in range(first, first + count))
-    return logged([value for each in made for value in attempts.encode([each])], first, partition)
+    return logged(map(attempts.encode, made), first, partition)
 
 
 def contents(places: Places) -> list[tuple[list[str], dict[int, int]]]:
@@ -128,7 +128,7 @@ def test_repeated_records_are_written_once(places: Places) -> None:
 
 
 def test_records_without_rows_advance_the_positions(places: Places) -> None:
-    write(attempts_tables(*places), logged([attempts.NOTHING]))
+    write(attempts_tables(*places), logged([attempts.encode()]))
     assert contents(places) == [([], {0: 1})] * 2
 
 

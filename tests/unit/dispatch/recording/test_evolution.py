@@ -112,7 +112,7 @@ def test_an_ended_delivery_is_overwritten_in_a_newer_table(tmp_path: Path) -> No
     newer = dataclasses.replace(DELIVERIES, columns=(*DELIVERIES.columns, mood))
     newer.ensure(location)
     record(tmp_path, attempt("n", "s", "dead", batch=1))
-    again = rows_of(attempts.encode([attempt("n", "s", "delivered", 99, number=2, batch=-1)]))
+    again = rows_of([attempts.encode(attempt("n", "s", "delivered", 99, number=2, batch=-1))])
     EndedDeliveries(location).append(again, {})
 
     assert read(location, "state", "attempts") == [("delivered", 2)]

@@ -316,7 +316,7 @@ def test_a_clock_ahead_does_not_end_the_receiver_s_time(tmp_path: Path) -> None:
             attempt("n3", "s", "delivered", 2_000),
         )
     ):
-        table.take(logged(attempts.encode([each])))
+        table.take(logged([attempts.encode(each)]))
         table._commit(SimpleNamespace(positions={0: number}))  # type: ignore[arg-type]  # the cursor of the log
     (row,) = (each for each in SLO.read(open_table(str(tmp_path))).to_pylist() if each["subscription"] == "s")
     assert (row["receiver"], row["late"]) == (2, 0)

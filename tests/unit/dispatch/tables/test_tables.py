@@ -32,7 +32,7 @@ def written(folder: Path, *numbers: int) -> DeltaTableWriter:
     """A table with a commit for each number, which is also its position."""
     table = DeltaTableWriter(ATTEMPTS, str(folder))
     for number in numbers:
-        rows = rows_of(attempts.encode([attempt(f"n{number}", "s", "delivered")]))
+        rows = rows_of([attempts.encode(attempt(f"n{number}", "s", "delivered"))])
         table.extend(rows, {"attempts-0": number})
     return table
 
@@ -76,7 +76,7 @@ def test_a_commit_during_the_repair_is_kept(tmp_path: Path, monkeypatch: pytest.
 
     def with_a_commit(path: Path) -> bool:
         if path == commit(tmp_path, 2):
-            table.extend(rows_of(attempts.encode([attempt("n9", "s", "delivered")])), {"attempts-0": 9})
+            table.extend(rows_of([attempts.encode(attempt("n9", "s", "delivered"))]), {"attempts-0": 9})
         return is_commit(path)
 
     monkeypatch.setattr(repair, "_is_commit", with_a_commit)
@@ -93,7 +93,7 @@ def test_intact_tables_are_not_changed(tmp_path: Path) -> None:
 
     strange = 'a\u2028b\x85c\x1cd\n\r\0"'
     made = attempt("n4", "s", "dead", error="connect", detail=strange, endpoint=strange)
-    DeltaTableWriter(ATTEMPTS, str(tmp_path)).extend(rows_of(attempts.encode([made])), {"attempts-0": 4})
+    DeltaTableWriter(ATTEMPTS, str(tmp_path)).extend(rows_of([attempts.encode(made)]), {"attempts-0": 4})
     assert not repair_table(ATTEMPTS, str(tmp_path))
     assert ids(tmp_path) == ["n1", "n2", "n3", "n4"]
 
@@ -190,7 +190,7 @@ def test_rows_equal_those_of_pyarrow(table: DeltaTable) -> None:
         expected = ATTEMPTS.read(table, where=ds.field(column).isin(values)).to_pylist() if values else []
         found = rows_with(table, column, values)
         assert sorted(found, key=lambda row: row["push"]) == sorted(expected, key=lambda row: row["push"])
-    assert list(attempt_rows(ROWS)) == rows_of(attempts.encode(ROWS)).to_pylist(), "equal to the rows of the log"
+    assert list(attempt_rows(ROWS)) == rows_of([attempts.encode(*ROWS)]).to_pylist(), "equal to the rows of the log"
 
 
 def test_the_newest_row_and_a_damaged_file(table: DeltaTable) -> None:

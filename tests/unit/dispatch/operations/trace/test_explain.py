@@ -63,7 +63,7 @@ def history(*records: ControlRecord | tuple[int, ControlRecord]) -> ControlHisto
 def attempt(name: str, number: int, state: State, started: int, **more: Any) -> Row:
     more = {"push": "p" if number else "", "accepted_ms": ACCEPTED, "duration_ms": 20.0, "status": 0, **more}
     made = table_rows.attempt("n", name, state, number=number, started_ms=started, **more)
-    row: Row = rows_of(attempts.encode([made])).to_pylist()[0]
+    row: Row = rows_of([attempts.encode(made)]).to_pylist()[0]
     return row
 
 

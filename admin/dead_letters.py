@@ -172,7 +172,7 @@ def following(
 def _letters(
     kafka: KafkaSettings, selection: LetterFilter, control: ControlView | None
 ) -> Iterator[tuple[Delivery, DeadLetter]]:
-    for delivery, letter in letters(kafka, selection.conditions(kafka, control)):
+    for delivery, letter in letters(kafka, selection.conditions(kafka, control).includes):
         if not selection.chosen or (letter.notification.id, letter.subscription) in selection.chosen:
             yield delivery, letter
 
@@ -180,7 +180,7 @@ def _letters(
 def whole(kafka: KafkaSettings, notification: str, subscription: str = "") -> Iterator[WholeLetter]:
     """The letters of a notification. Raises NotFound without one."""
     found = False
-    for _, letter in letters(kafka, LetterConditions(subscription, notification=notification)):
+    for _, letter in letters(kafka, LetterConditions(subscription, notification=notification).includes):
         found = True
         message = letter.notification
         yield WholeLetter(

@@ -161,7 +161,7 @@ class LetterConditions:
         return self.reason in (letter.error, letter.state, str(letter.status)) or self.reason in letter.detail
 
 
-def letters(kafka: KafkaSettings, selected: LetterConditions) -> Iterator[tuple[Delivery, DeadLetter]]:
+def letters(kafka: KafkaSettings, selects: Callable[[DeadLetter], bool]) -> Iterator[tuple[Delivery, DeadLetter]]:
     """The selected letters of the log, by subscription's partition and in the order in which they were given up. Raises
     InfrastructureError, RecordVersionError.
 
@@ -176,7 +176,7 @@ def letters(kafka: KafkaSettings, selected: LetterConditions) -> Iterator[tuple[
             if read is None:
                 continue
             _, letter = read
-            if letter is not None and selected.includes(letter):
+            if letter is not None and selects(letter):
                 last_offsets[record.key] = record.offset
             else:
                 last_offsets.pop(record.key, None)

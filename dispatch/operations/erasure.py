@@ -19,7 +19,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -45,9 +44,8 @@ from arborcast.dispatch.delivery.settlement import unpushed, untried
 from arborcast.dispatch.delivery.verdict import Verdict
 from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog, erased_by
-from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import Delivery, Parked, ParkingLog
-from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, LetterConditions, letters
+from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, letters
 from arborcast.dispatch.recording.folds import moment
 from arborcast.dispatch.recording.follower import Work
 from arborcast.dispatch.tables import DEAD_LETTERS, NOTIFICATIONS, RETRIES
@@ -274,11 +272,12 @@ class Eraser(Work):
         return untried(delivery.subscription, endpoint, entry.notification, decision, time_ms())
 
     def _dead_letters(self, scopes: Sequence[ErasureScope]) -> Counter[str]:
-        found: Counter[str] = Counter()
-        for scope in scopes:
-            with DeadLetterAdmin(self._kafka) as admin:
-                found[scope.id] = admin.purge(letters(self._kafka, _Covered(scope=scope)), erased_by(scope.id))
-        return +found
+        return +Counter({scope.id: self._purged(scope) for scope in scopes})
+
+    def _purged(self, scope: ErasureScope) -> int:
+        covered = letters(self._kafka, lambda letter: covers(scope, letter.notification))
+        with DeadLetterAdmin(self._kafka) as admin:
+            return admin.purge(covered, erased_by(scope.id))
 
     def _current_messages(self, scopes: Sequence[ErasureScope]) -> Counter[str]:
         last: dict[bytes, str] = {}
@@ -362,16 +361,6 @@ class Eraser(Work):
         """The position of a table in a log: the next offset, by partition."""
         location = self._location(spec)
         return positions_in(open_table(location), log) if table_exists(location) else {}
-
-
-@dataclass(frozen=True)
-class _Covered(LetterConditions):
-    """Dead letters that an erasure covers."""
-
-    scope: ErasureScope = field(kw_only=True)
-
-    def includes(self, letter: DeadLetter) -> bool:
-        return covers(self.scope, letter.notification)
 
 
 def _covered_in(

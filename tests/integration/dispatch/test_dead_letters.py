@@ -46,7 +46,7 @@ def write_dead_letter(log: DeadLetterLog, *letters: DeadLetter) -> None:
 
 
 def found(kafka: KafkaSettings, wanted: LetterConditions = LetterConditions()) -> list[str]:  # noqa: B008  # frozen
-    return sorted(each.notification.id for _, each in letters(kafka, wanted))
+    return sorted(each.notification.id for _, each in letters(kafka, wanted.includes))
 
 
 def waiting(kafka: KafkaSettings) -> list[WaitingDelivery]:
@@ -83,11 +83,11 @@ def test_letters_are_found_by_their_properties_and_purged(kafka_settings: KafkaS
         (LetterConditions(reason="no"), []),
     ):
         assert found(kafka_settings, wanted) == names, wanted
-    (_, whole) = next(letters(kafka_settings, LetterConditions(notification="n1")))
+    (_, whole) = next(letters(kafka_settings, LetterConditions(notification="n1").includes))
     assert whole == letter("n1")
 
     with DeadLetterAdmin(kafka_settings) as desk:
-        assert desk.purge(letters(kafka_settings, LetterConditions(notification="n1"))) == 1
+        assert desk.purge(letters(kafka_settings, LetterConditions(notification="n1").includes)) == 1
     assert found(kafka_settings) == ["n2", "n3"]
     assert [(row.notification, row.state, row.error) for row in attempts_in(kafka_settings)] == [
         ("n1", "dead", "purged")
@@ -101,7 +101,7 @@ def test_a_redriven_letter_keeps_its_place_and_has_all_tries(
     write_dead_letter(buried, letter("n1"), letter("n2", at_ms=now_ms + 3_600_000), letter("now", at_ms=now_ms))
     before_ms = int(time.time() * 1000)
     with DeadLetterAdmin(kafka_settings) as desk:
-        assert desk.redrive(letters(kafka_settings, LetterConditions())) == 2
+        assert desk.redrive(letters(kafka_settings, LetterConditions().includes)) == 2
     assert found(kafka_settings) == ["now"], f"it was given up less than {SETTLED_AFTER_S} s ago"
     with closing(ParkingLog(kafka_settings)) as late:  # with rows of its earlier attempts
         late.finished(Delivery("s1", Place(0, 0, 0)), tried=True)
@@ -126,10 +126,10 @@ def test_a_crash_during_a_redrive_keeps_the_letter(
     with monkeypatch.context() as broken, DeadLetterAdmin(kafka_settings) as desk:
         broken.setattr(DeadLetterLog, "forget", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            desk.redrive(letters(kafka_settings, LetterConditions()))
+            desk.redrive(letters(kafka_settings, LetterConditions().includes))
     assert found(kafka_settings) == ["n1"]
     with DeadLetterAdmin(kafka_settings) as desk:
-        assert desk.redrive(letters(kafka_settings, LetterConditions())) == 1
+        assert desk.redrive(letters(kafka_settings, LetterConditions().includes)) == 1
     assert found(kafka_settings) == []
     assert len(waiting(kafka_settings)) == 1
 

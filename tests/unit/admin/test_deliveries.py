@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -71,8 +71,8 @@ def given(monkeypatch: pytest.MonkeyPatch, logs: ListedLogs) -> list[tuple[Deliv
     for each in given:
         logs.bury(*each)
 
-    def letters(_kafka: KafkaSettings, wanted: LetterConditions) -> Iterator[tuple[Delivery, DeadLetter]]:
-        return (each for each in given if wanted.includes(each[1]))
+    def letters(_kafka: KafkaSettings, selects: Callable[[DeadLetter], bool]) -> Iterator[tuple[Delivery, DeadLetter]]:
+        return (each for each in given if selects(each[1]))
 
     monkeypatch.setattr(dead_letters, "letters", letters)
     return given

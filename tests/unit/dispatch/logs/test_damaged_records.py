@@ -62,7 +62,7 @@ def test_views(logs: ListedLogs, kind: type[DeliveryView]) -> None:
 
 
 def test_letters_to_redrive_and_purge(logs: ListedLogs) -> None:
-    assert list(dead_letters.letters(KAFKA, LetterConditions())) == [(DELIVERY, LETTER)]
+    assert list(dead_letters.letters(KAFKA, LetterConditions().includes)) == [(DELIVERY, LETTER)]
 
 
 def test_deliveries_of_a_repeated_task(logs: ListedLogs) -> None:

@@ -30,7 +30,7 @@ from arborcast.dispatch.matching.unmatched import Unmatched
 from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.monitoring.in_flight_gauge import InFlightGauge
 from arborcast.dispatch.monitoring.metrics import JobMetrics
-from arborcast.dispatch.monitoring.sources import JobSources, QueryProgress, Watched, progress_of
+from arborcast.dispatch.monitoring.sources import FollowerFigures, QueryProgress, Sources, Watched, progress_of
 from arborcast.dispatch.operations.erasure import Eraser
 from arborcast.dispatch.realtime.mode_controller import ModeController
 from arborcast.dispatch.recording.recording import Recording
@@ -42,8 +42,8 @@ from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.settings import JobSettings
 from arborcast.dispatch.spark.query_supervisor import CHECK_S, StopGate, StopRequested
 from arborcast.dispatch.spark.source import read_log
+from arborcast.dispatch.tables import SLO
 from arborcast.dispatch.tables.delta_table import rows_of
-from arborcast.dispatch.tables.spec import TableSpec
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.projections.erasures import covering
 
@@ -156,6 +156,15 @@ class DispatchJob:
             settings.mqtt,
         )
         self._control = ControlLog(settings.kafka)
+        eraser = Eraser(
+            settings.kafka,
+            self._view,
+            lambda: self.modes.written(),
+            self._control.append,
+            lambda spec: spec.location(settings.tables, settings.home),
+            archive=settings.tables.archive,
+            unused_files_hours=settings.tables.unused_files_hours,
+        )
         self._recording = recording = Recording(
             settings.kafka,
             settings.tables,
@@ -168,16 +177,16 @@ class DispatchJob:
             joiner=OnSpark(spark, settings.dispatch.task_slots) if settings.tables.upkeep_by == "spark" else None,
             publish=self._events.publish,
             operation=metrics.operation,
-            slo=lambda location: SloTable(
+            slo=SloTable(
                 settings.kafka,
-                location,
+                SLO.location(settings.tables, settings.home),
                 settings.slo.latency_s,
                 self._owner_of,
                 metrics.objective,
                 min(60.0, 12 * settings.tables.interval_s),
             ),
             erased=lambda notification: covering(self._view.erasures.scopes, notification),
-            eraser=self._make_eraser,
+            eraser=eraser,
         )
         self._deadlines = deadlines = DeadlineWatch(
             settings.kafka,
@@ -202,18 +211,19 @@ class DispatchJob:
         if archive := recording.archive:
             watched["archive"] = Watched("notifications", lambda: archive.progress)
         redelivery = self._redeliverer.statistics
-        metrics.sources = JobSources(
-            lambda: self._view.size,
-            lambda: {"parked": (current := redelivery()).parked, "due": current.due},
-            lambda: {str(state): count for state, count in redelivery().breakers.items()},
-            self._pushes,
-            lambda: float(self._events.stored),
-            lambda: redelivery().queues,
+        followers = FollowerFigures(settings.kafka, watched)
+        metrics.sources = Sources(
+            view=lambda: self._view.size,
+            waiting=lambda: {"parked": (current := redelivery()).parked, "due": current.due},
+            breakers=lambda: {str(state): count for state, count in redelivery().breakers.items()},
             health=self._redeliverer.health.everything,
-            erasures=lambda: float(self._eraser.open),
-            erased=lambda: float(self._eraser.erased),
-            kafka=settings.kafka,
-            followers=watched,
+            pushes=self._pushes,
+            notices=lambda: float(self._events.stored),
+            queues=lambda: redelivery().queues,
+            erasures=lambda: float(eraser.open),
+            erased=lambda: float(eraser.erased),
+            lag=followers.lag,
+            progress=followers.progress,
         )
 
     @property
@@ -257,19 +267,6 @@ class DispatchJob:
     def _owner_of(self, subscription_id: str) -> str:
         subscription = self._view.subscription(subscription_id)
         return subscription.owner if subscription is not None else ""
-
-    def _make_eraser(self, location: Callable[[TableSpec], str]) -> Eraser:
-        kafka, tables = self._settings.kafka, self._settings.tables
-        self._eraser = Eraser(
-            kafka,
-            self._view,
-            lambda: self.modes.written(),
-            self._control.append,
-            location,
-            archive=tables.archive,
-            unused_files_hours=tables.unused_files_hours,
-        )
-        return self._eraser
 
     def _publish_deadline(self, event: OperatorEvent) -> None:
         self._metrics.deadline(event.kind)

@@ -105,7 +105,7 @@ class ViewSize(NamedTuple):
 
 @dataclass
 class Sources:
-    """Sources of figures that are read on request. This class is the source before the job's start."""
+    """Sources of figures that are read on request. The defaults are those before the job's start."""
 
     view: Callable[[], ViewSize] = ViewSize
     """The workers' view."""
@@ -113,7 +113,7 @@ class Sources:
     """By kind: `parked`, `due`."""
     breakers: Callable[[], Mapping[str, float]] = dict
     """Endpoints by the state of their breaker."""
-    health: Callable[[], Mapping[str, Health]] = field(default=dict, kw_only=True)
+    health: Callable[[], Mapping[str, Health]] = dict
     """Endpoints that are not healthy."""
     pushes: Callable[[], Mapping[str, float]] = dict
     """Pushes in flight: of `batch`, if known, and of `redelivery`."""
@@ -125,14 +125,10 @@ class Sources:
     """Erasures that are not done."""
     erased: Callable[[], float] = float
     """Copies removed by erasures."""
-
-    def lag(self) -> Mapping[str, Lag]:
-        """By follower of a log."""
-        return {}
-
-    def progress(self) -> Mapping[str, QueryProgress]:
-        """By follower of a log."""
-        return {}
+    lag: Callable[[], Mapping[str, Lag]] = dict
+    """By follower of a log."""
+    progress: Callable[[], Mapping[str, QueryProgress]] = dict
+    """By follower of a log."""
 
 
 # Parallel requests of pages, or several gauges of one page, use one reading.
@@ -149,16 +145,13 @@ class Watched(NamedTuple):
     progress: Callable[[], QueryProgress | None]
 
 
-@dataclass
-class JobSources(Sources):
-    """Spark and Kafka are queried only on request, and at most once a second."""
+class FollowerFigures:
+    """The progress and the lag of followers. Spark and Kafka are queried only on request, and at most once a second."""
 
-    kafka: KafkaSettings = field(kw_only=True)
-    followers: Mapping[str, Watched] = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        self._logs = {each.log: LogConsumer(self.kafka, each.log) for each in self.followers.values()}
-        self._clocks = {name: LagClock() for name in self.followers}
+    def __init__(self, kafka: KafkaSettings, followers: Mapping[str, Watched]) -> None:
+        self._followers = followers
+        self._logs = {each.log: LogConsumer(kafka, each.log) for each in followers.values()}
+        self._clocks = {name: LagClock() for name in followers}
         self._lock = threading.Lock()
         self._read_at = 0.0
         self._progress: dict[str, QueryProgress] = {}
@@ -177,13 +170,13 @@ class JobSources(Sources):
             now = time.monotonic()
             if now - self._read_at < _FRESH_S:
                 return
-            found = {name: followed.progress() for name, followed in self.followers.items()}
+            found = {name: followed.progress() for name, followed in self._followers.items()}
             self._progress = {name: progress for name, progress in found.items() if progress is not None}
             self._lag = {}
             for name, progress in self._progress.items():
                 # All partitions: an added one has no settled records, and one that Spark does not know yet counts from
                 # its beginning.
-                ends = self._ends(self._logs[self.followers[name].log])
+                ends = self._ends(self._logs[self._followers[name].log])
                 if ends:
                     settled = dict.fromkeys(ends, 0) | dict(progress.settled)
                     self._lag[name] = self._clocks[name].measure(now, ends, settled)

@@ -154,15 +154,14 @@ class Recording:
         joiner: Joiner | None = None,
         publish: EventListener = lambda _: None,
         operation: Callable[[str], None] = lambda _: None,
-        slo: Callable[[str], Work] | None = None,
+        slo: Work | None = None,
         erased: ErasedBy = lambda _: "",
-        eraser: Callable[[Callable[[TableSpec], str]], Work] | None = None,
+        eraser: Work | None = None,
     ) -> None:
         """`health` returns the health of endpoints; `routes` a number of routes with their states, `control_position`
         their position in the control log. For `recorded` see `AttemptsTables`. `joiner` compacts append-only tables.
-        `publish` is called with messages that were given up, `operation` with the door of each operation. `slo` makes
-        the writer of the table of that name, from its location. `erased` is as for `Archive`; `eraser` makes the work
-        of erasures, from the locations of tables."""
+        `publish` is called with messages that were given up, `operation` with the door of each operation. `slo` writes
+        the table of that name. `erased` is as for `Archive`."""
         self._settings = settings
         self._home = home
         self.attempts = AttemptsTables(
@@ -210,11 +209,9 @@ class Recording:
             Recorder(events, gate, "upkeep"),
             Recorder([(self.attempts, step_s)], gate, "attempts", _ATTEMPTS_SHARE),
             Recorder(archive, gate, "archive", _ARCHIVE_SHARE),
-            Recorder([(eraser(self._at), _ERASURES_S)] if eraser else [], gate, "erasures", _ERASURES_SHARE),
+            Recorder([(eraser, _ERASURES_S)] if eraser else [], gate, "erasures", _ERASURES_SHARE),
             # The upkeep in the same thread: of two commits that rewrite rows one fails.
-            Recorder(
-                [(slo(self._at(SLO)), step_s), (self._upkeep(SLO, _SLO_DAYS), upkeep_s)] if slo else [], gate, "slo"
-            ),
+            Recorder([(slo, step_s), (self._upkeep(SLO, _SLO_DAYS), upkeep_s)] if slo else [], gate, "slo"),
         )
 
     def open(self) -> None:

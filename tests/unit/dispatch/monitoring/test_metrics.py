@@ -159,17 +159,11 @@ def test_stages_of_a_batch_and_failed_batches() -> None:
     )
 
 
-class _Sources(Sources):
-    def lag(self) -> dict[str, Lag]:
-        return {"push": Lag(3, 1.5)}
-
-    def progress(self) -> dict[str, QueryProgress]:
-        return {"push": QueryProgress(12, {}, {"addBatch": 0.25})}
-
-
 def test_figures_of_other_sources() -> None:
     metrics = JobMetrics(clock=lambda: 1_060.0)
-    metrics.sources = _Sources(
+    metrics.sources = Sources(
+        lag=lambda: {"push": Lag(3, 1.5)},
+        progress=lambda: {"push": QueryProgress(12, {}, {"addBatch": 0.25})},
         view=lambda: ViewSize(100, 1_000.0, 7, 12_345, 678),
         waiting=lambda: {"parked": 4, "due": 1},
         breakers=lambda: {"open": 2},

@@ -146,18 +146,12 @@ class Deadlines:
         self._turns.set(silence, at_ms + known.deadline_ms)
 
 
-class _LogEnds(NamedTuple):
-    """The ends of the `notifications` log at a time."""
-
-    at_ms: int
-    ends: Mapping[int, int]
-
-
 class _PendingChecks:
-    """Silences that are checked once everything before the ends of the log is matched; later ones have higher ends."""
+    """Silences that are checked once everything before the ends of the log at a time is matched; later ones have higher
+    ends."""
 
     def __init__(self) -> None:
-        self._checks: deque[tuple[_LogEnds, Collection[Quiet]]] = deque()
+        self._checks: deque[tuple[int, Mapping[int, int], Collection[Quiet]]] = deque()
         self._silences: set[Quiet] = set()
 
     def __bool__(self) -> bool:
@@ -166,20 +160,20 @@ class _PendingChecks:
     def __contains__(self, silence: Quiet) -> bool:
         return silence in self._silences
 
-    def add(self, log: _LogEnds, silences: Collection[Quiet]) -> None:
-        self._checks.append((log, silences))
+    def add(self, at_ms: int, ends: Mapping[int, int], silences: Collection[Quiet]) -> None:
+        self._checks.append((at_ms, ends, silences))
         self._silences.update(silences)
 
     def take(self, positions: Mapping[int, int]) -> Iterator[tuple[Quiet, int]]:
         """Remove and return those before these positions, with the times of their ends."""
         while self._checks:
-            log, silences = self._checks[0]
-            if any(positions.get(number, 0) < end for number, end in log.ends.items()):
+            at_ms, ends, silences = self._checks[0]
+            if any(positions.get(number, 0) < end for number, end in ends.items()):
                 return
             self._checks.popleft()
             self._silences.difference_update(silences)
             for silence in silences:
-                yield silence, log.at_ms
+                yield silence, at_ms
 
 
 class DeadlineWatch(SubscriptionListener):
@@ -252,7 +246,7 @@ class DeadlineWatch(SubscriptionListener):
         now_ms = self._clock.now_ms()
         self._over.update(dict.fromkeys(each for each in self._deadlines.over(now_ms) if each not in self._pending))
         if self._over:
-            self._pending.add(_LogEnds(now_ms, self._log.ends()), self._over)
+            self._pending.add(now_ms, self._log.ends(), self._over)
             self._over = {}
         if self._pending:
             self._check(now_ms)

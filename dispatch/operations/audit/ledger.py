@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import count
 from typing import Any, Self
 
 import msgspec
@@ -127,15 +129,12 @@ class DeliveryRows(_Columns):
         )
 
 
-class SubscriptionNumbers(dict[str, int]):
-    """A number for each subscription, assigned at its first use."""
-
-    def __missing__(self, subscription: str) -> int:
-        self[subscription] = number = len(self)
-        return number
+def numbering() -> defaultdict[str, int]:
+    """A number for each text, from 0 on, assigned at its first use."""
+    return defaultdict(count().__next__)
 
 
-def columns(rows: Sequence[SlimRow], numbers: SubscriptionNumbers) -> DeliveryRows:
+def columns(rows: Sequence[SlimRow], numbers: defaultdict[str, int]) -> DeliveryRows:
     notification = np.array([hash(row.notification) for row in rows], np.int64)
     subscription = np.array([hash(row.subscription) for row in rows], np.int64)
     state = np.array([_CODES[row.state] for row in rows], np.int8)
@@ -229,8 +228,8 @@ class Ledger:
     """The records read from the log."""
 
     def __init__(self) -> None:
-        self.numbers = SubscriptionNumbers()
-        self.topics = SubscriptionNumbers()
+        self.numbers = numbering()
+        self.topics = numbering()
         self.ids: list[str] = []
         self.rows = 0
         self.newest_batch = -1
@@ -260,19 +259,19 @@ class Ledger:
         return self._parts[0]
 
     def evaluations(self) -> Evaluations:
-        columns = {name: np.array(values, np.int64) for name, values in self._columns.items()}
-        order = np.lexsort((columns["offset"], columns["partition"]))  # stable: the last one written stays the last
-        c = {name: values[order] for name, values in columns.items()}
-        count, control = c.pop("count"), c["control"]
+        written = {name: np.array(values, np.int64) for name, values in self._columns.items()}
+        order = np.lexsort((written["offset"], written["partition"]))  # stable: the last one written stays the last
+        c = {name: values[order] for name, values in written.items()}
+        counts, control = c.pop("count"), c["control"]
         starts = np.flatnonzero(changes(c["offset"], c["partition"]))
         last = starts + np.diff(np.append(starts, len(order))) - 1
-        greatest = np.maximum.reduceat(count, starts)
-        same = (np.minimum.reduceat(count, starts) == greatest) & (
+        greatest = np.maximum.reduceat(counts, starts)
+        same = (np.minimum.reduceat(counts, starts) == greatest) & (
             np.minimum.reduceat(control, starts) == np.maximum.reduceat(control, starts)
         )
-        most = np.where(same, greatest, np.add.reduceat(count, starts))
+        most = np.where(same, greatest, np.add.reduceat(counts, starts))
         kept = {name: values[last] for name, values in c.items()}
-        return Evaluations(**kept, least=count[last], most=most, index=order[last])
+        return Evaluations(**kept, least=counts[last], most=most, index=order[last])
 
     def _evaluate(self, evaluation: Evaluation, written_ms: int) -> None:
         matched = evaluation.matched

@@ -36,9 +36,9 @@ from arborcast.dispatch.operations.audit.ledger import (
     Evaluations,
     Ledger,
     Numbers,
-    SubscriptionNumbers,
     changes,
     notification_key,
+    numbering,
 )
 from arborcast.dispatch.operations.audit.report import Kind, Problem, Report
 from arborcast.topic_model.records import control as records
@@ -127,7 +127,7 @@ class OrderCheck:
         keys, first, counts = np.unique(evaluations.notification, return_index=True, return_counts=True)
         # A current message is sent again under its id: rows do not distinguish its places.
         self._keys, self._places = keys[counts == 1], first[counts == 1]
-        self._senders = SubscriptionNumbers()
+        self._senders = numbering()
         # By sender: the start of its last push, its last row, and the start of its first push.
         self._times_ms: dict[int, tuple[int, int, int]] = {}
         self._folder = TemporaryDirectory(prefix="arborcast-audit-")

@@ -114,7 +114,7 @@ def ranges(title: str, rows: Any, quiet: Sequence[bool], counted: str) -> Pictur
 
 
 def stacked(title: str, counts: Any, unit: str, by: str, colours: Mapping[str, str] | None = None) -> Picture:
-    """A bar for each of the largest rows, with its columns one after another; the others as numbers."""
+    """A bar for each of the largest rows, with its columns one after another, and its sum; the others as numbers."""
     counts = counts.loc[counts.sum(axis=1).sort_values(ascending=False, kind="stable").index]
     order = list(counts.columns) if colours else list(counts.sum().sort_values(ascending=False).index)
     table = counts[order]
@@ -125,41 +125,26 @@ def stacked(title: str, counts: Any, unit: str, by: str, colours: Mapping[str, s
             colours["others"] = GREY
             table = table[largest].assign(others=table[order[len(largest) :]].sum(axis=1))
     shown, rest = table.head(_ROWS), table.iloc[_ROWS:]
-    sums = shown.sum(axis=1)
-    with canvas(title, 1.6 + 0.27 * (len(shown) + (len(rest) > 0))) as (figure, (axes,)):
-        left = [0.0] * len(shown)
+    others, is_plain = len(rest), list(table.columns) == [unit]
+    with canvas(title, (1.3 if is_plain else 1.6) + 0.27 * (len(shown) + (others > 0))) as (figure, (axes,)):
+        ends = [0.0] * len(shown)
         for column in table.columns:
-            axes.barh(range(len(shown)), shown[column], left=left, height=0.7, color=colours[column], linewidth=0)
-            left = [before + value for before, value in zip(left, shown[column], strict=True)]
-        names = [name or "(none)" for name in shown.index]
-        _finish_bars(axes, names, list(sums), len(rest), float(rest.to_numpy().sum()), unit, by)
-        put_legend(axes, [(WORDS.get(name, name or "none"), colours[name]) for name in table.columns])
+            axes.barh(range(len(shown)), shown[column], left=ends, height=0.7, color=colours[column], linewidth=0)
+            ends = [before + value for before, value in zip(ends, shown[column], strict=True)]
+        # The bar of a sum would dwarf the others.
+        total = float(rest.to_numpy().sum())
+        text = f"{total:,.0f} together, {total / others:,.1f} each" if others else ""
+        _put_rows_and_others(axes, [name or "(none)" for name in shown.index], others, by, text)
+        most = max([1.0, *ends])
+        scale = ticks.linear(most)
+        put_ticks(axes, scale)
+        axes.set_xlim(0, max(scale[-1][0], most * 1.1))
+        axes.set_xlabel(unit)
+        for number, value in enumerate(ends):
+            axes.text(value + most * 0.01, number, f"{value:,.0f}", va="center", fontsize=8)
+        if not is_plain:
+            put_legend(axes, [(WORDS.get(name, name or "none"), colours[name]) for name in table.columns])
     return Picture(title, counts, figure)
-
-
-def ranked(title: str, counts: Any, by: str) -> Picture:
-    """The same with bars of one colour."""
-    shown, rest = counts.head(_ROWS), counts.iloc[_ROWS:]
-    with canvas(title, 1.3 + 0.27 * (len(shown) + (len(rest) > 0))) as (figure, (axes,)):
-        axes.barh(range(len(shown)), shown, height=0.7, color=BLUE, linewidth=0)
-        _finish_bars(axes, list(shown.index), list(shown), len(rest), float(rest.sum()), str(counts.name), by)
-    return Picture(title, counts.to_frame(), figure)
-
-
-def _finish_bars(
-    axes: Axes, names: Sequence[str], sums: Sequence[float], others: int, rest: float, unit: str, by: str
-) -> None:
-    """Names, numbers at the ends of bars, and a last row for groups without a bar: the bar of a sum would dwarf the
-    others."""
-    text = f"{rest:,.0f} together, {rest / others:,.1f} each" if others else ""
-    _put_rows_and_others(axes, names, others, by, text)
-    most = max([1.0, *sums])
-    scale = ticks.linear(most)
-    put_ticks(axes, scale)
-    axes.set_xlim(0, max(scale[-1][0], most * 1.1))
-    axes.set_xlabel(unit)
-    for number, value in enumerate(sums):
-        axes.text(value + most * 0.01, number, f"{value:,.0f}", va="center", fontsize=8)
 
 
 def _put_rows_and_others(axes: Axes, names: Sequence[str], others: int, by: str, text: str) -> None:

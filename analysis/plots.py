@@ -18,7 +18,6 @@ from arborcast.analysis.charts import (
     lines,
     quantiles,
     ranges,
-    ranked,
     spread,
     stacked,
 )
@@ -128,7 +127,7 @@ class Plots:
             ["ended_at"], since=begin, where=ds.field("state") == "delivered"
         ).ended_at
         if accepted.empty and ended.empty:
-            raise NothingToShow(_NO_PUSHES.replace("pushed", "accepted"))
+            raise NothingToShow(_NO_PUSHES)
         both = pd.concat([accepted, ended])
         width = bin_seconds((both.max() - both.min()).total_seconds())
         rates = {
@@ -232,9 +231,8 @@ class Plots:
                 "future topics has no routes yet"
             )
         counted, unit = ("subscription", "subscriptions") if by == "topic" else ("topic", "topics")
-        counts = routes.groupby(by)[counted].nunique().sort_values(ascending=False, kind="stable")
-        title = f"{unit.capitalize()} of each {by}"
-        return ranked(title, counts.rename(unit), by)
+        counts = routes.groupby(by)[counted].nunique().to_frame(unit)
+        return stacked(f"{unit.capitalize()} of each {by}", counts, unit, by, {unit: BLUE})
 
     def _since(self, since: When | None) -> datetime:
         return self._tables.start_of_last() if since is None else as_time(since)

@@ -10,8 +10,8 @@ import msgspec
 from arborcast.core.errors import ArborcastError, NotFound
 from arborcast.core.reasons import reason_of
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.operations.views import DeliveryViews
-from arborcast.dispatch.operations.waiting import DeliverySelection, Waiting
+from arborcast.dispatch.operations.views import DeliveryViews, ViewFilter
+from arborcast.dispatch.operations.waiting import Waiting
 from arborcast.engine.monitoring import stack_monitor
 from arborcast.engine.monitoring.samples import Scrape
 from arborcast.engine.monitoring.watching import base_url, metrics_address
@@ -116,8 +116,7 @@ def queue(control: ControlView, scrape: Scrape | None, path: TopicPath) -> Queue
 
 def requests(kafka: KafkaSettings, path: TopicPath, limit: int, views: DeliveryViews | None = None) -> QueueRequests:
     """The requests of a queue. Raises InfrastructureError."""
-    lane = queue_of(path).id
-    waits, more, _ = Waiting(kafka, views).oldest(DeliverySelection(lambda each: each == lane, lambda _: True), limit)
+    waits, more, _ = Waiting(kafka, views).oldest(ViewFilter(subscription=queue_of(path).id), limit)
     found = (
         RequestStatus(each.notification, each.priority, each.accepted_ms, each.tries.number, each.tries.due_ms)
         for each in waits

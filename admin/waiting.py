@@ -17,8 +17,18 @@ from arborcast.core.security.uris import to_uri, without_password
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.logs.parked import Tries
-from arborcast.dispatch.operations.views import DeliveryViews, LettersView, PendingView, ViewPlace, opened
-from arborcast.dispatch.operations.waiting import DeliverySelection, Wait, Waiting
+from arborcast.dispatch.operations.views import (
+    DeliveryViews,
+    LettersView,
+    PendingView,
+    ViewEntry,
+    ViewFilter,
+    ViewGroup,
+    ViewPlace,
+    opened,
+    pending_of,
+)
+from arborcast.dispatch.operations.waiting import Wait, Waiting
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.operations import Operator, change
 from arborcast.topic_model.topics import TopicPath
@@ -42,17 +52,21 @@ class WaitingFilter(NamedTuple):
         """The conditions as text, as the options of a command."""
         return options_text({**self._asdict(), "topic": self.topic.text, "chosen": ""}, self.chosen)
 
-    def selection(self, kafka: KafkaSettings, control: ControlView) -> DeliverySelection:
-        """The same, resolved. Raises ExpressionError, ConfigError, InfrastructureError."""
+    def in_view(self, kafka: KafkaSettings, control: ControlView) -> ViewFilter:
+        """The same for a view of the log. Raises ExpressionError, ConfigError, InfrastructureError."""
         name, endpoint = subscription_id(self.subscription), to_uri(self.endpoint)
+        is_topic = self.topic.test(kafka, control)
 
-        def includes(each: str) -> bool:
-            if name and each != name:
+        def includes(group: ViewGroup) -> bool:
+            if (name and group.subscription != name) or not is_topic(group.topic):
                 return False
-            its = _endpoint(control, each)  # pages show it without a password
+            its = _endpoint(control, group.subscription)  # pages show it without a password
             return not endpoint or endpoint in (to_uri(its), to_uri(without_password(its)))
 
-        return DeliverySelection(includes, self.topic.test(kafka, control), self.notification, self.chosen)
+        def chosen(entry: ViewEntry) -> bool:
+            return (pending_of(entry.value).notification.id, entry.group.subscription) in self.chosen
+
+        return ViewFilter(includes, notification=self.notification, test=chosen if self.chosen else None)
 
 
 class WaitingEntry(msgspec.Struct, frozen=True):
@@ -104,7 +118,7 @@ def oldest(
     """
     known = control_log.read_control(kafka) if control is None else control
     waiting = Waiting(kafka, views)
-    waits, more, counts = waiting.oldest(selected.selection(kafka, known), limit, skip, newest_first=newest_first)
+    waits, more, counts = waiting.oldest(selected.in_view(kafka, known), limit, skip, newest_first=newest_first)
     waits, complete = waiting.with_last(waits, within_s)
     now_ms = time_ms()
     grouped = Counter[tuple[str, str]]()
@@ -126,7 +140,7 @@ def following(
 ) -> tuple[tuple[WaitingEntry, ...], ViewPlace | None]:
     """As `oldest`, the deliveries behind a place; and the place of the last, None if these are all the others."""
     waiting = Waiting(kafka, views)
-    waits, place = waiting.following(selected.selection(kafka, control), limit, after, newest_first=newest_first)
+    waits, place = waiting.following(selected.in_view(kafka, control), limit, after, newest_first=newest_first)
     waits, _ = waiting.with_last(waits, within_s)
     now_ms = time_ms()
     return tuple(_delivery(each, control, now_ms) for each in waits), place
@@ -160,7 +174,7 @@ def retry(
     suspended subscription gets none before it is resumed. Subscriptions are looked up in `control`, or in the log; `by`
     is the operator, by default the user of this process. Raises as `oldest`."""
     known = control_log.read_control(kafka) if control is None else control
-    includes = selected.selection(kafka, known)  # a refused filter is no operation
+    includes = selected.in_view(kafka, known)  # a refused filter is no operation
     with recorded(kafka, "waiting retry", [change(selected.text())], by) as results:
         requested = Waiting(kafka, views).request_attempts(includes, sys.maxsize if limit is None else limit)
         results.append(f"{requested} requested")
@@ -177,7 +191,7 @@ def probe(
     """Request an attempt of the delivery that waits longest for an endpoint, even with an open breaker. Raises NotFound
     if none waits, and as `oldest`."""
     known = control_log.read_control(kafka) if control is None else control
-    includes = WaitingFilter(endpoint=endpoint).selection(kafka, known)
+    includes = WaitingFilter(endpoint=endpoint).in_view(kafka, known)
     with recorded(kafka, "waiting probe", [change(endpoint)], by) as results:
         if not Waiting(kafka, views).request_attempts(includes, 1):
             raise NotFound(f"no delivery waits for {endpoint}: a probe is the push of a waiting delivery")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from arborcast.core.eventlog.scan import LogScan, OffsetRange
@@ -32,30 +31,6 @@ _AT_ONCE = 1_000
 _SETTLE_S = 30.0
 
 
-@dataclass(frozen=True)
-class DeliverySelection:
-    """A selection of deliveries: of these subscriptions and topics, and of this notification if it is not empty; and
-    only of these pairs of notification and subscription if there are any."""
-
-    subscription: Callable[[str], bool]
-    topic: Callable[[TopicPath], bool]
-    notification: str = ""
-    chosen: Collection[tuple[str, str]] = ()
-
-    @property
-    def in_view(self) -> ViewFilter:
-        """The same for a view."""
-
-        def chosen(entry: ViewEntry) -> bool:
-            return (pending_of(entry.value).notification.id, entry.group.subscription) in self.chosen
-
-        return ViewFilter(
-            group=lambda each: self.subscription(each.subscription) and self.topic(each.topic),
-            notification=self.notification,
-            test=chosen if self.chosen else None,
-        )
-
-
 class Wait(NamedTuple):
     """A delivery that waits since `since_ms`, without its message. `last` is its last attempt, if the log of attempts
     still has it."""
@@ -78,37 +53,36 @@ class Waiting:
         self._views = views
 
     def oldest(
-        self, selection: DeliverySelection, most: int, skip: int = 0, *, newest_first: bool = False
+        self, selection: ViewFilter, most: int, skip: int = 0, *, newest_first: bool = False
     ) -> tuple[list[Wait], int, Counter[str]]:
         """The deliveries that wait longest, or shortest, in that order, up to `most` behind the first `skip`; the
         number of the others; and the number of all for each subscription."""
         with opened(PendingView, self._kafka, self._views) as view:
-            entries, groups = view.page(selection.in_view, most, skip, newest_first=newest_first)
+            entries, groups = view.page(selection, most, skip, newest_first=newest_first)
         counts = Counter[str]()
         for group, number in groups.items():
             counts[group.subscription] += number
         return [_wait(each) for each in entries], max(0, groups.total() - skip - len(entries)), counts
 
     def following(
-        self, selection: DeliverySelection, most: int, after: ViewPlace | None, *, newest_first: bool = False
+        self, selection: ViewFilter, most: int, after: ViewPlace | None, *, newest_first: bool = False
     ) -> tuple[list[Wait], ViewPlace | None]:
         """The deliveries behind a place in this order, up to `most`; and the place of the last, None if these are all
         the others."""
         with opened(PendingView, self._kafka, self._views) as view:
-            entries = view.following(selection.in_view, most, after, newest_first=newest_first)
+            entries = view.following(selection, most, after, newest_first=newest_first)
         return [_wait(each) for each in entries], entries[-1].order if len(entries) == most else None
 
-    def request_attempts(self, selection: DeliverySelection, limit: int = sys.maxsize) -> int:
+    def request_attempts(self, selection: ViewFilter, limit: int = sys.maxsize) -> int:
         """Make deliveries due now, the longest waiting first, up to `limit`; returns their number. Deliveries with an
         awaited result are skipped: their receiver has the message. The redelivery reads the requests; it also probes an
         endpoint with an open breaker.
         """
-        selected = selection.in_view
 
         def idle(entry: ViewEntry) -> bool:
-            return not pending_of(entry.value).tries.awaits and (selected.test is None or selected.test(entry))
+            return not pending_of(entry.value).tries.awaits and (selection.test is None or selection.test(entry))
 
-        chosen = selected._replace(test=idle)
+        chosen = selection._replace(test=idle)
         now_ms, number, after = time_ms(), 0, None
         # In parts: a million deliveries may wait.
         with opened(PendingView, self._kafka, self._views) as view, closing(ParkingLog(self._kafka)) as requests:

@@ -18,7 +18,8 @@ from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, ErrorClass
 from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
-from arborcast.dispatch.operations.waiting import DeliverySelection, Waiting
+from arborcast.dispatch.operations.views import ViewFilter
+from arborcast.dispatch.operations.waiting import Waiting
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.kafka
 
 NOW_MS = int(time.time() * 1000)
 HOUR_MS = 3_600_000
-EVERYTHING = DeliverySelection(lambda _subscription: True, lambda _topic: True)
+EVERYTHING = ViewFilter()
 
 
 def notification(name: str, topic: str = "a/b", priority: int = 0) -> Notification:

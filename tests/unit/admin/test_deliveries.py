@@ -31,8 +31,8 @@ from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Delivery, Place, Tries
 from arborcast.dispatch.operations.dead_letters import LetterConditions
-from arborcast.dispatch.operations.views import DeliveryViews
-from arborcast.dispatch.operations.waiting import DeliverySelection, Wait, Waiting
+from arborcast.dispatch.operations.views import DeliveryViews, ViewFilter, ViewGroup
+from arborcast.dispatch.operations.waiting import Wait, Waiting
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import SubscriptionRecord, SubscriptionSuspended
 from arborcast.topic_model.records.notifications import Notification
@@ -185,10 +185,10 @@ def waits(
     monkeypatch: pytest.MonkeyPatch, wanted: WaitingFilter, control: ControlView | None, tries: Tries | None = None
 ) -> waiting.WaitingList:
     def oldest(
-        _self: Waiting, asked: DeliverySelection, most: int, skip: int, *, newest_first: bool
+        _self: Waiting, asked: ViewFilter, most: int, skip: int, *, newest_first: bool
     ) -> tuple[list[Wait], int, Counter[str]]:
         assert (skip, newest_first) == (0, False)
-        names = [name for name in ("s1", "s2", "over") if asked.subscription(name)]
+        names = [name for name in ("s1", "s2", "over") if asked.group(ViewGroup(name, "", TopicPath("a"), ""))]
         waits = [Wait(Delivery(each, Place(1, 0, 1)), "n", TopicPath("a"), 1, 2, tries or Tries()) for each in names]
         return waits[:most], len(waits[most:]), Counter(each.delivery.subscription for each in waits)
 
@@ -280,9 +280,8 @@ def test_requests_are_the_deliveries_in_the_lane_of_the_queue(monkeypatch: pytes
         Wait(lane, "r2", JOBS, 2_000, 2_000, Tries()),
     ]
 
-    def oldest(_: object, asked: DeliverySelection, most: int) -> tuple[list[Wait], int, Counter[str]]:
-        assert [asked.subscription(name) for name in ("queue:jobs", "queue:others")] == [True, False]
-        assert most == 2
+    def oldest(_: object, asked: ViewFilter, most: int) -> tuple[list[Wait], int, Counter[str]]:
+        assert (asked, most) == (ViewFilter(subscription="queue:jobs"), 2)
         return waits, 3, Counter()
 
     monkeypatch.setattr("arborcast.dispatch.operations.waiting.Waiting.oldest", oldest)

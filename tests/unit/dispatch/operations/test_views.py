@@ -25,7 +25,6 @@ from arborcast.dispatch.operations.views import (
     opened,
     pending_of,
 )
-from arborcast.dispatch.operations.waiting import DeliverySelection
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from tests.support.listed_logs import ListedLogs, cached_views
@@ -195,10 +194,9 @@ def test_attempts_are_requested_while_the_view_is_read(logs: ListedLogs, monkeyp
     monkeypatch.setattr(waiting, "ParkingLog", Requests)
     for number in range(2_500):
         logs.park(delivery(number), message(number), at_ms=number)
-    everything = DeliverySelection(lambda _: True, lambda _: True, "", frozenset())
-    assert waiting.Waiting(KAFKA).request_attempts(everything) == written == 2_500
+    assert waiting.Waiting(KAFKA).request_attempts(EVERYTHING) == written == 2_500
     assert read_at_flush[0] < 2_500
-    assert waiting.Waiting(KAFKA).request_attempts(everything, 7) == 7
+    assert waiting.Waiting(KAFKA).request_attempts(EVERYTHING, 7) == 7
 
 
 def test_pages_and_filters(logs: ListedLogs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -103,17 +102,13 @@ class TableSpec:
         """The columns as Arrow types."""
         import pyarrow as pa
 
-        types = _arrow_types()
-        return pa.schema([pa.field(each.name, types[each.type], nullable=each.optional) for each in self.columns])
+        return pa.schema(each.remove_metadata() for each in pa.schema(self.schema().to_arrow()))
 
     def arrow(self, rows: Sequence[Mapping[str, object]]) -> pa.Table:
         """These rows as an Arrow table; missing values are null."""
         import pyarrow as pa
 
-        schema = self.arrow_schema()
-        return pa.Table.from_arrays(
-            [pa.array([row.get(each.name) for row in rows], type=each.type) for each in schema], schema=schema
-        )
+        return pa.Table.from_pylist(rows, schema=self.arrow_schema())
 
     def dataset(self, table: DeltaTable, files: str | None = None) -> ds.Dataset:
         """The table for pyarrow, and readers of its datasets (DuckDB); with `files` only the files that may have rows
@@ -179,22 +174,6 @@ class TableSpec:
                     "move the table away, it is built again from the logs"
                 )
         return table
-
-
-@functools.cache
-def _arrow_types() -> Mapping[str, pa.DataType]:
-    import pyarrow as pa
-
-    return {
-        "string": pa.string(),
-        "long": pa.int64(),
-        "integer": pa.int32(),
-        "double": pa.float64(),
-        "boolean": pa.bool_(),
-        "binary": pa.binary(),
-        "date": pa.date32(),
-        "timestamp": pa.timestamp("us", tz="UTC"),
-    }
 
 
 Row = dict[str, Any]

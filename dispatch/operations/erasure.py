@@ -31,7 +31,7 @@ from lxml import etree
 
 from arborcast.core import liveness
 from arborcast.core.errors import ExpressionError
-from arborcast.core.eventlog.client import Admin
+from arborcast.core.eventlog.client import Admin, ConsumerRecord
 from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import FRAGMENT_LOG, PULL_LOG
@@ -75,7 +75,7 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-# Deliveries, and messages in pull points, of a pass; some 500 bytes each. The next pass has the others.
+# Deliveries, and messages in pull points, in memory; some 500 bytes each. The log is read again for the others.
 _AT_ONCE = 50_000
 
 # Rows that one commit rewrites.
@@ -229,7 +229,7 @@ class Eraser(Work):
     # Logs
 
     def _waiting(self, scopes: Sequence[ErasureScope]) -> Counter[str]:
-        waiting: dict[bytes, tuple[str, Attempt]] = {}
+        found = Counter[str]()
         names = {scope.id for scope in scopes}
         passed, before = self._parked
         with LogScan(parked.roomy(self._kafka), "parked") as log:
@@ -237,23 +237,35 @@ class Eraser(Work):
             if names <= passed:
                 # Behind these positions are only deliveries parked since the last pass.
                 firsts = {number: max(first, before.get(number, 0)) for number, first in firsts.items()}
-            for record in log.read_from(firsts, ends):
-                read = parked.readable(record.key, record.value, (record.partition, record.offset))
-                if read is None or read.of_tries:
-                    continue
-                delivery, _, entry = read
-                if entry is None:
-                    waiting.pop(record.key, None)
-                    continue
-                if not isinstance(entry, Parked) or len(waiting) >= _AT_ONCE:
-                    continue
-                if name := covering(scopes, entry.notification):
+            while firsts:
+                waiting, firsts = self._covered_waiting(log.read_from(firsts, ends), scopes)
+                if waiting:
+                    self._end(waiting)
+                found.update(name for name, _ in waiting.values())
+        self._parked = names, ends
+        return found
+
+    def _covered_waiting(
+        self, records: Iterable[ConsumerRecord], scopes: Sequence[ErasureScope]
+    ) -> tuple[dict[bytes, tuple[str, Attempt]], dict[int, int]]:
+        """Up to _AT_ONCE covered deliveries that wait, each with its erasure and its last row; and where the others
+        begin in the log, empty if these are all. The null of a delivery is behind its record, so the log can be read
+        from any offset to its end."""
+        waiting: dict[bytes, tuple[str, Attempt]] = {}
+        others: dict[int, int] = {}
+        for record in records:
+            read = parked.readable(record.key, record.value, (record.partition, record.offset))
+            if read is None or read.of_tries:
+                continue
+            delivery, _, entry = read
+            if entry is None:
+                waiting.pop(record.key, None)
+            elif isinstance(entry, Parked) and (name := covering(scopes, entry.notification)):
+                if record.partition in others or len(waiting) >= _AT_ONCE:
+                    others.setdefault(record.partition, record.offset)
+                else:
                     waiting[record.key] = name, self._row(delivery, entry, name)
-        if waiting:
-            self._end(waiting)
-        if len(waiting) < _AT_ONCE:
-            self._parked = names, ends
-        return Counter(name for name, _ in waiting.values())
+        return waiting, others
 
     def _end(self, waiting: Mapping[bytes, tuple[str, Attempt]]) -> None:
         """End these deliveries: first their rows, then the nulls."""

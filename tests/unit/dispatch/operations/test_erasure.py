@@ -18,6 +18,7 @@ from arborcast.admin.filters import TopicTest
 from arborcast.core.errors import ArborcastError, ConfigError, ExpressionError
 from arborcast.core.eventlog.topics import PULL_LOG
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.parked import Delivery, Place
 from arborcast.dispatch.operations import erasure
 from arborcast.dispatch.operations.erasure import Eraser
 from arborcast.dispatch.tables import NOTIFICATIONS
@@ -172,6 +173,23 @@ def test_an_erasure_keeps_few_messages_of_pull_points_in_memory(monkeypatch: pyt
     assert passes.eraser._pull_points(scopes) == {}
     assert max(passes.appended) == 2 * 2, "a claim and a settlement for each message"
     assert passes.pullable() == [b"<e>n7<p>8</p></e>"]
+
+
+@pytest.mark.parametrize("over", range(8))
+def test_an_erasure_ends_all_waiting_deliveries_with_few_in_memory(monkeypatch: pytest.MonkeyPatch, over: int) -> None:
+    """Also behind others that have ended: their records are in the log, too."""
+    monkeypatch.setattr(erasure, "_AT_ONCE", 2)
+    passes, ended = Pass(monkeypatch), list[list[bytes]]()
+    monkeypatch.setattr(passes.eraser, "_row", lambda *_: None)
+    monkeypatch.setattr(passes.eraser, "_end", lambda waiting: ended.append(list(waiting)))
+    deliveries = [Delivery("s", Place(1, 0, number)) for number in range(7)]
+    for each in deliveries:
+        passes.logs.park(each, notification("n"))
+    for each in deliveries[:over]:
+        passes.logs.finished(each)
+    assert passes.eraser._waiting([ErasureScope("e", EVER_MS)]) == Counter(e=7 - over)
+    assert [key for some in ended for key in some] == [each.key() for each in deliveries[over:]]
+    assert max(map(len, ended), default=0) <= 2
 
 
 def test_erasure_with_a_gateway_clock_off_by_hours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,6 @@ class Tables:
 
     @property
     def settings(self) -> Settings:
-        """The settings of the engine."""
         if self._settings is None:
             self._settings = load_settings()
         return self._settings

@@ -190,7 +190,6 @@ class WorkerBeats:
                 self._end(number, known, f"was at the same point of its task for {known.task.lasts_s(at):.0f} s")
 
     def _end(self, number: int, known: _Monitored, why: str) -> None:
-        """Kill a process, and forget it."""
         del self._monitored[number]
         self._numbers[_FIELDS * number + _PID] = 0
         pid, started = known.identity

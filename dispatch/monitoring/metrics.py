@@ -45,7 +45,6 @@ class EndpointFigures:
 
     @property
     def mean_s(self) -> float:
-        """The average duration of a push, in seconds."""
         return self.seconds / self.pushes if self.pushes else 0.0
 
     @property
@@ -224,7 +223,6 @@ class JobMetrics:
         self._deadlines.add(kind)
 
     def operation(self, door: str) -> None:
-        """An operator has made a change."""
         self._operations.add(door)
 
     def objective(self, counts: Mapping[str, int]) -> None:

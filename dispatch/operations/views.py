@@ -178,7 +178,6 @@ class DeliveryView:
         return list(islice(self._selected(selection, groups, newest_first, after), limit))
 
     def count(self, subscription: str) -> int:
-        """The number of entries of a subscription."""
         (number,) = self._db.execute(
             "SELECT SUM(number) FROM counted WHERE subscription = ?", (subscription,)
         ).fetchone()
@@ -189,7 +188,6 @@ class DeliveryView:
         self._db.close()
 
     def _fold(self, record: ConsumerRecord) -> None:
-        """Apply a record of the log."""
         raise NotImplementedError  # in subclasses
 
     def _read(self) -> None:

@@ -111,7 +111,6 @@ class Backlog:
         self._store.query(free, now_ms, lane, server)
 
     def refused(self, delivery: Delivery) -> frozenset[str]:
-        """The servers that have refused a request."""
         found = self._store.query(f"SELECT refused FROM waiting WHERE {_KEY}", *_row(delivery))  # noqa: S608  # constants
         return frozenset(str(found[0][0]).split()) if found else frozenset()
 

@@ -84,7 +84,6 @@ _codec = VersionedCodec(_Record, "an attempts record", VERSION)
 
 
 def is_accepted(row: SloAttempt) -> bool:
-    """Whether the receiver accepted the push."""
     return row.state == "delivered" or row.error == "later"
 
 
@@ -201,7 +200,6 @@ class SloTable(TableFollower):
         return count
 
     def _known(self, hour: int) -> dict[str, _Count]:
-        """The counts of an hour in the table."""
         at = moment(hour * _HOUR_MS)
         found: dict[str, _Count] = {}
         for row in self._read(ds.field("hour") == at, f"day = '{at.date()}'"):

@@ -87,9 +87,9 @@ def properties(
         "spark.driver.extraJavaOptions": " ".join(
             (
                 *_JAVA_OPTIONS,
-                *(_quoted(option) for option in sharing(classes, archive_to)),
+                *(quoted(option) for option in sharing(classes, archive_to)),
                 # For files that Spark would leave in the temporary directory when it is killed.
-                *((_quoted(f"-Djava.io.tmpdir={local_dir}"),) if sockets is not None else ()),
+                *((quoted(f"-Djava.io.tmpdir={local_dir}"),) if sockets is not None else ()),
                 f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
             )
         ),
@@ -115,9 +115,9 @@ def properties(
     return chosen
 
 
-def _quoted(option: str) -> str:
-    """One of several options of a JVM, quoted for Spark's launcher: a path may have spaces, quotes and backslashes."""
-    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+def quoted(text: str) -> str:
+    """A text for Java, as one of the JVM's options or a value of JAAS: it may have spaces, quotes and backslashes."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 

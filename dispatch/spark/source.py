@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.spark.properties import quoted
 
 _LONGEST_ATTEMPT_S = 5.0
 
@@ -86,7 +87,7 @@ def connection_options(kafka: KafkaSettings) -> dict[str, str]:
             if kafka.sasl_mechanism == "PLAIN"
             else "org.apache.kafka.common.security.scram.ScramLoginModule"
         )
-        user, password = _jaas(kafka.sasl_username), _jaas(kafka.sasl_password)
+        user, password = quoted(kafka.sasl_username), quoted(kafka.sasl_password)
         options |= {
             "kafka.sasl.mechanism": kafka.sasl_mechanism,
             "kafka.sasl.jaas.config": f"{module} required username={user} password={password};",
@@ -118,8 +119,3 @@ def _pem(file: str, setting: str) -> str:
         return Path(file).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"kafka.{setting} = {file} cannot be read: {error}") from error
-
-
-def _jaas(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

@@ -72,7 +72,6 @@ class Column:
         return f"{self.help} [{self.unit}]" if self.unit else self.help
 
     def as_field(self) -> Field:
-        """The column in Delta's form."""
         return Field(self.name, PrimitiveType(self.type), nullable=self.optional, metadata={"comment": self.comment})
 
 
@@ -95,11 +94,9 @@ class TableSpec:
         return Location.of(f"{root}/{self.name}", settings.storage())
 
     def schema(self) -> Schema:
-        """The schema in Delta's form, with the descriptions."""
         return Schema([column.as_field() for column in self.columns])
 
     def arrow_schema(self) -> pa.Schema:
-        """The columns as Arrow types."""
         import pyarrow as pa
 
         return pa.schema(each.remove_metadata() for each in pa.schema(self.schema().to_arrow()))

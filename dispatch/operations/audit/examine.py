@@ -88,7 +88,6 @@ class _Examination:
         self._stretches = {number: OffsetRange(first[number], ends[number]) for number in first}
 
     def compare(self) -> Balance:
-        """Read to the end of the log, and compare."""
         self.read_new()
         return balance(self.ledger, self._since_ms, self._until_ms, self._stretches, self._limit)
 

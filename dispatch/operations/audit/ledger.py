@@ -85,12 +85,10 @@ _BITS = (1 << 64) - 1
 # are equal once in thirty million audits; that audit would name one notification too many, and its rows would show
 # that nothing is wrong.
 def notification_key(notification: str) -> int:
-    """The hash of a notification in the columns."""
     return hash(notification)
 
 
 def delivery_key(notification: str, subscription: str) -> int:
-    """The hash of a delivery in the columns."""
     mixed = (hash(notification) * int(_SPREAD) + hash(subscription)) & _BITS
     return mixed - (1 << 64) if mixed >> 63 else mixed
 
@@ -225,8 +223,6 @@ class Evaluations(_Columns):
 
 
 class Ledger:
-    """The records read from the log."""
-
     def __init__(self) -> None:
         self.numbers = numbering()
         self.topics = numbering()

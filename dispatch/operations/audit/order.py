@@ -135,7 +135,6 @@ class OrderCheck:
         self._open: list[tuple[ConsumerRecord, _Row]] = []
 
     def close(self) -> None:
-        """Delete the temporary files."""
         self._folder.cleanup()
 
     def add(self, record: ConsumerRecord) -> None:
@@ -148,7 +147,6 @@ class OrderCheck:
             self._store()
 
     def report(self, report: Report, limit: int) -> None:
-        """Add the findings to the report."""
         self._store()
         report.order = True
         unknown = sum(name not in self._orders and queue_topic(name) is None for name in self._ledger.numbers)

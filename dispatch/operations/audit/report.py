@@ -127,12 +127,10 @@ class Report:
 
     @property
     def balanced(self) -> bool:
-        """Whether the audit has found no problem."""
         return self.unbalanced == 0
 
     @property
     def not_examined(self) -> tuple[str, ...]:
-        """The checks that were not made."""
         return tuple(f"{what} (--{option} does)" for option, what in NOT_EXAMINED if not getattr(self, option))
 
     def add_problems(self, problems: list[Problem], count: int | None = None, limit: int = MAX_PROBLEMS) -> None:

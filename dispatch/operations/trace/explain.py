@@ -99,7 +99,6 @@ def no_match(evidence: Evidence, name: str, when: When) -> tuple[Outcome, str]:
 
 
 def moment(milliseconds: int) -> str:
-    """A time for people."""
     return f"{utc(milliseconds):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -212,7 +211,6 @@ def _decided_at(evidence: Evidence) -> When:
 
 
 def _steps(evidence: Evidence) -> list[Step]:
-    """The steps before the pushes."""
     steps = []
     if evidence.notification is not None:
         accepted = evidence.notification
@@ -309,7 +307,6 @@ def _decisive(rows: Sequence[Row]) -> Row:
 
 
 def _outcome(evidence: Evidence, name: str, known: Subscription | None, row: Row) -> tuple[Outcome, str]:
-    """The outcome after this row."""
     detail = str(row["detail"]) or str(row["error"])
     match row["state"]:
         case "delivered" if known is not None and known.pull_point:

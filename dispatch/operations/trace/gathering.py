@@ -127,7 +127,6 @@ class Gatherer:
         return in_pull_points(log, notification_id, max(stored) + _APPEND_MS)
 
     def _archived(self, notification_id: str, notes: list[str]) -> Evidence:
-        """From the archive."""
         rows = self._rows(NOTIFICATIONS, notification_id, notes)
         if not rows:
             return Evidence(notification_id, None, ControlHistory())
@@ -156,7 +155,6 @@ class Gatherer:
         return found or self._between(notification_id, self._newest(NOTIFICATIONS) - _OVERLAP_MS, None, notes)
 
     def _between(self, notification_id: str, since_ms: int, until_ms: int | None, notes: list[str]) -> Evidence | None:
-        """From this part of the log."""
         for record in self._log("notifications", since_ms, notes):
             # Records contain ids as they are: most need not be decoded.
             if record.value is not None and notification_id.encode() in record.value:

@@ -173,7 +173,6 @@ class Evidence:
 
 
 def utc(milliseconds: int) -> datetime:
-    """Milliseconds since the epoch as a time."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 

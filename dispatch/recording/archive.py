@@ -51,8 +51,8 @@ class Archive(GatheringFollower):
         if records:
             self._rows.append(notification_rows(records, time_ms(), self._erased))
 
-    def _gathered(self) -> Sequence[Sequence[pa.Table]]:
-        return [self._rows]
+    def _gathered_bytes(self) -> int | None:
+        return sum(rows.nbytes for rows in self._rows) if self._rows else None
 
     def _extend(self, positions: Mapping[int, int]) -> int:
         rows = pa.concat_tables(self._rows)

@@ -215,8 +215,9 @@ class AttemptsTables(GatheringFollower):
             if lacking:
                 each.rows.append(rows)
 
-    def _gathered(self) -> Sequence[Sequence[pa.Table]]:
-        return [each.rows for each in self._gatherings()]
+    def _gathered_bytes(self) -> int | None:
+        sizes = [sum(rows.nbytes for rows in each.rows) for each in self._gatherings() if each.rows]
+        return max(sizes, default=None)
 
     def _extend(self, positions: Mapping[int, int]) -> int:
         attempts, deliveries = self._gatherings()
@@ -234,7 +235,7 @@ class AttemptsTables(GatheringFollower):
 
     def _write(self, log: LogCursor) -> bool:
         more = super()._write(log)
-        if self.progress is None and not any(self._gathered()):
+        if self.progress is None and self._gathered_bytes() is None:
             # The positions of the tables are known, and they lack no rows.
             self.progress = QueryProgress(settled=dict(log.positions))
         return more

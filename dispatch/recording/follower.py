@@ -9,8 +9,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
-import pyarrow as pa
-
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.consumer import Replaced
 from arborcast.core.eventlog.follower import LogCursor
@@ -115,7 +113,7 @@ _RECORDS_PER_STEP = 2_000
 _IDLE_S = 3.0
 
 # Gathered rows are in memory until the next commit.
-_BYTES_PER_COMMIT = 64 * 1024 * 1024
+BYTES_PER_COMMIT = 64 * 1024 * 1024
 
 
 class GatheringFollower(TableFollower):
@@ -149,8 +147,8 @@ class GatheringFollower(TableFollower):
         """Gather the rows of these records."""
 
     @abstractmethod
-    def _gathered(self) -> Sequence[Sequence[pa.Table]]:
-        """The gathered rows, for each table."""
+    def _gathered_bytes(self) -> int | None:
+        """The size of the gathered rows, of the largest table; None if there is nothing to commit."""
 
     @abstractmethod
     def _extend(self, positions: Mapping[int, int]) -> int:
@@ -167,11 +165,10 @@ class GatheringFollower(TableFollower):
             return False
         records = log.read(_RECORDS_PER_STEP, self._bytes_per_step)
         self.take(records)
-        gathered = self._gathered()
-        size = max(sum(rows.nbytes for rows in each) for each in gathered)
-        due = self._clock() - self._committed_at >= self._interval_s or size >= _BYTES_PER_COMMIT
-        if due and any(gathered):
+        size = self._gathered_bytes()
+        if size is None:
+            if not records:
+                self._idle_until = self._clock() + min(self._interval_s, _IDLE_S)
+        elif self._clock() - self._committed_at >= self._interval_s or size >= BYTES_PER_COMMIT:
             self.commit(log.positions)
-        if not records and not any(gathered):
-            self._idle_until = self._clock() + min(self._interval_s, _IDLE_S)
         return may_have_more(records, _RECORDS_PER_STEP, self._bytes_per_step)

@@ -23,14 +23,13 @@ import pyarrow.dataset as ds
 
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.damaged import unless_damaged
-from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.versions import Versioned, VersionedCodec
 from arborcast.dispatch.hot.batch_outcomes import WORKER_ENDED
 from arborcast.dispatch.hot.intake import QUEUED, STRICT
 from arborcast.dispatch.logs.attempts import VERSION, State
 from arborcast.dispatch.recording.folds import moment
-from arborcast.dispatch.recording.follower import TableFollower, may_have_more
+from arborcast.dispatch.recording.follower import BYTES_PER_COMMIT, GatheringFollower
 from arborcast.dispatch.tables import SLO
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, as_progress
 from arborcast.dispatch.tables.spec import Row
@@ -40,7 +39,6 @@ _HOUR_MS = 3_600_000
 
 _COMMIT_S = 60.0
 
-_RECORDS_PER_STEP = 2_000
 _BYTES_PER_STEP = 2 * 1024 * 1024
 
 # Hours in memory until the next commit. With more, as in a backlog of the log, the commit is earlier.
@@ -121,7 +119,7 @@ class _Count:
     held_ms: int = 0
 
 
-class SloTable(TableFollower):
+class SloTable(GatheringFollower):
     """Writes the table. `owner_of` returns the owner of a subscription, empty for an ended one; `counted` is called
     with the results of each commit."""
 
@@ -136,26 +134,20 @@ class SloTable(TableFollower):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._table = DeltaTableWriter(SLO, location)
-        super().__init__(kafka, "attempts", [self._table])
+        super().__init__(kafka, "attempts", [self._table], interval_s, _BYTES_PER_STEP, clock)
         self.name = "slo"
         self._latency_ms = latency_s * 1000
         self._owner_of = owner_of
         self._counted = counted
-        self._interval_s = interval_s
-        self._clock = clock
-        self._committed_at = clock()
         self._hours: dict[int, dict[str, _Count]] = {}
         self._changed: set[int] = set()  # hours that differ from the table
         self._held: dict[str, int] | None = None
         self._since: Counter[Result] = Counter()
 
-    def _write(self, log: LogCursor) -> bool:
-        records = log.read(_RECORDS_PER_STEP, _BYTES_PER_STEP)
-        self.take(records)
-        due = self._clock() - self._committed_at >= self._interval_s or len(self._hours) > _MOST_HOURS
-        if due and self._changed:
-            self._commit(log)
-        return may_have_more(records, _RECORDS_PER_STEP, _BYTES_PER_STEP)
+    def _gathered_bytes(self) -> int | None:
+        if not self._changed:
+            return None
+        return BYTES_PER_COMMIT if len(self._hours) > _MOST_HOURS else 0
 
     def _forget(self) -> None:
         super()._forget()
@@ -222,7 +214,7 @@ class SloTable(TableFollower):
         rows: list[Row] = SLO.read(table, None, where, files).to_pylist()
         return rows
 
-    def _commit(self, log: LogCursor) -> None:
+    def _extend(self, positions: Mapping[int, int]) -> int:
         rows = [
             {
                 "day": moment(hour * _HOUR_MS).date(),
@@ -235,8 +227,7 @@ class SloTable(TableFollower):
             for hour in self._changed
             for name, count in self._hours[hour].items()
         ]
-        self._table.replace(SLO.arrow(rows), as_progress(self._log, log.positions), _where(self._changed))
-        self._committed_at = self._clock()
+        self._table.replace(SLO.arrow(rows), as_progress(self._log, positions), _where(self._changed))
         newest = max(self._changed)  # not of all: an hour of a clock that was ahead would stay the newest
         self._hours = {newest: self._hours[newest]}
         self._changed.clear()
@@ -244,6 +235,7 @@ class SloTable(TableFollower):
         self._held = {name: at_ms for name, at_ms in (self._held or {}).items() if at_ms > oldest_ms}
         self._counted({str(result): count for result, count in self._since.items()})
         self._since.clear()
+        return len(rows)
 
 
 _COLUMNS: Sequence[Counted] = ("in_time", "late", "lost", "receiver", "delivered", "failed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.eventlog.topics import CONTROL_HISTORY_MS
-from arborcast.core.progress import Progress, no_progress
+from arborcast.core.progress import Progress
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.hot.intervals import Lane, lane_of
@@ -53,102 +54,125 @@ _KEEPERS = (
 )
 
 
-def check_stored(
-    kafka: KafkaSettings,
-    ledger: Ledger,
-    found: Balance,
-    read_new: Callable[[], None],
-    patience_s: float,
-    limit: int,
-    progress: Progress = no_progress,
-) -> None:
-    """Add to the report the deliveries of the interval whose message must be stored and is missing. A busy engine ends
-    deliveries while the log is read, and an outcome is in the attempts log before the message is removed: so the states
-    of missing ones are read after the log, and those without an outcome are looked up again for some seconds."""
-    for store in _KEEPERS:
-        deadline = time.monotonic() + patience_s
-        lacking = _stored_in(store, ledger.deliveries(), found)
-        while True:
-            lacking = _lacking(kafka, store, lacking, progress)
-            if len(lacking):
-                read_new()
-                current = _stored_in(store, ledger.deliveries(), found)
-                lacking = current[np.isin(current.key, lacking.key)]
-            if not len(lacking) or time.monotonic() > deadline:
-                break
-            time.sleep(_RETRY_S)
-        found.report.add_problems(_problems(store.kind, ledger, found, lacking, limit), len(lacking), limit)
+@dataclass(frozen=True)
+class DeepAudit:
+    """Adds findings to the report of a balance, of which the first `limit` are named. `log` has the notifications;
+    `read_new` reads new records of the attempts log into the ledger."""
 
+    kafka: KafkaSettings
+    log: LogScan
+    ledger: Ledger
+    found: Balance
+    read_new: Callable[[], None]
+    patience_s: float
+    limit: int
+    progress: Progress
 
-def _stored_in(store: _Store, deliveries: DeliveryRows, found: Balance) -> DeliveryRows:
-    """The deliveries of the interval that must be in this log."""
-    inside = np.isin(deliveries.notification, found.evaluations.notification)
-    return deliveries[inside & np.isin(deliveries.state, store.states)]
+    def examine(self) -> None:
+        """Raises as `audit`."""
+        report, evaluations = self.found.report, self.found.evaluations
+        report.deep = True
+        old = int((evaluations.written_ms < time_ms() - CONTROL_HISTORY_MS).sum())
+        if old:
+            report.notes.append(
+                f"{old} notifications were evaluated more than a day ago. The control log's history before that is "
+                "compacted: deliveries to subscriptions that have ended or changed since cannot be checked"
+            )
+        begin = self.log.beginnings()
+        deleted = sum(int((evaluations.offset[evaluations.partition == each] < at).sum()) for each, at in begin.items())
+        if deleted:
+            report.notes.append(
+                f"{deleted} notifications are deleted from the notifications log, by an erasure or by their age: they "
+                "were counted, but not matched again"
+            )
+        report.add_problems(*self._not_delivered(begin), self.limit)
+        self._check_stored()
 
+    def _not_delivered(self, begin: Mapping[int, int]) -> tuple[list[Problem], int]:
+        """Missing deliveries: up to `limit` of them, and their number. `begin` are the first offsets of the log."""
+        evaluations, since_ms = self.found.evaluations, self.found.report.since_ms
+        deliveries = np.sort(self.ledger.deliveries().key)
+        conditions = Conditions()
+        problems: list[Problem] = []
+        count = examined = 0
+        with LogScan(self.kafka, "control") as control:
+            past, spacing = _Past(control, since_ms), _Spacing(since_ms)
+            for as_of, runs in groupby(_runs(evaluations), key=lambda run: run.control):
+                past.advance(as_of)
+                recipients = past.table.recipients()
+                for notification, at in _notifications(self.log, begin, runs):
+                    examined += 1
+                    self.progress("matching again", examined, len(evaluations))
+                    active, ended = matching_recipients(recipients, conditions, notification)
+                    recipients_then = [*active, *ended]
+                    missing = _without(deliveries, notification.id, [each.id for each in recipients_then])
+                    if any(each.policy.interval_ms for each in recipients_then):
+                        excused = spacing.excused(
+                            notification, int(evaluations.partition[at]), recipients_then, set(missing)
+                        )
+                        recipients_then = [each for each in recipients_then if each.id not in excused]
+                        missing = [each for each in missing if each not in excused]
+                    count += len(missing)
+                    matched, found = len(recipients_then), len(recipients_then) - len(missing)
+                    problems += [
+                        problem("not-delivered", self.ledger, evaluations, at, matched, found, subscription)
+                        for subscription in missing[: self.limit - len(problems)]
+                    ]
+        return problems, count
 
-def _lacking(kafka: KafkaSettings, store: _Store, deliveries: DeliveryRows, progress: Progress) -> DeliveryRows:
-    """The deliveries that are not in the log. Memory is that of these deliveries, not of the log."""
-    if not len(deliveries):
-        return deliveries
-    keys = set(deliveries.key.tolist())
-    entries: dict[bytes, int] = {}
-    decode = parked.readable if store.log == "parked" else parked.readable_letter
-    with LogScan(kafka, store.log, progress=progress) as log:
-        for record in log.read_all():
-            found = decode(record.key, record.value, (record.partition, record.offset))
-            if found is None or isinstance(found[-1], parked.Tried):
-                continue
-            if found[-1] is None:
-                entries.pop(record.key, None)
-                continue
-            key = delivery_key(found[-1].notification.id, found[0].subscription)
-            if key in keys:
-                entries[record.key] = key
-    stored = np.fromiter(set(entries.values()), np.int64)
-    return deliveries[~np.isin(deliveries.key, stored)]
+    def _check_stored(self) -> None:
+        """The deliveries of the interval whose message must be stored and is missing. A busy engine ends deliveries
+        while the log is read, and an outcome is in the attempts log before the message is removed: so the states of
+        missing ones are read after the log, and those without an outcome are looked up again for some seconds."""
+        for store in _KEEPERS:
+            deadline = time.monotonic() + self.patience_s
+            lacking = self._stored_in(store)
+            while True:
+                lacking = self._lacking(store, lacking)
+                if len(lacking):
+                    self.read_new()
+                    current = self._stored_in(store)
+                    lacking = current[np.isin(current.key, lacking.key)]
+                if not len(lacking) or time.monotonic() > deadline:
+                    break
+                time.sleep(_RETRY_S)
+            self.found.report.add_problems(self._problems(store.kind, lacking), len(lacking), self.limit)
 
+    def _stored_in(self, store: _Store) -> DeliveryRows:
+        """The deliveries of the interval that must be in this log."""
+        deliveries = self.ledger.deliveries()
+        inside = np.isin(deliveries.notification, self.found.evaluations.notification)
+        return deliveries[inside & np.isin(deliveries.state, store.states)]
 
-def _problems(kind: Kind, ledger: Ledger, found: Balance, lacking: DeliveryRows, limit: int) -> list[Problem]:
-    subscriptions, evaluations = list(ledger.numbers), found.evaluations
-    problems = []
-    for row in range(min(limit, len(lacking))):
-        at = int(np.flatnonzero(evaluations.notification == lacking.notification[row])[0])
-        problems.append(problem(kind, ledger, evaluations, at, who=subscriptions[lacking.subscription[row]]))
-    return problems
+    def _lacking(self, store: _Store, deliveries: DeliveryRows) -> DeliveryRows:
+        """The deliveries that are not in the log. Memory is that of these deliveries, not of the log."""
+        if not len(deliveries):
+            return deliveries
+        keys = set(deliveries.key.tolist())
+        entries: dict[bytes, int] = {}
+        decode = parked.readable if store.log == "parked" else parked.readable_letter
+        with LogScan(self.kafka, store.log, progress=self.progress) as log:
+            for record in log.read_all():
+                found = decode(record.key, record.value, (record.partition, record.offset))
+                if found is None or isinstance(found[-1], parked.Tried):
+                    continue
+                if found[-1] is None:
+                    entries.pop(record.key, None)
+                    continue
+                key = delivery_key(found[-1].notification.id, found[0].subscription)
+                if key in keys:
+                    entries[record.key] = key
+        stored = np.fromiter(set(entries.values()), np.int64)
+        return deliveries[~np.isin(deliveries.key, stored)]
 
-
-def examine_deeply(
-    kafka: KafkaSettings,
-    log: LogScan,
-    ledger: Ledger,
-    found: Balance,
-    read_new: Callable[[], None],
-    patience_s: float,
-    limit: int,
-    progress: Progress = no_progress,
-) -> None:
-    """Add to the report the findings of the deep audit. `read_new` reads new records of the attempts log. Raises as
-    `audit`."""
-    report = found.report
-    report.deep = True
-    old = int((found.evaluations.written_ms < time_ms() - CONTROL_HISTORY_MS).sum())
-    if old:
-        report.notes.append(
-            f"{old} notifications were evaluated more than a day ago. The control log's history before that is "
-            "compacted: deliveries to subscriptions that have ended or changed since cannot be checked"
-        )
-    begin = log.beginnings()
-    deleted = sum(
-        int((found.evaluations.offset[found.evaluations.partition == each] < at).sum()) for each, at in begin.items()
-    )
-    if deleted:
-        report.notes.append(
-            f"{deleted} notifications are deleted from the notifications log, by an erasure or by their age: they were "
-            "counted, but not matched again"
-        )
-    problems, count = _not_delivered(kafka, log, begin, ledger, found.evaluations, report.since_ms, limit, progress)
-    report.add_problems(problems, count, limit)
-    check_stored(kafka, ledger, found, read_new, patience_s, limit, progress)
+    def _problems(self, kind: Kind, lacking: DeliveryRows) -> list[Problem]:
+        subscriptions, evaluations = list(self.ledger.numbers), self.found.evaluations
+        problems = []
+        for row in range(min(self.limit, len(lacking))):
+            at = int(np.flatnonzero(evaluations.notification == lacking.notification[row])[0])
+            who = subscriptions[lacking.subscription[row]]
+            problems.append(problem(kind, self.ledger, evaluations, at, who=who))
+        return problems
 
 
 class _Run(NamedTuple):
@@ -215,47 +239,6 @@ class _Spacing:
             elif notification.accepted_ms < self._until_ms.get(lane, self._since_ms + interval_ms):
                 excused.add(each.id)
         return excused
-
-
-def _not_delivered(
-    kafka: KafkaSettings,
-    log: LogScan,
-    begin: Mapping[int, int],
-    ledger: Ledger,
-    evaluations: Evaluations,
-    since_ms: int,
-    limit: int,
-    progress: Progress,
-) -> tuple[list[Problem], int]:
-    """Missing deliveries: up to `limit` of them, and their number. `begin` are the first offsets of the log."""
-    deliveries = np.sort(ledger.deliveries().key)
-    conditions = Conditions()
-    problems: list[Problem] = []
-    count = examined = 0
-    with LogScan(kafka, "control") as control:
-        past, spacing = _Past(control, since_ms), _Spacing(since_ms)
-        for as_of, runs in groupby(_runs(evaluations), key=lambda run: run.control):
-            past.advance(as_of)
-            recipients = past.table.recipients()
-            for notification, at in _notifications(log, begin, runs):
-                examined += 1
-                progress("matching again", examined, len(evaluations))
-                active, ended = matching_recipients(recipients, conditions, notification)
-                recipients_then = [*active, *ended]
-                missing = _without(deliveries, notification.id, [each.id for each in recipients_then])
-                if any(each.policy.interval_ms for each in recipients_then):
-                    excused = spacing.excused(
-                        notification, int(evaluations.partition[at]), recipients_then, set(missing)
-                    )
-                    recipients_then = [each for each in recipients_then if each.id not in excused]
-                    missing = [each for each in missing if each not in excused]
-                count += len(missing)
-                matched, found = len(recipients_then), len(recipients_then) - len(missing)
-                problems += [
-                    problem("not-delivered", ledger, evaluations, at, matched, found, subscription)
-                    for subscription in missing[: limit - len(problems)]
-                ]
-    return problems, count
 
 
 def _without(deliveries: Numbers, notification: str, subscriptions: list[str]) -> list[str]:

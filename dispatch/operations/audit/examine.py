@@ -13,7 +13,7 @@ from arborcast.core.progress import Progress, no_progress
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.operations.audit.balance import Balance, balance
-from arborcast.dispatch.operations.audit.deep import examine_deeply
+from arborcast.dispatch.operations.audit.deep import DeepAudit
 from arborcast.dispatch.operations.audit.ledger import Ledger, notification_key, readable
 from arborcast.dispatch.operations.audit.order import check_order
 from arborcast.dispatch.operations.audit.report import MAX_PROBLEMS, Problem, Report
@@ -55,7 +55,8 @@ def audit(
         examination.name_unmatched(report)
         report.notes += examination.notes
         if deep:
-            examine_deeply(kafka, log, examination.ledger, found, examination.read_new, patience_s, limit, progress)
+            read_new = examination.read_new
+            DeepAudit(kafka, log, examination.ledger, found, read_new, patience_s, limit, progress).examine()
         if order:
             check_order(kafka, examination.records(), examination.ledger, found.evaluations, report, limit)
     report.seconds = round(time.monotonic() - started, 3)

@@ -16,7 +16,8 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog, ErrorClass, Matched, State
 from arborcast.dispatch.logs.dead_letters import letter_of
 from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
-from arborcast.dispatch.operations.audit import Report, Tally, audit, deep
+from arborcast.dispatch.operations.audit import Report, Tally, audit
+from arborcast.dispatch.operations.audit.deep import DeepAudit
 from arborcast.topic_model.expressions.conditions import XPATH_1
 from arborcast.topic_model.records.control import SubscriptionRecord
 from arborcast.topic_model.records.notifications import Notification
@@ -127,7 +128,7 @@ def test_an_engine_is_followed_through_its_logs(kafka_settings: KafkaSettings, l
 def test_a_delivery_that_ends_during_the_audit(
     kafka_settings: KafkaSettings, log: Logs, batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    since_ms, search = int(time.time() * 1000), deep._lacking
+    since_ms, search = int(time.time() * 1000), DeepAudit._lacking
     log.subscribe(subscription("s", "http://r/", "a"))
     done, lost = log.notify("a"), log.notify("a")
     batches.evaluate(1, 0, {done: 1, lost: 1})
@@ -139,7 +140,7 @@ def test_a_delivery_that_ends_during_the_audit(
         batches.row(done, "s")
         return missing
 
-    monkeypatch.setattr(deep, "_lacking", drained)
+    monkeypatch.setattr(DeepAudit, "_lacking", drained)
     report = audit(kafka_settings, since_ms, deep=True, patience_s=0)
     assert problems(report) == [("not-parked", lost, "s")]
 

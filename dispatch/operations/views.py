@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from itertools import chain, islice
 from typing import NamedTuple, TypeVar, cast
 
@@ -233,8 +232,24 @@ class DeliveryView:
         self, selection: ViewFilter, groups: Counter[ViewGroup], newest_first: bool, after: ViewPlace | None = None
     ) -> Iterator[ViewEntry]:
         """The selected entries of these groups in order, behind a place."""
+
+        def ordered(condition: str = "", value: str = "") -> Iterator[ViewEntry]:
+            # A place is within the times: it replaces one of them, and the index begins there.
+            bounds: dict[str, tuple[object, ...]] = {
+                condition: (value,),
+                "at_ms >= ?": (selection.since_ms if newest_first or after is None else None,),
+                "at_ms < ?": (selection.until_ms if not newest_first or after is None else None,),
+                f"(at_ms, part, place) {'<' if newest_first else '>'} (?, ?, ?)": after or (None,),
+            }
+            conditions = {name: each for name, each in bounds.items() if name and each[0] is not None}
+            where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+            direction = " DESC" if newest_first else ""
+            query = f"{_ROW}{where} ORDER BY at_ms{direction}, part{direction}, place{direction}"  # constants
+            for row in self._db.execute(query, tuple(chain.from_iterable(conditions.values()))):
+                key, at_ms, part, place = row[:4]
+                yield ViewEntry(key, at_ms, part, place, _group(*row[4:8]), row[8])
+
         names = {each.subscription for each in groups}
-        ordered = partial(self._ordered, selection, newest_first, after)
         if selection.notification:
             found = ordered("notification = ?", selection.notification)
         elif len(names) > _MERGED:
@@ -245,29 +260,6 @@ class DeliveryView:
         for each in found:
             if each.group in groups and (selection.test is None or selection.test(each)):
                 yield each
-
-    def _ordered(
-        self,
-        selection: ViewFilter,
-        newest_first: bool,
-        after: ViewPlace | None,
-        condition: str = "",
-        value: str = "",
-    ) -> Iterator[ViewEntry]:
-        # A place is within the times: it replaces one of them, and the index begins there.
-        bounds: dict[str, tuple[object, ...]] = {
-            condition: (value,),
-            "at_ms >= ?": (selection.since_ms if newest_first or after is None else None,),
-            "at_ms < ?": (selection.until_ms if not newest_first or after is None else None,),
-            f"(at_ms, part, place) {'<' if newest_first else '>'} (?, ?, ?)": after or (None,),
-        }
-        conditions = {name: each for name, each in bounds.items() if name and each[0] is not None}
-        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        direction = " DESC" if newest_first else ""
-        query = f"{_ROW}{where} ORDER BY at_ms{direction}, part{direction}, place{direction}"  # constants
-        for row in self._db.execute(query, tuple(chain.from_iterable(conditions.values()))):
-            key, at_ms, part, place = row[:4]
-            yield ViewEntry(key, at_ms, part, place, _group(*row[4:8]), row[8])
 
     def _value(self, key: bytes) -> bytes | None:
         found = self._db.execute("SELECT value FROM entry WHERE key = ?", (key,)).fetchone()

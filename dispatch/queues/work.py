@@ -33,7 +33,7 @@ from arborcast.dispatch.redelivery.pushes import Pushes, RedeliveryJournal, Rede
 from arborcast.dispatch.redelivery.reports import NO_RESULT, outcome_of
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.results import Promise, Result
-from arborcast.topic_model.subscriptions import DEFAULT_POLICY, EndpointReference, Subscription, queue_of, queue_topic
+from arborcast.topic_model.subscriptions import DEFAULT_POLICY, Subscription, queue_of, queue_topic
 from arborcast.topic_model.topics import TopicPath
 
 # Share of the limits of pushes in flight, and of their bytes: the other half is for other subscriptions.
@@ -330,7 +330,16 @@ class Queues:
                 queue.awaited[push.id] = AwaitedPush(server.id, now_ms, len(request.together), until_ms)
             else:
                 queue.servers.end(server.id, now_ms)
-            self._settle(queue, server, request, tries, push, outcome, ended_ms, probe)
+            if answer_of(outcome, push.result.response, self._policy) == "gone" and server.id in queue.servers:
+                self._parts.stops.receiver_gone(server.id, server.endpoint, ended_ms)
+                queue.gone.add(server.id)
+                self._update_servers(queue, ended_ms)
+            health = self._parts.endpoints.health.get(server.endpoint)
+            sick = server.id not in queue.servers or health.breaker != "closed"
+            sent = Sent(server.id, request.refused, frozenset(queue.servers), sick, probe)
+            self._decide(queue, sent, server.endpoint, request.together, tries, push, outcome, ended_ms)
+            if not outcome.taken and server.id in queue.servers:
+                self._parts.stops.push_failed(server.id, server.endpoint, ended_ms)
             self._turns.set(queue.lane.name, ended_ms)
 
         self._in_flight += 1
@@ -340,28 +349,6 @@ class Queues:
         self._parts.pushes.begin(
             queue.lane, server.subscription, request.together, tries, self._envelope_of, ended, sequence_of(tries)
         )
-
-    def _settle(
-        self,
-        queue: Queue,
-        server: QueueServer,
-        request: QueueRequest,
-        tries: Tries,
-        push: Push,
-        outcome: Outcome,
-        now_ms: int,
-        probe: bool,
-    ) -> None:
-        policy = self._policy
-        if answer_of(outcome, push.result.response, policy) == "gone" and server.id in queue.servers:
-            self._parts.stops.receiver_gone(server.id, server.endpoint, now_ms)
-            queue.gone.add(server.id)
-            self._update_servers(queue, now_ms)
-        sick = server.id not in queue.servers or self._parts.endpoints.health.get(server.endpoint).breaker != "closed"
-        sent = Sent(server.id, request.refused, frozenset(queue.servers), sick, probe)
-        self._decide(queue, sent, server.subscription.consumer, request.together, tries, push, outcome, now_ms)
-        if not outcome.taken and server.id in queue.servers:
-            self._parts.stops.push_failed(server.id, server.endpoint, now_ms)
 
     def _end_awaited(
         self, queue: Queue, push_id: str, together: list[WaitingDelivery], outcome: Outcome, now_ms: int
@@ -374,17 +361,17 @@ class Queues:
         if not together:
             return
         known = self._parts.subscriptions.subscription(server)
-        consumer = known.consumer if known is not None else EndpointReference("")
+        endpoint = known.consumer.address if known is not None else ""
         push = Push(push_id, tuple(each.notification for each in together), NO_REQUEST, PUSHED, now_ms)
         sick = server not in queue.servers
         sent = Sent(server, self._backlog.refused(together[0].delivery), frozenset(queue.servers), sick, probe=False)
-        self._decide(queue, sent, consumer, together, together[0].tries, push, outcome, now_ms)
+        self._decide(queue, sent, endpoint, together, together[0].tries, push, outcome, now_ms)
 
     def _decide(
         self,
         queue: Queue,
         sent: Sent,
-        consumer: EndpointReference,
+        endpoint: str,
         together: list[WaitingDelivery],
         tries: Tries,
         push: Push,
@@ -396,7 +383,7 @@ class Queues:
         (verdict, tries, why, _), server_again, refused = decide(
             first, push, outcome, sent, policy, now_ms, self._parts.chance()
         )
-        name, endpoint = queue.lane.name, consumer.address
+        name = queue.lane.name
         waits: list[Delivery] = []
         for number, waiting in enumerate(together):
             if number and verdict.state == "delivered":

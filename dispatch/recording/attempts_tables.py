@@ -6,7 +6,6 @@ repaired or deleted table continues at its position.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -195,11 +194,10 @@ class AttemptsTables(GatheringFollower):
         interval_s: float = 0.0,
         *,
         recorded: Callable[[pa.Table], None] = lambda rows: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ended = EndedDeliveries(deliveries)
         tables = [DeltaTableWriter(ATTEMPTS, attempts), self._ended.table]
-        super().__init__(kafka, LOG, tables, interval_s, _BYTES_PER_STEP, clock)
+        super().__init__(kafka, LOG, tables, interval_s, _BYTES_PER_STEP)
         self._recorded = recorded
         self._gathering: list[_Gathering] = []
 

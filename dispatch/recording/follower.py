@@ -6,6 +6,7 @@ Some gather rows, in short steps, until the next commit is due.
 from __future__ import annotations
 
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
@@ -126,7 +127,7 @@ class GatheringFollower(TableFollower):
         tables: Sequence[DeltaTableWriter],
         interval_s: float,
         bytes_per_step: int,
-        clock: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(kafka, log, tables)
         self._interval_s = interval_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.scan import LogScan, OffsetRange
@@ -15,7 +15,7 @@ from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.operations.audit.balance import Balance, balance
 from arborcast.dispatch.operations.audit.deep import DeepAudit
 from arborcast.dispatch.operations.audit.ledger import Ledger, notification_key, readable
-from arborcast.dispatch.operations.audit.order import check_order
+from arborcast.dispatch.operations.audit.order import OrderCheck, orders_in
 from arborcast.dispatch.operations.audit.report import MAX_PROBLEMS, Problem, Report
 from arborcast.topic_model.records.notifications import notification_in
 
@@ -58,7 +58,10 @@ def audit(
             read_new = examination.read_new
             DeepAudit(kafka, log, examination.ledger, found, read_new, patience_s, limit, progress).examine()
         if order:
-            check_order(kafka, examination.records(), examination.ledger, found.evaluations, report, limit)
+            with closing(OrderCheck(examination.ledger, found.evaluations, orders_in(kafka))) as check:
+                for record in examination.records():
+                    check.add(record)
+                check.report(report, limit)
     report.seconds = round(time.monotonic() - started, 3)
     return report
 

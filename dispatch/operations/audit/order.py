@@ -12,8 +12,7 @@ evaluations and of one file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -222,21 +221,6 @@ class OrderCheck:
         for number in np.unique(file).tolist():
             with self._files[number].open("ab") as opened:
                 opened.write(rows[order[bounds[number] : bounds[number + 1]]].tobytes())
-
-
-def check_order(
-    kafka: KafkaSettings,
-    attempts: Iterable[ConsumerRecord],
-    ledger: Ledger,
-    evaluations: Evaluations,
-    report: Report,
-    limit: int,
-) -> None:
-    """Add pushes out of order, of the notifications of these evaluations, to the report. Raises as `audit`."""
-    with closing(OrderCheck(ledger, evaluations, orders_in(kafka))) as check:
-        for record in attempts:
-            check.add(record)
-        check.report(report, limit)
 
 
 def _order(name: str, orders: Mapping[str, int]) -> int:

@@ -47,7 +47,8 @@ from arborcast.topic_model.topics import TopicPath
 from benchmarks.report import Report, resident, run, seconds
 from benchmarks.rig import started_broker
 from tests.support.broker import settings_for
-from tests.support.table_rows import Logged, attempt, attempts_tables, logged, write
+from tests.support.listed_logs import Listed
+from tests.support.table_rows import attempt, attempts_tables, logged, write
 
 _T = TypeVar("_T")
 
@@ -105,7 +106,7 @@ def recording(report: Report) -> None:
             write(outcomes, logged(values, begin))
 
         def record_notifications(begin: int, batch: int, values: list[bytes]) -> None:
-            places = (Logged(value, 0, begin + each, _START_MS) for each, value in enumerate(values))
+            places = (Listed(b"", value, begin + each, _START_MS) for each, value in enumerate(values))
             archive.extend(notification_rows(places, _START_MS), {"archive": batch})
 
         for names, make, record in (

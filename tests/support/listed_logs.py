@@ -24,12 +24,12 @@ _UNTRIED = Tries()
 
 @dataclass
 class Listed:
-    """A record of a log of one partition."""
+    """A record of Kafka."""
 
     key: bytes
     value: bytes | None
     offset: int
-    timestamp: int
+    timestamp: int = 0
     partition: int = 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 from arborcast.dispatch.tables.spec import TableSpec
 from arborcast.topic_model.topics import TopicPath
+from tests.support.listed_logs import Listed
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 NOON_MS = round(NOON.timestamp() * 1000)
@@ -40,20 +40,9 @@ def attempt(notification: str, subscription: str, state: str, after_ms: int = 50
     return Attempt(notification=notification, subscription=subscription, state=state, **values)  # type: ignore[arg-type]
 
 
-@dataclass
-class Logged:
-    """A record of Kafka."""
-
-    value: bytes | None
-    partition: int
-    offset: int
-    timestamp: int = 0
-    key: bytes = b""
-
-
-def logged(values: Iterable[bytes], first: int = 0, partition: int = 0) -> list[Logged]:
+def logged(values: Iterable[bytes], first: int = 0, partition: int = 0) -> list[Listed]:
     """Records with these values, from this offset on."""
-    return [Logged(value, partition, first + number) for number, value in enumerate(values)]
+    return [Listed(b"", value, offset, partition=partition) for offset, value in enumerate(values, first)]
 
 
 def attempts_tables(attempts: object, deliveries: object, **more: Any) -> AttemptsTables:
@@ -61,7 +50,7 @@ def attempts_tables(attempts: object, deliveries: object, **more: Any) -> Attemp
     return AttemptsTables(KafkaSettings(), str(attempts), str(deliveries), **more)
 
 
-def write(tables: AttemptsTables, records: Sequence[Logged]) -> None:
+def write(tables: AttemptsTables, records: Sequence[Listed]) -> None:
     """Write these records to the tables, and commit."""
     tables.take(records)
     tables.commit({each.partition: each.offset + 1 for each in records})

@@ -23,7 +23,7 @@ from arborcast.dispatch.recording.folds import DeadLettersFold, RetriesFold, Sub
 from arborcast.dispatch.recording.state_tables import RowChanges, TableFold, apply
 from arborcast.engine.gateway import lease
 from arborcast.topic_model.records import control, fragments, notifications, operations, pull, results
-from tests.support.table_rows import Logged
+from tests.support.listed_logs import Listed
 
 
 class Log(NamedTuple):
@@ -287,7 +287,7 @@ def test_tables_skip_damaged_records_and_stop_at_newer_ones(which: str) -> None:
 
     def read(value: bytes) -> int:
         if which == "archive":
-            return int(notification_rows([Logged(value, 0, 0)], 0).num_rows)
+            return int(notification_rows([Listed(b"", value, 0)], 0).num_rows)
         return applied(folds[which], value)
 
     assert read(b"\xff\xff") == 0

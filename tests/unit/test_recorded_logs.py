@@ -40,6 +40,7 @@ from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
 from arborcast.topic_model.projections.registrations import Registrations
 from arborcast.topic_model.records import control, fragments, notifications, operations, pull, results
 from arborcast.topic_model.topics import TopicPath
+from tests.support.listed_logs import Listed
 from tests.unit.test_record_versions import KINDS, LOGS
 
 FOLDER = Path(__file__).with_name("recorded_logs")
@@ -57,16 +58,6 @@ class Archive(msgspec.Struct):
 
     logs: dict[str, list[Kept]]
     folds: dict[str, Any]
-
-
-class Read(msgspec.Struct):
-    """A record as a follower reads it."""
-
-    key: bytes
-    value: bytes | None
-    offset: int
-    partition: int = 0
-    timestamp: int = 1_000
 
 
 DELIVERY = Delivery("s1", Place(7, 0, 3))
@@ -113,7 +104,7 @@ def written(name: str) -> Iterator[Kept]:
         yield Kept(b"s2\t7.0.4", None)
 
 
-def rows(fold: TableFold, records: Iterable[Read]) -> list[Any]:
+def rows(fold: TableFold, records: Iterable[Listed]) -> list[Any]:
     """The rows of a table after these records."""
     changes = RowChanges(fold.spec)
     for record in records:
@@ -122,7 +113,7 @@ def rows(fold: TableFold, records: Iterable[Read]) -> list[Any]:
     return found
 
 
-def control_state(records: list[Read]) -> Any:
+def control_state(records: list[Listed]) -> Any:
     pull_points, registrations = PullPoints(), Registrations()
     view = ControlView(pull_points, registrations)
     for each in records:
@@ -142,14 +133,14 @@ def control_state(records: list[Read]) -> Any:
     }
 
 
-def pulled(records: list[Read]) -> Any:
+def pulled(records: list[Listed]) -> Any:
     store = PullStore(PullLimits(1_000, 1_000_000, 1_000_000))
     for each in records:
         store.apply(*pull.decode(each.key, each.value), each.offset)
     return {name: [each.offset for each in store.head(name, 100, 1_000_000)] for name in sorted(store.ids())}
 
 
-def audited(records: list[Read]) -> Any:
+def audited(records: list[Listed]) -> Any:
     ledger = Ledger()
     for each in records:
         ledger.add(each.value, each.timestamp)
@@ -161,7 +152,7 @@ def audited(records: list[Read]) -> Any:
     }
 
 
-FOLDS: Mapping[str, Callable[[list[Read]], Any]] = {
+FOLDS: Mapping[str, Callable[[list[Listed]], Any]] = {
     "control": control_state,
     "notifications": lambda records: notification_rows(records, 0).to_pylist(),
     "attempts": audited,
@@ -175,7 +166,7 @@ FOLDS: Mapping[str, Callable[[list[Read]], Any]] = {
 
 def folded(name: str, kept: Iterable[Kept]) -> Any:
     """The records as read, and their folded state; as JSON."""
-    records = [Read(each.key, each.value, offset) for offset, each in enumerate(kept)]
+    records = [Listed(each.key, each.value, offset, 1_000) for offset, each in enumerate(kept)]
     read = LOGS[log_of(name)].read
     made = {"read": [read(each.value) for each in records if each.value is not None]}
     if name in FOLDS:

@@ -161,7 +161,8 @@ class OrderCheck:
                 "order was checked for strict subscriptions only"
             )
         names = list(self._ledger.numbers)
-        orders = np.array([_order(name, self._orders) for name in names], np.int8)
+        known = (self._orders.get(name, UNORDERED if queue_topic(name) is not None else BY_PRIORITY) for name in names)
+        orders = np.fromiter(known, np.int8)
         times_ms = np.array([self._times_ms[each] for each in range(len(self._senders))], np.int64).reshape(-1, 3)
         for file in self._files:
             rows = np.fromfile(file, _ROW) if file.exists() else np.zeros(0, _ROW)
@@ -221,10 +222,6 @@ class OrderCheck:
         for number in np.unique(file).tolist():
             with self._files[number].open("ab") as opened:
                 opened.write(rows[order[bounds[number] : bounds[number + 1]]].tobytes())
-
-
-def _order(name: str, orders: Mapping[str, int]) -> int:
-    return UNORDERED if queue_topic(name) is not None else orders.get(name, BY_PRIORITY)
 
 
 def _sender(push: str) -> tuple[str, int]:

@@ -16,7 +16,6 @@ from arborcast.dispatch.matching.filters import Conditions, Subject
 from arborcast.dispatch.operations.trace.story import (
     DeliveryStory,
     Evidence,
-    MatchedBy,
     Outcome,
     Row,
     Step,
@@ -57,7 +56,9 @@ def without_attempts(
     refused = _refused_by(subscription, notification)
     if refused:
         return "skipped", refused
-    if subscription.policy.interval_ms and _is_thinned(evidence.evaluated, subscription.id):
+    evaluated = evidence.evaluated
+    is_thinned = evaluated is not None and evaluated.thinned > 0 and subscription.id not in evaluated.passed
+    if subscription.policy.interval_ms and is_thinned:
         return "skipped", _within_interval(subscription, evidence.instead.get(subscription.id))
     now = evidence.control.now(subscription.id)
     if now is not None and now.subscription is None and not (evidence.taken and evidence.taken.done):
@@ -67,10 +68,6 @@ def without_attempts(
     if evidence.taken is not None and evidence.taken.done:
         return "pending", "settled; its outcome is not recorded, or no longer"
     return "pending", "to be pushed; no outcome is recorded yet"
-
-
-def _is_thinned(evaluated: MatchedBy | None, name: str) -> bool:
-    return evaluated is not None and evaluated.thinned > 0 and name not in evaluated.passed
 
 
 def _within_interval(subscription: Subscription, instead: str | None) -> str:

@@ -22,7 +22,8 @@ from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, TABLE
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from arborcast.topic_model.records import notifications
 from tests.support import make
-from tests.support.table_rows import NOON, NOON_MS, Logged, attempt, attempts_tables, logged, read, write
+from tests.support.listed_logs import Listed
+from tests.support.table_rows import NOON, NOON_MS, attempt, attempts_tables, logged, read, write
 
 
 def rows(*made: Attempt) -> pa.Table:
@@ -59,9 +60,9 @@ def test_a_delivery_is_a_row_with_its_latencies() -> None:
 def test_a_notification_is_a_row_with_every_column() -> None:
     facts: dict[str, Any] = {"publisher": "me", "priority": -5, "cause": "n0", "hops": 2, "distribution": "group"}
 
-    def archived(number: int, value: bytes = b"") -> Logged:
+    def archived(number: int, value: bytes = b"") -> Listed:
         made = make.notification(f"n{number}", accepted_ms=NOON_MS, path=("G/a", "H/b"), **facts)
-        return Logged(value or notifications.encode(made)[1], 3, number, NOON_MS + 2)
+        return Listed(b"", value or notifications.encode(made)[1], number, NOON_MS + 2, 3)
 
     (row,) = notification_rows([archived(7)], recorded_ms=NOON_MS + 1_000).to_pylist()
     times = {"day": date(2026, 1, 2), "accepted_at": NOON, "logged_at": after(2), "recorded_at": after(1_000)}
@@ -100,7 +101,7 @@ def places(tmp_path: Path) -> Places:
     return tmp_path / "attempts", tmp_path / "deliveries"
 
 
-def records(count: int, first: int, partition: int = 0) -> list[Logged]:
+def records(count: int, first: int, partition: int = 0) -> list[Listed]:
     """Records with one attempt each, named by their offsets."""
     made = (attempt(f"n{number}", "s", "delivered") for number in range(first, first + count))
     return logged(map(attempts.encode, made), first, partition)

@@ -16,7 +16,7 @@ from arborcast.dispatch.operations.audit.report import Report
 from arborcast.topic_model.subscriptions import DeliveryPolicy
 from arborcast.topic_model.topics import TopicPath
 from tests.support import make
-from tests.support.table_rows import Logged
+from tests.support.listed_logs import Listed
 from tests.support.written_attempts import T0, evaluation, row, rows
 
 
@@ -39,7 +39,7 @@ def checked(
     report = Report(T0, T0 + 1)
     try:
         for offset, each in enumerate(written):
-            check.add(Logged(rows(each), 0, offset, T0 + offset * apart_ms))
+            check.add(Listed(b"", rows(each), offset, T0 + offset * apart_ms))
         check.report(report, 100)
     finally:
         check.close()

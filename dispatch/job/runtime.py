@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import tempfile
@@ -30,7 +29,7 @@ from arborcast.dispatch.matching.unmatched import Unmatched
 from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.monitoring.in_flight_gauge import InFlightGauge
 from arborcast.dispatch.monitoring.metrics import JobMetrics
-from arborcast.dispatch.monitoring.sources import FollowerFigures, QueryProgress, Sources, Watched, progress_of
+from arborcast.dispatch.monitoring.sources import FollowerFigures, Sources, Watched, progress_of
 from arborcast.dispatch.operations.erasure import Eraser
 from arborcast.dispatch.realtime.mode_controller import ModeController
 from arborcast.dispatch.recording.recording import Recording
@@ -205,7 +204,7 @@ class DispatchJob:
         )
         self._hot = self.modes.supervisor
         watched = {
-            "push": Watched("notifications", self._progress),
+            "push": Watched("notifications", lambda: progress_of(self._hot.query, self.modes.positions())),
             "record": Watched("attempts", lambda: recording.attempts.progress),
         }
         if archive := recording.archive:
@@ -275,10 +274,6 @@ class DispatchJob:
     def _pushes(self) -> dict[str, float]:
         of_batches = {"batch": float(self._gauge.total())} if self._gauge else {}
         return {**of_batches, "redelivery": float(self._redeliverer.statistics().in_flight)}
-
-    def _progress(self) -> QueryProgress:
-        found = progress_of(self._hot.query) or QueryProgress()
-        return dataclasses.replace(found, settled=self.modes.positions())
 
     def _open(self) -> None:
         """Read the parked deliveries while Spark warms up: one uses Python and Kafka, the other JVM and workers."""

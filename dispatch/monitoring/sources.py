@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,39 +22,31 @@ from arborcast.dispatch.queues.servers import QueueFigures
 
 @dataclass(frozen=True)
 class QueryProgress:
-    """The last completed batch: its rows, its end in each partition of the log, and the seconds of each of Spark's
-    stages."""
+    """The last completed batch: its rows, and the seconds of each of Spark's stages; and the offset before which all is
+    settled, by partition."""
 
     rows: int = 0
     settled: Mapping[int, int] = field(default_factory=dict)
     stages: Mapping[str, float] = field(default_factory=dict)
 
 
-def progress_of(query: StreamingQuery | None) -> QueryProgress | None:
-    """The progress of a query; None without one. Read in one call, without a listener, so that a batch has no cost."""
-    if query is None:
-        return None
-    try:
-        found: Any = query._jsq.lastProgress()  # noqa: SLF001  # the public property calls the JVM once for each value
-        return None if found is None else read_progress(str(found.json()))
-    except Exception:
-        return None  # the query, Spark or the JVM is ending; py4j raises various exceptions
+def progress_of(query: StreamingQuery | None, settled: Mapping[int, int]) -> QueryProgress:
+    """The progress of a query that has settled its log up to these offsets. Spark's part is read in one call, without a
+    listener, so that a batch has no cost."""
+    if query is not None:
+        # When the query, Spark or the JVM is ending, py4j raises various exceptions.
+        with suppress(Exception):
+            found: Any = query._jsq.lastProgress()  # noqa: SLF001  # the public property calls the JVM for each value
+            if found is not None:
+                return read_progress(str(found.json()), settled)
+    return QueryProgress(settled=settled)
 
 
-def read_progress(text: str) -> QueryProgress:
+def read_progress(text: str, settled: Mapping[int, int]) -> QueryProgress:
     """Parse Spark's JSON."""
     document = json.loads(text)
-    settled: dict[int, int] = {}
-    for source in document["sources"]:
-        end = source["endOffset"]
-        topics = json.loads(end) if isinstance(end, str) else end or {}
-        for offsets in topics.values():
-            settled |= {int(partition): int(offset) for partition, offset in offsets.items()}
-    return QueryProgress(
-        rows=int(document["numInputRows"]),
-        settled=settled,
-        stages={name: milliseconds / 1000 for name, milliseconds in document["durationMs"].items()},
-    )
+    stages = {name: milliseconds / 1000 for name, milliseconds in document["durationMs"].items()}
+    return QueryProgress(int(document["numInputRows"]), settled, stages)
 
 
 # More than an hour of readings with an interval of a few seconds; older readings are thinned out.

@@ -75,15 +75,10 @@ def test_seconds_of_lag_count_from_its_first_measurement() -> None:
 
 
 def test_the_progress_of_a_query() -> None:
-    text = json.dumps(
-        {
-            "numInputRows": 12,
-            "durationMs": {"addBatch": 250, "queryPlanning": 4},
-            "sources": [{"endOffset": {"p.notifications": {"0": 5, "1": 9}}}],
-        }
-    )
-    assert read_progress(text) == QueryProgress(12, {0: 5, 1: 9}, {"addBatch": 0.25, "queryPlanning": 0.004})
-    assert progress_of(None) is None
+    text, settled = json.dumps({"numInputRows": 12, "durationMs": {"addBatch": 250, "queryPlanning": 4}}), {0: 5, 1: 9}
+    assert read_progress(text, settled) == QueryProgress(12, settled, {"addBatch": 0.25, "queryPlanning": 0.004})
+    for query in (None, Mock(**{"_jsq.lastProgress.side_effect": RuntimeError("the gateway is closed")})):
+        assert progress_of(query, settled) == QueryProgress(0, settled)
 
 
 def test_pushes_in_flight_in_another_process(tmp_path: Path) -> None:

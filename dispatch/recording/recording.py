@@ -229,13 +229,13 @@ class Recording:
         for recorder in self._recorders:
             recorder.start()
 
-    def stop(self, timeout_s: float) -> bool:
-        """Wait until no table is being written, after the gate was closed; returns whether that was in time. An
-        interrupted write is repeated after the next start."""
+    def stop(self, timeout_s: float) -> None:
+        """Wait up to this time for each write, after the gate was closed. An interrupted one is repeated after the next
+        start."""
         for recorder in self._recorders:
             recorder.stop()
-        stopped = [recorder.stop(timeout_s) for recorder in self._recorders]
-        return all(stopped)
+        for recorder in self._recorders:
+            recorder.stop(timeout_s)
 
     def _at(self, spec: TableSpec) -> str:
         return spec.location(self._settings, self._home)

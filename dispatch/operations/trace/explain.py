@@ -61,11 +61,11 @@ def without_attempts(
     if subscription.policy.interval_ms and is_thinned:
         return "skipped", _within_interval(subscription, evidence.instead.get(subscription.id))
     now = evidence.control.now(subscription.id)
-    if now is not None and now.subscription is None and not (evidence.taken and evidence.taken.done):
+    if now is not None and now.subscription is None and evidence.progress != "settled":
         return "pending", f"the subscription has ended since, at {_ended(now)}, so it will be cancelled"
-    if evidence.taken is not None and not evidence.taken.matched:
+    if evidence.progress == "waits":
         return "pending", "not processed yet"
-    if evidence.taken is not None and evidence.taken.done:
+    if evidence.progress == "settled":
         return "pending", "settled; its outcome is not recorded, or no longer"
     return "pending", "to be pushed; no outcome is recorded yet"
 
@@ -228,12 +228,11 @@ def _steps(evidence: Evidence) -> list[Step]:
     batches = sorted({int(cast(int, row["batch"])) for row in evidence.attempts} - {-1})
     if batches:
         steps.append(Step(None, "taken by the dispatch", "batch " + ", ".join(map(str, batches))))
-    elif evidence.taken is not None:
-        if not evidence.taken.matched:
-            steps.append(Step(None, "waits for the dispatch", "it is not matched yet"))
-        else:
-            state = "which has settled it" if evidence.taken.done else "pushes are in progress"
-            steps.append(Step(None, "taken by the dispatch", state))
+    elif evidence.progress == "waits":
+        steps.append(Step(None, "waits for the dispatch", "it is not matched yet"))
+    elif evidence.progress is not None:
+        state = "which has settled it" if evidence.progress == "settled" else "pushes are in progress"
+        steps.append(Step(None, "taken by the dispatch", state))
     return steps
 
 

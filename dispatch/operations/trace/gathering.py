@@ -27,9 +27,9 @@ from arborcast.dispatch.operations.trace.story import (
     ControlHistory,
     Evidence,
     MatchedBy,
+    Progress,
     Row,
     Step,
-    Taken,
     utc,
 )
 from arborcast.dispatch.realtime.messages import read_progress
@@ -74,7 +74,7 @@ class Gatherer:
         found = self._archived(notification_id, notes)
         rows: list[Row] = list(self._rows(ATTEMPTS, notification_id, notes))
         waiting = {row["subscription"]: row["due_at"] for row in self._rows(RETRIES, notification_id, notes)}
-        control, evaluated, taken = ControlHistory(), None, None
+        control, evaluated, progress = ControlHistory(), None, None
         pulled: Mapping[str, Step] = {}
         try:
             if self.unavailable:
@@ -89,7 +89,7 @@ class Gatherer:
                 evaluated = self._evaluated(found, rows)
             if evaluated is not None and evaluated.thinned:
                 found = replace(found, instead=self._instead(found, control, rows, notes))
-            taken = self._taken(found)
+            progress = self._progress(found)
             pulled = self._pulled(notification_id, control, rows, notes)
         except InfrastructureError as error:
             notes.append(f"the logs could not be read, so the last seconds are missing: {error}")
@@ -97,7 +97,7 @@ class Gatherer:
         return replace(
             found,
             control=control,
-            taken=taken,
+            progress=progress,
             evaluated=evaluated,
             attempts=rows,
             waiting=waiting,
@@ -108,12 +108,14 @@ class Gatherer:
             now=datetime.now(UTC),
         )
 
-    def _taken(self, found: Evidence) -> Taken | None:
+    def _progress(self, found: Evidence) -> Progress | None:
         """The progress of the dispatch; None if the offset is unknown, or nothing was dispatched yet."""
         known = read_progress(self.kafka).get(found.partition) if found.offset >= 0 else None
         if known is None:
             return None
-        return Taken(found.offset < max(known.position, known.taken), found.offset < known.position)
+        if found.offset < known.position:
+            return "settled"
+        return "matched" if found.offset < known.taken else "waits"
 
     def _pulled(
         self, notification_id: str, control: ControlHistory, rows: Sequence[Row], notes: list[str]

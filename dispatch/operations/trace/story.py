@@ -121,12 +121,8 @@ Row = Mapping[str, object]
 """A row of a table, by column."""
 
 
-@dataclass(frozen=True)
-class Taken:
-    """Whether the dispatch has matched a notification, and whether it has settled it."""
-
-    matched: bool
-    done: bool
+Progress = Literal["waits", "matched", "settled"]
+"""How far the dispatch is with a notification."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +156,7 @@ class Evidence:
     logged_ms: int = 0
     partition: int = -1
     offset: int = -1
-    taken: Taken | None = None
+    progress: Progress | None = None
     evaluated: MatchedBy | None = None
     attempts: Sequence[Row] = ()
     waiting: Mapping[str, datetime | None] = field(default_factory=dict)

@@ -22,7 +22,6 @@ from arborcast.dispatch.operations.trace.story import (
     MatchedBy,
     Row,
     Step,
-    Taken,
     utc,
 )
 from arborcast.dispatch.tables.delta_table import rows_of
@@ -249,9 +248,9 @@ WHY: dict[str, list[tuple[Evidence, str]]] = {
     "pending": [
         (of(subscription(paused=True)), PENDING),
         (of(subscription(content=condition("//level > 2"))), PENDING),
-        (of(taken=Taken(matched=False, done=False)), "...not processed yet..."),
-        (of(taken=Taken(matched=True, done=False)), "...no outcome is recorded yet..."),
-        (of(taken=Taken(matched=True, done=True)), "...settled; its outcome is not recorded..."),
+        (of(progress="waits"), "...not processed yet..."),
+        (of(progress="matched"), "...no outcome is recorded yet..."),
+        (of(progress="settled"), "...settled; its outcome is not recorded..."),
         (of(AT_MOST, evaluated=MatchedBy(ACCEPTED + 5, 7, 9, 1)), PENDING),
         (of(AT_MOST, evaluated=MatchedBy(ACCEPTED + 5, 7, 9, 1, 1, ("s",))), PENDING),
         (of(trigger(), *TRIGGER_ENDED), "..."),
@@ -288,8 +287,8 @@ def test_stories_without_the_notification() -> None:
     assert found == [("s", "http://s/", "delivered")]
     from_table = only(forgotten(1, 2), "s")
     assert (from_table.expression, from_table.endpoint) == ("a//.", "http://s/")
-    assert explain(of(taken=Taken(matched=False, done=False))).steps[-1].what == "waits for the dispatch"
-    assert explain(of(taken=Taken(matched=True, done=False))).steps[-1].what == "taken by the dispatch"
+    assert explain(of(progress="waits")).steps[-1].what == "waits for the dispatch"
+    assert explain(of(progress="matched")).steps[-1].what == "taken by the dispatch"
     taken = explain(of(rows=[row(1, "parked", batch=7), row(2, "delivered", batch=-1)])).steps[-1]
     assert (taken.what, taken.detail) == ("taken by the dispatch", "batch 7")
     assert explain(peer(path=("G/c",))).steps[0].detail == "by way of G/c"

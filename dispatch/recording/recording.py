@@ -170,21 +170,16 @@ class Recording:
         self.archive = (
             Archive(kafka, self._at(NOTIFICATIONS), settings.interval_s, erased=erased) if settings.archive else None
         )
-        subscriptions = self._at(SUBSCRIPTIONS)
-        control: list[tuple[str, TableFold]] = [
-            (self._at(TOPICS), TopicsFold()),
-            (subscriptions, SubscriptionsFold()),
-            (subscriptions, SuspensionsFold()),
-            (self._at(ERASURES), ErasuresFold()),
-        ]
-        operations: list[tuple[str, TableFold]] = [(self._at(OPERATIONS), OperationsFold(operation))]
+        folds: dict[str, Sequence[TableFold]] = {
+            "control": (TopicsFold(), SubscriptionsFold(), SuspensionsFold(), ErasuresFold()),
+            "parked": (RetriesFold(),),
+            "dead": (DeadLettersFold(),),
+            FRAGMENT_LOG: (IncompleteFold(publish),),
+            OPERATIONS_LOG: (OperationsFold(operation),),
+        }
         interval_s, upkeep_s = settings.interval_s, settings.upkeep_interval_s
         states: list[tuple[Work, float]] = [
-            (FoldedTables(kafka, "control", control), interval_s),
-            (FoldedTables(kafka, "parked", [(self._at(RETRIES), RetriesFold())]), interval_s),
-            (FoldedTables(kafka, "dead", [(self._at(DEAD_LETTERS), DeadLettersFold())]), interval_s),
-            (FoldedTables(kafka, FRAGMENT_LOG, [(self._at(INCOMPLETE), IncompleteFold(publish))]), interval_s),
-            (FoldedTables(kafka, OPERATIONS_LOG, operations), interval_s),
+            *((FoldedTables(kafka, log, some, self._at), interval_s) for log, some in folds.items()),
             (HealthHistory(self._at(ENDPOINT_HEALTH), health), interval_s),
         ]
         if settings.max_routes:

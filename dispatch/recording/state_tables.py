@@ -188,9 +188,11 @@ def apply(fold: TableFold, record: ConsumerRecord, changes: RowChanges, log: str
 class FoldedTables(TableFollower):
     """The tables that follow one log. Without changes they have a commit every three hours."""
 
-    def __init__(self, kafka: KafkaSettings, log: str, folds: Sequence[tuple[str, TableFold]]) -> None:
-        """`folds` with the locations of their tables; several for one table are applied in this order."""
-        self._folds = [(fold, DeltaTableWriter(fold.spec, location)) for location, fold in folds]
+    def __init__(
+        self, kafka: KafkaSettings, log: str, folds: Sequence[TableFold], location: Callable[[TableSpec], str]
+    ) -> None:
+        """`folds`: several for one table are applied in this order. `location` returns the location of a table."""
+        self._folds = [(fold, DeltaTableWriter(fold.spec, location(fold.spec))) for fold in folds]
         self._is_old = False
         self._read_ms = 0  # of the newest commit that proves that the log was read; 0 without any
         super().__init__(kafka, log, [table for _, table in self._folds])

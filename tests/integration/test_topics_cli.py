@@ -123,7 +123,7 @@ def test_each_change_is_recorded_with_its_old_value_and_is_a_row(
     assert asked.json("--who", "nobody of this name")["operations"] == []
     assert asked.json("--limit", "1")["more"] == 2
 
-    tables = FoldedTables(kafka_settings, "operations", [(str(tmp_path / "operations"), OperationsFold())])
+    tables = FoldedTables(kafka_settings, "operations", [OperationsFold()], lambda spec: str(tmp_path / spec.name))
     with closing(tables):
         while tables.step():
             pass

@@ -67,15 +67,13 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     return Log(monkeypatch, follower)
 
 
-def tables_of(*tables: tuple[Path, TableFold]) -> FoldedTables:
-    return FoldedTables(KafkaSettings(), "parked", [(str(location), fold) for location, fold in tables])
+def table_of(location: Path, fold: TableFold) -> FoldedTables:
+    return FoldedTables(KafkaSettings(), "parked", [fold], lambda _: str(location))
 
 
 def control_tables(folder: Path) -> FoldedTables:
-    subscriptions = folder / "subscriptions"
-    return tables_of(
-        (folder / "topics", TopicsFold()), (subscriptions, SubscriptionsFold()), (subscriptions, SuspensionsFold())
-    )
+    folds = TopicsFold(), SubscriptionsFold(), SuspensionsFold()
+    return FoldedTables(KafkaSettings(), "parked", folds, lambda spec: str(folder / spec.name))
 
 
 def read_all(tables: FoldedTables) -> None:
@@ -183,7 +181,7 @@ def test_retries_are_the_waiting_deliveries(tmp_path: Path, log: Log) -> None:
     first, second, third = (log.waits(number) for number in range(3))
     log.tried(second, Tries(2, 1, 9_000))
     log.finished(third)
-    tables = tables_of((tmp_path, RetriesFold()))
+    tables = table_of(tmp_path, RetriesFold())
     tables.step()
     columns = "notification", "subscription", "topic", "tries", "counted", "offset"
     assert read(tmp_path, *columns) == [("n0", "s", "a", 0, 0, 0), ("n1", "s", "a", 2, 1, 1)]
@@ -214,7 +212,7 @@ def test_retries_are_the_waiting_deliveries(tmp_path: Path, log: Log) -> None:
 )
 def test_a_retry_may_become_due_earlier(tmp_path: Path, log: Log, tries: Tries, after: Tries, due_s: int) -> None:
     first = log.waits(0, tries)
-    tables = tables_of((tmp_path, RetriesFold()))
+    tables = table_of(tmp_path, RetriesFold())
     tables.step()
     log.tried(first, after)
     tables.step()
@@ -234,7 +232,7 @@ def test_merged_tables_have_no_messages() -> None:
 def test_dead_letters_are_rows_until_removed(tmp_path: Path, log: Log) -> None:
     for number, value in ((1, letter()), (2, letter()), (3, b"junk")):
         log.add(b"s\t4.0.%d" % number, value)
-    tables = tables_of((tmp_path, DeadLettersFold()))
+    tables = table_of(tmp_path, DeadLettersFold())
     tables.step()
     log.add(b"s\t4.0.2", None)
     tables.step()
@@ -258,14 +256,14 @@ def test_a_table_behind_compacted_nulls_is_built_again(
     at_ms, hour_ms = 1_700_000_000_000, 3_600_000
     monkeypatch.setattr(state_tables, "time_ms", lambda: at_ms)
     log.waits(0)
-    tables_of((tmp_path, RetriesFold())).step()
+    table_of(tmp_path, RetriesFold()).step()
 
     # The delivery and its null are compacted away.
     monkeypatch.setattr(state_tables, "time_ms", lambda: at_ms + hours * hour_ms)
     log.records["parked"][0] = Listed(b"junk", b"junk", 0, 1_000)
     log.waits(2)
-    read_all(tables_of((tmp_path, RetriesFold())))
-    read_all(tables_of((tmp_path, RetriesFold())))
+    read_all(table_of(tmp_path, RetriesFold()))
+    read_all(table_of(tmp_path, RetriesFold()))
     assert sorted(offset for (offset,) in read(tmp_path, "offset")) == kept
 
 
@@ -331,7 +329,7 @@ def test_incomplete_messages_are_rows_and_events_once(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[OperatorEvent] = []
-    tables = tables_of((tmp_path, IncompleteFold(events.append)))
+    tables = table_of(tmp_path, IncompleteFold(events.append))
     path = TopicPath("all/alarm")
     for record in (
         StoredPart("anna", path, "me:1", 0, False, b"<half", 1_000),
@@ -370,7 +368,7 @@ def test_changes_by_operators_are_rows_and_outlive_their_log(tmp_path: Path, log
             log.add(*operations.encode(operations.ended(operation, result)))
 
     def restart() -> FoldedTables:
-        tables = tables_of((tmp_path, OperationsFold(doors.append)))
+        tables = table_of(tmp_path, OperationsFold(doors.append))
         read_all(tables)
         return tables
 

@@ -62,7 +62,6 @@ def _new_session(settings: Settings) -> SparkSession:
 
 
 When = datetime | timedelta
-
 """A time with a zone, or a duration before now."""
 
 

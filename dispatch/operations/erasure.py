@@ -49,7 +49,7 @@ from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, letters
 from arborcast.dispatch.recording.folds import moment
 from arborcast.dispatch.recording.follower import Work
 from arborcast.dispatch.tables import DEAD_LETTERS, NOTIFICATIONS, RETRIES
-from arborcast.dispatch.tables.delta_table import WRITER, positions_in, turn_to_commit, turn_to_rewrite
+from arborcast.dispatch.tables.delta_table import COMMIT_TURNS, REWRITE_TURNS, WRITER, positions_in
 from arborcast.dispatch.tables.spec import TableSpec, open_table, quoted, table_exists
 from arborcast.topic_model.expressions import concrete_topic
 from arborcast.topic_model.projections.erasures import covering, covers, selects
@@ -350,7 +350,7 @@ class Eraser(Work):
         location = self._location(NOTIFICATIONS)
         if not table_exists(location):
             return found
-        with turn_to_commit(location):
+        with COMMIT_TURNS[location]:
             table = NOTIFICATIONS.ensure(location)
         before_ms = max(scope.before_ms for scope in scopes)
         last_day = moment(before_ms).date().isoformat()
@@ -483,7 +483,7 @@ def _empty(location: str, day: str, rows: Sequence[tuple[str, str]]) -> Counter[
     # Statistics exclude whole files by the bounds.
     match = f"t.day = '{day}' and t.notification = s.notification"
     match += f" and t.notification >= {quoted(min(ids))} and t.notification <= {quoted(max(ids))}"
-    with turn_to_rewrite(location), turn_to_commit(location):
+    with REWRITE_TURNS[location], COMMIT_TURNS[location]:
         # Not by a list of the ids: delta-rs overflows its stack with some ten thousands.
         merger = open_table(location).merge(emptied, match, "s", "t", writer_properties=WRITER)
         merger.when_matched_update({name: f"s.{name}" for name in ("payload", "producer", "erased")}).execute()

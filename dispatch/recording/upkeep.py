@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from arborcast.dispatch.recording.follower import Work
-from arborcast.dispatch.tables.delta_table import WRITER, turn_to_commit, turn_to_rewrite
+from arborcast.dispatch.tables.delta_table import COMMIT_TURNS, REWRITE_TURNS, WRITER
 from arborcast.dispatch.tables.repair import delete_removed
 from arborcast.dispatch.tables.spec import TableSpec, open_table, table_exists
 
@@ -70,7 +70,7 @@ class OnSpark:
             self._spark.conf.set(f"spark.databricks.delta.optimize.{bound}FileSize", str(target_bytes))
         # The two libraries do not know each other's pending commits: on a store that allows overwriting, a commit of
         # the writer would be lost.
-        with turn_to_commit(location):
+        with COMMIT_TURNS[location]:
             optimize = SparkTable.forPath(self._spark, location).optimize()
             (optimize.where(f"day = '{day}'") if day else optimize).executeCompaction()
 
@@ -109,7 +109,7 @@ class Upkeep(Work):
     def step(self) -> bool:
         if not table_exists(self._location):
             return False
-        with turn_to_rewrite(self._location):
+        with REWRITE_TURNS[self._location]:
             self._maintain()
         return False
 

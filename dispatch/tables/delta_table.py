@@ -81,25 +81,14 @@ _NEUTRAL: Sequence[tuple[Callable[[pa.DataType], bool], object]] = (
 )
 
 OPERATION = "_operation"
-
 """The column of `merge`'s changes with the action of each row: `put`, `add`, `patch` or `drop`."""
 
+COMMIT_TURNS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+"""By location of a table, the lock of a writer of this process while it commits."""
 
-_TURNS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-
-
-def turn_to_commit(location: str) -> threading.Lock:
-    """The lock of a writer of this process while it commits to the table."""
-    return _TURNS[location]
-
-
-_REWRITES: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-
-
-def turn_to_rewrite(location: str) -> threading.Lock:
-    """The lock of a thread of this process while it rewrites or joins rows of the table: of two such commits one
-    fails."""
-    return _REWRITES[location]
+REWRITE_TURNS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+"""By location of a table, the lock of a thread of this process while it rewrites or joins rows: of two such commits one
+fails."""
 
 
 class DeltaTableWriter:
@@ -209,7 +198,7 @@ class DeltaTableWriter:
         millisecond."""
         for tries_left in range(_MOST_TRIES, 0, -1):
             try:
-                with turn_to_commit(self.location):
+                with COMMIT_TURNS[self.location]:
                     table = self.open()
                     table.update_incremental()
                     write(table)

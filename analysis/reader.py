@@ -92,12 +92,6 @@ class TableReader:
             )
         return open_table(self.location)
 
-    def last_day(self) -> datetime | None:
-        """The beginning of the last day with rows, from the table's log; None for a table without days or rows. Raises
-        NoSuchTable."""
-        days = [each["day"] for each in self.delta().partitions()] if "day" in self.spec.partition_by else []
-        return datetime.fromisoformat(max(days)).replace(tzinfo=UTC) if days else None
-
     def dataset(self) -> ds.Dataset:
         """For pyarrow, and readers of its datasets (DuckDB, Polars)."""
         return self.spec.dataset(self.delta())

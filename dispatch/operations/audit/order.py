@@ -266,17 +266,14 @@ def _deliveries(rows: _Rows, evaluations: Evaluations, orders: npt.NDArray[np.in
     starts = np.flatnonzero(changes(rows["subscription"], rows["log"], rows["place"]))
     index = np.arange(len(rows), dtype=np.int64)
 
-    def first_of(kind: int, before: Numbers | None = None) -> Numbers:
-        mask = (rows["kind"] & kind) != 0
-        if before is not None:
-            mask &= index < np.repeat(before, np.diff(np.append(starts, len(rows))))
+    def first_of(mask: npt.NDArray[np.bool_]) -> Numbers:
         return np.minimum.reduceat(np.where(mask, index, _NONE), starts) if len(starts) else starts
 
-    redrive = first_of(_REDRIVE)
-    first = first_of(_FIRST, redrive)
-    end = first_of(_END, redrive)
-    pushed = ((rows["kind"] & _PUSH) != 0) & (index < np.repeat(redrive, np.diff(np.append(starts, len(rows)))))
-    last = np.maximum.reduceat(np.where(pushed, index, -1), starts) if len(starts) else starts
+    kind = rows["kind"]
+    redrive = first_of((kind & _REDRIVE) != 0)
+    kind = np.where(index < np.repeat(redrive, np.diff(np.append(starts, len(rows)))), kind, 0)
+    first, end = first_of((kind & _FIRST) != 0), first_of((kind & _END) != 0)
+    last = np.maximum.reduceat(np.where((kind & _PUSH) != 0, index, -1), starts) if len(starts) else starts
     over, newest = rows[np.where(end != _NONE, end, 0)], rows[np.maximum(last, 0)]
     since_ms = np.maximum(over["started_ms"], over["written_ms"])
     repeated = (end != _NONE) & (last > end) & (newest["started_ms"] - since_ms > CLOCKS_APART_MS)

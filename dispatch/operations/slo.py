@@ -4,6 +4,8 @@ Both are from the table `slo`."""
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -14,7 +16,7 @@ import pyarrow.dataset as ds
 
 from arborcast.dispatch.settings import SloSettings
 from arborcast.dispatch.tables import SLO
-from arborcast.dispatch.tables.spec import open_table, table_exists
+from arborcast.dispatch.tables.spec import open_table, queried, quoted, table_exists
 
 DAYS = 28
 
@@ -54,6 +56,20 @@ class Objectives(NamedTuple):
     more: int
 
 
+# Deliveries by subscription, those with the most bad ones first; and the good and bad ones of the last hour and of the
+# last six: of the hour in which such a period begins, the proportion within it.
+_SUMS = """
+    SELECT subscription, LAST_VALUE(owner ORDER BY hour) AS owner, SUM(in_time) AS in_time, SUM(late) AS late,
+        SUM(lost) AS lost, SUM(receiver) AS receiver, SUM(in_time * in_1h) AS good_1h, SUM(in_time * in_6h) AS good_6h,
+        SUM((late + lost) * in_1h) AS bad_1h, SUM((late + lost) * in_6h) AS bad_6h
+    FROM (
+        SELECT *, GREATEST(LEAST(2 - age, 1.0), 0.0) AS in_1h, GREATEST(LEAST(7 - age, 1.0), 0.0) AS in_6h
+        FROM (SELECT *, ({now} - EXTRACT(EPOCH FROM hour)) / 3600.0 AS age FROM data WHERE {conditions})
+    )
+    GROUP BY subscription ORDER BY late + lost DESC, subscription
+"""
+
+
 def objectives(
     location: str,
     slo: SloSettings,
@@ -65,33 +81,21 @@ def objectives(
     """Of one subscription, of the subscriptions of one owner, or of all. Raises DeltaError."""
     at = datetime.now(UTC) if now is None else datetime.fromtimestamp(now, UTC)
     since = at - timedelta(days=DAYS)
-    where = ds.field("hour") > since
+    conditions = [f"day >= '{since.date()}'", f"hour > '{since.isoformat()}'"]
     if subscription:
-        where &= ds.field("subscription") == subscription
+        conditions.append(f"subscription = {quoted(subscription)}")
     if owner is not None:
-        where &= ds.field("owner") == owner
-    columns = ["hour", "subscription", "owner", *_COUNTS]
-    days = [_by_subscription(_weighed(SLO.arrow([]).select(columns), at))]
-    if table_exists(location):
-        table = open_table(location)
-        # One day in memory: the rows of a month are thirty million with fifty thousand active subscriptions.
-        for number in range(DAYS + 1):
-            of_day = f"day = '{(since + timedelta(days=number)).date()}'"
-            days.append(_by_subscription(_weighed(SLO.read(table, columns, where, of_day), at)))
-    names = _by_subscription(pa.concat_tables(days))
-    sums = {each: names[each] for each in names.column_names if each not in ("subscription", "owner")}
-    bad = pc.add(sums["late"], sums["lost"])
-    order = pc.sort_indices(pa.table({"bad": bad}), [("bad", "descending")])[:limit]
+        conditions.append(f"owner = {quoted(owner)}")
+    if not table_exists(location):
+        return Objectives(_objective(Counter(), slo.target), (), 0)
+    sql = _SUMS.format(now=int(at.timestamp()), conditions=" AND ".join(conditions))
+    found = pa.table(queried(open_table(location), sql))
     worst = tuple(
-        SubscriptionObjective(
-            row["subscription"],
-            row["owner"],
-            _objective({each: row[each] for each in sums}, slo.target),
-        )
-        for row in names.take(order).to_pylist()
+        SubscriptionObjective(row["subscription"], row["owner"], _objective(row, slo.target))
+        for row in found.slice(0, limit).to_pylist()
     )
-    total = {each: pc.sum(column).as_py() or 0 for each, column in sums.items()}
-    return Objectives(_objective(total, slo.target), worst, names.num_rows - len(worst))
+    total = {each: pc.sum(found[each]).as_py() or 0 for each in found.column_names[2:]}
+    return Objectives(_objective(total, slo.target), worst, found.num_rows - len(worst))
 
 
 class HourAttempts(NamedTuple):
@@ -124,31 +128,7 @@ def attempts_by_hour(location: str, subscription: str, now: float | None = None)
     return tuple(found.values())
 
 
-def _by_subscription(rows: pa.Table) -> pa.Table:
-    """The sums of each subscription, with its last owner."""
-    sums = [each for each in rows.column_names if each not in ("hour", "subscription", "owner")]
-    found = rows.group_by("subscription", use_threads=False).aggregate(
-        [("owner", "last"), *((each, "sum") for each in sums)]
-    )
-    return found.rename_columns([each.removesuffix("_last").removesuffix("_sum") for each in found.column_names])
-
-
-def _weighed(rows: pa.Table, at: datetime) -> pa.Table:
-    """With the good and bad deliveries of the last hour and of the last six: of the hour in which the period begins,
-    the proportion within it."""
-    ages = pc.subtract(int(at.timestamp()), pc.divide(rows["hour"].cast(pa.int64()), 1_000_000))
-    bad = pc.add(rows["late"], rows["lost"])
-    for hours in (1, 6):
-        begun = pc.min_element_wise(
-            pc.divide(pc.subtract((hours + 1) * _HOUR_S, ages).cast(pa.float64()), _HOUR_S), 1.0
-        )
-        weight = pc.max_element_wise(begun, 0.0)
-        rows = rows.append_column(f"bad_{hours}h", pc.multiply(bad.cast(pa.float64()), weight))
-        rows = rows.append_column(f"good_{hours}h", pc.multiply(rows["in_time"].cast(pa.float64()), weight))
-    return rows
-
-
-def _objective(sums: dict[str, float], target: float) -> Objective:
+def _objective(sums: Mapping[str, float], target: float) -> Objective:
     in_time, late, lost, receiver = (int(sums[each]) for each in _COUNTS)
     total = in_time + late + lost
     return Objective(

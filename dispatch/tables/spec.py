@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     # `rows_with` does not need it: loading takes several times as long as a look-up.
     import pyarrow as pa
     import pyarrow.dataset as ds
+    from arro3.core import Table
 
 
 class Location(str):
@@ -176,7 +177,7 @@ class TableSpec:
 Row = dict[str, Any]
 """A row as plain Python values, by column."""
 
-_QUERY = 'SELECT * FROM wanted WHERE "{column}" IN ({texts})'
+_QUERY = 'SELECT * FROM data WHERE "{column}" IN ({texts})'
 
 
 def rows_with(table: DeltaTable, column: str, values: Sequence[str]) -> list[Row]:
@@ -184,14 +185,19 @@ def rows_with(table: DeltaTable, column: str, values: Sequence[str]) -> list[Row
     cannot be read."""
     if not values:
         return []
-    query = _QUERY.format(column=column, texts=", ".join(map(quoted, values)))
+    found = queried(table, _QUERY.format(column=column, texts=", ".join(map(quoted, values))))
+    columns = [found.column(name).to_pylist() for name in found.column_names]
+    return [dict(zip(found.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def queried(table: DeltaTable, sql: str) -> Table:
+    """The result of a query in SQL, in which the table has the name `data`. Raises DeltaError if a file cannot be
+    read."""
     try:
-        found = QueryBuilder().register("wanted", table).execute(query).read_all()
+        return QueryBuilder().register("data", table).execute(sql).read_all()
     except Exception as error:
         # Readers raise any Exception for a damaged file.
         raise DeltaError("one of its files is damaged, or was removed during the query") from error
-    columns = [found.column(name).to_pylist() for name in found.column_names]
-    return [dict(zip(found.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def quoted(text: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ from arborcast.dispatch.recording.folds import moment
 from arborcast.dispatch.recording.follower import Work
 from arborcast.dispatch.tables import ENDPOINT_HEALTH
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
+from arborcast.dispatch.tables.spec import queried
 
 
 class _State(NamedTuple):
@@ -63,16 +63,10 @@ class HealthHistory(Work):
         return False
 
     def _latest(self) -> dict[str, _State]:
-        columns = ["at", "endpoint", "breaker", "sick"]
-        latest: dict[str, tuple[datetime, _State]] = {}
-        for batch in self._table.open().to_pyarrow_dataset().to_batches(columns=columns):
-            rows = pa.Table.from_batches([batch]).sort_by("at").group_by("endpoint", use_threads=False)
-            for row in rows.aggregate([(each, "last") for each in ("at", "breaker", "sick")]).to_pylist():
-                at, state = row["at_last"], _State(row["breaker_last"], row["sick_last"])
-                endpoint = row["endpoint"]
-                if endpoint not in latest or latest[endpoint][0] <= at:
-                    latest[endpoint] = at, state
-        return {endpoint: state for endpoint, (_, state) in latest.items() if state != _HEALTHY}
+        latest = "LAST_VALUE(breaker ORDER BY at) AS breaker, LAST_VALUE(sick ORDER BY at) AS sick"
+        found = pa.table(queried(self._table.open(), f"SELECT endpoint, {latest} FROM data GROUP BY endpoint"))  # noqa: S608  # constants
+        states = ((row["endpoint"], _State(row["breaker"], row["sick"])) for row in found.to_pylist())
+        return {endpoint: state for endpoint, state in states if state != _HEALTHY}
 
 
 def _row(endpoint: str, state: _State, health: Health, now_ms: int) -> dict[str, object]:

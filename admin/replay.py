@@ -28,10 +28,9 @@ class PlannedReplay(NamedTuple):
     def send(self, progress: Progress = no_progress, by: Operator | None = None) -> int:
         """Send them; returns their number. `by` is the operator, by default the user of this process. Raises
         InfrastructureError; then some may have been sent."""
-        self.replay.progress = progress
         span = {"replay": self.replay.id, "since_ms": self.since_ms, "until_ms": self.until_ms, "of": len(self.places)}
         with recorded(self.kafka, "replay", [change(self.subscription, None, span)], by) as results:
-            sent = self.replay.send(self.places)
+            sent = self.replay.send(self.places, progress)
             results.append(f"{sent} sent")
         return sent
 
@@ -59,8 +58,8 @@ def plan(
     until_ms = time_ms() if until_ms is None else until_ms
     control = control_log.read_control(kafka)
     span = ReplaySpan(since_ms, until_ms, topic.test(kafka, control))
-    replay = Replay(kafka, control.table, subscription, span, progress, control.erasures.scopes)
-    places = replay.find(limit)
+    replay = Replay(kafka, control.table, subscription, span, control.erasures.scopes)
+    places = replay.find(limit, progress)
     if len(places) > limit:
         raise ReplayRefused(
             f"more than {limit:,} notifications match: choose a shorter time, fewer topics, or a higher limit"

@@ -10,6 +10,8 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import msgspec
 
@@ -61,7 +63,6 @@ class Replay:
         table: RoutingTable,
         subscription_id: str,
         span: ReplaySpan,
-        progress: Progress = no_progress,
         erased: Sequence[ErasureScope] = (),
     ) -> None:
         """`erased` are scopes of erasures: covered notifications are in the log until Kafka deletes them, and are not
@@ -72,10 +73,9 @@ class Replay:
         self._span = span
         self._conditions = Conditions()
         self._erased = erased
-        self.progress = progress
         self.id = secrets.token_hex(6)
 
-    def find(self, limit: int) -> list[tuple[int, int]]:
+    def find(self, limit: int, progress: Progress = no_progress) -> list[tuple[int, int]]:
         """Partitions and offsets of the matching notifications, in order.
 
         Up to `limit`, and one more if there are more. Raises InfrastructureError, RecordVersionError.
@@ -88,27 +88,25 @@ class Replay:
             for partition, start in first.items():
                 for notification, offset in _readable(log, partition, OffsetRange(start, ends[partition])):
                     examined += 1
-                    self.progress("searching matching notifications", examined, total)
+                    progress("searching matching notifications", examined, total)
                     if self._matches(notification):
                         found.append((partition, offset))
                         if len(found) > limit:
                             return found
         return found
 
-    def send(self, places: list[tuple[int, int]]) -> int:
+    def send(self, places: list[tuple[int, int]], progress: Progress = no_progress) -> int:
         """Append these notifications again; returns their number. After an error the earlier ones may be appended.
 
         Raises InfrastructureError.
         """
         sent = 0
-        by_partition: dict[int, list[int]] = {}
-        for partition, offset in places:
-            by_partition.setdefault(partition, []).append(offset)
         with (
             LogScan(self._kafka, "notifications") as log,
             closing(DurableWriter(self._kafka, "notifications")) as writer,
         ):
-            for partition, offsets in by_partition.items():
+            for partition, some in groupby(places, itemgetter(0)):
+                offsets = [offset for _, offset in some]
                 chosen = frozenset(offsets)
                 for notification, offset in _readable(log, partition, OffsetRange(offsets[0], offsets[-1] + 1)):
                     if offset not in chosen:
@@ -120,7 +118,7 @@ class Replay:
                     key, value = notifications.encode(again)
                     writer.send(partition_of_key(key, writer.partitions), value, key)
                     sent += 1
-                    self.progress("sending again", sent, len(places))
+                    progress("sending again", sent, len(places))
                     if sent % _AT_ONCE == 0:
                         writer.settle(_WRITE_S)
             writer.settle(_WRITE_S)

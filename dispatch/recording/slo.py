@@ -18,8 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 import msgspec
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
+import pyarrow as pa
 
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.damaged import unless_damaged
@@ -32,7 +31,7 @@ from arborcast.dispatch.recording.folds import moment
 from arborcast.dispatch.recording.follower import BYTES_PER_COMMIT, GatheringFollower
 from arborcast.dispatch.tables import SLO
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, as_progress
-from arborcast.dispatch.tables.spec import Row
+from arborcast.dispatch.tables.spec import Row, queried
 from arborcast.topic_model.subscriptions import queue_topic
 
 _HOUR_MS = 3_600_000
@@ -192,26 +191,22 @@ class SloTable(GatheringFollower):
         return count
 
     def _known(self, hour: int) -> dict[str, _Count]:
-        at = moment(hour * _HOUR_MS)
         found: dict[str, _Count] = {}
-        for row in self._read(ds.field("hour") == at, f"day = '{at.date()}'"):
+        for row in self._queried(f"SELECT * FROM data WHERE {_where([hour])}"):  # noqa: S608  # constants
             counts: Counter[Counted] = Counter({each: row[each] for each in _COLUMNS if row[each]})
-            held_ms = int(row["held_at"].timestamp() * 1000) if row["held_at"] else 0
-            found[row["subscription"]] = _Count(row["owner"], counts, held_ms)
+            found[row["subscription"]] = _Count(row["owner"], counts, _ms(row["held_at"]) if row["held_at"] else 0)
         return found
 
     def _known_holds(self) -> dict[str, int]:
-        since = datetime.now(UTC) - timedelta(days=_HELD_DAYS)
-        found: dict[str, int] = {}
-        for row in self._read(ds.field("held_at").is_valid(), f"day >= '{since.date()}'"):
-            held_ms = int(row["held_at"].timestamp() * 1000)
-            found[row["subscription"]] = max(held_ms, found.get(row["subscription"], 0))
-        return found
+        since = (datetime.now(UTC) - timedelta(days=_HELD_DAYS)).date()
+        held = "SELECT subscription, MAX(held_at) AS held_at FROM data"
+        rows = self._queried(f"{held} WHERE day >= '{since}' AND held_at IS NOT NULL GROUP BY subscription")
+        return {row["subscription"]: _ms(row["held_at"]) for row in rows}
 
-    def _read(self, where: pc.Expression, files: str) -> list[Row]:
+    def _queried(self, sql: str) -> list[Row]:
         table = self._table.open()
         table.update_incremental()
-        rows: list[Row] = SLO.read(table, None, where, files).to_pylist()
+        rows: list[Row] = pa.table(queried(table, sql)).to_pylist()
         return rows
 
     def _extend(self, positions: Mapping[int, int]) -> int:
@@ -239,6 +234,10 @@ class SloTable(GatheringFollower):
 
 
 _COLUMNS: Sequence[Counted] = ("in_time", "late", "lost", "receiver", "delivered", "failed")
+
+
+def _ms(at: datetime) -> int:
+    return int(at.timestamp() * 1000)
 
 
 def _where(hours: Iterable[int]) -> str:

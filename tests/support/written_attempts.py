@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Attempt, ErrorClass, Evaluation, Matched, State
 from arborcast.topic_model.topics import TopicPath
+from tests.support.table_rows import attempt
 
 T0 = 1_700_000_000_000
 """When the notifications were accepted, in milliseconds."""
@@ -23,20 +24,8 @@ def row(
     error: ErrorClass = "",
 ) -> Attempt:
     """A row of one delivery."""
-    return Attempt(
-        notification=notification,
-        subscription=subscription,
-        topic=TOPIC,
-        endpoint="http://r/",
-        number=1,
-        push="p",
-        state=state,
-        accepted_ms=accepted_ms,
-        started_ms=accepted_ms + 5,
-        duration_ms=3.0,
-        error=error,
-        batch=batch,
-    )
+    times = {"accepted_ms": accepted_ms, "started_ms": accepted_ms + 5}
+    return attempt(notification, subscription, state, push="p", error=error, batch=batch, **times)
 
 
 def rows(*given: Attempt) -> bytes:

@@ -17,6 +17,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog
 from arborcast.topic_model.records.notifications import Notification, encode
 from arborcast.topic_model.topics import TopicPath
+from tests.support import table_rows
 
 pytestmark = pytest.mark.kafka
 
@@ -41,19 +42,7 @@ def write(kafka: KafkaSettings, log: str, notifications: Iterable[Notification],
 
 
 def attempt(subscription: str, number: int, response: bytes = b"", push: str = "p") -> Attempt:
-    return Attempt(
-        notification="n",
-        subscription=subscription,
-        topic=A,
-        endpoint="http://r/",
-        number=number,
-        push=push,
-        state="parked",
-        accepted_ms=0,
-        started_ms=number,
-        duration_ms=1.0,
-        response=response,
-    )
+    return table_rows.attempt("n", subscription, "parked", number, number=number, push=push, response=response)
 
 
 def read(kafka: KafkaSettings, path: TopicPath, *, kept: bool = False) -> LastMessages:
@@ -124,9 +113,7 @@ def test_the_newest_notifications_of_all_topics(kafka_settings: KafkaSettings) -
 
 def test_the_last_attempts_of_a_subscription_and_no_others(kafka_settings: KafkaSettings) -> None:
     ensure_topics(kafka_settings)
-    log = AttemptsLog(kafka_settings)
-    log.connect()
-    with closing(log):
+    with closing(AttemptsLog(kafka_settings)) as log:
         for number in range(60):
             for name in ("s1", "s2"):
                 log.add(attempt(name, number, b"y" * 10_000 if number == 59 else b""))

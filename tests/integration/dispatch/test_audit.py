@@ -35,7 +35,6 @@ class Batches:
 
     def __init__(self, kafka: KafkaSettings) -> None:
         self._attempts = AttemptsLog(kafka)
-        self._attempts.connect()
         self._parking, self._dead = ParkingLog(kafka), DeadLetterLog(kafka)
         self.number = 0
 

@@ -48,7 +48,6 @@ def test_the_newest_batch_with_its_settled_and_parked_deliveries(kafka_settings:
 
     of_the_redelivery = ("s", "of the redelivery")
     with closing(AttemptsLog(kafka_settings)) as log, closing(DurableWriter(kafka_settings, "attempts")) as raw:
-        log.connect()
         log.add(row(*of_the_redelivery, NO_BATCH))
         log.settle(120)
         assert newest_batch(kafka_settings) == NO_BATCH
@@ -98,7 +97,6 @@ def test_rows_behind_the_positions_of_a_run_are_recalled(kafka_settings: KafkaSe
     )
     now_ms = int(time.time() * 1000)
     with closing(AttemptsLog(kafka_settings)) as log:
-        log.connect()
         log.add(row("s", "of an earlier run", 4))
         log.add(row("s", "of the run", 5))
         log.add(row("s", "of the redelivery", NO_BATCH))

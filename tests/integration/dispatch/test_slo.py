@@ -40,10 +40,8 @@ def attempt(name: str, to: str, late_ms: int = 0, state: State = "delivered", er
 @pytest.fixture
 def log(kafka_settings: KafkaSettings) -> Iterator[AttemptsLog]:
     ensure_topics(kafka_settings)
-    written = AttemptsLog(kafka_settings)
-    written.connect()
-    with closing(written):
-        yield written
+    with closing(AttemptsLog(kafka_settings)) as log:
+        yield log
 
 
 def counts(location: Path) -> Counts:

@@ -55,9 +55,7 @@ def parking(kafka_settings: KafkaSettings) -> Iterator[ParkingLog]:
 
 @pytest.fixture
 def tried(kafka_settings: KafkaSettings) -> Iterator[AttemptsLog]:
-    log = AttemptsLog(kafka_settings)
-    log.connect()
-    with closing(log):
+    with closing(AttemptsLog(kafka_settings)) as log:
         yield log
 
 

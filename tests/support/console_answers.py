@@ -44,6 +44,7 @@ from arborcast.topic_model.records.control import (
 )
 from arborcast.topic_model.topics import TopicPath
 from tests.support.routing import make_subscription
+from tests.support.table_rows import attempt
 
 INSPECTIONS = TopicPath("{urn:plant}plant/inspections")
 
@@ -167,20 +168,9 @@ LETTER = Letter(
 
 
 def _attempt(number: int, name: str, state: State, status: int, body: bytes = b"") -> Attempt:
-    return Attempt(
-        notification=name,
-        subscription="s1",
-        topic=TopicPath("a/b"),
-        endpoint="http://one.example/in",
-        number=1,
-        push=f"p{number}",
-        state=state,
-        accepted_ms=_AT_MS,
-        started_ms=_AT_MS,
-        duration_ms=20.0,
-        status=status,
-        response=body,
-    )
+    facts: dict[str, Any] = {"endpoint": "http://one.example/in", "push": f"p{number}", "duration_ms": 20.0}
+    facts |= {"accepted_ms": _AT_MS, "started_ms": _AT_MS, "status": status, "response": body}
+    return attempt(name, "s1", state, **facts)
 
 
 ATTEMPTS = (_attempt(1, "n2", "delivered", 202), _attempt(0, "n1", "parked", 503, b"<b>no room</b>"))

@@ -36,8 +36,9 @@ from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
-from arborcast.topic_model.subscriptions import EndpointReference, Subscription, TopicFilter, Trigger, queue_topic
+from arborcast.topic_model.subscriptions import Subscription, Trigger, queue_topic
 from arborcast.topic_model.topics import TopicPath
+from tests.support import make
 from tests.support.broker import records_in
 from tests.support.outbound import THIS_MACHINE
 from tests.support.waiting import TIMEOUT_S, wait_until
@@ -68,13 +69,7 @@ def job_settings(home: Path, kafka: KafkaSettings, mode: Mode | None = None, **p
 
 def subscription(name: str, url: str, topic: str, **more: object) -> Subscription:
     """A subscription to one topic or, with `//.`, to a subtree."""
-    return Subscription(
-        id=name,
-        consumer=EndpointReference(url),
-        address=f"http://broker.example/wsn/subscriptions/{name}",
-        topics=(TopicFilter("", topic, topic),),
-        **more,  # type: ignore[arg-type]
-    )
+    return make.subscription(name, topic, url, address=f"http://broker.example/wsn/subscriptions/{name}", **more)
 
 
 def trigger(name: str, on: str, to: str, payload: str = "", **more: object) -> Subscription:

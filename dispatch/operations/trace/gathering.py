@@ -94,6 +94,7 @@ class Gatherer:
         except InfrastructureError as error:
             notes.append(f"the logs could not be read, so the last seconds are missing: {error}")
         names = {str(row["subscription"]) for row in rows} | ({subscription} if subscription else set())
+        forgotten = self._rows_with(SUBSCRIPTIONS, "subscription", sorted(names - control.states.keys()))
         return replace(
             found,
             control=control,
@@ -102,7 +103,7 @@ class Gatherer:
             attempts=rows,
             waiting=waiting,
             pulled=pulled,
-            forgotten=self._forgotten(sorted(names - control.states.keys())),
+            forgotten={row["subscription"]: row for row in forgotten},
             endpoints=self._health({str(row["endpoint"]) for row in rows if row["state"] == "parked"}),
             notes=notes,
             now=datetime.now(UTC),
@@ -216,10 +217,6 @@ class Gatherer:
             if record.timestamp > found.logged_ms + _APPEND_MS:
                 break
         return {name: instead for name, (_, instead) in last.items()}
-
-    def _forgotten(self, names: Sequence[str]) -> dict[str, Row]:
-        """The rows of subscriptions that are no longer in the control log."""
-        return {row["subscription"]: row for row in self._rows_with(SUBSCRIPTIONS, "subscription", names)}
 
     def _health(self, endpoints: Collection[str]) -> dict[str, Row]:
         """The health of the endpoints of waiting deliveries."""

@@ -1,40 +1,28 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 import pyarrow as pa
 import pytest
 
 from arborcast.dispatch.delivery.health import Health
+from arborcast.dispatch.logs import attempts
+from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.monitoring import metrics as endpoints_seen
 from arborcast.dispatch.monitoring.metrics import EndpointFigures, EndpointsSeen, JobMetrics
 from arborcast.dispatch.monitoring.sources import Lag, QueryProgress, Sources, ViewSize
 from arborcast.dispatch.queues.servers import QueueFigures
-from arborcast.dispatch.tables import ATTEMPTS
+from arborcast.dispatch.tables import delta_table
 from arborcast.engine.monitoring.samples import Scrape
 from arborcast.topic_model.topics import TopicPath
-
-_AT = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def attempt(push: str, state: str = "delivered", error: str = "", **more: object) -> dict[str, object]:
-    return {
-        "endpoint": "http://one/",
-        "push": push,
-        "state": state,
-        "error": error,
-        "accepted_at": _AT,
-        "started_at": _AT + timedelta(milliseconds=40),
-        "duration_ms": 20.0,
-        "request_bytes": 700,
-        "reused": False,
-        **more,
-    }
+from tests.support import table_rows
 
 
-def rows_of(*attempts: dict[str, object]) -> pa.Table:
-    schema = pa.schema([field for field in ATTEMPTS.arrow_schema() if field.name in attempt("")])
-    return pa.Table.from_pylist(list(attempts), schema=schema)
+def attempt(push: str, state: str = "delivered", error: str = "", **more: object) -> Attempt:
+    facts = {"push": push, "error": error, "duration_ms": 20.0, "request_bytes": 700, **more}
+    return table_rows.attempt("n", "one", state, 40, **facts)
+
+
+def rows_of(*made: Attempt) -> pa.Table:
+    return delta_table.rows_of([attempts.encode(*made)])
 
 
 def assert_shown(metrics: JobMetrics, expected: str) -> None:
@@ -75,7 +63,7 @@ def test_attempts_count_by_notification_pushes_once() -> None:
 def test_a_gateway_s_clock_ahead_makes_no_sum_smaller() -> None:
     metrics = JobMetrics()
     metrics.recorded(rows_of(attempt("p1")))
-    metrics.recorded(rows_of(attempt("p2", accepted_at=_AT + timedelta(seconds=1))))
+    metrics.recorded(rows_of(attempt("p2", accepted_ms=table_rows.NOON_MS + 1_000)))
     assert Scrape.of(metrics.registry.text()).sum("arborcast_delivery_seconds_sum") == pytest.approx(0.08)
 
 

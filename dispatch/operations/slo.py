@@ -81,7 +81,8 @@ def objectives(
     """Of one subscription, of the subscriptions of one owner, or of all. Raises DeltaError."""
     at = datetime.now(UTC) if now is None else datetime.fromtimestamp(now, UTC)
     since = at - timedelta(days=DAYS)
-    conditions = [f"day >= '{since.date()}'", f"hour > '{since.isoformat()}'"]
+    # Without later days, of a clock that was ahead.
+    conditions = [f"day BETWEEN '{since.date()}' AND '{at.date()}'", f"hour > '{since.isoformat()}'"]
     if subscription:
         conditions.append(f"subscription = {quoted(subscription)}")
     if owner is not None:

@@ -39,6 +39,7 @@ def test_objectives_of_all_of_owners_and_of_subscriptions(tmp_path: Path) -> Non
         row(100, "s1", "ann", in_time=900),
         row(100, "s2", "bob", in_time=1_000, receiver=7),
         row(28 * 24 + 1, "s1", "ann", late=999),
+        row(-7 * 24, "s1", "ann", late=999),  # of a clock that was ahead
     )
     slo = SloSettings(target=0.99)
 

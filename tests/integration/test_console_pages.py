@@ -33,6 +33,7 @@ from tests.support.console import ConsoleParts, console_parts, served
 from tests.support.console_answers import FEDERATED, answering
 from tests.support.console_example import example
 from tests.support.routing import make_subscription
+from tests.support.waiting import wait_until
 from tests.unit.console.test_engine_screen import Watch, moved
 
 pytestmark = pytest.mark.browser
@@ -287,7 +288,7 @@ def test_a_filter_with_its_sorting_is_saved_as_a_view(
     page.get_by_role("button", name="Save").click()
     page.get_by_text("View Panels, last first saved.").wait_for()
     assert page.url.endswith("?endpoint=panel&sort=-Endpoint")
-    assert links.all_inner_texts() == descending
+    wait_until(lambda: links.all_inner_texts() == descending, "the rows, which follow the head of the page")
     page.get_by_text("Save view").click()
     assert faults(page) == []
     page.set_viewport_size({"width": 320, "height": 800})

@@ -192,7 +192,7 @@ class SloTable(GatheringFollower):
 
     def _known(self, hour: int) -> dict[str, _Count]:
         found: dict[str, _Count] = {}
-        for row in self._queried(f"SELECT * FROM data WHERE {_where([hour])}"):  # noqa: S608  # constants
+        for row in self._queried(f"SELECT * FROM data WHERE {_where([hour])}"):  # noqa: S608  # dates made here, no foreign text
             counts: Counter[Counted] = Counter({each: row[each] for each in _COLUMNS if row[each]})
             found[row["subscription"]] = _Count(row["owner"], counts, _ms(row["held_at"]) if row["held_at"] else 0)
         return found

@@ -51,8 +51,7 @@ class GatewayServer(uvicorn.Server):
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=settings.keep_alive_s,
-            # uvicorn's annotation is int; it is passed to asyncio.wait_for.
-            timeout_graceful_shutdown=settings.stop_timeout_s,  # type: ignore[arg-type]
+            timeout_graceful_shutdown=settings.stop_timeout_s,  # type: ignore[arg-type]  # asyncio.wait_for takes it
         )
         super().__init__(config)
         self._make_protocol = protocol

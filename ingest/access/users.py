@@ -11,8 +11,7 @@ import asyncio
 import hashlib
 import os
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Protocol
 
@@ -188,20 +187,25 @@ class Users:
         if known is not None:
             return known
 
-        def begin() -> asyncio.Future[Identity | None]:
+        def begin() -> Coroutine[None, None, Identity | None]:
             if key not in self._known:
                 self.guesses.may_begin(address, name)
             check = self._begin_check(key, lambda: self._source.check(name, password))
-            check.add_done_callback(partial(self._count_result, address, name))
             # Counted before the answer, since parallel connections would otherwise exceed the limit.
             self.guesses.wrong(address, name)
-            return check
+            return self._counted(check, address, name)
 
         return await self._in_time(key, begin)
 
-    def _count_result(self, address: str, name: str, check: asyncio.Future[Identity | None]) -> None:
-        if check.cancelled() or check.exception() is not None or check.result() is not None:
-            self.guesses.not_wrong(address, name)
+    async def _counted(self, check: Awaitable[Identity | None], address: str, name: str) -> Identity | None:
+        wrong = False
+        try:
+            identity = await check
+            wrong = identity is None
+            return identity
+        finally:
+            if not wrong:
+                self.guesses.not_wrong(address, name)
 
     async def find(self, name: str) -> Identity | None:
         """The user, authenticated by another method."""
@@ -214,7 +218,9 @@ class Users:
         """The password itself, empty if only its hash is stored."""
         return self._source.clear_password(name)
 
-    async def _in_time(self, key: bytes | str, begin: Callable[[], asyncio.Future[Identity | None]]) -> Identity | None:
+    async def _in_time(
+        self, key: bytes | str, begin: Callable[[], Coroutine[None, None, Identity | None]]
+    ) -> Identity | None:
         try:
             async with asyncio.timeout(_LONGEST_S):
                 return await self._checks.run(key, begin)
@@ -232,21 +238,20 @@ class Users:
             return None
         return found[1]
 
-    def _begin_check(self, key: bytes | str, begin: Callable[[], Identity | None]) -> asyncio.Future[Identity | None]:
+    def _begin_check(
+        self, key: bytes | str, check: Callable[[], Identity | None]
+    ) -> Coroutine[None, None, Identity | None]:
         if len(self._checks) >= _WAITING and key not in self._known:
             raise IdentitiesAway(f"{_WAITING} users are being looked up already", 1.0)
-        check = asyncio.get_running_loop().run_in_executor(self._threads, begin)
-        check.add_done_callback(lambda done: self._store_result(key, done))
-        return check
+        return self._stored(key, check)
 
-    def _store_result(self, key: bytes | str, done: asyncio.Future[Identity | None]) -> None:
-        if done.cancelled() or done.exception() is not None:
-            return
-        identity = done.result()
+    async def _stored(self, key: bytes | str, check: Callable[[], Identity | None]) -> Identity | None:
+        identity = await asyncio.get_running_loop().run_in_executor(self._threads, check)
         if identity is None:
             self._known.pop(key, None)
         else:
             self._known[key] = (self._clock() + self._remember_s, identity)
+        return identity
 
 
 def users_of(access: AccessSettings, directory: DirectorySettings) -> Users:

@@ -152,4 +152,6 @@ async def test_lookups_without_an_answer_do_not_delay_other_cameras(monkeypatch:
             assert len(looked_up) == len(set(looked_up)), "a camera has one lookup at a time"
         finally:
             ended.set()
+            while any(len(each._lookups) for each in away):
+                await asyncio.sleep(0.01)
             there.close()

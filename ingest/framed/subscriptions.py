@@ -185,7 +185,6 @@ class Sender:
         self._memory = Reservation(gateway.inflight)
         self._room = asyncio.Event()
         self._room.set()
-        self._renewed = asyncio.get_running_loop().time()
 
     async def run(self) -> None:
         """Send waiting messages until the subscription has ended."""
@@ -289,15 +288,15 @@ class Sender:
         self.outgoing.link.send(bytes(out))
 
     async def _renew(self) -> None:
-        """Renew a subscription of this connection while the connection is open."""
-        now = asyncio.get_running_loop().time()
-        if now - self._renewed < _RENEW_S:
+        """Renew a subscription of this connection while the connection is open. By its termination time: after a
+        suspension of the machine it may have expired, and a monotonic clock has not counted that time."""
+        there, ends = self._gateway.table.get(self.subscription), self._gateway.now() + _LASTS
+        if there is None or there.terminates_ms is None or times.to_ms(ends) - there.terminates_ms < _RENEW_S * 1000:
             return
-        self._renewed = now
         async with self._gateway.locks.hold(self.subscription):
             there = self._gateway.table.get(self.subscription)
             if there is not None and there.terminates_ms is not None:
-                await replace(self._gateway, there, terminates_ms=times.to_ms(self._gateway.now() + _LASTS))
+                await replace(self._gateway, there, terminates_ms=times.to_ms(ends))
 
 
 async def end_quietly(gateway: Gateway, identifier: str) -> None:

@@ -180,6 +180,23 @@ def test_a_subscription_is_renewed_while_its_client_has_no_room(
     assert frames.read_body(raw.read(), frames.MessageBody).id == "n2"
 
 
+def test_a_subscription_is_renewed_after_a_suspension_of_the_machine(
+    edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The monotonic clock has not counted that time: the expired subscription missed notifications for half an hour."""
+    monkeypatch.setattr(subscriptions, "_WAIT_S", 0.01)
+    raw = dial(edge)
+    raw.subscribe("a")
+    expired = only_subscription(edge.parts).terminates_ms or 0
+
+    async def resumed() -> None:
+        edge.parts.now += timedelta(minutes=90)
+
+    edge.on_loop(resumed)
+    wait_until(lambda: (only_subscription(edge.parts).terminates_ms or 0) > expired)
+    assert only_subscription(edge.parts).terminates_ms == times.to_ms(edge.parts.now + timedelta(hours=1))
+
+
 def test_messages_to_clients_that_do_not_read_are_in_the_budget_of_all_requests(dial: Connects) -> None:
     with framed_edge(inflight_bytes=16 * 1024 * 1024) as edge:
         silent, other = dial(edge), dial(edge)

@@ -204,7 +204,15 @@ _GUARDED: Mapping[str, str] = {
 BIND_ADDRESS = "spark.driver.bindAddress"
 
 # Local mode opens the ports of a driver, too. Spark makes the secret itself there, and no other process needs it.
-_ALONE: Mapping[str, str] = {**_GUARDED, BIND_ADDRESS: "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+_ALONE: Mapping[str, str] = {
+    **_GUARDED,
+    BIND_ADDRESS: "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # The only executor is the driver. Spark removes it when the wall clock moves by spark.network.timeout between two
+    # heartbeats (a suspended machine, a clock put ahead); it cannot register again, and the JVM exits half an hour
+    # later.
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "36500d",
+}
 
 DAEMONS: Mapping[str, str] = {
     # The REST server of a master starts applications without a secret, and is on by default; its web page ends them.

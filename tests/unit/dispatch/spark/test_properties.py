@@ -91,6 +91,13 @@ def test_in_local_mode_spark_is_on_loopback_with_its_own_secret(master: str | No
     assert "spark.authenticate.secret" not in values
 
 
+def test_in_local_mode_no_heartbeat_is_too_old() -> None:
+    """Spark reads the wall clock: after a suspension of the machine it would remove the only executor."""
+    name = "spark.storage.blockManagerHeartbeatTimeoutMs"
+    assert properties(DispatchSettings(), master="local").get(name) == "36500d"
+    assert not [master for master in CLUSTERS if name in properties(DispatchSettings(), master=master)]
+
+
 def test_the_python_daemon_of_an_executor_finds_the_code() -> None:
     values = properties(DispatchSettings(), master="spark://host:7077", code=Path("/out/arborcast.zip"))
     assert values["spark.submit.pyFiles"] == "/out/arborcast.zip"

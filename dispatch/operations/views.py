@@ -24,6 +24,7 @@ from arborcast.core.eventlog.client import RETRY_AFTER_S, ConsumerRecord
 from arborcast.core.eventlog.consumer import Discontinued
 from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.eventlog.topics import CONTROL_HISTORY_MS
+from arborcast.core.fence import clock
 from arborcast.core.recent import Recent
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import dead_letters, parked
@@ -68,7 +69,8 @@ _ROW = "SELECT key, at_ms, part, place, subscription, endpoint, topic, reason, v
 # Records of a poll: messages may be large.
 _AT_ONCE = 500
 
-# Nulls for an older view may be compacted away: it is read again from the beginning of the log.
+# Nulls for an older view may be compacted away, also while this machine is suspended: it is read again from the
+# beginning of the log.
 _VALID_S = CONTROL_HISTORY_MS / 2000
 
 # Up to this number, subscriptions are read each by its index.
@@ -138,11 +140,11 @@ class DeliveryView:
         self.kafka = kafka
         self._cursor = LogCursor(parked.roomy(kafka), self.log, {}, max_records=_AT_ONCE)
         self._db = _new_database()
-        self._read_at = time.monotonic()
+        self._read_at = clock()
 
     def catch_up(self) -> None:
         """Read the log to its end. Raises InfrastructureError; a later call continues."""
-        if time.monotonic() - self._read_at > _VALID_S:
+        if clock() - self._read_at > _VALID_S:
             self._forget()
         try:
             self._read()
@@ -153,7 +155,7 @@ class DeliveryView:
         except BaseException:
             self._cursor.close()
             raise
-        self._read_at = time.monotonic()
+        self._read_at = clock()
 
     def page(self, selection: ViewFilter, limit: int, skip: int = 0, *, newest_first: bool = False) -> ViewPage:
         """The entries behind the first `skip`, up to `limit`, and the numbers of all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sized
 
 import pytest
@@ -130,6 +131,21 @@ def steps(view: PendingView, read: Callable[[], Sized]) -> int:
     assert len(read()) == 10
     view._db.set_progress_handler(None, 0)
     return taken
+
+
+def test_the_log_is_read_again_after_a_suspension_of_the_machine(
+    logs: ListedLogs, kept: DeliveryViews, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nulls of deliveries that have ended meanwhile are compacted away. A monotonic clock does not count it."""
+    logs.park(delivery(1), message(1))
+    logs.park(delivery(2), message(2))
+    with opened(PendingView, KAFKA, kept) as view:
+        assert names(view) == ["n1", "n2"]
+    before = time.clock_gettime
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: before(clock) + 3 * 86_400)
+    logs.records["parked"][0].value = None  # its key is not in the log any more
+    with opened(PendingView, KAFKA, kept) as view:
+        assert names(view) == ["n2"]
 
 
 def test_the_log_is_read_again_after_a_full_disk(logs: ListedLogs, kept: DeliveryViews) -> None:

@@ -177,8 +177,14 @@ class LogView(Generic[Record]):
     def _take(self, record: Record, offset: int) -> None:
         if self._replaying:
             self._fold(record, offset)
-        else:
-            self._gathered.append((record, offset))
+            return
+        if offset > (position := self._follower.position):
+            # After days without Kafka, or of a suspended machine: the ends of subscriptions may be among them.
+            raise InfrastructureError(
+                f"the records from {position} to {offset - 1} of the {self._name} log were compacted away before they "
+                "were read: restart this process to read the log from its beginning"
+            )
+        self._gathered.append((record, offset))
 
     def _replay(self) -> None:
         """Up to the log's end in this thread: the state is not read yet."""

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.eventlog import consumer
+from arborcast.core.eventlog import consumer, follower
 from arborcast.core.eventlog.client import TopicPartition
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.fence import clock
@@ -26,7 +27,7 @@ from arborcast.ingest.state.changes import ControlChanges, GatewayPositions, Key
 from arborcast.ingest.state.log_view import ControlLogView, LoggedState
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.control_view import ControlView
-from arborcast.topic_model.records.control import ControlRecord, TopicRecord
+from arborcast.topic_model.records.control import ControlRecord, TopicRecord, encode
 from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
@@ -136,6 +137,49 @@ def test_two_gateways_add_equal_topics_concurrently(notifies: list[tuple[bool, l
 def test_a_view_stops_before_it_is_connected() -> None:
     view = ControlLogView(KafkaSettings(), ControlView(), lambda error: pytest.fail(str(error)))
     asyncio.run(view.stop())
+
+
+class CompactedLog:
+    """A consumer of a control log whose records have these offsets."""
+
+    placed, name, topic = True, "control", "arborcast.control"
+
+    def __init__(self, offsets: list[int]) -> None:
+        self._offsets = offsets
+        self._at = 0
+
+    def partitions(self) -> list[int]:
+        return [0]
+
+    def ends(self, _timeout_s: float) -> dict[int, int]:
+        return {0: self._offsets[-1] + 1}
+
+    def close(self) -> None: ...
+
+    def seek(self, positions: dict[int, int]) -> None:
+        self._at = positions[0]
+
+    def poll(self, _timeout_s: float) -> dict[int, list[Any]]:
+        found = [each for each in self._offsets if each >= self._at]
+        self._at = max([self._at, *(each + 1 for each in found)])
+        key, value = encode(TopicRecord(TopicPath("t")))
+        return {0: [SimpleNamespace(key=key, value=value, offset=each) for each in found]}
+
+
+async def test_a_view_ends_where_unread_records_were_compacted_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ends of subscriptions may have been among them."""
+    offsets = [2, 5]
+    monkeypatch.setattr(follower, "LogConsumer", lambda *_, **__: CompactedLog(offsets))
+    failed = asyncio.get_running_loop().create_future()
+    view = ControlLogView(KafkaSettings(), ControlView(), failed.set_result)
+    view.start()
+    await view.until_caught_up()
+    offsets.append(6)
+    await view.wait_applied(6, 60.0)
+    offsets.append(9)
+    error = await asyncio.wait_for(failed, 60.0)
+    assert "from 7 to 8 of the control log" in str(error)
+    await view.stop()
 
 
 class Worker:

@@ -64,6 +64,7 @@ class _Member:
     number: int
     last_beat: float  # the last heartbeat, by a monotonic clock; without one, the start of this process
     before_s: float = 0.0  # the silence before that start
+    stopped_s: float = 0.0  # since the last heartbeat, the time in which this process did not run
     state: State = "live"
 
     def silent_s(self, now: float) -> float:
@@ -117,12 +118,14 @@ class MemberRegister:
             raise UnknownMember(f"there is no member {name[:64]!r} with the number {number} (any more): register")
         self._beat(known, now)
 
-    def check(self, now: float) -> bool:
-        """Detect silent members; returns whether that changes the topology."""
+    def check(self, now: float, stopped_s: float = 0.0) -> bool:
+        """Detect silent members; returns whether that changes the topology. `stopped_s`: how long this process did not
+        run since the last check (stopped, or a write to a slow disk)."""
         before = self.version
         for name, known in list(self._known.items()):
+            known.stopped_s += stopped_s
             # The time before the start of this process does not count: the clock may have been wrong at that start.
-            silent_s = now - known.last_beat
+            silent_s = now - known.last_beat - known.stopped_s
             state: State = "gone" if silent_s >= GONE_S else "suspect" if silent_s >= SUSPECT_S else "live"
             if silent_s >= FORGOTTEN_S:
                 del self._known[name]
@@ -166,7 +169,7 @@ class MemberRegister:
         return StoredMembers(self.version, self._last, members)
 
     def _beat(self, known: _Member, now: float) -> None:
-        known.last_beat, known.before_s = now, 0.0
+        known.last_beat, known.before_s, known.stopped_s = now, 0.0, 0.0
         if known.state != "live":
             known.state = "live"
             self.version += 1

@@ -37,6 +37,9 @@ _TEXT = b"text/plain; charset=utf-8"
 
 _CHECK_S = 0.5
 
+# A check this long after the last one is late because this process did not run.
+_LATE_S = 2 * _CHECK_S
+
 # Maximum age of the stored heartbeats after a crash.
 _SAVE_S = 10.0
 
@@ -101,9 +104,10 @@ class AdministratorApp:
 
     async def check_forever(self) -> None:
         """Detect silent members, until cancelled."""
+        now = self._clock()
         while True:
-            now = self._clock()
-            if self._members.check(now):
+            before, now = now, self._clock()
+            if self._members.check(now, max(0.0, now - before - _LATE_S)):
                 self._report()
                 for each in self._members.topology(now).members:
                     logger.info("%s at %s is %s", each.engine, each.url, each.state)

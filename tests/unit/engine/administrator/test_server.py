@@ -155,6 +155,30 @@ def test_a_full_disk_refuses_registrations_until_it_has_space(
     assert "are stored in" in caplog.text
 
 
+async def test_a_stopped_administrator_loses_no_member(
+    keys: SharedKeys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All engines would register again, with other numbers, and representatives would change."""
+    monkeypatch.setattr("arborcast.engine.administrator.server._CHECK_S", 0)
+    now = [0.0]
+    app = AdministratorApp(keys, tmp_path / "members.json", PAGES, lambda: now[0])
+    await request(app, "POST", "/members", REGISTRATION, keys.signed("POST", "/members", REGISTRATION))
+    checking = asyncio.create_task(app.check_forever())
+
+    async def member(passed_s: float) -> tuple[str, float]:
+        now[0] += passed_s
+        for _ in range(3):
+            await asyncio.sleep(0)
+        (found,) = app._members.topology(now[0]).members
+        return found.state, found.silent_ms / 1000
+
+    assert await member(0.5) == ("live", 0.5)
+    assert await member(60.0) == ("live", 60.5), "a takeover counts the whole silence"
+    states = [(await member(1.0))[0] for _ in range(int(GONE_S))]
+    assert (states[0], states[5], states[-1]) == ("live", "suspect", "gone")
+    checking.cancel()
+
+
 async def test_a_request_waits_for_a_new_topology(keys: SharedKeys, app: AdministratorApp) -> None:
     path = "/topology?after=0"
     waiting = asyncio.create_task(request(app, "GET", path, b"", keys.signed("GET", path, b"")))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import sys
 import time
@@ -152,8 +153,8 @@ class PullLog(LoggedState[KeyedRecord]):
 
 logger = logging.getLogger(__name__)
 
-# Interval of checks for abandoned claims and for messages of ended pull points.
-_SWEEP_S = 1.0
+# Interval of checks for abandoned claims and for messages of ended pull points; and of a late one, at least.
+_SWEEP_S, _LATE_S = 1.0, 3.0
 
 # Pull points that a sweep checks, and that are looked through before the event loop serves others.
 _CHECKED, _WALK = 5_000, 1_000
@@ -222,6 +223,7 @@ class _ClaimDeadlines:
         self._steady = steady
         self._due: dict[tuple[str, str, int], float] | None = None
         self._failures = 0
+        self._called_at = math.inf
         self._renew_at: dict[tuple[str, str], float] = {}  # of open claims of this gateway
 
     def passed(self, open_claims: Iterable[tuple[str, str, int]]) -> list[tuple[str, str]]:
@@ -238,6 +240,13 @@ class _ClaimDeadlines:
         theirs."""
         if failures != self._failures:
             self._failures, self._due = failures, {}
+
+    def restart_if_late(self) -> None:
+        """Called before each sweep. After a time in which this process did not run, the time of all claims restarts:
+        renewals by other gateways are in the log, and not read yet."""
+        before, self._called_at = self._called_at, self._steady()
+        if self._called_at - before > max(self._claim_s * _RENEW_AFTER, _LATE_S):
+            self._due = {}
 
     def renew_later(self, pull_point_id: str, claim: str) -> None:
         """A claim of this gateway was made."""
@@ -388,6 +397,7 @@ class PullQueues:
         sweeps = 0
         while True:
             await asyncio.sleep(_SWEEP_S)
+            self._deadlines.restart_if_late()
             sweeps += 1
             await self.sweep(catch_up)
             await also()

@@ -293,6 +293,32 @@ def test_another_gateway_does_not_return_claims_that_kafka_kept_from_their_renew
     assert [record.claim for _, record in log.records if isinstance(record, Returned)] == ["dead"]
 
 
+def test_a_gateway_that_was_stopped_does_not_return_claims_whose_renewal_it_has_not_read(
+    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull_queues, "_SWEEP_S", 0)
+    path = create(parts)
+    identifier = path.rpartition("/")[2]
+    fill(parts, path, "1")
+
+    async def steps() -> None:
+        gateway = SweepingGateway(parts)
+        await parts.pull_log.commit([(identifier, Claimed("other", 0, 0, round((gateway.wall + 30) * 1000)))])
+        sweeping = asyncio.create_task(gateway.queues.sweep_forever(parts_are_current, parts_are_current))
+
+        async def are_open(later: float) -> bool:
+            gateway.steady += later
+            for _ in range(10):
+                await asyncio.sleep(0)
+            return any(parts.pull_log.store.open_claims())
+
+        assert await are_open(1.0)
+        assert [await are_open(later) for later in (60.0, 9.0, 9.0, 9.0, 9.0)] == [True, True, True, True, False]
+        sweeping.cancel()
+
+    asyncio.run(steps())
+
+
 def test_the_claims_of_a_gateway_that_died_are_returned_together(
     parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -116,7 +116,16 @@ class RetainedMessages:
             found = self._reader.read(offsets) if offsets else {}
             if len(found) == len(offsets):
                 return [notifications.decode(found[offset]) for offset in offsets]
+            self._forget_removed(paths, set(offsets) - found.keys())
         raise InfrastructureError("the current messages change faster than they can be read", RETRY_AFTER_S)
+
+    def _forget_removed(self, paths: Sequence[TopicPath], missing: Collection[int]) -> None:
+        """Forget those of these topics whose record is missing, and which have no newer one: after some days without a
+        read the null of an erasure is compacted away, too."""
+        self._follower.read_to_end(self._timeout_s)
+        for path in paths:
+            if self._offsets.get(path) in missing:
+                del self._offsets[path]
 
 
 # Maximum number of current messages in memory at a time.

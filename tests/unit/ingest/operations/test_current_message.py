@@ -2,24 +2,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog import follower
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.elements.filters import Filters, SubscriptionPolicy
 from arborcast.ingest.operations import current_message
 from arborcast.ingest.operations.current_message import RetainedMessages
 from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
 from arborcast.ingest.settings import TopicSettings
+from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer, only_subscription
+from tests.support.make import notification
 
 NONE = "NoCurrentMessageOnTopicFault"
 
@@ -242,3 +246,45 @@ def test_concurrent_requests_while_kafka_is_unavailable() -> None:
     for outcome in asyncio.run(run()):
         assert isinstance(outcome, InfrastructureError)
         assert outcome.retry_after is not None
+
+
+class CompactedLog:
+    """A consumer of the log `retained`."""
+
+    placed, name, topic = True, "retained", "arborcast.retained"
+    records: ClassVar[dict[int, bytes]] = {}
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self._at = 0
+
+    def ends(self, _timeout_s: float) -> dict[int, int]:
+        return {0: max(self.records) + 1}
+
+    def seek(self, positions: dict[int, int]) -> None:
+        self._at = positions[0]
+
+    def poll(self, _timeout_s: float) -> dict[int, list[Any]]:
+        found = {offset: value for offset, value in self.records.items() if offset >= self._at}
+        self._at = max([self._at, *(offset + 1 for offset in found)])
+        keys = {offset: notifications.decode(value).topic.encode() for offset, value in found.items()}
+        return {0: [SimpleNamespace(key=keys[at], value=value, offset=at) for at, value in found.items()]}
+
+    def read(self, offsets: list[int]) -> dict[int, bytes]:
+        return {offset: self.records[offset] for offset in offsets if offset in self.records}
+
+    def close(self) -> None: ...
+
+
+async def test_an_erased_message_whose_null_was_compacted_away_is_not_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway has answered no request for days."""
+    monkeypatch.setattr(follower, "LogConsumer", CompactedLog)
+    monkeypatch.setattr(current_message, "LogReader", CompactedLog)
+    topics = [TopicPath(each) for each in "abc"]
+    a, b, c = (notifications.encode(notification(f"n{each}", each))[1] for each in topics)
+    retained = RetainedMessages(KafkaSettings())
+    monkeypatch.setattr(CompactedLog, "records", {0: a, 1: b})
+    assert [each.topic for each in await retained.latest(topics)] == ["a", "b"]
+    monkeypatch.setattr(CompactedLog, "records", {1: b, 4: c})
+    assert [each.topic for each in await retained.latest(topics)] == ["b", "c"]
+    assert set(await retained.topics(lambda _: True)) == {"b", "c"}
+    retained.close()

@@ -96,6 +96,7 @@ class FramedSession:
         self._client: ClientRequest | None = None
         self._authenticated_at = 0.0
         self._early: list[Frame] | None = None  # frames that arrive during the authentication
+        self._early_bytes = 0  # with their heads: a read may have 16,000 frames without a body
         self._publisher: Publisher | None = None
         self._consumers: dict[str, tuple[Sender, asyncio.Task[None], bool]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,7 +111,9 @@ class FramedSession:
         self._edge.counts.received[frames.NAMES.get(frame.kind, "unknown")] += 1
         if self._early is not None:
             self._early.append(frame)
-            if sum(len(each.body) for each in self._early) > limits.UNKNOWN_CLIENT:
+            self._early_bytes += frames.HEAD_BYTES + len(frame.body)
+            if self._early_bytes > limits.UNKNOWN_CLIENT:
+                self._early.clear()
                 raise FrameError(f"more than {limits.UNKNOWN_CLIENT} bytes before CONNECTED: wait for it")
             return
         if not self.connected and frame.kind not in _ANY_TIME:

@@ -185,6 +185,7 @@ def test_frames_before_connected_are_bounded(edge: FramedEdge, dial: Connects) -
         (publication(1), "CONNECT"),
         (frames.encode(FrameKind.CONNECT, 1, frames.ConnectBody("x" * 20_000))[:16], "16384 bytes"),
         (connect + 2 * publication(2, element(10_000)), "wait for it"),
+        (connect + 1_025 * frames.encode(FrameKind.PING), "wait for it"),
     ):
         assert edge.parts.notifications.accepted == []
         raw = dial(edge, connect=False)

@@ -6,6 +6,7 @@ accepted before its end are matched, so a late job, or one without workers, repo
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -176,6 +177,28 @@ class _PendingChecks:
                 yield silence, at_ms
 
 
+class _NewestMatches:
+    """The newest matches since the last `take`, by subscription and topic: while notices are published, thousands of
+    reports may arrive. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._newest: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    def add(self, matched: Mapping[tuple[str, str], int]) -> None:
+        with self._lock:
+            for key, at_ms in matched.items():
+                self._newest[key] = max(self._newest.get(key, at_ms), at_ms)
+
+    def take(self) -> dict[tuple[str, str], int]:
+        with self._lock:
+            taken, self._newest = self._newest, {}
+        return taken
+
+
 class DeadlineWatch(SubscriptionListener):
     """Checks deadlines in a thread. `positions` are the offsets of the `notifications` log before which everything is
     matched and reported, by partition; `follows`: another thread reads the control log as it grows."""
@@ -197,7 +220,7 @@ class DeadlineWatch(SubscriptionListener):
         self._clock = WatchedClock(lambda: time_ms())
         self._known: set[str] = set()  # subscriptions with a deadline, active or not
         self._changed: deque[str] = deque()
-        self._reports: deque[Mapping[tuple[str, str], int]] = deque()
+        self._reports = _NewestMatches()
         self._over: dict[Quiet, None] = {}  # silences whose log ends are to be queried
         self._pending = _PendingChecks()
         self._log = LogConsumer(kafka, "notifications")
@@ -217,8 +240,7 @@ class DeadlineWatch(SubscriptionListener):
     def apply(self, reports: Iterable[PartitionReport]) -> None:
         """Apply the newest matches. Thread-safe."""
         for report in reports:
-            if report.matched:
-                self._reports.append(report.matched)
+            self._reports.add(report.matched)
 
     def subscription_changed(self, subscription_id: str) -> None:
         subscription = self._view.subscription(subscription_id)
@@ -265,12 +287,11 @@ class DeadlineWatch(SubscriptionListener):
 
     def _apply_reports(self) -> None:
         now_ms = time_ms()
-        while self._reports:
-            for (subscription, topic), at_ms in self._reports.popleft().items():
-                accepted_ms = min(at_ms, now_ms)  # the clock of a gateway may be ahead
-                ended = self._deadlines.matched(subscription, topic, accepted_ms, now_ms)
-                if ended is not None:
-                    self._publish_event("deadline-met", ended, accepted_ms)
+        for (subscription, topic), at_ms in self._reports.take().items():
+            accepted_ms = min(at_ms, now_ms)  # the clock of a gateway may be ahead
+            ended = self._deadlines.matched(subscription, topic, accepted_ms, now_ms)
+            if ended is not None:
+                self._publish_event("deadline-met", ended, accepted_ms)
 
     def _check(self, now_ms: int) -> None:
         """Report the silences past their deadline for which everything accepted before is matched."""

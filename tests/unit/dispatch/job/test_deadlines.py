@@ -177,6 +177,18 @@ def test_a_late_job_reports_a_met_deadline_once(watching: Watching) -> None:
     assert notices == ["deadline-met s"]
 
 
+def test_reports_before_the_next_step_are_merged(watching: Watching) -> None:
+    """A step with notices for 50,000 subscribers lasts minutes; their reports arrive four times a second."""
+    watching.change(with_deadline("s"))
+    watching.round()
+    assert watching.round(1_500) == ["deadline-missed s"]
+    for ago_ms in (5_000, 100, 3_000):
+        watching.watch.apply([PartitionReport(matched={("s", "a"): watching.now_ms - ago_ms})] * 100)
+    assert len(watching.watch._reports) == 1
+    assert watching.round() == ["deadline-met s"]
+    assert watching.events[-1].since_ms == watching.now_ms - 100
+
+
 def test_a_gateway_with_a_late_clock_causes_one_notice(watching: Watching) -> None:
     watching.change(with_deadline("s"))
     watching.round()

@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 _COMPILED = 32 * 1024 * 1024
 _EACH, _EACH_CHARACTER = 5_000, 10
 
-# Each failing condition is logged once, up to this number.
-_MAX_LOGGED = 1_000
+# Bytes of the conditions and topics whose failure was logged in the last hour or two, twice.
+_LOGGED = 256 * 1024
 
 # The document of producer filters: a NotificationProducerRP with the publisher's wsnt:ProducerReference, unchanged.
 _NO_PRODUCER = f'<wsnt:NotificationProducerRP xmlns:wsnt="{WSNT}"/>'.encode()
@@ -56,7 +56,7 @@ class Conditions:
 
     def __init__(self, most: int = _COMPILED) -> None:
         self._compiled: Recent[_Key, tuple[Condition | None]] = Recent(most, age_s=600.0)
-        self._logged: set[str] = set()
+        self._logged: Recent[str, bool] = Recent(_LOGGED, age_s=3_600.0)
 
     def get(self, expression: XPathFilter, key: _Key) -> Condition | None:
         """The compiled condition; None if it cannot be compiled (a gateway with another libxml2 accepted it)."""
@@ -66,16 +66,17 @@ class Conditions:
         try:
             condition = compile_condition(expression)
         except ConditionError as error:
-            self.note(str(error))
+            self.note(expression.text, str(error))
             condition = None
         declared = sum(len(prefix) + len(uri) for prefix, uri in expression.namespaces.items())
         self._compiled.put(key, (condition,), _EACH + _EACH_CHARACTER * len(expression.text) + declared)
         return condition
 
-    def note(self, message: str) -> None:
-        """Log the reason of an evaluation without a result; such a notification does not match."""
-        if message not in self._logged and len(self._logged) < _MAX_LOGGED:
-            self._logged.add(message)
+    def note(self, about: str, message: str) -> None:
+        """Log the reason of an evaluation without a result, once for each condition or topic; such a notification does
+        not match."""
+        if not self._logged.get(about):
+            self._logged.put(about, True, len(about))
             logger.warning("a filter counts as not matched: %s", message)
 
 
@@ -126,7 +127,7 @@ class Subject:
         try:
             return condition.holds(document)
         except Unanswerable as error:
-            self._conditions.note(str(error))
+            self._conditions.note(expression.text, str(error))
             return False
 
     def _document(self, kind: str) -> Document | None:
@@ -137,7 +138,8 @@ class Subject:
             try:
                 self._documents[kind] = parse_document(data)
             except Unanswerable as error:
-                self._conditions.note(f"the {kind} of topic {self._notification.topic}: {error}")
+                about = f"the {kind} of topic {self._notification.topic}"
+                self._conditions.note(about, f"{about}: {error}")
                 self._documents[kind] = None
         return self._documents[kind]
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from arborcast.core.errors import InfrastructureError, PeerError, RecordVersionError, TopicError, TopicNotSupported
+from arborcast.core.recent import Recent
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.single_flight import SingleFlight, shared
 from arborcast.core.telemetry.tracing import read_traceparent
@@ -53,6 +54,9 @@ _UPGRADE_S = 30.0
 
 _MOST_TEXT = 200
 
+# Bytes of the topics whose drops were logged in the last hour or two, twice.
+_LOGGED = 64 * 1024
+
 
 class PeerReceiver:
     """Used on the event loop. `own` is this engine, GROUP/NAME. Workers share `memory`."""
@@ -73,7 +77,7 @@ class PeerReceiver:
         self._memory = memory
         self._clock = clock
         self._under_way: SingleFlight[bytes, None] = SingleFlight()
-        self._logged_topics: set[TopicPath] = set()
+        self._logged_topics: Recent[TopicPath, bool] = Recent(_LOGGED, age_s=3_600.0)
         self.taken: Counter[str] = Counter()
         """Stored notifications by sender."""
         self.dropped: Counter[str] = Counter()
@@ -170,8 +174,8 @@ class PeerReceiver:
 
     def _drop(self, why: str, topic: TopicPath, error: Exception) -> None:
         self.dropped[why] += 1
-        if topic not in self._logged_topics and len(self._logged_topics) < _MOST_TEXT:
-            self._logged_topics.add(topic)
+        if not self._logged_topics.get(topic):
+            self._logged_topics.put(topic, True, len(topic))
             logger.warning("notifications of other engines on the topic %.200s is dropped: %s", topic, error)
 
     async def _take_interest(self, interest: peers.Interest) -> None:

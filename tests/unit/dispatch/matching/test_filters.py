@@ -9,6 +9,7 @@ import pytest
 
 from arborcast.dispatch.matching import filters
 from arborcast.dispatch.matching.filters import Allowance, Conditions, Judge, Subject
+from arborcast.topic_model.expressions import conditions as expressions
 from arborcast.topic_model.expressions.conditions import XPATH_1, Condition, Document, compile_condition, parse_document
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.routing import Found
@@ -93,6 +94,21 @@ def test_conditions_without_an_answer_do_not_match(
         assert not any(judged.passes(with_filters(each)) for each in content)
     assert caplog.text.count("a filter counts as not matched") == 1
     assert len(parsed) <= len(payloads)
+
+
+def test_a_condition_that_fails_on_each_document_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(expressions, "BUDGET", 0)
+    conditions = Conditions()
+    for number in range(1_001):
+        judged = subject(b"<x>%s</x>" % (b"." * number), conditions=conditions)
+        assert not judged.passes(with_filters(condition("@a = 1")))
+    assert not subject(conditions=conditions).passes(with_filters(condition("@b = 1")))
+    assert [message.partition(" would")[0] for message in caplog.messages] == [
+        "a filter counts as not matched: the condition '@a = 1'",
+        "a filter counts as not matched: the condition '@b = 1'",
+    ]
 
 
 def test_conditions_are_compiled_once_and_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from arborcast.core.recent import BoundedDict
+from arborcast.core.wall_clock import CLOCKS_APART_MS
 from arborcast.topic_model.records.fragments import Assembled, FragmentRecord, GivenUp, Reason, StoredPart, ranges
 from arborcast.topic_model.topics import TopicPath
 
@@ -208,7 +209,10 @@ class OpenMessages:
         before = self._done.pop(message.key, None)
         self._done_parts += len(message.parts) - (0 if before is None else len(before.parts))
         self._done[message.key] = message
-        while self._done_parts > _KNOWN_PARTS:
+        while (
+            self._done_parts > _KNOWN_PARTS
+            or message.accepted_ms - next(iter(self._done.values()), message).accepted_ms > _KNOWN_MS + CLOCKS_APART_MS
+        ):
             _, oldest = self._done.popitem(last=False)
             self._done_parts -= len(oldest.parts)
 

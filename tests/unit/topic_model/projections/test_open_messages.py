@@ -97,3 +97,15 @@ def test_memory_of_a_hundred_thousand_parts() -> None:
     assert message.parts[99_999].__sizeof__() < 64
     assert not message.resident
     assert message.given_up("time", 0).missing == "100000-"
+
+
+def test_memory_of_completed_messages_ends_with_their_time() -> None:
+    messages, offset = OpenMessages(), 0
+    for number in range(1_000):
+        single = msgspec.structs.replace(part(0, 1, f"i{number}"), accepted_ms=number * 1_000)
+        messages.apply(single, offset, 0.0)
+        messages.apply(messages.complete[offset].assembled(), offset + 1, 0.0)
+        offset += 2
+    assert messages.assembled == 1_000
+    assert len(messages._done) <= 181
+    assert messages.again(msgspec.structs.replace(part(0, 1, "i900"), accepted_ms=1_000_000)) is not None

@@ -15,7 +15,7 @@ import secrets
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +31,13 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.ingest.state.changes import KeyedLocks
 from arborcast.ingest.state.log_view import WAIT_MS, Commits, LoggedState, LogView
-from arborcast.topic_model.projections.pull_store import PullLimits, PullPointStatus, PullStore, WaitingMessage
+from arborcast.topic_model.projections.pull_store import (
+    ClaimKey,
+    PullLimits,
+    PullPointStatus,
+    PullStore,
+    WaitingMessage,
+)
 from arborcast.topic_model.records.pull import (
     Claimed,
     PullRecord,
@@ -211,29 +217,28 @@ class Handout:
 
 
 class _ClaimDeadlines:
-    """The expiry of open claims: `claim_s` seconds after the first check that finds them, their last renewal, or the
-    last time at which the log could not be read, by a monotonic clock. By the time in the record, a wrong clock here or
-    in the claiming gateway would hide messages for an hour, or hand them out twice. That time only shortens the wait at
-    the first check, for claims from before the process started.
+    """The expiry of the claims of a gateway process: `claim_s` seconds after the first check that finds their time, or
+    the last time at which the log could not be read, by a monotonic clock. By the time in the record, a wrong clock
+    here or in the claiming gateway would hide messages for an hour, or hand them out twice. That time only shortens the
+    wait at the first check, for claims from before the process started.
     """
 
     def __init__(self, claim_s: float, now: Callable[[], float], steady: Callable[[], float]) -> None:
         self._claim_s = claim_s
         self._now = now
         self._steady = steady
-        self._due: dict[tuple[str, str, int], float] | None = None
+        self._due: dict[tuple[str, int], float] | None = None
         self._failures = 0
         self._called_at = math.inf
-        self._renew_at: dict[tuple[str, str], float] = {}  # of open claims of this gateway
 
-    def passed(self, open_claims: Iterable[tuple[str, str, int]]) -> list[tuple[str, str]]:
-        """The claims of other gateways that have run out; this one may only be unable to renew its own."""
+    def passed(self, claimers: Iterable[tuple[str, int]]) -> list[str]:
+        """The claimers whose time has run out."""
         now, now_ms, before = self._steady(), self._now() * 1000, self._due
         self._due = {}
-        for each in open_claims:
-            left_s = min(max((each[2] - now_ms) / 1000, 0.0), self._claim_s) if before is None else self._claim_s
+        for each in claimers:
+            left_s = min(max((each[1] - now_ms) / 1000, 0.0), self._claim_s) if before is None else self._claim_s
             self._due[each] = (before or {}).get(each, now + left_s)
-        return [each[:2] for each, at in self._due.items() if at <= now and each[:2] not in self._renew_at]
+        return [name for (name, _), at in self._due.items() if at <= now]
 
     def restart_after(self, failures: int) -> None:
         """After a further failure to read the log the time of all claims restarts: other gateways could not renew
@@ -248,24 +253,49 @@ class _ClaimDeadlines:
         if self._called_at - before > max(self._claim_s * _RENEW_AFTER, _LATE_S):
             self._due = {}
 
-    def renew_later(self, pull_point_id: str, claim: str) -> None:
-        """A claim of this gateway was made."""
-        self._renew_at[pull_point_id, claim] = self._steady() + self._claim_s * _RENEW_AFTER
 
-    def renew_no_more(self, pull_point_id: str, claim: str) -> None:
+class _OwnClaims:
+    """The claims of this gateway process. One record renews all of them: a client may answer thousands of messages
+    late, each with a claim."""
+
+    def __init__(self, claim_s: float, now: Callable[[], float], steady: Callable[[], float]) -> None:
+        self.claimer = secrets.token_hex(4)
+        self.claim_ms = round(claim_s * 1000)
+        self._claim_s = claim_s
+        self._now = now
+        self._steady = steady
+        self._claims: set[ClaimKey] = set()
+        self._strays: dict[ClaimKey, float] = {}  # open without a client, with the time of their return
+        self._renew_at = 0.0
+
+    def name(self) -> str:
+        """The name of a new claim."""
+        return f"{self.claimer}-{secrets.token_hex(8)}"
+
+    def until_ms(self) -> int:
+        """The time of a record that is written now."""
+        return round(self._now() * 1000) + self.claim_ms
+
+    def add(self, pull_point_id: str, claim: str) -> None:
+        self._claims.add((pull_point_id, claim))
+
+    def remove(self, pull_point_id: str, claim: str) -> None:
         """A claim has ended."""
-        self._renew_at.pop((pull_point_id, claim), None)
+        self._claims.discard((pull_point_id, claim))
 
-    def renewed(self, claims: Iterable[tuple[str, str]]) -> None:
-        """These claims were renewed. Some may have ended meanwhile."""
-        for each in self._renew_at.keys() & claims:
-            self.renew_later(*each)
+    @property
+    def due(self) -> bool:
+        """Whether they are to be renewed now."""
+        return self._steady() >= self._renew_at
 
-    def renewals(self, open_claims: Iterable[tuple[str, str, int]]) -> list[tuple[str, str]]:
-        """The claims of this gateway to renew now; those that are not open any more are forgotten."""
-        before, now = self._renew_at, self._steady()
-        self._renew_at = {each[:2]: before[each[:2]] for each in open_claims if each[:2] in before}
-        return [claim for claim, at in self._renew_at.items() if at <= now]
+    def renewed(self, open_claims: Set[ClaimKey]) -> list[ClaimKey]:
+        """They were renewed: forgets those that are not open any more, and returns the abandoned ones, such as that of
+        a request whose client left before the answer."""
+        now = self._steady()
+        self._renew_at = now + self._claim_s * _RENEW_AFTER
+        self._claims &= open_claims
+        self._strays = {each: self._strays.get(each, now + self._claim_s) for each in open_claims - self._claims}
+        return [each for each, at in self._strays.items() if at <= now]
 
 
 class PullQueues:
@@ -290,11 +320,11 @@ class PullQueues:
         self._store = store
         self._log = log
         self._is_there = is_there
-        self._claim_s = claim_s
         self._max_bytes = max_bytes
         self._max_nodes = max_nodes
         self._now = now
         self._deadlines = _ClaimDeadlines(claim_s, now, steady)
+        self._own = _OwnClaims(claim_s, now, steady)
         self._locks = KeyedLocks()
         self._arrivals: dict[str, set[asyncio.Future[None]]] = {}
         self._finishing: set[asyncio.Task[None]] = set()
@@ -314,7 +344,7 @@ class PullQueues:
         """The messages of a pull point; None if it does not exist."""
         if not self._is_there(pull_point_id):
             return None
-        return self._store.status(pull_point_id, round(self._claim_s * 1000))
+        return self._store.status(pull_point_id, self._own.claim_ms)
 
     async def put(self, pull_point_id: str, messages: Sequence[StoredMessage]) -> None:
         """Store messages, in their order. Raises InfrastructureError."""
@@ -368,12 +398,10 @@ class PullQueues:
         """Settle the messages at offsets up to `last`; claimed ones behind it wait again, in their places. Raises
         InfrastructureError."""
         claim = secrets.token_hex(8)
-        until_ms = round((self._now() + self._claim_s) * 1000)
+        taken = Claimed(claim, 0, last, self._own.until_ms())
         async with self._locks.hold(pull_point_id):
             # With this record the view has the earlier ones of other gateways, too.
-            await self._log.commit(
-                [(pull_point_id, Claimed(claim, 0, last, until_ms)), (pull_point_id, Settled(claim))]
-            )
+            await self._log.commit([(pull_point_id, taken), (pull_point_id, Settled(claim))])
             records: list[KeyedRecord] = []
             for name in self._store.claims_of(pull_point_id):
                 had = [each.offset for each in self._store.claimed(pull_point_id, name) if each.offset <= last]
@@ -407,9 +435,11 @@ class PullQueues:
     async def sweep(self, catch_up: Callable[[], Awaitable[None]]) -> None:
         """Renew the claims of this gateway, return those of gateways that died, forget removed pull points, log dropped
         messages. `catch_up` reads the control log to its end."""
-        await self._renew_claims()
+        abandoned = await self._renew_claims()
         self._deadlines.restart_after(self._log.failures)
-        abandoned = self._deadlines.passed(self._store.open_claims())
+        for claimer in self._deadlines.passed(self._store.claimers()):
+            if claimer != self._own.claimer:  # this one may only be unable to renew its own
+                abandoned += self._store.claims_by(claimer)
         for pull_point_id, _ in abandoned:
             logger.warning("messages of pull point %s were claimed and not handed out: they wait again", pull_point_id)
         if abandoned:
@@ -425,17 +455,18 @@ class PullQueues:
             )
             self._reported = self._store.dropped
 
-    async def _renew_claims(self) -> None:
-        due = self._deadlines.renewals(self._store.open_claims())
-        if not due:
-            return
-        until_ms = round((self._now() + self._claim_s) * 1000)
+    async def _renew_claims(self) -> list[ClaimKey]:
+        """Returns the abandoned ones."""
+        claims = self._store.claims_by(self._own.claimer)
+        if not claims or not self._own.due:
+            return []
+        pull_point_id, _ = next(iter(claims))  # any: the record is for all
         try:
-            await self._log.commit([(pull_point_id, renewal(claim, until_ms)) for pull_point_id, claim in due])
+            await self._log.commit([(pull_point_id, renewal(self._own.claimer, self._own.until_ms()))])
         except InfrastructureError as error:
-            logger.warning("%d claims on messages of pull points are not renewed: %s", len(due), error)
-            return
-        self._deadlines.renewed(due)
+            logger.warning("%d claims on messages of pull points are not renewed: %s", len(claims), error)
+            return []
+        return self._own.renewed(self._store.claims_by(self._own.claimer))
 
     async def _forget_removed(self, catch_up: Callable[[], Awaitable[None]]) -> None:
         self._unchecked = self._unchecked or self._store.ids()
@@ -468,9 +499,9 @@ class PullQueues:
             head = self._head(pull_point_id, maximum, size)
             if not head:
                 return Handout()
-            claim = secrets.token_hex(8)
-            until_ms = round((self._now() + self._claim_s) * 1000)
-            await self._log.commit([(pull_point_id, Claimed(claim, head[0].offset, head[-1].offset, until_ms))])
+            claim = self._own.name()
+            taken = Claimed(claim, head[0].offset, head[-1].offset, self._own.until_ms())
+            await self._log.commit([(pull_point_id, taken)])
         claimed = self._store.claimed(pull_point_id, claim)
         if not claimed:
             return Handout()
@@ -497,7 +528,7 @@ class PullQueues:
         def return_but(settled: Collection[int]) -> None:
             self._finish(pull_point_id, Returned(claim, tuple(sorted(settled))), len(settled))
 
-        self._deadlines.renew_later(pull_point_id, claim)
+        self._own.add(pull_point_id, claim)
         number = 0  # `found` would keep the messages in memory until the client has answered
         try:
             found = await self._read(valid)
@@ -528,9 +559,9 @@ class PullQueues:
         # Renewed until then: messages that the client has received would be handed out again.
         commit = partial(self._log.commit, [(pull_point_id, record)])
         await retried(f"a claim on pull point {pull_point_id} stays open", commit, _BACKOFF, InfrastructureError)
-        self._deadlines.renew_no_more(pull_point_id, record.claim)
+        self._own.remove(pull_point_id, record.claim)
 
-    async def _return(self, claims: Sequence[tuple[str, str]]) -> None:
+    async def _return(self, claims: Sequence[ClaimKey]) -> None:
         # Together: one by one, those of a gateway with many clients would delay the renewal of this one's for minutes.
         try:
             await self._log.commit([(pull_point_id, Returned(claim)) for pull_point_id, claim in claims])

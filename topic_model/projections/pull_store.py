@@ -10,13 +10,21 @@ from __future__ import annotations
 import heapq
 import sys
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Set
 from dataclasses import dataclass, field
 
 import msgspec
 
 from arborcast.core.recent import BoundedDict
-from arborcast.topic_model.records.pull import ERASED, Claimed, PullRecord, Returned, Settled, StoredMessage
+from arborcast.topic_model.records.pull import (
+    ERASED,
+    Claimed,
+    PullRecord,
+    Returned,
+    Settled,
+    StoredMessage,
+    claimer_of,
+)
 from arborcast.topic_model.records.xml_ids import NO_IDS, XmlIds, clash, xml_ids
 
 
@@ -69,16 +77,22 @@ class WaitingMessage:
         return 0 < self.valid_until_ms <= now_ms
 
 
+ClaimKey = tuple[str, str]
+"""Pull point, and name of a claim."""
+
+
 @dataclass(slots=True)
-class _Claim:
+class _Claimer:
+    """The open claims of one gateway process."""
+
     until_ms: int
-    messages: list[WaitingMessage]
+    claims: dict[ClaimKey, list[WaitingMessage]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Queue:
     waiting: deque[WaitingMessage] = field(default_factory=deque)
-    claims: dict[str, _Claim] = field(default_factory=dict)
+    claims: dict[str, list[WaitingMessage]] = field(default_factory=dict)
     size: int = 0
 
     @property
@@ -88,13 +102,13 @@ class _Queue:
     def messages(self) -> Iterator[WaitingMessage]:
         yield from self.waiting
         for claim in self.claims.values():
-            yield from claim.messages
+            yield from claim
 
     def firsts(self) -> Iterator[int]:
         if self.waiting:
             yield self.waiting[0].offset
         for claim in self.claims.values():
-            yield claim.messages[0].offset
+            yield claim[0].offset
 
 
 _NO_MESSAGES = _Queue()
@@ -107,7 +121,7 @@ class PullStore:
         self._limits = limits
         self.changed = changed
         self._queues: dict[str, _Queue] = {}
-        self._open_claims: dict[tuple[str, str], _Claim] = {}  # by pull point and name
+        self._claimers: dict[str, _Claimer] = {}  # with open claims
         self._claimed_until: BoundedDict[str, int] = BoundedDict(_CLAIMS_KNOWN)  # the last claim of each pull point
         self.resident_bytes = 0
         self.messages = 0
@@ -150,8 +164,7 @@ class PullStore:
 
     def claimed(self, pull_point_id: str, claim: str) -> list[WaitingMessage]:
         """The messages of a claim, oldest first; none for a closed one."""
-        found = self._open_claims.get((pull_point_id, claim))
-        return [] if found is None else list(found.messages)
+        return list(self._queue(pull_point_id).claims.get(claim, ()))
 
     def waiting(self, pull_point_id: str) -> int:
         return len(self._queue(pull_point_id).waiting)
@@ -165,27 +178,37 @@ class PullStore:
             messages=len(queue.waiting),
             bytes=queue.size,
             oldest_ms=queue.waiting[0].accepted_ms if queue.waiting else 0,
-            in_transit=sum(len(claim.messages) for claim in queue.claims.values()),
+            in_transit=sum(map(len, queue.claims.values())),
             fetched_ms=0 if until_ms is None else until_ms - claim_ms,
         )
 
     @property
     def total(self) -> int:
         """The number of waiting messages."""
-        return self.messages - sum(len(claim.messages) for claim in self._open_claims.values())
+        return self.messages - sum(sum(map(len, each.claims.values())) for each in self._claimers.values())
 
     @property
     def claims(self) -> int:
         """The number of open claims."""
-        return len(self._open_claims)
+        return sum(len(each.claims) for each in self._claimers.values())
 
     def claims_of(self, pull_point_id: str) -> list[str]:
         return list(self._queue(pull_point_id).claims)
 
+    def claimers(self) -> Iterator[tuple[str, int]]:
+        """Each gateway process with open claims, and their time."""
+        return ((name, each.until_ms) for name, each in self._claimers.items())
+
+    def claims_by(self, claimer: str) -> Set[ClaimKey]:
+        """The open claims of a gateway process."""
+        found = self._claimers.get(claimer)
+        return frozenset() if found is None else found.claims.keys()
+
     def open_claims(self) -> Iterator[tuple[str, str, int]]:
         """Pull point, claim and time of each open claim."""
-        for (pull_point_id, name), claim in self._open_claims.items():
-            yield pull_point_id, name, claim.until_ms
+        for claimer in self._claimers.values():
+            for pull_point_id, name in claimer.claims:
+                yield pull_point_id, name, claimer.until_ms
 
     def unsettled(self) -> set[int]:
         """The offsets of the waiting and claimed messages."""
@@ -202,7 +225,7 @@ class PullStore:
         for message in queue.messages():
             self._release(message)
         for claim in queue.claims:
-            del self._open_claims[pull_point_id, claim]
+            self._not_open(pull_point_id, claim)
 
     def first(self, pull_point_id: str) -> int | None:
         """The first required offset of the log for a pull point; None without messages."""
@@ -257,7 +280,7 @@ class PullStore:
 
     def _claim(self, pull_point_id: str, record: Claimed) -> None:
         if record.last < record.first:  # a renewal
-            if (found := self._open_claims.get((pull_point_id, record.claim))) is not None:
+            if (found := self._claimers.get(record.claim)) is not None:
                 found.until_ms = record.until_ms
             return
         if not record.claim.startswith(ERASED):
@@ -271,19 +294,27 @@ class PullStore:
         queue.waiting.extendleft(reversed(older))
         if taken:
             queue.size -= sum(message.size for message in taken)
-            claim = queue.claims[record.claim] = _Claim(record.until_ms, taken)
-            self._open_claims[pull_point_id, record.claim] = claim
+            queue.claims[record.claim] = taken
+            claimer = self._claimers.setdefault(claimer_of(record.claim), _Claimer(record.until_ms))
+            claimer.until_ms = record.until_ms
+            claimer.claims[pull_point_id, record.claim] = taken
+
+    def _not_open(self, pull_point_id: str, claim: str) -> None:
+        claimer = self._claimers[claimer_of(claim)]
+        del claimer.claims[pull_point_id, claim]
+        if not claimer.claims:
+            del self._claimers[claimer_of(claim)]
 
     def _close(self, pull_point_id: str, claim: str, settled: Container[int] | None = None) -> None:
         """End a claim; the messages at the offsets in `settled`, without it all, are over, and the others wait
         again."""
-        found = self._open_claims.pop((pull_point_id, claim), None)
+        queue = self._queue(pull_point_id)
+        found = queue.claims.pop(claim, None)
         if found is None:
             return
-        queue = self._queues[pull_point_id]
-        del queue.claims[claim]
+        self._not_open(pull_point_id, claim)
         back = []
-        for message in found.messages:
+        for message in found:
             if settled is None or message.offset in settled:
                 self._release(message)
             else:

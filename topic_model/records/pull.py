@@ -36,7 +36,8 @@ ERASED = "erased-"
 
 class Claimed(msgspec.Struct, frozen=True, tag="claimed"):
     """`claim` takes all waiting messages at the offsets from `first` to `last`. After `until_ms` (milliseconds since
-    the epoch) any gateway may return them. Without offsets (`renewal`) it replaces the time of this open claim."""
+    the epoch) any gateway may return them. The claims with one `claimer_of` have the time of its newest record. Without
+    offsets (`renewal`) it is the record of a claimer."""
 
     claim: str
     first: int
@@ -44,9 +45,14 @@ class Claimed(msgspec.Struct, frozen=True, tag="claimed"):
     until_ms: int
 
 
-def renewal(claim: str, until_ms: int) -> Claimed:
-    """A claim continues. Earlier versions read a claim of no message."""
-    return Claimed(claim, 0, -1, until_ms)
+def claimer_of(claim: str) -> str:
+    """The gateway process in the name of a claim."""
+    return claim.partition("-")[0]
+
+
+def renewal(claimer: str, until_ms: int) -> Claimed:
+    """The open claims of a gateway process continue, in all pull points."""
+    return Claimed(claimer, 0, -1, until_ms)
 
 
 class Settled(msgspec.Struct, frozen=True, tag="settled"):

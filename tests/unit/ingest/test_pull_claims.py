@@ -234,6 +234,56 @@ def test_a_claim_is_renewed_until_its_client_has_acknowledged_the_messages(parts
     assert parts.pull_log.store.waiting(identifier) == 2
 
 
+def test_one_record_renews_all_claims_of_a_gateway(parts: GatewayParts) -> None:
+    """A client that answers no message has a claim for each; the log and the sweeps of all gateways had them, too."""
+    paths = [create(parts) for _ in range(3)]
+    for path in paths:
+        fill(parts, path, *map(str, range(10)))
+    log = parts.pull_log
+
+    async def steps() -> None:
+        gateway, other = SweepingGateway(parts), SweepingGateway(parts)
+        for path in paths:
+            for _ in range(10):
+                await gateway.queues.take(path.rpartition("/")[2], 1, 0)
+        claimed = len(log.records)
+        for _ in range(60):
+            gateway.wall += 1
+            assert len(await gateway.open_claims(1)) == len(await other.open_claims(1)) == 30
+        assert {type(record) for _, record in log.records[claimed:]} == {Claimed}
+        assert len(log.records) - claimed <= 7
+        assert await other.open_claims(31) == []
+
+    asyncio.run(steps())
+
+
+def test_a_claim_without_a_client_is_returned_by_its_own_gateway(
+    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = create(parts)
+    identifier = path.rpartition("/")[2]
+    fill(parts, path, "1", "2")
+    commit = parts.pull_log.commit
+
+    async def left(records: Sequence[KeyedRecord]) -> int:
+        await commit(records)
+        raise asyncio.CancelledError
+
+    async def steps() -> None:
+        gateway = SweepingGateway(parts)
+        await gateway.queues.take(identifier, 1, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(parts.pull_log, "commit", left)
+            with pytest.raises(asyncio.CancelledError):
+                await gateway.queues.take(identifier, 1, 0)
+        answered, _ = await gateway.open_claims()
+        assert [len(await gateway.open_claims(10)) for _ in range(2)] == [2, 2]
+        assert await gateway.open_claims(10) == [answered]
+
+    asyncio.run(steps())
+    assert parts.pull_log.store.waiting(identifier) == 1
+
+
 def test_messages_that_were_acknowledged_while_kafka_was_away_are_not_handed_out_again(
     parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

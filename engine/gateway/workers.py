@@ -331,9 +331,14 @@ class Workers:
         descriptors = (worker.listener.fileno(), memory)
         command = [sys.executable, "-m", "arborcast.engine.gateway", *self._arguments, "--worker", str(worker.number)]
         command += ["--listen-fd", str(descriptors[0]), "--memory-fd", str(descriptors[1]), "--share", str(folder)]
-        worker.popen = subprocess.Popen(dying_with_us(command), pass_fds=descriptors)  # noqa: S603 -- of our own making
         worker.started = time.monotonic()
         worker.silence, worker.beats = None, False
+        try:
+            worker.popen = subprocess.Popen(dying_with_us(command), pass_fds=descriptors)  # noqa: S603 -- of our own making
+        except OSError as error:  # no memory for it, for example: the other workers continue
+            wait_s = worker.died(worker.started, 0.0)
+            why = worker.number, reason_of(error), wait_s
+            logger.error("worker %d cannot be started: %s; trying again in %g s", *why)
 
     def _on_stop_signal(self, number: int) -> None:
         if self._stopping:

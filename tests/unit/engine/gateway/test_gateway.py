@@ -10,6 +10,7 @@ import resource
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -20,6 +21,7 @@ from unittest.mock import Mock
 import pytest
 import uvloop
 
+from arborcast.core.backoff import Backoff
 from arborcast.core.errors import ConfigError
 from arborcast.core.files import Stamp, write_atomically
 from arborcast.core.telemetry.metrics import Registry
@@ -276,6 +278,22 @@ def test_a_hanging_worker_is_killed_also_on_a_full_disk(
         hangs = [parent._hangs(worker, at, tmp_path) for at in (0.0, 0.5, 2.0)]
     assert hangs == [False, False, True]
     assert "worker 0 has made no progress" in caplog.text
+
+
+def test_a_worker_without_memory_for_its_start_does_not_end_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = Mock(**{"poll.return_value": None})
+    no_memory = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=[running, no_memory, running]))
+    monkeypatch.setattr(workers, "_BACKOFF", Backoff(0.0, 0.0))
+    with socket.socket() as first, socket.socket() as second:
+        parent = Workers(GatewaySettings(workers=2), (), [first, second])
+        assert parent._step(0, tmp_path) == 0
+        assert [each.popen for each in parent._workers] == [running, None]
+        assert "worker 1 cannot be started: Cannot allocate memory; trying again" in caplog.text
+        assert parent._step(0, tmp_path) == 0
+        assert [each.popen for each in parent._workers] == [running, running]
 
 
 def test_the_error_for_full_shared_memory_names_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:

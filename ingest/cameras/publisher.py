@@ -64,6 +64,8 @@ class CameraPublisher:
         """Store an operator event. Raises InfrastructureError."""
         gateway, kind = self._gateway, f"camera-{topic.rpartition('/')[2]}"
         logger.warning("%s %s %s", kind, name, detail)
+        if topic not in gateway.table.topics:  # after an import that has removed it; `store` adds none to a fixed set
+            await gateway.changes.commit([TopicRecord(topic)])
         payload = (
             f'<Event xmlns="urn:arborcast" kind="{kind}" at="{times.to_ms(gateway.now())}" since="{since_ms}">'
             f"<Camera>{escape(name)}</Camera>{f'<Detail>{escape(detail)}</Detail>' if detail else ''}</Event>"

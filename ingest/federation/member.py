@@ -260,6 +260,7 @@ class FederationMember:
             settings.engine, HttpClient(gateway.outbound, gateway.route, threads=_SENDERS, name="interest"), keys
         )
         self._tasks: set[asyncio.Task[None]] = set()
+        self._takeovers = 0  # that are in progress
         self._links_as_of: tuple[int, int, bytes, Mapping[str, str]] | None = None
         self.topology = Topology()
 
@@ -290,8 +291,13 @@ class FederationMember:
         if found.agrees_with(known):
             return
         self.topology = found
-        await asyncio.to_thread(_write, self._file, found)
         self._check_takeover(known, found)
+        await self._store()
+
+    async def _store(self) -> None:
+        """The file has the former representative until its notifications are sent again: also after a restart."""
+        if not self._takeovers:
+            await asyncio.to_thread(_write, self._file, self.topology)
 
     def _check_takeover(self, before: Topology, after: Topology) -> None:
         group = self._settings.group
@@ -301,6 +307,7 @@ class FederationMember:
         former = after.named(old.name)
         since_s = time.time() - takeover.span_s(former.silent_ms if former is not None else 0)
         logger.warning("%s represents the group %s, and no longer %s", new.name, group, old.name)
+        self._takeovers += 1
         spawn(self._tasks, self._take_over(new.engine, since_s))
 
     async def _take_over(self, successor: str, since_s: float) -> None:
@@ -322,6 +329,8 @@ class FederationMember:
             pauses = Backoff(_BACKOFF.longest_s, _BACKOFF.longest_s)
             sent = await retried(what, send, pauses, InfrastructureError)
             logger.info("%d %s are sent again", sent, what)
+        self._takeovers -= 1
+        await self._store()
 
     # Links
 

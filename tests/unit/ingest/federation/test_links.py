@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from threading import Event
 from unittest.mock import Mock
 
 import msgspec
 import pytest
 
+from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.federation import member as member_module
+from arborcast.ingest.federation import takeover
 from arborcast.ingest.federation.interests import PeerInterests
 from arborcast.ingest.federation.links import (
     absent_groups,
@@ -20,7 +24,14 @@ from arborcast.ingest.federation.links import (
     required_links,
     resumed,
 )
-from arborcast.ingest.federation.member import _DatagramAddresses, _InterestSender, _Membership, address_of
+from arborcast.ingest.federation.member import (
+    FederationMember,
+    _DatagramAddresses,
+    _InterestSender,
+    _Membership,
+    address_of,
+    read_file,
+)
 from arborcast.ingest.federation.settings import FederationSettings
 from arborcast.ingest.federation.topology import (
     AdministratorRefused,
@@ -39,6 +50,8 @@ from arborcast.topic_model.records.control import (
     suspension_key,
 )
 from arborcast.topic_model.subscriptions import Peer, Protection, SigningSecret, Subscription
+from tests.support.gateway_parts import GatewayParts
+from tests.support.make import subscription
 
 
 def topology(*members: str, gone: str = "") -> Topology:
@@ -249,3 +262,30 @@ def test_versions_increase_after_the_clock_was_set_back(monkeypatch: pytest.Monk
         assert sender.is_due("G/b", ((topic,), ()), 1, 100.0)
         versions.append(sender._sent["G/b"].version)
     assert versions == [2_000, 2_001, 2_002]
+
+
+async def test_a_takeover_is_repeated_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = topology("G/a", "G/b", "H/x"), topology("G/a", "G/b", "H/x", gone="G/a")
+    link, send_again = subscription("peer-group.H", peer=Peer("G/b", "H")), Mock(return_value=1)
+    monkeypatch.setattr(FederationMember, "_links", lambda _: [link])
+    monkeypatch.setattr(takeover, "send_again", send_again)
+    file = tmp_path / "federation.json"
+
+    async def follow(*found: Topology) -> FederationMember:
+        settings = FederationSettings(name="b", group="G", administrator="http://127.0.0.1:9", key_file="key")
+        gateway, kafka, keys = GatewayParts().gateway, KafkaSettings(), Mock()
+        member = FederationMember(gateway, settings, kafka, keys, PeerInterests(), "http://b/", "1", file)
+        member.topology = read_file(file)
+        for each in found:
+            monkeypatch.setattr(member._membership.administrator, "topology", lambda _, answer=each: settled(answer))
+            await member._follow()
+        return member
+
+    killed = await follow(before, after)
+    for task in killed._tasks:
+        task.cancel()
+    monkeypatch.setattr(member_module, "_TAKEOVER_S", 0.0)
+    await asyncio.gather(*(await follow(after))._tasks)
+    assert [each.args[1] for each in send_again.call_args_list] == [[link]]
+    assert read_file(file) == after
+    assert not (await follow(after))._tasks

@@ -7,6 +7,7 @@ delay each other only, and a host with an address has its turn.
 
 from __future__ import annotations
 
+import logging
 import queue
 import re
 import socket
@@ -18,6 +19,8 @@ from typing import Generic, TypeVar
 from arborcast.core.reasons import reason_of
 from arborcast.core.recent import Recent
 from arborcast.core.threads import start_thread
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -86,14 +89,19 @@ class Lookups(Generic[T]):
                 self._queued.pop(host, None)
         while self._queued and len(self._running) < MOST:
             host = min(self._queued, key=lambda each: self._failures.get(each) or 0)
+            try:
+                start_thread("lookup", self._look_up, host)
+            except RuntimeError as error:  # the system has no thread left: a later turn tries again
+                logger.warning("the lookup of %s cannot begin now, and is tried again: %s", host, error)
+                break
             del self._queued[host]
             self._running.add(host)
-            start_thread("lookup", self._look_up, host)
 
     def _late(self, host: str) -> str:
         if host in self._running:
             return f"the lookup of {host} had no answer within {self._timeout_s:g} s"
-        return f"the lookup of {host} did not begin within {self._timeout_s:g} s: {MOST} others have no answer yet"
+        others = len(self._running)
+        return f"the lookup of {host} did not begin within {self._timeout_s:g} s: {others} others have no answer yet"
 
     def _look_up(self, host: str) -> None:
         """In a thread."""

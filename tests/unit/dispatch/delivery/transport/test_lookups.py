@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
@@ -103,6 +104,18 @@ def test_an_answer_after_the_time_out_counts(resolver: Resolver) -> None:
     resolver.release()
 
     wait_until(lambda: list(of.take()) == [] and of.resolves("late.test"))
+
+
+def test_without_a_free_thread_lookups_wait_for_a_later_turn(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    of: Lookups[str] = Lookups(240.0, lambda: None)
+    of.add("receiver.test", "push")
+    with monkeypatch.context() as patched:
+        patched.setattr(lookups, "start_thread", Mock(side_effect=RuntimeError("can't start new thread")))
+        assert not list(of.take())
+    assert "the lookup of receiver.test cannot begin now, and is tried again: can't start new thread" in caplog.text
+    assert taken(of, 1) == {"push": ""}
 
 
 def test_an_error_names_the_host(resolver: Resolver) -> None:

@@ -120,7 +120,6 @@ class OwnershipProof:
         of this engine, the validation is that of web hooks."""
         if self._under_way.total() >= _AT_ONCE or (owner and self._under_way[owner] >= _OF_ONE_OWNER):
             raise InfrastructureError("too many ownership challenges are in progress", retry_after=1.0)
-        self._under_way[owner] += 1
         word = secrets.token_urlsafe(32)
         method, headers = "POST", {CHALLENGE_HEADER: word, "Content-Type": "text/plain"}
         if hook_of:
@@ -128,6 +127,7 @@ class OwnershipProof:
         challenge = asyncio.wrap_future(
             self._client.call(method, url, headers, b"", lambda answer: answer, total_s=_TOTAL_S, max_answer=1_024)
         )
+        self._under_way[owner] += 1  # not before: `call` raises where no thread can be started
         challenge.add_done_callback(partial(self._done, owner))
         try:
             # The thread stays busy when the client hangs up.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from unittest.mock import Mock
 
 import pytest
 import requests
@@ -161,6 +162,14 @@ async def test_parallel_proofs_are_limited(
     outcomes = await asyncio.gather(*proofs, return_exceptions=True)
     assert [type(each) for each in outcomes] == [type(None) if each else InfrastructureError for each in answered]
     assert not proof._under_way
+
+
+async def test_a_proof_that_cannot_begin_occupies_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    proof = OwnershipProof(THIS_MACHINE)
+    monkeypatch.setattr(proof._client, "call", Mock(side_effect=RuntimeError("can't start new thread")))
+    for _ in range(20):
+        with pytest.raises(RuntimeError):
+            await proof.prove("http://127.0.0.1:9/", "anna")
 
 
 def test_the_client_s_listener_agrees(parts: GatewayParts) -> None:

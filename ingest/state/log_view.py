@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -279,7 +280,7 @@ class LoggedState(Generic[Record]):
         change = _Change([self._encode(record) for record in records], concurrent.futures.Future())
         self._changes.append(change)
         if len(self._changes) == 1:  # otherwise a thread is on its way to the changes before, and to this one
-            asyncio.get_running_loop().run_in_executor(self._writers, self._append)
+            self._start_thread(change)
         try:
             # A change that waits longer must not be made later, after its client has given up.
             async with asyncio.timeout(self.append_s):
@@ -303,6 +304,16 @@ class LoggedState(Generic[Record]):
         for change in tuple(self._changes):
             change.last.cancel()
         self._writer.close()
+
+    def _start_thread(self, change: _Change) -> None:
+        """Raises InfrastructureError if the system has no thread left; later changes would wait for one for ever."""
+        try:
+            asyncio.get_running_loop().run_in_executor(self._writers, self._append)
+        except RuntimeError as error:
+            with suppress(ValueError):  # a running thread has taken it
+                self._changes.remove(change)
+            what = f"a change of the {self._writer.name} log cannot be made now: {error}"
+            raise InfrastructureError(what, 1.0) from error
 
     def _append(self) -> None:
         while self._changes:

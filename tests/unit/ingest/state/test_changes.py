@@ -350,6 +350,20 @@ async def test_no_change_is_left_behind_by_a_thread_that_ends(monkeypatch: pytes
     state.close()
 
 
+async def test_a_change_without_a_thread_does_not_hold_up_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka = KafkaSettings(request_timeout_s=60)
+    log = SlowLog(kafka)
+    log.released.set()
+    state: LoggedState[bytes] = LoggedState(kafka, log, lambda key: (key, None))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises(InfrastructureError, match="control log cannot be made now: can't start new thread"):
+            await state.commit([b"a"])
+    assert await state.commit([b"b"]) == 0
+    assert log.appended == [b"b"]
+    state.close()
+
+
 async def test_changes_during_an_append_are_appended_together_with_an_outcome_each() -> None:
     async with slow_log(60) as (log, state, begun):
         keys = [[b"a"], [b"refused"], [b"b", b"c"], [b"d"]]

@@ -61,8 +61,8 @@ _PAUSE_S = 15.0
 
 
 class Recorder:
-    """Runs each work at its interval until the gate closes, one after another. A failure is logged at its beginning and
-    its end, and retried: no table stops pushes."""
+    """Runs each work at its interval until the gate closes, one after another. A failure is retried: no table stops
+    pushes. The log has one entry for each kind of exception until a success, and one for that."""
 
     def __init__(
         self, works: Sequence[tuple[Work, float]], gate: StopGate, name: str = "recorder", share: int = _SHARE
@@ -94,22 +94,22 @@ class _Scheduled:
         self.due = time.monotonic()
         self._interval_s = interval_s
         self._share = share
-        self._failing = False
+        self._logged: set[type[Exception]] = set()
 
     def step(self) -> None:
         began = time.monotonic()
         try:
             more = self.work.step()
         except Exception as error:
-            if not self._failing:
+            if type(error) not in self._logged:
                 logger.warning("%s cannot be written: %s", self.work.name, error)
-            self._failing = True
+            self._logged.add(type(error))
             now = time.monotonic()
             self.due = now + max(_PAUSE_S, (now - began) * (self._share - 1))
             return
-        if self._failing:
+        if self._logged:
             logger.info("%s is written again", self.work.name)
-            self._failing = False
+            self._logged.clear()
         took = time.monotonic() - began
         pause = took * (self._share - 1)
         self.due = time.monotonic() + (pause if more else max(self._interval_s, pause))

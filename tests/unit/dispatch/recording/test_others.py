@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import ConsumerRecord
 from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.settings import KafkaSettings
@@ -206,7 +207,7 @@ def test_a_damaged_file_does_not_stop_the_upkeep_of_other_days(tmp_path: Path) -
 
 
 class FlakyWork(Work):
-    """Fails twice; `enough` is set at the third step."""
+    """Fails twice, and then in another way; `enough` is set at the fourth step."""
 
     name = "work"
 
@@ -218,6 +219,8 @@ class FlakyWork(Work):
     def step(self) -> bool:
         self.steps += 1
         if self.steps <= 2:
+            raise InfrastructureError("Kafka is away", 1.0)
+        if self.steps == 3:
             raise OSError("the disk is full")
         self.enough.set()
         return True
@@ -239,7 +242,8 @@ def test_a_recorder_continues_after_failures_until_the_gate(
     assert recorder.stop(120)
     assert work.closed
     assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
-        "work cannot be written: the disk is full"
+        "work cannot be written: Kafka is away",
+        "work cannot be written: the disk is full",
     ]
 
 

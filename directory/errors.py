@@ -3,7 +3,8 @@
 InfrastructureError
 └── DirectoryError           the file or the server failed; the message names it
     ├── DirectoryAway            it cannot be reached now; a retry may succeed
-    ├── DirectoryRefused         it refuses: wrong password, missing rights, limits; the message has the setting
+    ├── DirectoryRefused         it refuses: TLS, missing rights, limits; the message has the setting
+    │   └── BindRefused              it refuses the bind: wrong name or password
     ├── LdifError                a file is not LDIF; has the line
     └── DnError                  a text is not a distinguished name
 """
@@ -23,6 +24,10 @@ class DirectoryAway(DirectoryError):
 
 class DirectoryRefused(DirectoryError):
     """The directory can be reached, but refuses."""
+
+
+class BindRefused(DirectoryRefused):
+    """The directory refuses the bind of an identity."""
 
 
 class LdifError(DirectoryError):

@@ -17,7 +17,7 @@ import ldap3
 from ldap3.core.exceptions import LDAPExceptionError
 from ldap3.protocol.sasl.sasl import validate_simple_password
 
-from arborcast.directory.errors import DirectoryAway, DirectoryError, DirectoryRefused
+from arborcast.directory.errors import BindRefused, DirectoryAway, DirectoryError, DirectoryRefused
 from arborcast.directory.settings import DirectorySettings
 from arborcast.directory.stores.syncrepl import REFRESH_REQUIRED
 
@@ -106,7 +106,7 @@ def _identity(settings: DirectorySettings) -> dict[str, Any]:
 def _refused_bind(settings: DirectorySettings, result: Mapping[str, Any]) -> None:
     if result.get("result") in BUSY:
         raise DirectoryAway(f"LDAP server {settings.url} is busy: {words(result)}", RETRY_SECONDS)
-    raise DirectoryRefused(
+    raise BindRefused(
         f"LDAP server {settings.url} refuses the bind as {_who(settings)}: {words(result)}; check directory.bind, "
         "directory.bind_dn and directory.password",
     )

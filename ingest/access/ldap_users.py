@@ -16,7 +16,7 @@ from typing import Any
 import ldap3
 from ldap3.utils.conv import escape_filter_chars
 
-from arborcast.directory.errors import DirectoryError, DirectoryRefused
+from arborcast.directory.errors import BindRefused, DirectoryError
 from arborcast.directory.settings import DirectorySettings
 from arborcast.directory.stores.ldap_connection import (
     RETRY_SECONDS,
@@ -57,7 +57,7 @@ class LdapUsers:
             own = dataclasses.replace(self._server, bind="simple", bind_dn=dn, password=password)
             try:
                 disconnect(connect(own))
-            except DirectoryRefused:
+            except BindRefused:  # not another refusal, as of TLS by one of several servers
                 return None
             return Identity(name, self._groups(connection, name, dn))
 

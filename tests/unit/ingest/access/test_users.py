@@ -3,16 +3,20 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import stat
 import struct
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from arborcast.core.errors import ConfigError
 from arborcast.directory.settings import DirectorySettings
+from arborcast.directory.stores.ldap_connection import translated
+from arborcast.ingest.access import ldap_users
 from arborcast.ingest.access import users as users_module
 from arborcast.ingest.access.ldap_users import LdapUsers
 from arborcast.ingest.access.settings import AccessSettings
@@ -266,6 +270,24 @@ def test_an_unreachable_ldap_server_is_logged_once(caplog: pytest.LogCaptureFixt
         assert "127.0.0.1" not in str(away.value), "the address is in the log only"
     (line,) = [each for each in caplog.messages if "ldap://127.0.0.1:1" in each]
     assert line.startswith("users cannot be looked up")
+
+
+def test_a_failed_tls_handshake_is_not_a_wrong_password(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of several servers behind one name, one may have an expired certificate, or end."""
+    found = {"type": "searchResEntry", "dn": "uid=anna,o=x", "attributes": {"uid": ["anna"]}}
+
+    def connect(settings: DirectorySettings) -> Mock:
+        if settings.bind == "simple":
+            with translated(settings):
+                raise ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
+        return Mock(result={"result": 0}, response=[found])
+
+    monkeypatch.setattr(ldap_users, "connect", connect)
+    with pytest.raises(IdentitiesAway):
+        in_ldap().check("anna", "pa")
+    assert "no secure connection" in caplog.text
 
 
 BIND_RESPONSE = bytes.fromhex("300c02010161070a010004000400")

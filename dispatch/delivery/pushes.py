@@ -115,8 +115,9 @@ class Pusher:
                 # Logged once per subscription and hour: every message's outcome is in the tables.
                 self._unwritable.put(subscription.id, True, len(subscription.id))
                 logger.exception("no envelope could be made", extra={"subscription": subscription.id})
-            # A secret may be opened once its key is back; other failures are permanent.
-            outcome = failed("internal" if isinstance(error, SecretError) else "envelope", str(error))
+            # A secret may be opened once its key is back, and memory may be free later; other failures are permanent.
+            temporary = isinstance(error, (SecretError, MemoryError, OSError))
+            outcome = failed("internal" if temporary else "envelope", str(error) or type(error).__name__)
             _end(span, outcome)
             return Push("", notifications, NO_REQUEST, NO_RESULT, started_ms), outcome
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from unittest.mock import Mock
 
 import pytest
 from lxml import etree
@@ -159,6 +160,13 @@ def test_a_too_large_wrapper_is_an_error_of_the_envelope() -> None:
     ((_, outcome),) = pushed(transport, long)
     assert (outcome.error, outcome.hopeless, transport.sent) == ("envelope", True, [])
     assert "the wrapper of a part has" in outcome.detail
+
+
+def test_without_memory_for_an_envelope_its_messages_are_retried() -> None:
+    begun = Pusher(FakeTransport()).begin(old(), [message()], 1, 0, Mock(side_effect=MemoryError), lambda *_: None)
+    assert begun is not None
+    outcome = begun[1]
+    assert (outcome.error, outcome.detail, outcome.hopeless) == ("internal", "MemoryError", False)
 
 
 @pytest.mark.parametrize("subscription", [old(), old(1_000)], ids=["whole", "in parts"])

@@ -5,6 +5,17 @@ from __future__ import annotations
 from lxml import etree
 
 
+def parse_xml(document: bytes, parser: etree.XMLParser) -> etree._Element:
+    """The root of a document. Raises XMLSyntaxError, ValueError for an empty document, and MemoryError, which lxml
+    reports as an XMLSyntaxError: the document may be well-formed."""
+    try:
+        return etree.fromstring(document, parser)
+    except etree.XMLSyntaxError as error:
+        if getattr(error, "code", 0) == etree.ErrorTypes.ERR_NO_MEMORY:  # which its types lack
+            raise MemoryError("there is no memory for an XML document") from error
+        raise
+
+
 def xml_parser(*, comments: bool = True, encoding: str | None = None) -> etree.XMLParser:
     """A parser for untrusted documents; libxml2 itself refuses more than 256 nested elements and texts over 10 MB.
 

@@ -146,8 +146,6 @@ def _data(payload: bytes, published: str) -> tuple[str, bytes]:
 
 def _parsed(fragment: bytes) -> etree._Element:
     # Imported here: processes without such notifications never load lxml.
-    from lxml import etree
+    from arborcast.core.xml import parse_xml, xml_parser
 
-    from arborcast.core.xml import xml_parser
-
-    return etree.fromstring(fragment, xml_parser())
+    return parse_xml(fragment, xml_parser())

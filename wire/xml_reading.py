@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from lxml import etree
 
-from arborcast.core.xml import xml_parser
+from arborcast.core.xml import parse_xml, xml_parser
 from arborcast.wire import limits
 from arborcast.wire.errors import MalformedMessage
 
@@ -171,7 +171,7 @@ def read_xml(document: bytes, content_type: bytes = b"", what: str = "the reques
     document = as_utf8(document, content_type, what)
     parser = _parsers.utf8
     try:
-        root = etree.fromstring(document, parser)
+        root = parse_xml(document, parser)
     except (etree.XMLSyntaxError, ValueError) as error:  # ValueError: an empty body
         message = (error.msg if isinstance(error, etree.XMLSyntaxError) else str(error)) or type(error).__name__
         raise MalformedMessage(f"{what} is not well-formed XML: {message.splitlines()[0][:200]}") from error

@@ -38,7 +38,7 @@ from arborcast.core.eventlog.topics import FRAGMENT_LOG, PULL_LOG
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
-from arborcast.core.xml import xml_parser
+from arborcast.core.xml import parse_xml, xml_parser
 from arborcast.dispatch.delivery.outcomes import failed
 from arborcast.dispatch.delivery.settlement import unpushed, untried
 from arborcast.dispatch.delivery.verdict import Verdict
@@ -408,7 +408,7 @@ def _as_notification(entry: StoredMessage, written_ms: int, scopes: Sequence[Era
 def _topic_of(element: bytes) -> TopicPath:
     """The topic of a wsnt:NotificationMessage; empty if unreadable."""
     try:
-        topic = etree.fromstring(element, xml_parser(comments=False)).find("{*}Topic")
+        topic = parse_xml(element, xml_parser(comments=False)).find("{*}Topic")
         if topic is None:
             return TopicPath("")
         namespaces = {prefix: uri for prefix, uri in topic.nsmap.items() if prefix}

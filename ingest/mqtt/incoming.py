@@ -85,6 +85,9 @@ class Incoming:
             except InfrastructureError as error:
                 failure = error
                 break
+            except MemoryError:  # another delivery may succeed
+                failure = InfrastructureError("there is no memory for a message", 1.0)
+                break
             except Exception as error:
                 if not isinstance(error, PeerError):
                     logger.exception("a message of the MQTT broker failed")

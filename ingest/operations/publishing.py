@@ -17,7 +17,7 @@ import msgspec
 from lxml import etree
 
 from arborcast.core.errors import ArborcastError, InfrastructureError, PeerError, UnknownResource
-from arborcast.core.xml import xml_parser
+from arborcast.core.xml import parse_xml, xml_parser
 from arborcast.ingest.access.grants import ClientRequest, check_fill, check_publish, check_reserved, owner_of
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.publication import NO_ATTRIBUTES, Publication
@@ -342,9 +342,8 @@ def merge_key(payload: bytes, key: str) -> bytes:
     if len(payload) > _MOST_CANONICAL:
         return hashlib.blake2b(key.encode() + b"\0\0" + payload, digest_size=16).digest()
     try:
-        written = etree.tostring(
-            etree.fromstring(payload, xml_parser()), method="c14n", exclusive=True, with_comments=False
-        )
+        root = parse_xml(payload, xml_parser())
+        written = etree.tostring(root, method="c14n", exclusive=True, with_comments=False)
     except (etree.XMLSyntaxError, etree.C14NError):
         return b""
     return hashlib.blake2b(key.encode() + b"\0" + written, digest_size=16).digest()

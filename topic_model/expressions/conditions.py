@@ -26,7 +26,7 @@ from typing import Final, NoReturn
 from lxml import etree
 
 from arborcast.core.errors import ConditionError, ContentExpressionError
-from arborcast.core.xml import xml_parser
+from arborcast.core.xml import parse_xml, xml_parser
 from arborcast.topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, NODE_TESTS, Scanner, Token, Words, compiled
 from arborcast.topic_model.subscriptions import XPathFilter
 
@@ -125,7 +125,7 @@ class Condition:
 def parse_document(data: bytes) -> Document:
     """Parse an untrusted document: no DTD, no entities, no network. Raises Unanswerable."""
     try:
-        root = etree.fromstring(data, _parser)
+        root = parse_xml(data, _parser)
     except etree.XMLSyntaxError as error:
         raise Unanswerable(f"the document is not well-formed XML: {error.msg}") from error
     if root.getroottree().docinfo.internalDTD is not None:

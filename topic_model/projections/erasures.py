@@ -12,7 +12,7 @@ from functools import lru_cache
 import msgspec
 from lxml import etree
 
-from arborcast.core.xml import xml_parser
+from arborcast.core.xml import parse_xml, xml_parser
 from arborcast.topic_model.expressions import compile_normal
 from arborcast.topic_model.records.control import ControlRecord, Erasure, ErasureScope, Tombstone
 from arborcast.topic_model.records.notifications import Notification, made_at, original_of
@@ -89,7 +89,7 @@ def mentions(subject: str, fragment: bytes) -> bool:
     if b"&" not in fragment and subject.encode() not in fragment:
         return False  # the common case: without escapes the text would occur literally
     try:
-        root = etree.fromstring(_BEGIN + fragment + _END, xml_parser(comments=False))
+        root = parse_xml(_BEGIN + fragment + _END, xml_parser(comments=False))
     except etree.XMLSyntaxError:
         return subject.encode() in fragment
     texts = (text for element in root.iter() for text in (element.text, element.tail, *element.attrib.values()))

@@ -237,19 +237,22 @@ async def test_messages_above_the_rate_wait(parts: GatewayParts, tmp_path: Path)
     assert counts == {"accepted": settled, "repeated": 0}
 
 
+@pytest.mark.parametrize(
+    ("error", "words"), [(AWAY, "Kafka is unavailable"), (MemoryError(), "there is no memory for a message")]
+)
 async def test_no_message_overtakes_another_whose_check_fails(
-    parts: GatewayParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parts: GatewayParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
 ) -> None:
     async def checked(gateway: Gateway, publisher: Any, topic: TopicPath, payload: bytes, *more: Any) -> Checked:
         if payload == b"<n>1</n>":
-            raise AWAY
+            raise error
         return await check_message(gateway, publisher, topic, payload, *more)
 
     monkeypatch.setattr("arborcast.ingest.mqtt.incoming.check_message", checked)
     made = Incoming(parts.gateway, rules_of(tmp_path, IN), LOCAL, Counter())
     many = [MqttMessage("plant/a", each.encode()) for each in numbered(0, 3)]
     assert await made.take(many) == 1
-    with pytest.raises(InfrastructureError, match="Kafka is unavailable"):
+    with pytest.raises(InfrastructureError, match=words):
         await made.take(many[1:])
     assert [each.payload.decode() for each in parts.notifications.accepted] == numbered(0, 1)
 

@@ -173,7 +173,11 @@ class SnapshotRebuilder:
 
     def _begin(self) -> None:
         self._build = build = _Build(self._table.checkpoint())
-        build.thread = start_thread("routing-base", self._make, build)
+        try:
+            build.thread = start_thread("routing-base", self._make, build)
+        except RuntimeError as error:  # the system has no thread left
+            logger.error("no new routing base can be built now; the old one and its changes stay in use: %s", error)
+            build.failed = True
 
     def _make(self, build: _Build) -> None:
         try:

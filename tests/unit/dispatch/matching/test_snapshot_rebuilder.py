@@ -6,6 +6,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -107,6 +108,22 @@ def test_a_failed_build_keeps_the_old_base_and_is_repeated(tmp_path: Path, caplo
 
     assert rebuilder.current()[0] is not first
     assert len(matched(rebuilder)) == 10
+
+
+def test_a_build_without_a_thread_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    table, _, rebuilder = begun(tmp_path)
+    first, _ = rebuilder.current()
+    changed(table, range(4))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        rebuilder.current()
+    assert "can't start new thread" in caplog.text
+    changed(table, range(4, 10))
+    rebuilder.current()
+    wait_for_thread(rebuilder)
+    assert rebuilder.current()[0] is not first
 
 
 def test_newest_has_the_new_base_only_after_its_build(tmp_path: Path) -> None:

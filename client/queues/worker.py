@@ -26,7 +26,7 @@ from arborcast.client.http_server import Response, Server, in_thread
 from arborcast.client.later import Later, OpenPush
 from arborcast.client.listener import HandledOnce, accepted, answered
 from arborcast.client.received import Asker, ReceivedMessage, Verify, nothing
-from arborcast.client.transport import RequestsTransport, Transport
+from arborcast.client.transport import HttpAnswer, RequestsTransport, Transport
 from arborcast.client.values import BrokerUnreachable, ClientError, FaultReceived, Remote, RemoteSubscription
 from arborcast.core.recent import Recent
 from arborcast.core.security.ip_addresses import Kind
@@ -156,14 +156,29 @@ class _Route:
         self.transport = RequestsTransport(policy=policy)
 
 
+class _ResultTransport:
+    """The transport of later results: their addresses are in the pushes, which strangers can send, too, so the same
+    addresses are allowed as for answers."""
+
+    def __init__(self, route_to: Callable[[str], tuple[Transport, Refusal | None]]) -> None:
+        self._route_to = route_to
+
+    def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
+        transport, refusal = self._route_to(url)
+        if refusal is not None:
+            raise ClientError(f"{url:.200} is not called: it {refusal.reason}{_ALLOW}")
+        return transport.post(url, headers, body)
+
+
 class Worker(Server):
     """Serves queues. `handle` runs in threads, at most `capacity` at a time for each queue; a request is acknowledged
     when it returns. After an exception other than `Invalid` the broker repeats the request.
 
     `advertised` is the address at which the broker reaches this server, by default `url`. Clients choose the addresses
-    of their answers, so answers are sent only to the served brokers, to public addresses, to this machine if all served
-    brokers are on it, and to the networks in `allow` (`"10.0.0.0/8, 192.168.7.9"`). `transport` sends the answers; for
-    a given transport URLs are checked as text only. `verify` is as for `Listener`.
+    of their answers, and requests name those of later results, so both are sent only to the served brokers, to public
+    addresses, to this machine if all served brokers are on it, and to the networks in `allow` (`"10.0.0.0/8,
+    192.168.7.9"`). `transport` sends them; for a given transport URLs are checked as text only. `verify` is as for
+    `Listener`.
 
     Its subscriptions have the duration `lease` and are renewed while it runs, so a crashed server leaves its queues.
 
@@ -195,6 +210,7 @@ class Worker(Server):
         self._verify = verify
         self._to_broker = RequestsTransport()
         self._transport = transport
+        self._results = _ResultTransport(self._route_to)
         self._repeats = HandledOnce()
         self._lock = threading.Lock()
         self._undelivered: Recent[str, str] = Recent(_UNDELIVERED_BYTES, age_s=_UNDELIVERED_S)
@@ -228,7 +244,7 @@ class Worker(Server):
         return await in_thread("request", lambda: self._serve_push(headers, body))
 
     def _serve_push(self, headers: Mapping[str, str], body: bytes) -> Response:
-        push = OpenPush(headers, self._transport or self._to_broker)
+        push = OpenPush(headers, self._results)
         messages = accepted(headers, body, self._verify, push)
         if isinstance(messages, Response):
             return messages
@@ -322,7 +338,7 @@ class Worker(Server):
         return False
 
     def _route_to(self, address: str) -> tuple[Transport, Refusal | None]:
-        """The transport for an answer to this address, and the refusal of a forbidden one."""
+        """The transport for an answer or a result to this address, and the refusal of a forbidden one."""
         route = self._local if self._brokers and all(self._brokers.values()) else self._public
         refusal = route.policy.check_url(address)
         if (refusal is None or refusal.rule in _KINDS) and place_of(address) in self._brokers:

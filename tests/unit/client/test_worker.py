@@ -171,6 +171,24 @@ def test_answers_go_into_pull_points_of_a_private_broker() -> None:
     assert [each.url for each in transport.sent] == ["http://10.0.0.5:8080/wsn/pullpoints/p"]
 
 
+def test_results_are_reported_to_a_broker_of_the_worker(caplog: pytest.LogCaptureFixture) -> None:
+    """A stranger may push a request with any address for its result."""
+    reports, broker, go_on = MemoryTransport(), "http://10.0.0.5:8080", threading.Event()
+
+    def work(_: ReceivedMessage) -> None:
+        assert go_on.wait(120)
+
+    with Worker(work, capacity=2, transport=reports, later=True) as worker:
+        worker.serve(Serves(broker), "jobs")
+        for name, address in (("n1", "http://10.0.0.6/admin?x=/results/"), ("n2", f"{broker}/results/x")):
+            answer = push(worker, asked(name, user=""), headers={"Arborcast-Callback": address, "Arborcast-Push": name})
+            assert answer.headers["Arborcast-Result"] == "later"
+        go_on.set()
+        wait_until(lambda: len(reports.sent) + caplog.text.count("the result of a request was not reported") == 2)
+        assert "add its network" in caplog.text
+    assert [each.url for each in reports.sent] == [f"{broker}/results/x"]
+
+
 def test_requests_are_executed_answered_then_acknowledged(user: User) -> None:
     done: list[tuple[str, bytes, str | None]] = []
 

@@ -36,8 +36,9 @@ class PageRule:
     origins_setting: str = ""
     """The setting of `allowed_origins`, for refusals."""
 
-    def refusal(self, method: str, headers: Mapping[str, str]) -> str:
-        """The reason for refusing a request, as a sentence; empty if it is accepted."""
+    def refusal(self, method: str, headers: Mapping[str, str], *, links: bool = True) -> str:
+        """The reason for refusing a request, as a sentence; empty if it is accepted. Without `links`, as for a GET that
+        changes something, navigation by a link is refused, too."""
         host = headers.get("host", "")
         if host and self._on_loopback and not (_is_loopback(host) or _name(host) == self._public_name):
             setting = self.public_url_setting
@@ -50,7 +51,7 @@ class PageRule:
         if (origin is None and site is None) or origin in self.allowed_origins:
             return ""
         if origin is None:
-            foreign = site in ("cross-site", "same-site") and not _follows_link(method, headers)
+            foreign = site in ("cross-site", "same-site") and not (links and _follows_link(method, headers))
         else:
             foreign = origin.partition("://")[2] != host and origin != origin_of(self.public_url)
         if not foreign:

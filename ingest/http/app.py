@@ -168,14 +168,16 @@ class GatewayApp:
         reservation: Reservation = scope.get(RESERVATION) or Reservation(self.inflight)
         path: str = scope["path"]
         try:
-            admitted = await admit(self._pages, scope, send)
+            streams = path == events.ROOT or path.startswith(f"{events.ROOT}/")
+            # A stream makes a subscription, and a page can navigate a window a hundred times a second.
+            admitted = await admit(self._pages, scope, send, links=not streams)
             if admitted is None:
                 return
             send = admitted
             target = target_of(path)
             if path == http_publish.ROOT or path.startswith(f"{http_publish.ROOT}/"):
                 await self._publish(scope, path, receive, send, reservation)
-            elif path == events.ROOT or path.startswith(f"{events.ROOT}/"):
+            elif streams:
                 await self._events(scope, receive, send, reservation)
             elif path.startswith(RESULTS):
                 await self._posted(scope, path, receive, send, self._gateway.results.take, _RESULT)

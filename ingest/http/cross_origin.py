@@ -15,10 +15,11 @@ _SHOWN = b"arborcast-notification-id, retry-after, www-authenticate"
 _PREFLIGHT_LASTS_S = b"600"
 
 
-async def admit(rule: PageRule, scope: Scope, send: Send) -> Send | None:
-    """The `send` to answer a request with; None after the answer to a preflight request. Raises PageRefused."""
+async def admit(rule: PageRule, scope: Scope, send: Send, *, links: bool = True) -> Send | None:
+    """The `send` to answer a request with; None after the answer to a preflight request. `links` as in the rule. Raises
+    PageRefused."""
     found = page_headers(scope["headers"])
-    refusal = rule.refusal(scope["method"], found)
+    refusal = rule.refusal(scope["method"], found, links=links)
     if refusal:
         raise PageRefused(refusal)
     origin = found.get("origin")

@@ -172,6 +172,19 @@ def test_requests_of_foreign_pages_are_refused(headers: dict[str, str]) -> None:
         assert 'arborcast_gateway_refused_total{reason="PageRefused"} 1' in parts.metrics.text().splitlines()
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_opens_no_stream_by_navigation(site: str) -> None:
+    """Each would leave a subscription for gateway.stream_lease_s."""
+    parts = GatewayParts()
+    navigation = {"sec_fetch_site": site, "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+    for path in ("/events", "/events/a//."):
+        answer = asyncio.run(parts.hang_up_after_the_head(path, navigation))
+        assert (answer.status, parts.control.records) == (403, []), path
+    assert requested(parts, "GET", "/health/ready", **navigation).status == 200
+    typed = asyncio.run(parts.hang_up_after_the_head("/events/a//.", {**navigation, "sec_fetch_site": "none"}))
+    assert (typed.status, len(parts.control.records)) == (200, 1)
+
+
 def test_cors_of_a_permitted_page() -> None:
     parts = GatewayParts(GatewaySettings(page_origins=f"https://other.example, {PERMITTED}"))
     question = {"method": "POST", "headers": "content-type,soapaction", "private_network": "true"}

@@ -214,15 +214,18 @@ class Gate:
         self._rates.request(client_request.client)
         return client_request
 
-    async def check_page(self, scope: Mapping[str, Any]) -> None:
-        """A request for health or metrics from the network. Raises AccessRefused."""
+    async def check_page(self, scope: Mapping[str, Any]) -> Caller | None:
+        """The caller of a request for metrics or status; None for a local one, and without authentication. Raises
+        AccessRefused."""
         host = self._proxies.client(scope)
         authenticator = self._authenticator
         local = is_loopback(host) or _is_this_machine(host, scope)
         if authenticator is None or (local and not self._is_of_unknown_proxy(scope)):
-            return
-        if not await authenticator.of_head(scope, client_key(host)):
+            return None
+        identity = await authenticator.of_head(scope, client_key(host))
+        if identity is None:
             raise authenticator.missing()
+        return self._caller(identity)
 
     def _is_of_unknown_proxy(self, scope: Mapping[str, Any]) -> bool:
         """Whether a proxy that is not named has passed the request on: it has our address, its client has not."""

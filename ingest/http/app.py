@@ -21,7 +21,7 @@ from arborcast.core.errors import InfrastructureError, PeerError, UnknownResourc
 from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry
 from arborcast.core.threads import pool
 from arborcast.ingest.access.gate import Gate
-from arborcast.ingest.access.grants import ClientRequest
+from arborcast.ingest.access.grants import ClientRequest, may_manage
 from arborcast.ingest.addresses import FACTORIES, Target, target_of
 from arborcast.ingest.cameras import worker as cameras
 from arborcast.ingest.cloudevents import web_hooks
@@ -57,9 +57,11 @@ from arborcast.ingest.operations.gateway import Gateway, Operation, Reply, Store
 from arborcast.ingest.operations.legacy import operations as legacy
 from arborcast.ingest.operations.legacy import plain
 from arborcast.ingest.soap.wsdl import FOLDER, ServiceDescriptions
+from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.namespaces import wsnt
 from arborcast.topic_model.records.peers import PATH as PEERS
 from arborcast.topic_model.records.results import PATH as RESULTS
+from arborcast.topic_model.subscriptions import Subscription
 from arborcast.wire import answers, faults
 from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request, parse
@@ -397,26 +399,30 @@ class GatewayApp:
                 obstacle = self._ready()
                 await send_answer(send, 503 if obstacle else 200, f"{obstacle or 'ready'}\n".encode(), _TEXT)
             case "/metrics" | "/status.json" as page:
+                caller: Caller | None = None
                 if self._gateway.gate is not None:
                     try:
-                        await self._gateway.gate.check_page(scope)
+                        caller = await self._gateway.gate.check_page(scope)
                     except AccessRefused as error:
                         await send_answer(send, error.status, f"{error}\n".encode(), _TEXT, error.headers())
                         return
                 if page == "/metrics":
                     await send_answer(send, 200, self._metrics.text().encode(), CONTENT_TYPE)
                 else:
-                    await self._status(scope, send)
+                    await self._status(scope, send, caller)
             case page if page.startswith(FOLDER):
                 await self._wsdl(send, lambda descriptions: descriptions.document(page.removeprefix(FOLDER)))
             case _:
                 message = f"no such address; the notification broker is at {self._gateway.own.broker}\n"
                 await send_answer(send, 404, message.encode(), _TEXT)
 
-    async def _status(self, scope: Scope, send: Send) -> None:
-        """The messages of one pull point."""
+    async def _status(self, scope: Scope, send: Send, caller: Caller | None) -> None:
+        """The messages of one pull point, for a caller with the right to fetch them."""
         (name,) = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("pull_point", [""])[:1]
-        status = self._gateway.pulls.status(name)
+        resource = self._gateway.pull_points.get(name) or self._gateway.table.get(name)
+        topics = resource.topics if isinstance(resource, Subscription) else ()
+        known = resource is not None and may_manage(caller, resource.owner, topics)
+        status = self._gateway.pulls.status(name) if known else None
         if status is None:
             await send_answer(send, 404, b"there is no such pull point; its id is the parameter pull_point\n", _TEXT)
         else:

@@ -18,7 +18,10 @@ from arborcast.ingest.access.settings import AccessSettings, TlsSettings
 from arborcast.ingest.access.username_token import UsernameToken
 from arborcast.ingest.access.users import Guesses, Users
 from arborcast.ingest.access.users_file import User
+from arborcast.ingest.framed import subscriptions as framed
+from arborcast.ingest.operations.pull_points import open_pull_point
 from arborcast.wire.errors import NotAuthenticated
+from arborcast.wire.frames import SubscribeBody
 from tests.support import guarded_gateway, soap_messages
 from tests.support.gateway_parts import GatewayParts, HttpAnswer
 from tests.support.guarded_gateway import (
@@ -91,6 +94,20 @@ def test_pages_for_all_and_pages_for_users(parts: GatewayParts) -> None:
     for page, status in (("/metrics", 200), ("/status.json", 404)):
         assert parts.get(page).status == 401  # an unknown client address
         assert asyncio.run(parts.request("GET", page, headers={"authorization": OLGA})).status == status
+
+
+async def test_the_status_of_a_pull_point_is_for_its_owner_and_managers(parts: GatewayParts) -> None:
+    """The id of a durable framed subscription follows from its owner and its name."""
+    assert parts.gateway.gate is not None
+    anna = await parts.gateway.gate.acting("anna")
+    assert anna is not None
+    caller = parts.gateway.gate.again(anna)
+    durable = await framed.subscribe(parts.gateway, SubscribeBody("{urn:t}a//.", "archive"), caller, anna.client)
+    created = await open_pull_point(parts.gateway, "archive", "anna", provisional=False)
+    for identifier in (durable.id, created.rpartition("/")[2]):
+        page = f"/status.json?pull_point={identifier}"
+        for user, status in ((ANNA, 200), (OLGA, 200), (BERT, 404)):
+            assert (await parts.request("GET", page, headers={"authorization": user})).status == status, user
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import Any, NamedTuple
 
 from lxml import etree
@@ -29,10 +30,11 @@ from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_
 from arborcast.ingest.operations.subscription_manager import managed_subscription, replace
 from arborcast.ingest.state.pull_queues import HandedOut, Handout
 from arborcast.topic_model.cloud_events import event_of, published_with, structured
+from arborcast.topic_model.grants import Caller
 from arborcast.topic_model.records.notifications import original_of
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.wire import times
-from arborcast.wire.errors import InvalidRequest
+from arborcast.wire.errors import AccessRefused, InvalidRequest, TooManyRequests
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +52,9 @@ _HEARTBEAT_S = 15.0
 
 # Delay before another attempt, where there is no memory, or no log.
 _AGAIN_S = 1.0
+
+# Interval at which the client of an open stream is authenticated again: its token ends, or its user is removed.
+_AUTHENTICATE_AGAIN_S = 60.0
 
 # The delay of a browser before it reconnects.
 _RETRY_MS = 1_000
@@ -88,20 +93,27 @@ class EventStreams:
         disconnected = asyncio.ensure_future(until_disconnected(receive))
         stream = _Stream(self._gateway, reservation, subscription, request.media, send, disconnected)
         stream.unacknowledged = scope.get(UNACKNOWLEDGED, stream.unacknowledged)
+        checked = asyncio.ensure_future(stream.end_unless_authentic(partial(self._client, scope)))
         self.open += 1
         try:
             await stream.run()
         finally:
             self.open -= 1
+            checked.cancel()
             disconnected.cancel()
             stream.close()
 
+    async def _client(self, scope: Scope) -> tuple[ClientRequest, Caller | None]:
+        """Raises AccessRefused, or InfrastructureError where it cannot be found out."""
+        gate = self._gateway.gate
+        if gate is None:
+            return ClientRequest(""), None
+        client = await gate.enter(scope)
+        return client, await gate.identify(client, etree.Element("none"))
+
     async def _subscription(self, scope: Scope, request: StreamRequest) -> Subscription:
-        gateway, gate = self._gateway, self._gateway.gate
-        client, caller = ClientRequest(""), None
-        if gate is not None:
-            client = await gate.enter(scope)
-            caller = await gate.identify(client, etree.Element("none"))
+        gateway = self._gateway
+        client, caller = await self._client(scope)
         gateway.check_started()
         lease_ms = gateway.settings.stream_lease_s * 1000
         until_ms = times.to_ms(gateway.now()) + lease_ms
@@ -174,6 +186,19 @@ class _Stream:
                 await asyncio.sleep(error.retry_after or _AGAIN_S)
         with contextlib.suppress(OSError):
             await self._send({"type": "http.response.body", "body": b""})
+
+    async def end_unless_authentic(self, authenticate: Callable[[], Awaitable[object]]) -> None:
+        """Authenticate the client again and again, and end the stream when it is refused."""
+        while True:
+            await asyncio.sleep(_AUTHENTICATE_AGAIN_S)
+            try:
+                await authenticate()
+            except (TooManyRequests, InfrastructureError) as error:
+                logger.debug("the client of the stream %s cannot be authenticated: %s", self._subscription.id, error)
+            except AccessRefused as error:
+                logger.info("the stream %s is closed: %s", self._subscription.id, error)
+                self._disconnected.cancel()
+                return
 
     def close(self) -> None:
         """Messages that are not settled wait again, the newest first: earlier ones are before them in the queue."""

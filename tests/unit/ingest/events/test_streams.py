@@ -8,6 +8,7 @@ import re
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any, Self
 
 import msgspec
@@ -15,6 +16,9 @@ import pytest
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.hot.sink_journal import stored_element
+from arborcast.ingest.access.gate import Authenticator, Gate
+from arborcast.ingest.access.settings import AccessSettings
+from arborcast.ingest.access.users_file import User, write_users
 from arborcast.ingest.events import stream
 from arborcast.ingest.events.request import read_request
 from arborcast.ingest.http.inflight import Reservation
@@ -26,6 +30,7 @@ from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.errors import InvalidRequest
 from tests.support.gateway_parts import GatewayParts, Visit, changed_elsewhere_first, only_subscription
+from tests.support.guarded_gateway import ANNA, quick_hash, users_in
 from tests.support.served_app import served
 from tests.support.waiting import wait_until
 
@@ -151,6 +156,22 @@ async def test_received_messages_are_settled_and_the_stream_ends() -> None:
         await parts.control.commit([SubscriptionEnded(made.id, "unsubscribed", 1)])
         parts.pulls.forget(made.id)
         await visit.ended()
+
+
+async def test_a_stream_ends_after_the_removal_of_its_user(
+    parts: GatewayParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_AUTHENTICATE_AGAIN_S", 0.01)
+    users = users_in(tmp_path, User("anna", quick_hash("pa")), remember_s=0)
+    parts.gateway.gate = Gate(None, Authenticator(AccessSettings(methods="basic"), users))
+    async with Stream(parts, authorization=ANNA) as visit:
+        made = visit.made
+        await put(parts, made, "n1")
+        await visit.gets("n1")
+        write_users({}, tmp_path / "users.toml")
+        await visit.ended()
+    refused = await parts.hang_up_after_the_head("/events/a//.", {"authorization": ANNA, "last_event_id": made.id})
+    assert (refused.status, parts.table.get(made.id) is not None) == (401, True)
 
 
 async def test_an_idle_stream_of_a_dead_client_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,8 +42,6 @@ class StreamRequest:
     stream: str
     after: int
     media: str
-    reconnects: bool
-    """Whether it is a browser's EventSource, or another client that asks for an event stream."""
 
 
 def read_request(scope: Scope) -> StreamRequest:
@@ -78,7 +76,6 @@ def read_request(scope: Scope) -> StreamRequest:
         stream,
         after,
         JSON_LINES if JSON_LINES in accepted else EVENT_STREAM,
-        EVENT_STREAM in accepted,
     )
 
 

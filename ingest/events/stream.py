@@ -23,7 +23,7 @@ from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.elements.filters import SubscriptionPolicy
 from arborcast.ingest.elements.properties import properties_of, read_stored
 from arborcast.ingest.events.request import EVENT_STREAM, JSON_LINES, StreamRequest, position, read_request
-from arborcast.ingest.http.asgi import UNACKNOWLEDGED, Receive, Scope, Send, until_disconnected
+from arborcast.ingest.http.asgi import UNACKNOWLEDGED, Receive, Scope, Send, header, until_disconnected
 from arborcast.ingest.http.inflight import Reservation
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
@@ -80,11 +80,12 @@ class EventStreams:
 
     async def answer(self, scope: Scope, receive: Receive, send: Send, reservation: Reservation) -> None:
         """One request. Raises PeerError or InfrastructureError before the head of the answer is sent."""
-        request = read_request(scope)
         try:
-            subscription = await self._subscription(scope, request)
+            client, caller = await self._client(scope)  # first: an expression takes a tenth of a second of the loop
+            request = read_request(scope)
+            subscription = await self._subscription(request, client, caller)
         except InfrastructureError as error:
-            if not request.reconnects:
+            if EVENT_STREAM not in header(scope["headers"], b"accept").decode("latin-1"):
                 raise
             # After an answer of another status a browser never connects again.
             await send(_head(EVENT_STREAM))
@@ -111,9 +112,8 @@ class EventStreams:
         client = await gate.enter(scope)
         return client, await gate.identify(client, etree.Element("none"))
 
-    async def _subscription(self, scope: Scope, request: StreamRequest) -> Subscription:
+    async def _subscription(self, request: StreamRequest, client: ClientRequest, caller: Caller | None) -> Subscription:
         gateway = self._gateway
-        client, caller = await self._client(scope)
         gateway.check_started()
         lease_ms = gateway.settings.stream_lease_s * 1000
         until_ms = times.to_ms(gateway.now()) + lease_ms

@@ -96,6 +96,12 @@ def test_pages_for_all_and_pages_for_users(parts: GatewayParts) -> None:
         assert asyncio.run(parts.request("GET", page, headers={"authorization": OLGA})).status == status
 
 
+async def test_clients_are_authenticated_before_the_expression_of_a_stream_is_read(parts: GatewayParts) -> None:
+    for user, status in (("", 401), (basic("anna", "wrong"), 401), (ANNA, 400)):
+        headers = {"authorization": user} if user else {}
+        assert (await parts.hang_up_after_the_head("/events/a||b", headers)).status == status, user
+
+
 async def test_the_status_of_a_pull_point_is_for_its_owner_and_managers(parts: GatewayParts) -> None:
     """The id of a durable framed subscription follows from its owner and its name."""
     assert parts.gateway.gate is not None

@@ -210,7 +210,6 @@ class Worker(Server):
         self._verify = verify
         self._to_broker = RequestsTransport()
         self._transport = transport
-        self._results = _ResultTransport(self._route_to)
         self._repeats = HandledOnce()
         self._lock = threading.Lock()
         self._undelivered: Recent[str, str] = Recent(_UNDELIVERED_BYTES, age_s=_UNDELIVERED_S)
@@ -244,7 +243,7 @@ class Worker(Server):
         return await in_thread("request", lambda: self._serve_push(headers, body))
 
     def _serve_push(self, headers: Mapping[str, str], body: bytes) -> Response:
-        push = OpenPush(headers, self._results)
+        push = OpenPush(headers, _ResultTransport(self._route_to))
         messages = accepted(headers, body, self._verify, push)
         if isinstance(messages, Response):
             return messages

@@ -180,7 +180,7 @@ def test_a_page_opens_no_stream_by_navigation(site: str) -> None:
     for path in ("/events", "/events/a//."):
         answer = asyncio.run(parts.hang_up_after_the_head(path, navigation))
         assert (answer.status, parts.control.records) == (403, []), path
-    assert requested(parts, "GET", "/health/ready", **navigation).status == 200
+    assert requested(parts, "GET", "/health/ready", b"", **navigation).status == 200
     typed = asyncio.run(parts.hang_up_after_the_head("/events/a//.", {**navigation, "sec_fetch_site": "none"}))
     assert (typed.status, len(parts.control.records)) == (200, 1)
 

@@ -91,8 +91,9 @@ def _run(tools: Tools, folder: Path) -> None:
     home = Home(folder / "home")
     home.create()
     try:
+        home.settings_file.touch()  # not arborcast.toml of the current folder: this job would write to its tables
         settings = load_settings(
-            None,
+            home.settings_file,
             home.path,
             {"stack.kafka_port": 0, "gateway.port": 0, "metrics.port": 0, "metrics.job_port": 0},
             {},

@@ -203,6 +203,27 @@ def test_class_archives_are_made_once(monkeypatch: pytest.MonkeyPatch, tools: To
     assert "exist" in lines[-1]
 
 
+def test_archives_are_made_without_the_settings_of_the_current_folder(
+    monkeypatch: pytest.MonkeyPatch, tools: Tools, tmp_path: Path, busy: int
+) -> None:
+    """The job that writes the archive would replace the rows of the engine's tables."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "arborcast.toml").write_text(
+        f'[stack]\nbroker = "external"\n[tables]\npath = "s3://tables"\n[console]\nport = {busy}\n'
+    )
+    used: list[Settings] = []
+
+    def parts(effective: Settings, *_: object) -> list[PartSpec]:
+        used.append(effective)
+        raise PortInUse("not started")
+
+    monkeypatch.setattr(engine, "parts", parts)
+    class_archive.make(tools, tmp_path / "cache", lambda _line: None)
+    ((stack, folder),) = ((each.stack, each.tables.path) for each in used)
+    assert stack.broker == "embedded"
+    assert Path(folder).is_relative_to(tmp_path / "cache")
+
+
 def test_unused_archives_are_deleted(monkeypatch: pytest.MonkeyPatch, tools: Tools, tmp_path: Path) -> None:
     simulate(monkeypatch, _JVM)
     (tmp_path / "java").mkdir()

@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime
 
 from arborcast.core.errors import ConfigError
+from arborcast.core.wall_clock import time_ms
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 
@@ -44,3 +45,12 @@ def beginning(text: str, now: float, what: str = "since") -> float:
 def moment_ms(what: str, text: str) -> int:
     """Milliseconds of the epoch, for a span before now (1h) or an ISO time. Raises ConfigError."""
     return int(beginning(text, time.time(), what) * 1000)
+
+
+def period_ms(since: str, until: str) -> tuple[int, int | None]:
+    """The period between two such times; an empty `until` is now. Raises ConfigError for one that ends before it
+    begins: nothing would be in it, and nothing wrong."""
+    since_ms, until_ms = moment_ms("since", since), moment_ms("until", until) if until else None
+    if since_ms > (time_ms() if until_ms is None else until_ms):
+        raise ConfigError(f"since {since} is later than until {until or 'now'}: a span such as 2h is a time before now")
+    return since_ms, until_ms

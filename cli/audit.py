@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arborcast.admin.times import moment, moment_ms
+from arborcast.admin.times import moment, period_ms
 from arborcast.cli.common import (
     FATES,
     AcceptedSinceOption,
@@ -60,8 +60,7 @@ def audit(
 ) -> None:
     """Check that deliveries = delivered + failed + expired + cancelled + dropped + pending.
     The exit status is 0 without violations, 1 with violations, 2 when the check could not be completed."""
-    since_ms = moment_ms("since", since)
-    until_ms = moment_ms("until", until) if until else None
+    since_ms, until_ms = period_ms(since, until)
     from arborcast.admin.audit import audit as examine
 
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arborcast.admin.documents import document
-from arborcast.admin.times import moment, moment_ms
+from arborcast.admin.times import moment, period_ms
 from arborcast.cli.common import (
     FATES,
     AcceptedSinceOption,
@@ -218,7 +218,7 @@ def replay(
     """Deliver notifications again, to one subscription alone, labelled as a replay."""
     from arborcast.admin.replay import plan
 
-    since_ms, until_ms = moment_ms("since", since), moment_ms("until", until) if until else None
+    since_ms, until_ms = period_ms(since, until)
     kafka = kafka_of(config, home)
     with ProgressShown() as progress:
         planned = plan(kafka, subscription, since_ms, until_ms, topic_filter(topic, namespace), limit, progress)

@@ -21,7 +21,7 @@ from arborcast.admin.dead_letters import Letter, LetterFilter
 from arborcast.admin.erasures import ErasureRequest
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.messages import MessageSearch
-from arborcast.admin.times import beginning, iso, moment_ms
+from arborcast.admin.times import beginning, iso, moment_ms, period_ms
 from arborcast.admin.waiting import WaitingEntry, WaitingFilter, WaitingList
 from arborcast.console.console import Console, Screen, go, operator, own_path, text_of
 from arborcast.console.downloads import AT_ONCE, Download, Parts, followed, in_parts
@@ -398,7 +398,7 @@ class DeliveriesScreen:
 def _audit(kafka: KafkaSettings, since: str, subscription: str, order: bool) -> Report:
     from arborcast.admin.audit import audit
 
-    return audit(kafka, moment_ms("since", since), subscription=subscription, order=order, patience_s=_PATIENCE_S)
+    return audit(kafka, *period_ms(since, ""), subscription, order=order, patience_s=_PATIENCE_S)
 
 
 async def _answer(question: Awaitable[T]) -> tuple[T | None, str]:

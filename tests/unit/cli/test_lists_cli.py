@@ -197,6 +197,9 @@ def test_audit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert options["deep"] is True
     assert abs(since_ms - (time.time() - 7_200) * 1000) < 60_000
     assert len(SHELL.json("audit")["not_looked_at"]) == 3
+    for period in (("--since", "1h", "--until", "2h"), ("--since", "9000-01-01")):
+        with pytest.raises(ConfigError, match="is later than until"):  # else it is balanced
+            SHELL("audit", *period)
     report.deep = True
     assert SHELL("audit", "--deep").count("not checked") == 1
     report.order, report.first_attempts = True, 1_200

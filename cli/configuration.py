@@ -50,7 +50,7 @@ def init(
         raise ConfigError(f"{file} exists: --force overwrites it, --stdout only prints") from None
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {reason_of(error)}") from error
-    print_line(f"wrote {file}: all settings with their defaults, commented out")
+    print_line(f"wrote {file}: the most common settings with their defaults, commented out")
 
 
 def show(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:

@@ -158,13 +158,14 @@ SETTINGS_INTRODUCTION = """\
 A TOML file (`--config FILE`, else `$ARBORCAST_CONFIG`, else `arborcast.toml` in the current folder), before it
 environment variables (`ARBORCAST_KAFKA_PREFIX` for `kafka.prefix`), before these options of a command. Unknown keys are
 errors. `arborcast init` writes a file with common settings; `arborcast config show` prints all values and origins.
-For editors that use Taplo: `arborcast config schema > arborcast.schema.json`, and `#:schema ./arborcast.schema.json` as
-the first line of the file.
+For editors with Taplo: `arborcast config schema > arborcast.schema.json`, and `#:schema ./arborcast.schema.json` as the
+file's first line.
 
 The data directory is `home` (top level of the file, `$ARBORCAST_HOME`, `--home`), by default `.arborcast` in the
 current folder. `$ARBORCAST_CACHE` has downloaded jars (`~/.cache/arborcast`), `$ARBORCAST_JAVA` is the Java to use.
 
-Each key has its default, then other values or the range; the end of a name is its unit. Lists are separated by commas.
+Each key has its default, then other values or range; the end of a name is its unit. Lists have commas. Paths are
+relative to the file.
 """
 
 

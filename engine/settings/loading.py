@@ -45,6 +45,17 @@ DEFAULT_FILE = "arborcast.toml"
 # Variables with the prefix that are not settings: locations on this machine.
 RESERVED_ENV = frozenset({"HOME", "CONFIG", "CACHE", "JAVA", "LOG_FORM", "READY_FILE"})
 
+# Settings of files and folders, beside those with a name that ends in _file.
+_PATHS = frozenset(
+    {
+        "directory.file",
+        "push.tls_client_certificate",
+        "push.tls_client_key",
+        "secrets.client_certificates",
+        "tables.path",
+    }
+)
+
 Scalar = str | int | float | bool
 
 SectionT = TypeVar("SectionT")
@@ -117,6 +128,10 @@ class Declaration:
         return (ENV_PREFIX + self.key.replace(".", "_")).upper()
 
     @property
+    def is_path(self) -> bool:
+        return self.name.endswith("_file") or self.key in _PATHS
+
+    @property
     def annotated(self) -> Any:
         """The type with its range and description."""
         return Annotated[
@@ -186,7 +201,10 @@ def load_settings(
 
     def take(declaration: Declaration, value: object, where: str, origin: str, *, strict: bool = True) -> None:
         try:
-            values[declaration.key] = _checked(declaration, value, where, strict=strict)
+            checked = _checked(declaration, value, where, strict=strict)
+            if isinstance(checked, str) and declaration.is_path:
+                checked = _placed(checked, folder if origin == str(file) else Path())
+            values[declaration.key] = checked
             origins[declaration.key] = origin
         except ConfigError as error:
             wrong.append(str(error))
@@ -308,6 +326,12 @@ def _checked(declaration: Declaration, value: object, where: str, *, strict: boo
         pass
     shown = "(hidden)" if declaration.info.secret else repr(value)
     raise ConfigError(f"{where}: {declaration.key} = {shown} is not allowed; it must be {declaration.allowed()}")
+
+
+def _placed(path: str, folder: Path) -> str:
+    """The absolute path: commands and the parts of an engine have different current folders, and that of the job is
+    emptied at its start. URLs are unchanged."""
+    return path if not path or "://" in path else str((folder / path).absolute())
 
 
 def _fill_from_home(home: Path, values: dict[str, Scalar], origins: dict[str, str]) -> None:

@@ -50,6 +50,29 @@ def test_home_is_relative_to_the_file_that_names_it(tmp_path: Path) -> None:
     assert not (tmp_path / "given").exists(), "reading creates no folder"
 
 
+def test_files_are_relative_to_the_settings_file_that_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts of an engine and the commands have different current folders."""
+    current = tmp_path / "current"
+    current.mkdir()
+    monkeypatch.chdir(current)
+    settings = load(
+        tmp_path,
+        '[tables]\npath = "tables"\n[access]\nusers_file = "users.toml"\npolicy_file = "/etc/policy.toml"\n',
+        {"ARBORCAST_SECRETS_KEY_FILE": "keys"},
+    )
+    assert (settings.tables.path, settings.access.users_file) == (
+        str(tmp_path / "tables"),
+        str(tmp_path / "users.toml"),
+    )
+    assert (settings.access.policy_file, settings.secrets.key_file) == ("/etc/policy.toml", str(current / "keys"))
+    assert load(tmp_path, '[tables]\npath = "s3://bucket/t"').tables.path == "s3://bucket/t"
+    for each in declarations():
+        if each.type is str and re.search(r"\bPEM\b|\bfile\b|\bFolder\b", each.info.help):
+            assert each.is_path, each.key
+
+
 @pytest.mark.parametrize(
     ("toml", "named"),
     [

@@ -75,11 +75,11 @@ docs: $(INSTALLED) ## Write the generated reference pages
 	$(BIN)/python -m arborcast.cli.reference
 
 notebook: setup ## Open the notebooks on the tables of .arborcast
-	@# A notebook runs in its own folder, which has neither arborcast.toml nor .arborcast.
-	@if [ -z "$$ARBORCAST_HOME$$ARBORCAST_CONFIG" ]; then \
-	  if [ -e arborcast.toml ]; then export ARBORCAST_CONFIG='$(CURDIR)/arborcast.toml'; \
-	  else export ARBORCAST_HOME='$(CURDIR)/.arborcast'; fi; \
-	fi; \
+	@# A notebook runs in its own folder: without absolute paths the data directory would be there.
+	@set -e; shown=$$($(BIN)/arborcast config show --json); \
+	ARBORCAST_HOME=$$(printf %s "$$shown" | $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["home"]["value"])'); \
+	export ARBORCAST_HOME; \
+	if [ -z "$$ARBORCAST_CONFIG" ] && [ -e arborcast.toml ]; then export ARBORCAST_CONFIG='$(CURDIR)/arborcast.toml'; fi; \
 	if [ "$$(id -u)" = 0 ]; then root=--allow-root; fi; \
 	exec $(BIN)/jupyter lab --notebook-dir notebooks $$root $(ARGS)
 

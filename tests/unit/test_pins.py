@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.gateway_process import ROOT
 
 # Installed on request only, and by version: it is a whole Java runtime.
@@ -65,3 +67,24 @@ def test_java_is_searched_before_packages_are_installed(tmp_path: Path) -> None:
     )
     assert ended.stderr == ""
     assert ended.stdout.startswith("Java ")
+
+
+@pytest.mark.parametrize("settings", [None, "#home = '.arborcast'", "home = 'data'"])
+def test_notebooks_have_the_engine_of_the_clone(tmp_path: Path, settings: str | None) -> None:
+    """Their current folder is another one."""
+    commands(tmp_path, "help")
+    tools = tmp_path / "venv" / "bin"
+    tools.mkdir(parents=True)
+    for name in ("python", "arborcast"):
+        (tools / name).symlink_to(Path(sys.executable).parent / name)
+    (tools / "jupyter").write_text("#!/bin/sh\nenv\n")
+    (tools / "jupyter").chmod(0o755)
+    if settings is not None:
+        (tmp_path / "arborcast.toml").write_text(settings)
+    make = ["make", "--no-print-directory", "VENV=venv", "-o", "setup", "notebook"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("ARBORCAST_")}
+    printed = subprocess.run(make, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True, timeout=60)
+    variables = dict(line.split("=", 1) for line in printed.stdout.splitlines() if line.startswith("ARBORCAST_"))
+    home = tmp_path / ("data" if settings == "home = 'data'" else ".arborcast")
+    config = {} if settings is None else {"ARBORCAST_CONFIG": str(tmp_path / "arborcast.toml")}
+    assert variables == {"ARBORCAST_HOME": str(home), **config}

@@ -109,6 +109,8 @@ def make_home(path: Path, access: Access) -> str:
             f"engine are accessible to its {access} only"
         )
     try:
+        if access == "group":
+            _share(path)
         path.chmod(required)
     except OSError as error:
         return (
@@ -117,6 +119,16 @@ def make_home(path: Path, access: Access) -> str:
         )
     shared = '; stack.home_access = "group" shares it with its group' if access == "owner" else ""
     return f"the data directory {path} had the mode {mode:03o}, now it has {required:03o}{shared}"
+
+
+def _share(path: Path) -> None:
+    """Give the group access to existing files except those with passwords and keys; its folders give their group to
+    later files. Raises OSError."""
+    for folder, _, names in os.walk(path, topdown=False):
+        for file in (Path(folder, name) for name in names):
+            if not file.is_symlink():
+                file.chmod(0o600 if file.suffix in (".keys", ".toml") else 0o660)
+        os.chmod(folder, _MODE["group"])
 
 
 def keep_private(access: Access) -> None:

@@ -112,6 +112,23 @@ def test_the_mode_of_an_existing_directory(
     assert mode(path) == after
 
 
+@pytest.mark.parametrize("before", [0o700, 0o770])
+def test_a_group_gets_the_existing_files_without_passwords_and_keys(tmp_path: Path, umask: None, before: int) -> None:
+    """With 770, as after chmod -R g+rwX, later files of the folders inside had another group."""
+    path = tmp_path / ".arborcast"
+    (path / "run").mkdir(parents=True)
+    files = {"run/lock": 0o660, "topics.ldif": 0o660, "secrets.keys": 0o600, "users.toml": 0o600}
+    for file in files:
+        (path / file).touch()
+        (path / file).chmod(before & 0o660)
+    path.chmod(before)
+    (path / "run").chmod(before)
+    assert Home(path).create(access="group")
+    assert (mode(path), mode(path / "run")) == (0o2770, 0o2770)
+    assert {file: mode(path / file) for file in files} == files
+    assert Home(path).create(access="group") == ""
+
+
 def test_the_error_for_the_folder_of_another_user(tmp_path: Path, umask: None, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Home(tmp_path / "data")
     home.path.mkdir()

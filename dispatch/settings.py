@@ -165,19 +165,28 @@ class TableSettings:
     interval_s: float = setting(5.0, "Between writes.", minimum=0.2, unit="s")
     archive: bool = setting(True, "Write the table notifications.")
     max_routes: int = setting(100_000, "Rows of the table routes; 0: no such table.", minimum=0, maximum=10_000_000)
-    notifications_days: int = setting(30, "Retention.", minimum=1, unit="days")
-    deliveries_days: int = setting(30, "Retention, also of attempts.", minimum=1, unit="days")
+    # The beginning of a retention must be a date.
+    notifications_days: int = setting(30, "Retention.", minimum=1, maximum=100_000, unit="days")
+    deliveries_days: int = setting(30, "Retention, also of attempts.", minimum=1, maximum=100_000, unit="days")
     history_days: int = setting(
-        90, "Retention of ended subscriptions, endpoint health and incomplete messages.", minimum=1, unit="days"
+        90,
+        "Retention of ended subscriptions, endpoint health and incomplete messages.",
+        minimum=1,
+        maximum=100_000,
+        unit="days",
     )
-    operations_days: int = setting(1_095, "Retention.", minimum=1, unit="days")
+    operations_days: int = setting(1_095, "Retention.", minimum=1, maximum=100_000, unit="days")
     # delta-rs needs some 100 KB of memory for each file of a table, one for each commit until they are joined.
     upkeep_interval_s: float = setting(600.0, "Of compaction and deletion of old days.", minimum=1, unit="s")
     upkeep_by: Literal["driver", "spark"] = setting(
         "driver", "Compaction by the job's process, or by Spark's executors, which must reach tables.path."
     )
     unused_files_hours: int = setting(
-        24, "Retention of files that only older versions need; for tables of states one hour.", minimum=1, unit="h"
+        24,
+        "Retention of files that only older versions need; for tables of states one hour.",
+        minimum=1,
+        maximum=1_000_000,
+        unit="h",
     )
 
     def storage(self) -> dict[str, str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import tracemalloc
@@ -26,6 +27,7 @@ from arborcast.dispatch.recording.recording import Recorder
 from arborcast.dispatch.recording.slo import SloTable
 from arborcast.dispatch.recording.state_tables import RoutesSnapshot
 from arborcast.dispatch.recording.upkeep import Upkeep
+from arborcast.dispatch.settings import TableSettings
 from arborcast.dispatch.spark.query_supervisor import StopGate
 from arborcast.dispatch.tables import ENDPOINT_HEALTH, SLO, TOPICS
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
@@ -158,6 +160,15 @@ def test_upkeep_joins_files_and_removes_old_days(tmp_path: Path) -> None:
     assert table.progress("w") == 9
     table.extend(ENDPOINT_HEALTH.arrow([health_row(30, "new")]), {"w": 10})
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 11
+
+
+def test_the_longest_accepted_retention_keeps_every_row(tmp_path: Path) -> None:
+    """Such as 999999 days, for ever: without a date no file was joined or deleted any more."""
+    DeltaTableWriter(ENDPOINT_HEALTH, str(tmp_path)).extend(ENDPOINT_HEALTH.arrow([health_row(0, "e")]), {})
+    longest = {each.name: each.metadata["setting"].maximum or 999_999 for each in dataclasses.fields(TableSettings)}
+    for name in ("notifications_days", "deliveries_days", "history_days", "operations_days"):
+        Upkeep(ENDPOINT_HEALTH, str(tmp_path), days=longest[name], unused_hours=longest["unused_files_hours"]).step()
+    assert read(tmp_path, "endpoint") == [("e",)]
 
 
 def test_unused_files_of_a_table_without_further_changes_are_deleted_when_they_are_old(tmp_path: Path) -> None:

@@ -8,10 +8,14 @@ allowed range next to the default.
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from arborcast.core.errors import ConfigError
+
+# Kafka allows 249 characters in the name of a topic.
+_PREFIX = re.compile(r"[A-Za-z0-9._-]{0,200}")
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,11 @@ class KafkaSettings:
     sasl_password: str = setting("", "SASL password.", secret=True)
 
     def __post_init__(self) -> None:
+        if not _PREFIX.fullmatch(self.prefix):  # a gateway would wait for Kafka for ever
+            raise ConfigError(
+                f"kafka.prefix = {self.prefix[:100]!r} must be up to 200 ASCII letters, digits, and . _ -, as names of "
+                "Kafka topics begin with it"
+            )
         if self.security_protocol.startswith("SASL") and not self.sasl_mechanism:
             raise ConfigError(
                 f"kafka.sasl_mechanism must be set when kafka.security_protocol is {self.security_protocol}"

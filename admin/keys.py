@@ -11,6 +11,7 @@ from arborcast.core.files import exclusive, write_atomically
 from arborcast.core.reasons import reason_of
 from arborcast.core.security import keyring
 from arborcast.core.security.signatures import new_secret
+from arborcast.ingest.federation.keys import parse_secrets
 
 if TYPE_CHECKING:
     from arborcast.engine.settings.loading import Settings
@@ -42,7 +43,8 @@ def new_federation_secret(file: Path) -> None:
     """Add a new secret at the beginning of the file, or create the file. Raises ConfigError, OSError."""
     try:
         with exclusive(file):
-            before = file.read_text(encoding="utf-8") if file.exists() else ""
-            write_atomically(file, f"{new_secret()}\n{before}", mode=0o600)
+            before, secret = file.read_text(encoding="utf-8") if file.exists() else "", new_secret()
+            parse_secrets(f"{before}\n{secret}", str(file))
+            write_atomically(file, f"{secret}\n{before}", mode=0o600)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is no key file: it is not text; name another") from error

@@ -298,7 +298,9 @@ def listen(
     try:
         listener = Listener(arrived.put, port=port, host=host)
     except OSError as error:
-        raise InputError(f"cannot listen at {host}:{port}: {reason_of(error)}; choose another with --port") from error
+        raise InputError(
+            f"cannot listen at {host}:{port}: {reason_of(error)}; choose others with --host or --port"
+        ) from error
     with listener, client_of(url, config, home) as client, _as_interrupts(signal.SIGTERM, signal.SIGHUP):
 
         def subscribe_for(lasts: timedelta) -> RemoteSubscription:

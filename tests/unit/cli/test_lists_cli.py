@@ -232,6 +232,11 @@ def test_federation_key(tmp_path: Path) -> None:
     first, second = parse_secrets(file.read_text(), "it")
     assert first != second
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    settings = tmp_path / "arborcast.toml"
+    settings.write_text("[kafka]\n")
+    with pytest.raises(ConfigError, match=r"arborcast\.toml, line 1: "):
+        SHELL("federation", "key", str(settings))
+    assert settings.read_text() == "[kafka]\n", "another file is unchanged"
 
 
 def test_federation_members_while_the_administrator_is_away(tmp_path: Path) -> None:

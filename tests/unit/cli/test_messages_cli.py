@@ -124,6 +124,11 @@ def test_a_retained_message_and_a_server_of_a_queue(
     assert sorted(each.queue for each in parts.table.subscriptions()) == [0, 3]
 
 
+def test_listen_at_an_address_of_another_machine(url: str) -> None:
+    with pytest.raises(InputError, match=r"cannot listen at 203\.0\.113\.1:0: .*--host"):
+        Shell()("listen", "a", "--host", "203.0.113.1", "--url", url)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_listen_unsubscribes_at_every_signal(parts: GatewayParts, url: str, number: signal.Signals) -> None:
     command = [COMMAND, "listen", "a//.", "--url", url]

@@ -208,7 +208,7 @@ class SloSettings:
     target: float = setting(0.999, "Share of deliveries in time.", minimum=0.5, maximum=0.99999)
     latency_s: float = setting(
         30.0,
-        "From acceptance to the first push. A change applies to later hours.",
+        "From acceptance to the first answer. A change applies to later hours.",
         minimum=0.01,
         maximum=86_400,
         unit="s",

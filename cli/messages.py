@@ -426,7 +426,14 @@ def _element(data: bytes) -> bytes:
 
 
 def _read_secret(file: str | None) -> str:
-    return "" if file is None else read_file(file).decode(errors="replace").strip()
+    """The secret or token in a file; empty without a file. Raises InputError for an empty one: pushes would have no
+    signature, and no token."""
+    if file is None:
+        return ""
+    secret = read_file(file).decode(errors="replace").strip()
+    if not secret:
+        raise InputError(f"{'standard input' if file == '-' else file} is empty: a secret or token is needed")
+    return secret
 
 
 def read_file(file: str) -> bytes:

@@ -124,6 +124,17 @@ def test_a_retained_message_and_a_server_of_a_queue(
     assert sorted(each.queue for each in parts.table.subscriptions()) == [0, 3]
 
 
+@pytest.mark.parametrize("option", ["--secret-file", "--bearer-file"])
+def test_an_empty_secret_is_refused(
+    parts: GatewayParts, subscribe: Callable[..., str], tmp_path: Path, option: str
+) -> None:
+    """The subscription would have neither signatures nor credentials."""
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(InputError, match="empty is empty: a secret"):
+        subscribe(option, str(tmp_path / "empty"))
+    assert not [*parts.table.subscriptions()]
+
+
 def test_listen_at_an_address_of_another_machine(url: str) -> None:
     with pytest.raises(InputError, match=r"cannot listen at 203\.0\.113\.1:0: .*--host"):
         Shell()("listen", "a", "--host", "203.0.113.1", "--url", url)

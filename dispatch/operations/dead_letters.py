@@ -63,7 +63,8 @@ class DeadLetterAdmin:
 
     def redrive(self, letters: Iterable[tuple[Delivery, DeadLetter]]) -> int:
         """Park these deliveries again, each at its old place in its lane; returns their number. Letters younger than
-        SETTLED_AFTER_S stay.
+        SETTLED_AFTER_S stay. A crash between a letter and its row may leave two letters of a delivery, with different
+        places: the second is only removed.
 
         The key of a parked record is derived from its letter, so that a repetition after a crash has no effect; it
         differs from the earlier key, so that a late record of the first delivery cannot end it. The attempts are
@@ -72,19 +73,25 @@ class DeadLetterAdmin:
         """
         done = 0
         now_s = time.time()
+        known: set[tuple[str, str]] = set()
         for some in _chunks(each for each in letters if settled(each[1], now_s)):
             now_ms = time_ms()
-            fresh = [msgspec.structs.replace(letter.notification, accepted_ms=now_ms) for _, letter in some]
-            for (_, letter), notification in zip(some, fresh, strict=True):
+            firsts = []
+            for each in some:
+                if (name := (each[1].subscription, each[1].notification.id)) not in known:
+                    known.add(name)
+                    firsts.append(each)
+            fresh = [msgspec.structs.replace(letter.notification, accepted_ms=now_ms) for _, letter in firsts]
+            for (_, letter), notification in zip(firsts, fresh, strict=True):
                 detail = f"redriven after {letter.number} attempts, the last {letter.error or letter.state}"
                 self._attempts.add(_row(letter, notification, "parked", failed("redriven", detail), 0, now_ms))
             self._attempts.settle(_SETTLE_S)
-            for (delivery, letter), notification in zip(some, fresh, strict=True):
+            for (delivery, letter), notification in zip(firsts, fresh, strict=True):
                 again = Delivery(delivery.subscription, delivery.place._replace(redrive=letter.at_ms))
                 self._parking.park(again, notification, Tries())
             self._parking.settle(_SETTLE_S)
             self._forget(some)
-            done += len(some)
+            done += len(firsts)
         return done
 
     def purge(self, letters: Iterable[tuple[Delivery, DeadLetter]], why: str = "its message was purged") -> int:

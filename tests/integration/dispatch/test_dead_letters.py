@@ -134,6 +134,17 @@ def test_a_crash_during_a_redrive_keeps_the_letter(
     assert len(waiting(kafka_settings)) == 1
 
 
+def test_two_letters_of_a_delivery_are_redriven_once(kafka_settings: KafkaSettings, buried: DeadLetterLog) -> None:
+    """The second is of the run behind a crash that came before the row of the first."""
+    for run in (1, 2):
+        buried.write_dead_letter(Delivery("s1", Place(run, 0, 0)), letter("n1", at_ms=AT_MS + run))
+    write_dead_letter(buried, letter("n1", "s2"))
+    with DeadLetterAdmin(kafka_settings) as desk:
+        assert desk.redrive(letters(kafka_settings, LetterConditions().includes)) == 2
+    assert found(kafka_settings) == []
+    assert [each.notification.id for each in waiting(kafka_settings)] == ["n1"]
+
+
 def test_the_commands(kafka_settings: KafkaSettings, buried: DeadLetterLog, tmp_path: Path) -> None:
     run = Shell(tmp_path / "arborcast.toml", kafka_settings, "dead-letters")
     write_dead_letter(buried, letter("n1"), letter("n2", "s2", "a/c"), letter("n3", "gone"), letter("n4", topic="b"))

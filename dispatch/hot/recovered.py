@@ -1,7 +1,8 @@
 """Recovery of the deliveries behind the position at which a run starts, from the logs.
 
 After a crash notifications are read again. Deliveries with a row in `attempts` are not pushed again, so only pushes
-in flight at the crash, or ended just before, are repeated. Parked deliveries keep their place.
+in flight at the crash, or ended just before, are repeated; their dead letters are removed. Parked deliveries keep their
+place.
 
 The log is read from the time at which the first notification behind the positions was appended, without partitions that
 end at their position; rows of the redelivery count, too. When Spark repeats one task of a batch, because its worker has
@@ -14,9 +15,11 @@ from __future__ import annotations
 import json
 import logging
 import math
+import sys
 import time
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -27,7 +30,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.delivery.verdict import GONE
 from arborcast.dispatch.logs import attempts
-from arborcast.dispatch.logs.parked import Parked, Place, readable, roomy
+from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, Parked, Place, readable, readable_letter, roomy
 from arborcast.topic_model.topics import TopicPath
 
 logger = logging.getLogger(__name__)
@@ -206,6 +209,32 @@ def settled_since(kafka: KafkaSettings, first: int, behind_ms: Mapping[int, int]
         # Offsets, not the timestamps of rows: a clock may have been put back, and those of several brokers differ.
         firsts = {number: log.at(since_ms - CLOCKS_APART_MS) for number, since_ms in behind_ms.items()}
         return _settled(log, first, firsts, partitions)
+
+
+def remove_letters_without_rows(
+    kafka: KafkaSettings, first: int, positions: Mapping[int, int], since_ms: int, settled: Settled
+) -> None:
+    """Remove the dead letters behind these positions of a run of this number or a higher one, except those of `settled`
+    deliveries: the crash came between a letter and its row, and the next run repeats the delivery. `since_ms` is the
+    timestamp of the first notification behind the positions. Raises InfrastructureError."""
+    found: dict[bytes, Delivery] = {}
+    with LogScan(roomy(kafka), "dead", progress=LoggedProgress(logger)) as log:
+        for record in log.read_from(log.at(since_ms - CLOCKS_APART_MS)):
+            read = readable_letter(record.key, record.value, (record.partition, record.offset))
+            if read is None:
+                continue
+            delivery, letter = read
+            batch, partition, offset, redrive = delivery.place
+            is_behind = batch >= first and not redrive and offset >= positions.get(partition, sys.maxsize)
+            if letter is not None and is_behind and (letter.subscription, letter.notification.id) not in settled:
+                found[record.key] = delivery
+            else:
+                found.pop(record.key, None)
+    if found:
+        with closing(DeadLetterLog(kafka)) as letters:
+            for delivery in found.values():
+                letters.forget(delivery)
+            letters.settle(kafka.request_timeout_s)
 
 
 def _settled(log: LogScan, first: int, firsts: Mapping[int, Mapping[int, int]], partitions: int) -> SettledRows:

@@ -21,6 +21,7 @@ from arborcast.dispatch.hot.recovered import (
     StartState,
     appended_ms,
     newest_batch,
+    remove_letters_without_rows,
     settled_since,
 )
 from arborcast.dispatch.logs.attempts import NO_BATCH, RUN_NUMBERS
@@ -79,6 +80,9 @@ class Recovery:
             self._redeliverer.batch_done([PartitionReport(gone=set(found.gone))])
         tried = {lane: at for lane, at in found.newest.items() if at[1] > positions[at[0]]}
         behind = RecoveredDeliveries.of(found.deliveries, parked, since, tried)
+        if behind_ms:
+            not_repeated = behind.settled | behind.unwritten
+            remove_letters_without_rows(self._kafka, since, begun, min(behind_ms.values()), not_repeated)
         settled = len(found.deliveries) + len(behind.unwritten)
         logger.info("%d deliveries were settled before the workers were cut off", settled)
         # Tasks write their own number, the driver -1.

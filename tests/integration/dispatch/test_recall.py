@@ -21,12 +21,15 @@ from arborcast.dispatch.hot.recovered import (
     appended_ms,
     newest_batch,
     parked_in_batch,
+    remove_letters_without_rows,
     settled_in_batch,
     settled_since,
 )
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt, AttemptsLog, Evaluation, Matched
-from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
+from arborcast.dispatch.logs.dead_letters import DeadLetter
+from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, ParkingLog, Place, Tries
+from arborcast.dispatch.operations.dead_letters import letters
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryPolicy
 from arborcast.topic_model.topics import TopicPath
@@ -114,6 +117,33 @@ def test_rows_behind_the_positions_of_a_run_are_recalled(kafka_settings: KafkaSe
     later_ms = now_ms + 3_600_000
     assert recalled(5, {busy: later_ms, quiet: now_ms}) == {"of another partition"}, "each partition since its time"
     assert recalled(5, {busy: later_ms}) == set()
+
+
+def test_letters_without_rows_are_removed(kafka_settings: KafkaSettings) -> None:
+    """Those of deliveries that the next run repeats; otherwise a redrive would push these again."""
+    ensure_topics(kafka_settings)
+    now_ms = int(time.time() * 1000)
+    places = {
+        "repeated": Place(5, 0, 10),
+        "settled": Place(5, 0, 11),
+        "before the position": Place(5, 0, 9),
+        "of another partition": Place(5, 1, 10),
+        "of an earlier run": Place(4, 0, 10),
+        "redriven": Place(5, 0, 12, redrive=now_ms),
+    }
+    with closing(DeadLetterLog(kafka_settings)) as log:
+        for name, place in places.items():
+            message = Notification(name, TopicPath("t"), b"<m/>", now_ms)
+            letter = DeadLetter("s", "http://r/", message, "dead", now_ms, 1, "client-error", "HTTP 400", 400)
+            log.write_dead_letter(Delivery("s", place), letter)
+        log.settle(120)
+        for first, since_ms in ((6, now_ms), (5, now_ms + 3_600_000)):
+            remove_letters_without_rows(kafka_settings, first, {0: 10}, since_ms, frozenset({("s", "settled")}))
+        assert sum(1 for _ in letters(kafka_settings, lambda _: True)) == len(places)
+
+        remove_letters_without_rows(kafka_settings, 5, {0: 10}, now_ms, frozenset({("s", "settled")}))
+        left = {each.notification.id for _, each in letters(kafka_settings, lambda _: True)}
+        assert left == places.keys() - {"repeated"}
 
 
 def test_when_the_first_record_behind_a_position_was_appended(kafka_settings: KafkaSettings) -> None:

@@ -48,6 +48,8 @@ class Stopped:
         patch.setattr(recovery, "LogScan", lambda kafka, name: nullcontext(log))
         patch.setattr(recovery, "appended_ms", lambda kafka, positions: {each: APPENDED_MS[each] for each in positions})
         patch.setattr(recovery, "settled_since", self._recall)
+        self.letters_removed: list[tuple[object, ...]] = []
+        patch.setattr(recovery, "remove_letters_without_rows", lambda kafka, *where: self.letters_removed.append(where))
         progress = SimpleNamespace(
             write=self._write, settle=lambda timeout_s: None, close=lambda: None, is_late=lambda: False
         )
@@ -110,6 +112,7 @@ def test_after_a_crash_partitions_with_a_begun_run_are_recalled(stop: Stop) -> N
     assert begin.recovered.settled == {("s", "n")}
     assert begin.recovered.newest == {("s", TopicPath("a")): (0, 510)}, "the other messages are not read again"
     assert begin.recovered.unwritten == {("s", "parked in 0")}
+    assert stopped.letters_removed == [(RUN, {0: 500}, 1_000, {("s", "n"), ("s", "parked in 0")})]
 
 
 @pytest.mark.parametrize(("task", "batches"), [(-1, True), (0, False)])

@@ -109,7 +109,10 @@ class DeadLetterAdmin:
 
     def _forget(self, letters: Iterable[tuple[Delivery, DeadLetter]]) -> None:
         for delivery, _ in letters:
+            # After a crash it may also wait: it would be pushed beside the redriven one, or after the purge.
+            self._parking.finished(delivery, tried=True)
             self._dead.forget(delivery)
+        self._parking.settle(_SETTLE_S)
         self._dead.settle(_SETTLE_S)
 
 

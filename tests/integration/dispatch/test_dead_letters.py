@@ -134,6 +134,20 @@ def test_a_crash_during_a_redrive_keeps_the_letter(
     assert len(waiting(kafka_settings)) == 1
 
 
+@pytest.mark.parametrize(("action", "left"), [("redrive", [AT_MS]), ("purge", [])])
+def test_a_delivery_that_waits_beside_its_letter_ends(
+    kafka_settings: KafkaSettings, buried: DeadLetterLog, action: str, left: list[int]
+) -> None:
+    """A crash came between the letter and the removal of the delivery, and no job has run since."""
+    write_dead_letter(buried, letter("n1"))
+    with closing(ParkingLog(kafka_settings)) as parking:
+        parking.park(Delivery("s1", Place(0, 0, 0)), letter("n1").notification, Tries())
+        parking.settle(120)
+    with DeadLetterAdmin(kafka_settings) as desk:
+        assert getattr(desk, action)(letters(kafka_settings, LetterConditions().includes)) == 1
+    assert [each.delivery.place.redrive for each in waiting(kafka_settings)] == left
+
+
 def test_two_letters_of_a_delivery_are_redriven_once(kafka_settings: KafkaSettings, buried: DeadLetterLog) -> None:
     """The second is of the run behind a crash that came before the row of the first."""
     for run in (1, 2):

@@ -6,6 +6,7 @@ brokers        Kafka in memory
 spark          Spark's sessions, queries and Python workers
 receivers      endpoints, and the transport to them
 gateways       gateways on event loops in simulated time
+operators      commands of operators
 engine         the dispatch job
 history        all parts of a history
 scenario       traffic and faults from a seed

@@ -30,11 +30,9 @@ RETRY = RetrySettings(
 PUSH = PushSettings(max_notify_messages=4)
 
 
-def settings(home: Path, kafka: KafkaSettings, mode: str) -> JobSettings:
+def settings(home: Path, kafka: KafkaSettings, mode: str, key_file: str, retry: RetrySettings) -> JobSettings:
     dispatch = DispatchSettings(mode=cast(Any, mode), max_rows_per_batch=400)
-    return JobSettings(
-        home, kafka, dispatch, PUSH, TableSettings(), AddressPolicy(), RETRY, SecretSettings(str(home / "secrets.keys"))
-    )
+    return JobSettings(home, kafka, dispatch, PUSH, TableSettings(), AddressPolicy(), retry, SecretSettings(key_file))
 
 
 class Engine:

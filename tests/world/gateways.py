@@ -10,17 +10,22 @@ from types import SimpleNamespace
 from typing import Any, TypeVar, TypeVarTuple, cast
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.settings import KafkaSettings
+from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.ingest.elements.publication import Publication
+from arborcast.ingest.operations.current_message import RetainedMessages, Since, send_current_messages
 from arborcast.ingest.operations.publishing import Checked, store
+from arborcast.ingest.operations.push_results import results_for
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.ingest.state.changes import ControlChanges
 from arborcast.ingest.state.log_view import ControlLogView
 from arborcast.ingest.state.notification_log import NotificationLog
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.control_view import ControlView
-from arborcast.topic_model.records.control import ControlRecord, TopicRecord
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.subscriptions import Subscription
+from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.errors import ResultRefused
 from tests.world.kernel import Exit, Host, Kernel, Process, Waiters
 
 _T = TypeVar("_T")
@@ -90,11 +95,23 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return future
 
 
+class _Retained(RetainedMessages):
+    """With one thread: an executor of the simulation has several."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        super().__init__(kafka)
+        self._turns = asyncio.Lock()
+
+    async def _run(self, work: Callable[[], _T]) -> _T:
+        async with self._turns:
+            return await super()._run(work)
+
+
 class GatewayProcess:
     """One gateway process."""
 
-    def __init__(self, kernel: Kernel, kafka: KafkaSettings, name: str, host: Host) -> None:
-        self._kernel, self._kafka = kernel, kafka
+    def __init__(self, kernel: Kernel, kafka: KafkaSettings, name: str, host: Host, key_file: str) -> None:
+        self._kernel, self._kafka, self._key_file = kernel, kafka, key_file
         self.process: Process = kernel.process(name, host)
         self.loop: SimulatedLoop | None = None
         self.control = ControlView()
@@ -113,6 +130,7 @@ class GatewayProcess:
         self.log = NotificationLog(kafka, GatewaySettings())
         self.view.start()
         self.log.start()
+        self.results = results_for(kafka, SecretSettings(self._key_file))
         await self.view.until_caught_up()
         self._gateway: Any = SimpleNamespace(
             topics=SimpleNamespace(check_types=False),
@@ -124,7 +142,8 @@ class GatewayProcess:
             federation=None,
             tracing=None,
             now=lambda: datetime.fromtimestamp(self._kernel.wall_s(self.process.host), UTC),
-            retains=lambda topic: False,
+            retained=_Retained(kafka),
+            retains=self._retains,
             admit=self._admit,
         )
         while not self.log.connected:
@@ -133,6 +152,9 @@ class GatewayProcess:
 
     def _failed(self, error: Exception) -> None:
         raise AssertionError(f"{self.process.name} cannot follow the control log: {error}")
+
+    def _retains(self, topic: TopicPath) -> bool:
+        return bool(self.control.table.topics.policy(topic).retain)
 
     async def _admit(self, new: dict[Any, str]) -> None:
         await self.changes.commit([TopicRecord(path) for path in new])
@@ -147,7 +169,7 @@ class GatewayProcess:
         async def run() -> None:
             try:
                 result = await operation()
-            except InfrastructureError as error:
+            except (InfrastructureError, ResultRefused) as error:
                 result = error
             done(result)
 
@@ -157,6 +179,19 @@ class GatewayProcess:
     def accept(self, notification: Notification, said: Publication, done: Callable[[Any], None]) -> None:
         checked = Checked([notification], {notification.id: said}, "", None)
         self.call(lambda: store(cast(Any, self._gateway), checked), done)
+
+    def subscribe_with_current(self, made: Subscription, done: Callable[[Any], None]) -> None:
+        """Subscribe with the policy CurrentMessage."""
+
+        async def subscribe() -> None:
+            offset = await self.changes.commit([SubscriptionRecord(made)])
+            await send_current_messages(cast(Any, self._gateway), made, Since(offset, made.created_ms, new=True))
+
+        self.call(subscribe, done)
+
+    def report(self, path: str, state: str, done: Callable[[Any], None]) -> None:
+        """Report the later result of a push."""
+        self.call(lambda: self.results.take(path, b'{"state": "%s"}' % state.encode()), done)
 
     def commit(self, records: Sequence[ControlRecord], done: Callable[[Any], None]) -> None:
         self.call(lambda: self.changes.commit(records), done)

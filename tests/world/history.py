@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -12,23 +13,30 @@ from typing import Any
 import msgspec
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.eventlog.topics import PULL_LOG
+from arborcast.core.eventlog.topics import PULL_LOG, RESULTS_LOG
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts, parked
 from arborcast.dispatch.operations.audit.ledger import Ledger
-from arborcast.dispatch.operations.audit.order import OrderCheck, order_of
+from arborcast.dispatch.operations.audit.order import BY_PRIORITY, OrderCheck, order_of
 from arborcast.dispatch.operations.audit.report import Report
 from arborcast.ingest.elements.publication import Publication
-from arborcast.topic_model.records import control, notifications, pull
+from arborcast.topic_model.records import control, notifications, pull, results
 from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord, TriggerRecord
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.subscriptions import DeliveryPolicy, EndpointReference, Subscription, TopicFilter
+from arborcast.topic_model.subscriptions import (
+    DeliveryPolicy,
+    EndpointReference,
+    Subscription,
+    TopicFilter,
+    queue_topic,
+)
 from arborcast.topic_model.topics import TopicPath
 from tests.world.brokers import Broker, Record
-from tests.world.engine import PUSH, Engine, exchanges, settings
+from tests.world.engine import PUSH, RETRY, Engine, exchanges, settings
 from tests.world.gateways import GatewayProcess
 from tests.world.installed import installed
 from tests.world.kernel import Host, Kernel
+from tests.world.operators import Operators
 from tests.world.oracle import Accepted, Member, Oracle
 from tests.world.receivers import Network
 
@@ -51,6 +59,11 @@ class History:
         self.network = Network(kernel, PUSH.total_timeout_s)
         self.hosts = {name: Host(name) for name in ("one", "two")}
         self.folder = Path(tempfile.mkdtemp(prefix="arborcast-world-", dir=_memory()))
+        self.key_file = self.folder / "secrets.keys"
+        self.key_file.write_text(f"world {base64.b64encode(bytes(32)).decode()}")
+        self.key_file.chmod(0o600)
+        self.retry = RETRY
+        self.operators = Operators(kernel, self.kafka)
         self.engine: Engine | None = None
         self.gateways: list[GatewayProcess] = []
         self.oracle = Oracle(kernel)
@@ -58,6 +71,7 @@ class History:
         self.numbers = 0
         self.network.began.append(self.oracle.pushed)
         self.network.answered.append(self.oracle.answered)
+        self.network.deferred.append(self.oracle.defers)
         self.attempts: list[Any] = []  # records of the log
         self.broker.appended.append(self._appended)
         self.broker.unacknowledged.append(self._unacknowledged)
@@ -87,7 +101,7 @@ class History:
         self._tell(f"{_clock(self.kernel.now)}  {what}")
 
     def start_gateway(self, name: str) -> GatewayProcess:
-        made = GatewayProcess(self.kernel, self.kafka, name, self.hosts["one"])
+        made = GatewayProcess(self.kernel, self.kafka, name, self.hosts["one"], str(self.key_file))
         self.gateways.append(made)
         return made
 
@@ -96,7 +110,8 @@ class History:
         home = self.folder / host
         for folder in (home, home / "run", home / "parked"):
             folder.mkdir(exist_ok=True)
-        self.engine = Engine(self.kernel, self.broker, self.hosts[host], settings(home, self.kafka, self.mode))
+        job_settings = settings(home, self.kafka, self.mode, str(self.key_file), self.retry)
+        self.engine = Engine(self.kernel, self.broker, self.hosts[host], job_settings)
         self.say(f"the dispatch job starts on host {host}, dispatch.mode = {self.mode}")
         return self.engine
 
@@ -117,9 +132,10 @@ class History:
         topic: str,
         form: str = "raw",
         more: Mapping[str, Any] | None = None,
+        current: bool = False,
         **policy: Any,
     ) -> Member:
-        """Begin a Subscribe. `more` are fields of the subscription."""
+        """Begin a Subscribe. `more` are fields of the subscription; `current`: with the current message."""
         host = gateway.process.host
         made = Subscription(
             name,
@@ -131,7 +147,17 @@ class History:
             **{"topics": (TopicFilter("", topic, topic),), **(more or {})},
         )
         member = self.oracle.member(made)
-        self._change(gateway, member, made, True)
+        if current:
+            self.say(f"{member.name}: in force, with the current message, through {gateway.process.name}")
+            change = member.change(self.kernel.now, True)
+
+            def done(result: Any) -> None:
+                member.answered(change, self.kernel.now, result)
+                self.oracle.subscribed_with_current(member)
+
+            gateway.subscribe_with_current(made, done)
+        else:
+            self._change(gateway, member, made, True)
         return member
 
     def change(self, gateway: GatewayProcess, member: Member, **changed: Any) -> None:
@@ -185,7 +211,12 @@ class History:
         ledger = Ledger()
         for record in self.attempts:
             ledger.add(record.value)
-        orders = {name: order_of(each.subscription) for name, each in self.oracle.members.items()}
+        orders = {
+            # The present order is that of all rows if it has not changed.
+            name: order_of(each.subscription) if len(each.changes) == 1 else BY_PRIORITY
+            for name, each in self.oracle.members.items()
+            if queue_topic(name) is None and not each.subscription.queue
+        }
         with closing(OrderCheck(ledger, ledger.evaluations(), orders)) as check:
             for record in self.attempts:
                 check.add(record)
@@ -207,6 +238,8 @@ class History:
             _, stored = pull.decode(record.key, record.value)
             if isinstance(stored, pull.StoredMessage):
                 self.oracle.put_into_pull_point(stored.subscription, stored.notification)
+        elif log == RESULTS_LOG and record.value is not None:
+            self.oracle.result_stored(results.decode(record.value))
         elif log == "control" and record.value is not None:
             change = control.decode(record.key, record.value)
             if isinstance(change, SubscriptionEnded):

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.dispatch.delivery.envelope import PUSH_HEADER
 from arborcast.dispatch.hot.triggers import derived_id
 from arborcast.dispatch.logs.attempts import FINAL, Attempt
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.results import Result
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 from tests.world.brokers import Record
@@ -54,6 +56,9 @@ _CLOCKS_MS = 60_000
 # Rows are written within a tenth of a second, and Kafka has them some milliseconds later.
 UNWRITTEN_S = 0.15
 
+# Results are in time until then: ten seconds before push.callback_s.
+RESULT_S = PushSettings().callback_s - 10.0
+
 # The time limit of a push, push.total_timeout_s.
 PUSH_TIMEOUT_S = PushSettings().total_timeout_s
 
@@ -74,6 +79,7 @@ class Accepted:
     reliable: bool = False
     stored_at: float = 0.0
     last: int = 0  # the offset of its last record
+    only: str = ""  # the only subscription of a replay
     republished_at: float = 0.0  # by its trigger, also again after a crash: for the subscriptions of that time
 
 
@@ -86,6 +92,7 @@ class Change:
     receives: bool | None
     answered: float | None = None
     failed: bool = False
+    terminates_ms: int | None = None
 
 
 @dataclass(eq=False)
@@ -105,11 +112,16 @@ class Member:
         return self.subscription.topics[0].normal
 
     @property
+    def lane(self) -> str:
+        """The name in its rows: that of the queue for a server."""
+        return f"queue:{self.topic}" if self.subscription.queue else self.name
+
+    @property
     def topics(self) -> list[str]:
         return self.topic.split("|")
 
     def change(self, at: float, receives: bool | None) -> Change:
-        self.changes.append(Change(at, receives))
+        self.changes.append(Change(at, receives, terminates_ms=self.subscription.terminates_ms))
         return self.changes[-1]
 
     def answered(self, change: Change, at: float, result: Any) -> None:
@@ -118,14 +130,17 @@ class Member:
         else:
             change.answered = at
 
-    def in_force(self, since: float, until: float) -> bool | None:
-        """Whether it was in force during all of this time; None if that is uncertain."""
+    def in_force(self, since: float, until: float, accepted_ms: int) -> bool | None:
+        """Whether it was in force during all of this time, for a message with this timestamp; None if that is
+        uncertain."""
         sure: bool | None = False
         possible: set[bool] = {False}
         for each in self.changes:
             if each.began > until:
                 break
-            receives = each.receives is not None  # while it is paused, messages are parked
+            # While it is paused, messages are parked.
+            has_expired = each.terminates_ms is not None and each.terminates_ms <= accepted_ms
+            receives = each.receives is not None and not has_expired
             if each.answered is not None and each.answered < since:
                 possible = {receives}
             else:
@@ -138,6 +153,11 @@ class Member:
     @property
     def is_trigger(self) -> bool:
         return self.subscription.trigger is not None
+
+    def has_paused(self, accepted: Accepted) -> bool:
+        """Whether a message was accepted during a pause that lasts."""
+        last = self.changes[-1]
+        return last.receives is False and last.answered is not None and accepted.began > last.answered
 
     def drops(self, accepted: Accepted) -> bool:
         return self.subscription.policy.drops(accepted.reliable)
@@ -177,6 +197,10 @@ class Oracle:
         self.first_attempts: dict[tuple[str, str], dict[int, tuple[int, str]]] = defaultdict(dict)
         self.unsettled: dict[tuple[str, str], list[str]] = defaultdict(list)
         self.open: list[tuple[Member, Accepted]] = []  # due deliveries that were not made at the last check
+        self.newest: dict[str, Accepted] = {}  # by topic, the last notification of its log
+        self.current: set[tuple[str, str]] = set()  # current messages, by subscription
+        self.for_one: Counter[tuple[str, str]] = Counter()  # records of replays and current messages
+        self.deferred: dict[str, Push] = {}  # by its id, pushes with a later result
         self.in_pull_points: set[tuple[str, str]] = set()
         self.gone_at: dict[str, float] = {}  # when a process received the answer 410 for it
         self.missed: dict[str, list[tuple[float, int]]] = defaultdict(list)  # times of notices, and their `since`
@@ -199,8 +223,11 @@ class Oracle:
         return made
 
     def stored(self, notification: Notification, record: Record) -> None:
-        self.copies[notification.id] += 1
         known = self.notifications.get(notification.id)
+        if notification.only in self.members and not notification.topic.startswith("{"):
+            self._stored_for_one(notification, record, known)
+            return
+        self.copies[notification.id] += 1
         if known is None and notification.cause in self.notifications:
             # It is for subscriptions in force between the times of its cause and of itself.
             known = self.accepted(notification.id, notification.topic, self.notifications[notification.cause].began)
@@ -209,16 +236,56 @@ class Oracle:
         if known is None:
             return
         known.last = record.offset
+        self.newest[known.topic] = known
         known.republished_at = self._kernel.now if notification.cause else 0.0
         if known.place is None:
-            known.place = record.partition, record.offset
-            known.accepted_ms = notification.accepted_ms
-            known.priority = notification.priority
-            known.valid_until_ms = notification.valid_until_ms
-            known.reliable = notification.reliable
-            known.stored_at = self._kernel.now
+            self._place(known, notification, record)
             if notification.cause:
                 self.acknowledged(known)
+
+    def _place(self, known: Accepted, notification: Notification, record: Record) -> None:
+        known.place = record.partition, record.offset
+        known.accepted_ms = notification.accepted_ms
+        known.priority = notification.priority
+        known.valid_until_ms = notification.valid_until_ms
+        known.reliable = notification.reliable
+        known.stored_at = self._kernel.now
+
+    def _stored_for_one(self, notification: Notification, record: Record, known: Accepted | None) -> None:
+        """A replay, or a current message."""
+        member = self.members[notification.only]
+        if known is None:
+            known = self.accepted(notification.id, notification.topic, self._kernel.now)
+            known.only = member.name
+            self._place(known, notification, record)
+        elif not known.only:
+            self.current.add((member.name, known.id))
+        known.last = record.offset if known.only else known.last
+        self.for_one[member.name, known.id] += 1
+        if member.in_force(self._kernel.now, self._kernel.now, notification.accepted_ms):
+            self.open.append((member, known))
+
+    def subscribed_with_current(self, member: Member) -> None:
+        """Checks that the last message before the Subscribe was sent again."""
+        newest, change = self.newest.get(member.topic), member.changes[0]
+        if newest is None or change.answered is None or self._clock_was_set(math.inf) or newest.valid_until_ms:
+            return
+        is_earlier = newest.acknowledged and newest.acknowledged < change.began
+        if is_earlier and (member.name, newest.id) not in self.current:
+            self.faults.append(f"lost: {newest.id[-6:]} is the current message for {member.name}, and was not sent")
+
+    def result_stored(self, result: Result) -> None:
+        """A later result is in its log. The first one counts."""
+        push = self.deferred.get(result.promise.push)
+        if push is not None and not push.reported:
+            push.reported = self._kernel.now
+            push.accepted = result.state == "delivered"
+            for each in push.ids if result.state == "refused" else ():
+                self.row_at.setdefault((result.promise.subscription, each), self._kernel.now)  # its row follows
+
+    def defers(self, push: Push) -> None:
+        """The receiver of a push has announced a later result."""
+        self.deferred[dict(push.request.headers)[PUSH_HEADER]] = push
 
     def _noticed(self, notification: Notification) -> None:
         kind, since = _KIND.search(notification.payload), _SINCE.search(notification.payload)
@@ -263,14 +330,22 @@ class Oracle:
                 late_s = self._kernel.wall_s(push.process.host) - accepted.valid_until_ms / 1000
                 if late_s > LATE_S:
                     self.faults.append(f"late: {each[-6:]} left for {push.subscription} {late_s:.1f} s too late")
-            known = self.pushes[push.subscription, each]
+            member = self.members.get(push.subscription)
+            if accepted is not None and member is not None and member.has_paused(accepted):
+                self.faults.append(f"stranger: {push.subscription} got {each[-6:]} while it was paused")
+            lane = member.lane if member is not None else push.subscription
+            known = self.pushes[lane, each]
             if not known:
                 self._first(push, each)
             known.append(push)
 
     def _first(self, push: Push, number: str) -> None:
         accepted, member = self.notifications.get(number), self.members.get(push.subscription)
-        if accepted is None or accepted.place is None or member is None:
+        if accepted is None or accepted.place is None or member is None or member.subscription.queue:
+            return
+        if (push.subscription, number) in self.current:
+            if self.first_attempts[push.subscription, accepted.topic]:
+                self.faults.append(f"overtaken: {push.subscription} got {number[-6:]}, the current message, later")
             return
         answered = member.changes[0].answered
         if answered is None or accepted.began <= answered:
@@ -278,7 +353,9 @@ class Oracle:
             return
         lane = push.subscription, accepted.topic
         before = self.first_attempts[lane]
-        key = (-accepted.priority if not member.subscription.policy.strict else 0, accepted.place[1], number)
+        # Accepted earlier, it may be pushed by an earlier policy.
+        is_strict = member.subscription.policy.strict and accepted.began > (member.changes[-1].answered or math.inf)
+        key = (-accepted.priority if not is_strict else 0, accepted.place[1], number)
         last = before.get(key[0])
         if last is not None and last[0] > accepted.last:
             self.faults.append(
@@ -286,7 +363,7 @@ class Oracle:
                 f"{last[1][-6:]}, which was accepted later"
             )
         before[key[0]] = key[1:]
-        if member.subscription.policy.strict:
+        if is_strict:
             unsettled = self.unsettled[lane]
             unsettled[:] = [each for each in unsettled if not self._is_settled(push.subscription, each)]
             if unsettled:
@@ -298,7 +375,9 @@ class Oracle:
     def _is_settled(self, subscription: str, number: str) -> bool:
         if (subscription, number) in self.row_at or self._is_void(self.notifications[number]):
             return True
-        return any(each.received and each.accepted for each in self.pushes[subscription, number])
+        return any(
+            each.received and (each.accepted or each.status == 400) for each in self.pushes[subscription, number]
+        )
 
     # Checks
 
@@ -308,7 +387,9 @@ class Oracle:
         for member in self.members.values():
             if accepted.topic not in member.topics or member.subscription.policy.interval_ms:
                 continue
-            if member.in_force(accepted.began, accepted.acknowledged):
+            if member.subscription.queue:
+                continue  # its queue is a member, too
+            if member.in_force(accepted.began, accepted.acknowledged, accepted.accepted_ms):
                 self.open.append((member, accepted))
 
     def left(self) -> int:
@@ -367,7 +448,7 @@ class Oracle:
             for each in stored if interval_ms else ():
                 # During the Subscribe both are right.
                 answered = member.changes[0].answered
-                if each.topic != member.topic or answered is None:
+                if each.topic != member.topic or answered is None or each.only:
                     continue
                 # Expired messages count as passed.
                 pushed = bool(self.pushes.get((member.name, each.id))) or self._has_expired(member, each)
@@ -395,6 +476,7 @@ class Oracle:
                     each.id[-6:]
                     for each in self.notifications.values()
                     if each.topic == member.topic
+                    and not each.only
                     and since_ms < each.accepted_ms < since_ms + deadline_ms
                     and (each.stored_at + EPOCH_S) * 1000 < since_ms + deadline_ms
                 ]
@@ -424,13 +506,23 @@ class Oracle:
         until = max(accepted.acknowledged or accepted.stored_at or self._kernel.now, accepted.republished_at)
         # By its gateway's clock, which was put back, it was created before: `topic_model.routing.history.standing`.
         created_before = member.subscription.created_ms <= accepted.accepted_ms and member.changes[0].began > until
-        if member.in_force(accepted.began, until) is False and not created_before:
+        is_for_one = accepted.only == name or (name, number) in self.current
+        if member.in_force(accepted.began, until, accepted.accepted_ms) is False and not (created_before or is_for_one):
             return [f"stranger: {name} got {number[-6:]}, accepted at {accepted.began:.3f} when it was not in force"]
         return []
 
     def _twice(self, name: str, number: str, pushes: list[Push]) -> list[str]:
         taken = [each for each in pushes if each.accepted]
-        if len(taken) < 2 or self.copies[number] > 1 or (name, number) in self.parked_again:
+        copied = self.copies[number] > 1 or self.for_one[name, number] > 1
+        if len(taken) < 2 or copied or (name, number) in self.parked_again:
+            return []
+        # Refused within a tenth of a second before a crash of the driver, it was repeated, and its letter was redriven.
+        if any(
+            each.status == 400
+            and each.process.name == "driver"
+            and each.process.state.get(("died", "at"), math.inf) - each.received <= UNWRITTEN_S
+            for each in pushes
+        ):
             return []
         for before, again in itertools.pairwise(taken):
             if not self._may_come_again(name, number, before, again):
@@ -448,6 +540,11 @@ class Oracle:
         a second before it, or before an outage of Kafka that outlasted the process."""
         if not before.received or before.timed_out or before.cut or before.request is again.request:
             return True
+        if before.reported and (
+            before.reported > before.began + RESULT_S
+            or any(before.began <= each <= again.began for each in self._kernel.notes.get("clock set", ()))
+        ):
+            return True  # its result was late, by this clock
         if again.began < before.received:
             # Its process waited for Kafka, and read the answer after the time limit of a push.
             return again.began - before.began >= PUSH_TIMEOUT_S and self.kafka_was_slow_at(before.answered or 0.0)

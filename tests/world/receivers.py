@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from arborcast.core import fence
-from arborcast.dispatch.delivery.envelope import ATTEMPT_HEADER, SUBSCRIPTION_HEADER
+from arborcast.dispatch.delivery.envelope import ATTEMPT_HEADER, CALLBACK_HEADER, REPLAY_HEADER, SUBSCRIPTION_HEADER
 from arborcast.dispatch.delivery.transport.contract import Callback, PushRequest, PushResult
 from tests.support.redelivery_setup import ids_of
 from tests.world.kernel import Kernel, Process, Waiters
 
-Behaviour = Literal["well", "slow", "late", "refusing", "failing", "hanging", "cutting", "gone"]
+Behaviour = Literal[
+    "well", "slow", "late", "refusing", "failing", "hanging", "cutting", "gone", "rejecting", "deferring"
+]
 
 # The shortest and longest time until the answer of each.
 TAKES_S: dict[Behaviour, tuple[float, float]] = {
@@ -25,6 +27,8 @@ TAKES_S: dict[Behaviour, tuple[float, float]] = {
     "hanging": (3_600.0, 3_600.0),
     "cutting": (0.01, 0.5),
     "gone": (0.001, 0.01),
+    "rejecting": (0.001, 0.01),
+    "deferring": (0.001, 0.05),  # with a later result
 }
 
 
@@ -45,6 +49,7 @@ class Push:
     timed_out: bool = False
     status: int = 0  # of the answer that the process read
     cut: bool = False  # accepted, but the connection was cut before the answer
+    reported: float = 0.0  # the time at which its later result was in the log; 0 without one
 
 
 @dataclass(eq=False)
@@ -58,7 +63,7 @@ class Receiver:
 
 class Network:
     """All receivers, and the pushes to them. `began` is called with each submitted push, `answered` with each whose
-    answer a process has read."""
+    answer a process has read, `deferred` with each whose receiver has announced a later result."""
 
     def __init__(self, kernel: Kernel, timeout_s: float) -> None:
         self.kernel = kernel
@@ -66,6 +71,7 @@ class Network:
         self.receivers: dict[str, Receiver] = {}
         self.began: list[Callable[[Push], None]] = []
         self.answered: list[Callable[[Push], None]] = []
+        self.deferred: list[Callable[[Push], None]] = []
         self.pushes = 0
 
     def receiver(self, url: str) -> Receiver:
@@ -82,6 +88,10 @@ class Network:
             return takes_s, PushResult(503, duration_s=takes_s)
         if behaviour == "gone":
             return takes_s, PushResult(410, duration_s=takes_s)
+        if behaviour == "rejecting":
+            return takes_s, PushResult(400, duration_s=takes_s)
+        if behaviour == "deferring" and CALLBACK_HEADER in dict(push.request.headers):
+            return takes_s, PushResult(202, later=True, duration_s=takes_s)
         if behaviour == "cutting":
             return takes_s, PushResult(0, "disconnected", "cut", duration_s=takes_s)
         return takes_s, PushResult(202, duration_s=takes_s)
@@ -113,6 +123,9 @@ class SimulatedTransport:
         headers = dict(request.headers)
         name = headers.get(SUBSCRIPTION_HEADER, "")
         ids = ids_of(request) if name else ()
+        if REPLAY_HEADER in headers:
+            replays = headers[REPLAY_HEADER].split(",")
+            ids = tuple(each if again == "-" else f"{each}~{again}" for each, again in zip(ids, replays, strict=True))
         attempt = int(headers.get(ATTEMPT_HEADER, "0"))
         push = Push(self._process, name, ids, attempt, self._kernel.now, request, callback)
         self._in_flight[push] = None
@@ -133,7 +146,9 @@ class SimulatedTransport:
         """The receiver has answered, whether or not the process still runs."""
         push.answered = self._kernel.now
         push.cut = result.failure == "disconnected"
-        push.accepted = push.cut or 200 <= result.status < 300
+        push.accepted = push.cut or (200 <= result.status < 300 and not result.later)
+        for call in self._network.deferred if result.later else ():
+            call(push)
         if not self._process.alive or self._closed or push not in self._in_flight or push.timed_out:
             return
         self._finished.append((push, result))

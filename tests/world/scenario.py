@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import partition_of_key
-from arborcast.topic_model.records.control import TopicRecord
-from arborcast.topic_model.subscriptions import DEFAULT_POLICY, Peer, Trigger
+from arborcast.dispatch.delivery.envelope import CALLBACK_HEADER
+from arborcast.topic_model.records.control import Tombstone, TopicPolicy, TopicRecord, suspension_key
+from arborcast.topic_model.records.results import PATH
+from arborcast.topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy, Peer, TopicFilter, Trigger, queue_of
 from arborcast.topic_model.topics import TopicPath
 from tests.world.gateways import GatewayProcess
 from tests.world.history import History
 from tests.world.kernel import Process, Waiters
 from tests.world.oracle import Member
-from tests.world.receivers import TAKES_S, Behaviour
+from tests.world.receivers import TAKES_S, Behaviour, Push
 
 HOUR_S = 3_600.0
 
@@ -53,7 +58,7 @@ class Scenario:
             (4, "shift of the mode", self.shift),
             (4, "end of a run in real time", self.end_run),
             (4, "end of one of Spark's batches in real time", self.end_batch),
-            (8, "endpoint changes its behaviour", self.change_behaviour),
+            (12, "endpoint changes its behaviour", self.change_behaviour),
             (4, "endpoint ends its subscription (410)", self.end_by_receiver),
             (4, "partition without leader", self.lose_leader),
             (4, "broker away", self.lose_broker),
@@ -62,7 +67,21 @@ class Scenario:
             (4, "gateway's view lags", self.lag),
             (8, "subscription changes", self.change_subscription),
             (4, "gateway killed", self.kill_gateway),
+            (3, "dead letters redriven", history.operators.redrive),
+            (3, "replay", self.replay),
+            (2, "attempts requested", self.retry),
+            (1, "subscriptions resumed", self.resume),
         ]
+        self.queue = next(
+            name
+            for number in range(99)
+            if not partition_of_key((name := f"q{number}").encode(), history.kafka.partitions)
+        )
+        # Every other history has topics with current messages.
+        self.retains = history.seed % 2 == 0
+        if history.seed % 4 == 1:
+            history.retry = replace(history.retry, suspend_after_s=HOUR_S)
+        history.network.deferred.append(self.report)
 
     def _topics(self) -> Iterator[str]:
         """Two topics in each of three partitions, and one in the fourth, which is mostly idle."""
@@ -86,7 +105,10 @@ class Scenario:
         for name in ("gateway 1", "gateway 2"):
             history.start_gateway(name)
         history.wait(lambda: all(each.ready for each in history.gateways), 60, "the gateways are ready")
-        self.gateway().commit([TopicRecord(TopicPath(each)) for each in self.topics], lambda result: None)
+        plain = TopicPolicy(retain=self.retains)
+        records = [TopicRecord(TopicPath(each), policy=plain) for each in self.topics]
+        records.append(TopicRecord(TopicPath(self.queue), policy=TopicPolicy(queue=True)))
+        self.gateway().commit(records, lambda result: None)
         for topic in self.topics:
             for form in ("raw", "notify"):
                 self.new_member(topic, form=form)
@@ -99,6 +121,12 @@ class Scenario:
         self.new_member(self.topics[0], form="peer", more={"peer": Peer("world/one", "two")})
         self.new_member(self.topics[1], more={"pull_point": "pull-point"})
         self.new_member(self.topics[2], more={"trigger": Trigger("t", TopicPath(self.topics[4]))})
+        self.server = self.new_member(self.queue, more={"queue": 2})  # it stays
+        for _ in range(2):
+            self.new_member(self.queue, more={"queue": 2})
+        topics = (TopicFilter("", self.queue, self.queue),)
+        lane = msgspec.structs.replace(queue_of(TopicPath(self.queue)), topics=topics)
+        history.oracle.member(lane).change(0.0, True).answered = 0.0
         self.kernel.sleep(1.0)
         history.start_engine()
         self.keep_engine()
@@ -128,6 +156,8 @@ class Scenario:
         topics = self.random.sample(self.busy, 3)
         if self.random.random() < 0.1:
             topics.append(self.topics[-1] if self.topics[-1] not in self.busy else self._idle())
+        if self.random.random() < 0.4:
+            topics.append(self.queue)
         until = self.kernel.now + lasts_s
         faults_at = sorted(self.random.uniform(0.0, lasts_s) for _ in range(self.random.choice((1, 1, 2, 2, 4))))
         for after_s in faults_at:
@@ -154,6 +184,8 @@ class Scenario:
             self.large -= 1
             self.kernel.count("messages of 4 MB")
             said["payload"] = LARGE
+        elif topic == self.queue:  # some are equal, and merged
+            said["payload"] = b"<m>%d</m>" % self.random.choice((0, 1, self.history.numbers))
         self.history.notify(gateway, topic, **said)
 
     def _idle(self) -> str:
@@ -213,6 +245,12 @@ class Scenario:
             while not member.is_over and (member.is_paused or member.changes[-1].answered is None):
                 self.history.change(self.gateway(), member, paused=False)
                 self.kernel.sleep(2.0)
+        self.resume()
+        operators = self.history.operators
+        operators.left = 1
+        while operators.left:
+            operators.redrive()
+            self.kernel.sleep(15.0)
 
     # The engine's supervisor
 
@@ -331,13 +369,46 @@ class Scenario:
             and each.subscription.pushed
             and each.subscription.peer is None
             and not each.is_over
+            and each is not self.server
             and all(change.answered is not None or change.failed for change in each.changes)
         ]
+
+    def report(self, push: Push) -> None:
+        """Report the later result of a push some time later, mostly, until it is in the log."""
+        path = PATH + dict(push.request.headers)[CALLBACK_HEADER].rpartition("/")[2]
+        state = self.random.choice(("delivered", "delivered", "delivered", "failed", "refused", ""))
+
+        def send() -> None:
+            if not push.reported and self.kernel.now < push.began + 900.0:
+                self.gateway().report(path, state, lambda result: None)
+                self.kernel.call(15.0, send)
+
+        if state:
+            self.kernel.call(self.random.choice((0.001, 0.5, 20.0, 300.0)), send)
+
+    def replay(self) -> None:
+        pushed = [each for each in self.members if each.subscription.pushed and not each.subscription.queue]
+        member = self.random.choice([each for each in pushed if each.subscription.peer is None])
+        self.history.operators.replay(member.name, self.random.choice((5.0, 60.0)))
+
+    def retry(self) -> None:
+        waiting = [member for member, _ in self.history.oracle.open if member.subscription.pushed]
+        if waiting:
+            self.history.operators.retry(self.random.choice(waiting).lane)
+
+    def resume(self) -> None:
+        """Resume the suspended subscriptions, as `arborcast subscriptions resume`."""
+        gateway = self.gateway()
+        if gateway.ready:
+            found = sorted(gateway.control.suspensions.ids())
+            self.kernel.count("suspended subscriptions resumed", len(found))
+            if found:
+                gateway.commit([Tombstone(suspension_key(each)) for each in found], lambda result: None)
 
     def change_behaviour(self) -> None:
         member = self.random.choice([each for each in self.members if each.subscription.pushed and not each.gone])
         receiver = self.history.network.receiver(member.subscription.consumer.address)
-        behaviours: list[Behaviour] = [each for each in TAKES_S if each != "gone"]
+        behaviours: list[Behaviour] = [*(each for each in TAKES_S if each != "gone"), "deferring", "rejecting"]
         receiver.behaviour = behaviour = self.random.choice(behaviours)
         lasts_s = self.random.choice((2.0, 20.0, 120.0, 2 * HOUR_S))
         self.history.say(f"{member.name} is {behaviour} for {lasts_s:g} s")
@@ -391,10 +462,13 @@ class Scenario:
             return
         member = self.random.choice(plain)
         topic = member.topic
-        what = self.random.choice(("subscribe", "subscribe", "pause", "resume", "renew", "unsubscribe"))
+        what = self.random.choice(
+            ("subscribe", "subscribe", "pause", "resume", "renew", "expire", "expire", "replace", "unsubscribe")
+        )
         self.history.notify(self.gateway(), topic)
         if what == "subscribe" or member.changes[-1].failed:
-            made = self.new_member(topic, form=self.random.choice(("raw", "notify")))
+            current = self.retains and topic != self.queue and self.random.random() < 0.5
+            made = self.new_member(topic, form=self.random.choice(("raw", "notify")), current=current)
             self._notify_when_answered(made, topic)
         elif what == "unsubscribe" and len(plain) > 12:
             self.history.unsubscribe(self.gateway(), member)
@@ -402,9 +476,19 @@ class Scenario:
         elif what in ("pause", "resume"):
             self.history.change(self.gateway(), member, paused=not member.subscription.paused)
             self._notify_when_answered(member, topic)
+        elif what == "replace" and not member.subscription.queue:  # as a durable subscription of the same name
+            policy = self.random.choice((DeliveryPolicy(order="strict"), DeliveryPolicy(reliability="strict")))
+            self.history.change(self.gateway(), member, policy=policy)
+            self._notify_when_answered(member, topic)
         else:
-            terminates_ms = int((self.kernel.wall_s() + 400 * 86_400) * 1000)
-            self.history.change(self.gateway(), member, terminates_ms=terminates_ms)
+            lasts_s = self.random.choice((5.0, 20.0, 120.0)) if what == "expire" else 400 * 86_400.0
+            gateway = self.gateway()
+            terminates_ms = int((self.kernel.wall_s(gateway.process.host) + lasts_s) * 1000)
+            self.history.change(gateway, member, terminates_ms=terminates_ms)
+            if what == "expire":
+                for _ in range(8):
+                    at = self.random.uniform(0.5, 1.5) * lasts_s
+                    self.kernel.call(at, lambda: self.history.notify(self.gateway(), topic))
         self.history.notify(self.gateway(), topic)
 
     def _notify_when_answered(self, member: Member, topic: str) -> None:

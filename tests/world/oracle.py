@@ -344,7 +344,7 @@ class Oracle:
         if accepted is None or accepted.place is None or member is None or member.subscription.queue:
             return
         if (push.subscription, number) in self.current:
-            if self.first_attempts[push.subscription, accepted.topic]:
+            if -accepted.priority in self.first_attempts[push.subscription, accepted.topic]:
                 self.faults.append(f"overtaken: {push.subscription} got {number[-6:]}, the current message, later")
             return
         answered = member.changes[0].answered

@@ -488,7 +488,7 @@ class Scenario:
             if what == "expire":
                 for _ in range(8):
                     at = self.random.uniform(0.5, 1.5) * lasts_s
-                    self.kernel.call(at, lambda: self.history.notify(self.gateway(), topic))
+                    self.kernel.call(at, lambda: self.notify(topic))
         self.history.notify(self.gateway(), topic)
 
     def _notify_when_answered(self, member: Member, topic: str) -> None:

@@ -30,7 +30,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import CLOCKS_APART_MS, time_ms
 from arborcast.dispatch.delivery.verdict import GONE
 from arborcast.dispatch.logs import attempts
-from arborcast.dispatch.logs.parked import DeadLetterLog, Delivery, Parked, Place, readable, readable_letter, roomy
+from arborcast.dispatch.logs.parked import DeadLetterLog, Parked, Place, readable, readable_letter, roomy
 from arborcast.topic_model.topics import TopicPath
 
 logger = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ def remove_letters_without_rows(
     """Remove the dead letters behind these positions of a run of this number or a higher one, except those of `settled`
     deliveries: the crash came between a letter and its row, and the next run repeats the delivery. `since_ms` is the
     timestamp of the first notification behind the positions. Raises InfrastructureError."""
-    found: dict[bytes, Delivery] = {}
+    found: dict[bytes, int] = {}
     with LogScan(roomy(kafka), "dead", progress=LoggedProgress(logger)) as log:
         for record in log.read_from(log.at(since_ms - CLOCKS_APART_MS)):
             read = readable_letter(record.key, record.value, (record.partition, record.offset))
@@ -227,13 +227,16 @@ def remove_letters_without_rows(
             batch, partition, offset, redrive = delivery.place
             is_behind = batch >= first and not redrive and offset >= positions.get(partition, sys.maxsize)
             if letter is not None and is_behind and (letter.subscription, letter.notification.id) not in settled:
-                found[record.key] = delivery
+                found[record.key] = record.partition
             else:
                 found.pop(record.key, None)
     if found:
         with closing(DeadLetterLog(kafka)) as letters:
-            for delivery in found.values():
-                letters.forget(delivery)
+            letters.connect()
+            # In its partition only: the repeated delivery may leave a letter with this key, and a reader may read the
+            # null of another partition after it.
+            for key, partition in found.items():
+                letters.send(partition, None, key)
             letters.settle(kafka.request_timeout_s)
 
 

@@ -33,6 +33,7 @@ from arborcast.dispatch.operations.dead_letters import letters
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryPolicy
 from arborcast.topic_model.topics import TopicPath
+from tests.support.broker import records_in
 from tests.support.table_rows import attempt
 
 NO_ROWS = SettledRows(frozenset(), {}, frozenset())
@@ -144,6 +145,8 @@ def test_letters_without_rows_are_removed(kafka_settings: KafkaSettings) -> None
         remove_letters_without_rows(kafka_settings, 5, {0: 10}, now_ms, frozenset({("s", "settled")}))
         left = {each.notification.id for _, each in letters(kafka_settings, lambda _: True)}
         assert left == places.keys() - {"repeated"}
+        nulls = [each for each in records_in(kafka_settings, "dead") if each.value is None]
+        assert len(nulls) == 1, "not in partitions whose records may be read behind the letter of the repeated delivery"
 
 
 def test_when_the_first_record_behind_a_position_was_appended(kafka_settings: KafkaSettings) -> None:

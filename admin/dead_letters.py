@@ -31,6 +31,7 @@ from arborcast.dispatch.operations.views import (
 )
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.operations import Operator, change
+from arborcast.topic_model.subscriptions import queue_topic
 from arborcast.topic_model.topics import TopicPath
 
 # Of two at the same time, as after a double click on a page, both would redrive each letter: it would be pushed twice.
@@ -264,7 +265,7 @@ def _redrivable(
     known = control_log.read_control(kafka) if control is None else control
     now_s = time.time()
     for delivery, letter in _letters(kafka, selection, known):
-        if known.table.get(letter.subscription) is None:
+        if known.table.get(letter.subscription) is None and queue_topic(letter.subscription) is None:
             skipped["over"] += 1
         elif not settled(letter, now_s):
             skipped["too_new"] += 1

@@ -9,10 +9,12 @@ from arborcast.admin.filters import TopicTest
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
+from arborcast.dispatch.logs.dead_letters import DeadLetter
 from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, letters
 from arborcast.dispatch.operations.replay import ReplayRefused
 from arborcast.dispatch.operations.views import ViewFilter
 from arborcast.dispatch.operations.waiting import Waiting
+from arborcast.topic_model.subscriptions import queue_topic
 from tests.world.kernel import Host, Kernel, Process
 
 # More notifications than this are not replayed.
@@ -49,9 +51,13 @@ class Operators:
 
         def work() -> None:
             table = control_log.read_table(self._kafka)
-            self.left = sum(1 for _ in letters(self._kafka, lambda each: table.get(each.subscription) is not None))
+
+            def exists(letter: DeadLetter) -> bool:
+                return table.get(letter.subscription) is not None or queue_topic(letter.subscription) is not None
+
+            self.left = sum(1 for _ in letters(self._kafka, exists))
             with DeadLetterAdmin(self._kafka) as admin:
-                done = admin.redrive(letters(self._kafka, lambda each: table.get(each.subscription) is not None))
+                done = admin.redrive(letters(self._kafka, exists))
             self._kernel.count("redriven letters", done)
 
         self._begin("redrive", work)

@@ -145,6 +145,11 @@ def test_concurrent_redrives_redrive_a_letter_once(monkeypatch: pytest.MonkeyPat
     assert (len(redriven), counts) == (1, [1, 0])
 
 
+def test_letters_of_queues_can_be_redriven(monkeypatch: pytest.MonkeyPatch, control: ControlView) -> None:
+    monkeypatch.setattr(dead_letters, "letters", lambda *_: iter([letter("queue:jobs"), letter("over")]))
+    assert dead_letters.redrivable(KAFKA, LetterFilter(), control=control) == (1, 1, 0)
+
+
 @pytest.mark.usefixtures("given")
 def test_lists_counts_and_messages_of_letters(control: ControlView, kept: DeliveryViews) -> None:
     found = dead_letters.listed(KAFKA, LetterFilter(), 3)

@@ -7,6 +7,7 @@ redelivery reads and judges it.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +23,10 @@ from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.ingest.state.changes import KeyedLocks
 from arborcast.ingest.state.log_view import LoggedState
 from arborcast.topic_model.records import results
-from arborcast.topic_model.records.results import PATH, Result, State
+from arborcast.topic_model.records.results import PATH, ForeignAddress, Result, State
 from arborcast.wire.errors import MalformedMessage, ResultRefused
+
+logger = logging.getLogger(__name__)
 
 LIMIT = 16 * 1024
 """Larger bodies are refused."""
@@ -61,11 +64,14 @@ class PushResults:
         """Return when a result is in the log. Raises ResultRefused, MalformedMessage, or InfrastructureError."""
         try:
             promise = results.read_promise(path.removeprefix(PATH), self._keys)
+        except ForeignAddress as error:
+            raise ResultRefused(f"{error}: take the one in the push's Arborcast-Callback", 403) from error
         except UnknownKey as error:
             # While keys are changed workers have the new one first.
             raise InfrastructureError(f"{error} of this gateway", _NEW_KEY_S) from error
         except SecretError as error:
-            raise ResultRefused(f"{error}: take the one in the push's Arborcast-Callback", 403) from error
+            logger.error("a later result cannot be taken: %s", error)  # its path is not for strangers
+            raise InfrastructureError("the key file of this gateway cannot be read", _NEW_KEY_S) from error
         report = _read(body)
         if report.push and report.push != promise.push:
             raise ResultRefused(f"this is the address of the push {promise.push}, not of {report.push[:100]!r}", 403)

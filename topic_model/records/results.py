@@ -29,6 +29,10 @@ State = Literal["delivered", "failed", "refused"]
 """The result of a push: delivered; failed, to be retried; refused."""
 
 
+class ForeignAddress(SecretError):
+    """An address of a result that this engine has not made."""
+
+
 class Promise(NamedTuple):
     """A push with a possible later result: its subscription, its start and the deadline of the result (milliseconds
     since the epoch), and the number of messages."""
@@ -111,12 +115,12 @@ def write_promise(promise: Promise, keys: Marks) -> str:
 
 
 def read_promise(text: str, keys: Marks) -> Promise:
-    """The promise at the end of an address. Raises SecretError for a foreign one."""
+    """The promise at the end of an address. Raises ForeignAddress, or SecretError without the keys to check it."""
     encoded, _, mark = text.partition(".")
     try:
         packed = base64.b64decode(encoded + "=" * (-len(encoded) % 4), b"-_", validate=True)
         if keys.is_marked(mark, packed, _CONTEXT):
             return _decoder.decode(packed)
     except (binascii.Error, ValueError, msgspec.DecodeError) as error:
-        raise SecretError("this is not the address of a push") from error
-    raise SecretError("this address differs from the one in the push")
+        raise ForeignAddress("this is not the address of a push") from error
+    raise ForeignAddress("this address differs from the one in the push")

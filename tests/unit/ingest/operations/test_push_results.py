@@ -6,11 +6,12 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.security.keyring import KeyRing
+from arborcast.core.security.keyring import KeyFile, KeyRing
 from arborcast.core.settings import KafkaSettings
 from arborcast.ingest.access.gate import Gate
 from arborcast.ingest.access.rates import Rates
@@ -64,6 +65,14 @@ async def test_concurrent_equal_results_are_stored_once() -> None:
     with pytest.raises(ResultRefused, match="the first report counts"):
         await other
     assert len(log.taken) == 1
+    taking.close()
+
+
+async def test_a_key_file_that_cannot_be_read_refuses_no_result(tmp_path: Path) -> None:
+    log = ResultList()
+    taking = PushResults(LoggedState(KafkaSettings(), log, results.encode), KeyFile(tmp_path / "absent"))
+    with pytest.raises(InfrastructureError, match=r"this gateway cannot be read$"):
+        await taking.take(ADDRESS, b'{"state": "delivered"}')
     taking.close()
 
 

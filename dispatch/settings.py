@@ -140,13 +140,13 @@ class RetrySettings:
     def permanent(self) -> frozenset[int]:
         """The statuses as numbers. Raises ConfigError for others."""
         try:
-            statuses = frozenset(int(text) for text in self.permanent_statuses.split())
+            statuses = frozenset(int(text) for text in self.permanent_statuses.replace(",", " ").split())
         except ValueError:
             statuses = frozenset({-1})
         if not all(300 <= status <= 599 for status in statuses):
             raise ConfigError(
                 f"retry.permanent_statuses = {self.permanent_statuses!r}: these must be HTTP statuses from 300 to 599, "
-                "separated by blanks"
+                "separated by blanks or commas"
             )
         return statuses
 

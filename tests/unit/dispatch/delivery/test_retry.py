@@ -114,9 +114,9 @@ def test_waits_and_limits(push: dict[str, Any], verdict: int | State) -> None:
 
 
 def test_permanent_statuses_are_a_setting() -> None:
-    policy = policy_of(DEFAULT_POLICY, RetrySettings(permanent_statuses="404 500"))
+    policy = policy_of(DEFAULT_POLICY, RetrySettings(permanent_statuses="404, 500"))
     assert [judged(PushResult(status), policy).state for status in (500, 400, 410)] == ["dead", "parked", "cancelled"]
-    for statuses in ("4xx", "400,404", "200", "99", "600"):
+    for statuses in ("4xx", "400;404", "200", "99", "600"):
         with pytest.raises(ConfigError, match="permanent_statuses"):
             RetrySettings(permanent_statuses=statuses)
 

@@ -278,6 +278,10 @@ class ParkedStore:
         limited = f"UPDATE waiting SET due_ms = MIN(due_ms, CASE WHEN {_OF_WORKERS} THEN ? ELSE ? END)"  # noqa: S608  # constants
         self._execute(f"{limited} WHERE awaits != ''", (*_PUSHES, answers_ms, results_ms))
 
+    def extend_waits(self, until_ms: int) -> None:
+        """Answers of workers' pushes, and results, are awaited until this time at least."""
+        self._execute("UPDATE waiting SET due_ms = MAX(due_ms, ?) WHERE awaits != ''", (until_ms,))
+
     def lose_all(self, now_ms: int) -> list[str]:
         """All results of pushes of workers are lost: their deliveries are due. Returns their lanes."""
         found = self._rows(f"SELECT DISTINCT lane FROM waiting WHERE {_OF_WORKERS}", _PUSHES)  # noqa: S608  # constants

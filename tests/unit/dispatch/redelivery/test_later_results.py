@@ -249,6 +249,17 @@ def test_a_start_repeats_pushes_without_a_result(has_result: bool) -> None:
     assert rows(setup) == [("delivered", "", 1 if has_result else 2)]
 
 
+def test_answers_that_kafka_gets_after_an_outage() -> None:
+    setup = setup_of(OK)
+    promise = park_in_flight(setup)
+    setup.set_clock(20_000)  # the session failed meanwhile
+    setup.redelivery.kafka_was_away(10.0)
+    setup.run(10_000)
+    setup.redelivery.reported(Result(promise, "delivered", setup.now_ms))
+    setup.run(20_000)
+    assert (pushed(setup), rows(setup)) == ([], [("delivered", "", 1)])
+
+
 def test_old_results_are_removed_after_the_clock_was_set_back() -> None:
     with closing(ParkedStore(None)) as store:
         reports = AwaitedResults(store)

@@ -70,7 +70,7 @@ def test_topics_are_defined_and_deliveries_are_shown(
 
         # The memory of a question must be released.
         assert browser.get("/deliveries/dead").status_code == 200
-        assert resident(process) < 60 * 2**20
+        assert resident(process) < 64 * 2**20
 
         log.append([SubscriptionRecord(make_subscription("s1", "a", consumer="http://here.example/"))])
         for path, shown in (

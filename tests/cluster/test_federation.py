@@ -278,8 +278,9 @@ def test_within_a_group_fast_topics_leave_as_datagrams_and_others_are_confirmed(
             confirmed.append(client.notify("fast/x", "<n/>", reliable=True))
         wait_until(lambda: set(confirmed) <= set(receiver.names("/b")), lambda: _missing(confirmed, b))
         # On one machine none is lost, unless the kernel has had no room for it.
-        wait_until(lambda: b.gateway.metric('arborcast_federation_datagrams_total{outcome="taken"}') == len(small))
         wait_until(lambda: set(small) <= set(receiver.names("/b")), lambda: _missing(small, b))
+        taken = b.gateway.metric('arborcast_federation_datagrams_total{outcome="taken"}')
+        assert 0 < taken <= len(small), "messages that wait together share one"
         ids = receiver.names("/b")
         assert len(ids) == len(set(ids)) == len(small) + len(confirmed)
         assert {each.path for each in b.notifications()} == {("G/a",)}

@@ -10,10 +10,11 @@ import pytest
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
+from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.delivery.health import EndpointHealthRegistry
 from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.held_lanes import HeldLanes
-from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
+from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Delivery, Parked, Place, Tried, Tries
 from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery import session
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
@@ -187,6 +188,21 @@ def test_ends_and_requests_of_other_processes_reach_the_redelivery(monkeypatch: 
     with closing(ParkedStore(None)) as store:
         session_over(store, Log(3)).read_to_end(lambda: False)
     assert calls == [("ended_elsewhere", "s"), ("attempt_requested", "s")]
+
+
+@pytest.mark.parametrize(("restore", "waits"), [(True, False), (False, True)], ids=["start", "after a failure"])
+def test_a_session_after_a_failure_awaits_the_answers_of_workers(
+    monkeypatch: pytest.MonkeyPatch, restore: bool, waits: bool
+) -> None:
+    """Kafka was away for longer than a push takes: workers write their answers now. At a start there is no worker."""
+    monkeypatch.setattr(Setup, "catch_up", lambda *_: None, raising=False)
+    waiting = record(0)
+    parked_in_flight = parked.encode(Parked(notification(accepted_ms=1), Tries(1, 0, 2, 1, f"{UNANSWERED_PUSH}p")))
+    with closing(ParkedStore(None)) as store:
+        store.apply(waiting.key, parked_in_flight, 0)
+        session_over(store, Records(0)).begin(lambda: False, restore)
+        ((due_ms,),) = store.query("SELECT due_ms FROM waiting")
+    assert (due_ms > time_ms() + 5_000) is waits
 
 
 def test_figures_get_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,13 +121,17 @@ def make_home(path: Path, access: Access) -> str:
     return f"the data directory {path} had the mode {mode:03o}, now it has {required:03o}{shared}"
 
 
+# Files that may have passwords or keys, by the ends of their names.
+_OF_OWNER = frozenset({".key", ".keys", ".pem", ".properties", ".toml"})
+
+
 def _share(path: Path) -> None:
     """Give the group access to existing files except those with passwords and keys; its folders give their group to
     later files. Raises OSError."""
     for folder, _, names in os.walk(path, topdown=False):
         for file in (Path(folder, name) for name in names):
             if not file.is_symlink():
-                file.chmod(0o600 if file.suffix in (".keys", ".toml") else 0o660)
+                file.chmod(0o600 if file.suffix in _OF_OWNER else 0o660)
         os.chmod(folder, _MODE["group"])
 
 

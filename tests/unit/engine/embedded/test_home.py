@@ -117,7 +117,8 @@ def test_a_group_gets_the_existing_files_without_passwords_and_keys(tmp_path: Pa
     """With 770, as after chmod -R g+rwX, later files of the folders inside had another group."""
     path = tmp_path / ".arborcast"
     (path / "run").mkdir(parents=True)
-    files = {"run/lock": 0o660, "topics.ldif": 0o660, "secrets.keys": 0o600, "users.toml": 0o600}
+    files = {"run/lock": 0o660, "topics.ldif": 0o660}
+    files |= dict.fromkeys(("secrets.keys", "users.toml", "tls.key", "tls.pem", "run/spark.properties"), 0o600)
     for file in files:
         (path / file).touch()
         (path / file).chmod(before & 0o660)

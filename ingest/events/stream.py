@@ -94,13 +94,16 @@ class EventStreams:
         disconnected = asyncio.ensure_future(until_disconnected(receive))
         stream = _Stream(self._gateway, reservation, subscription, request.media, send, disconnected)
         stream.unacknowledged = scope.get(UNACKNOWLEDGED, stream.unacknowledged)
-        checked = asyncio.ensure_future(stream.end_unless_authentic(partial(self._client, scope)))
+        checked: asyncio.Future[None] | None = None
+        if self._gateway.gate is not None:
+            checked = asyncio.ensure_future(stream.end_unless_authentic(partial(self._client, scope)))
         self.open += 1
         try:
             await stream.run()
         finally:
             self.open -= 1
-            checked.cancel()
+            if checked is not None:
+                checked.cancel()
             disconnected.cancel()
             stream.close()
 

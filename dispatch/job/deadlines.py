@@ -185,9 +185,6 @@ class _NewestMatches:
         self._newest: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._newest)
-
     def add(self, matched: Mapping[tuple[str, str], int]) -> None:
         with self._lock:
             for key, at_ms in matched.items():

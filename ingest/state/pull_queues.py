@@ -159,8 +159,11 @@ class PullLog(LoggedState[KeyedRecord]):
 
 logger = logging.getLogger(__name__)
 
-# Interval of checks for abandoned claims and for messages of ended pull points; and of a late one, at least.
-_SWEEP_S, _LATE_S = 1.0, 3.0
+# Interval of checks for abandoned claims and for messages of ended pull points.
+_SWEEP_S = 1.0
+
+# After a longer interval this process did not run.
+_LATE_S = 3.0
 
 # Pull points that a sweep checks, and that are looked through before the event loop serves others.
 _CHECKED, _WALK = 5_000, 1_000

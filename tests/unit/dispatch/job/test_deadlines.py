@@ -184,7 +184,7 @@ def test_reports_before_the_next_step_are_merged(watching: Watching) -> None:
     assert watching.round(1_500) == ["deadline-missed s"]
     for ago_ms in (5_000, 100, 3_000):
         watching.watch.apply([PartitionReport(matched={("s", "a"): watching.now_ms - ago_ms})] * 100)
-    assert len(watching.watch._reports) == 1
+    assert len(watching.watch._reports._newest) == 1
     assert watching.round() == ["deadline-met s"]
     assert watching.events[-1].since_ms == watching.now_ms - 100
 

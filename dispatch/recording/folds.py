@@ -14,6 +14,7 @@ from arborcast.dispatch.logs.parked import Parked, Tried, Tries
 from arborcast.dispatch.recording.state_tables import RowChanges, TableFold
 from arborcast.dispatch.redelivery.events import EventListener, OperatorEvent
 from arborcast.dispatch.tables import DEAD_LETTERS, ERASURES, INCOMPLETE, OPERATIONS, RETRIES, SUBSCRIPTIONS, TOPICS
+from arborcast.dispatch.tables.spec import Row
 from arborcast.topic_model.records import control, fragments, operations
 from arborcast.topic_model.records.control import (
     ErasedPlace,
@@ -52,9 +53,11 @@ class SubscriptionsFold(TableFold):
     writer = "control"
     patched = ("state", "reason", "ended_at", "suspended_at", "changed_at")
     kept = ("suspended_at",)
-    # The tombstone after an end must not remove its reason.
-    guard = "t.state <> 'ended'"
     mirrors = "state <> 'ended'"
+
+    def patches(self, row: Row, columns: Row) -> bool:
+        # The tombstone after an end must not remove its reason.
+        return bool(row["state"] != "ended")
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         match control.decode(record.key or b"", record.value):
@@ -73,8 +76,10 @@ class SuspensionsFold(TableFold):
     spec = SUBSCRIPTIONS
     writer = "suspensions"
     patched = ("suspended_at",)
-    guard = "t.state <> 'ended'"
     mirrors = "false"
+
+    def patches(self, row: Row, columns: Row) -> bool:
+        return bool(row["state"] != "ended")
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         match control.decode(record.key or b"", record.value):
@@ -182,10 +187,11 @@ class RetriesFold(TableFold):
     spec = RETRIES
     writer = "parked"
     patched = ("tries", "counted", "due_at")
-    guard = (
-        "s.tries > t.tries or (s.tries = t.tries and s.counted > t.counted)"
-        " or (s.tries = t.tries and s.counted = t.counted and s.due_at < t.due_at)"
-    )
+
+    def patches(self, row: Row, columns: Row) -> bool:
+        tries, earlier = (columns["tries"], columns["counted"]), (row["tries"], row["counted"])
+        due, known = columns["due_at"], row["due_at"]
+        return tries > earlier or (tries == earlier and None not in (due, known) and due < known)
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         delivery, is_tries = parked.decode_key(record.key)

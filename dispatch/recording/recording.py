@@ -135,7 +135,7 @@ _SLO_DAYS = 29
 _ERASURES_S = 5.0
 _ERASURES_SHARE = 2
 
-# Age of unused files of merges and snapshots before their removal; these tables are read quickly.
+# Age of unused files of changes and snapshots before their removal; these tables are read quickly.
 _STATES_UNUSED_HOURS = 1
 
 
@@ -185,7 +185,7 @@ class Recording:
         if settings.max_routes:
             snapshot = RoutesSnapshot(self._at(ROUTES), settings.max_routes, control_position, routes)
             states.append((snapshot, max(interval_s, min(_ROUTES_INTERVAL_S, 3 * interval_s))))
-        # In the thread of the merges, since a compaction during a merge makes one of them fail.
+        # In the thread of the changes, since a compaction during a change makes one of them fail.
         states += [(self._upkeep(spec), upkeep_s) for spec in (TOPICS, ROUTES, RETRIES, DEAD_LETTERS, ERASURES)]
         days = settings.history_days
         states.append((self._upkeep(SUBSCRIPTIONS, days, "state = 'ended' and ended_at < '{}'"), upkeep_s))

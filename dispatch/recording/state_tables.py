@@ -1,7 +1,6 @@
-"""A table of states as a fold over a compacted log: merged by key, with the positions in the same commit.
+"""A table of states as a fold over a compacted log: changed by key, with the positions in the same commit.
 
-Merging suits these tables: they have current states, no history. Applying a range of the log again has no effect, so a
-crash costs only time.
+Applying a range of the log again has no effect, so a crash costs only time.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -22,8 +21,8 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import is_due, time_ms
 from arborcast.dispatch.recording.follower import TableFollower, Work, may_have_more
 from arborcast.dispatch.tables import ROUTES
-from arborcast.dispatch.tables.delta_table import OPERATION, DeltaTableWriter, as_progress
-from arborcast.dispatch.tables.spec import TableSpec
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter, as_progress
+from arborcast.dispatch.tables.spec import Row, TableSpec
 from arborcast.topic_model.projections.suspensions import State
 from arborcast.topic_model.routing.table import Route
 
@@ -95,53 +94,8 @@ def _hash(rows: pa.Table) -> bytes:
     return found.digest()
 
 
-Row = Mapping[str, object]
-
-
-class RowChanges:
-    """Collects changes in the order of the log, and combines those of one key."""
-
-    def __init__(self, spec: TableSpec) -> None:
-        self._spec = spec
-        self._changes: dict[str, tuple[str, dict[str, object]]] = {}
-
-    def __len__(self) -> int:
-        return len(self._changes)
-
-    def get(self, key: str, column: str) -> object:
-        """The new value of a row's column, None if unchanged."""
-        return self._changes.get(key, ("", {}))[1].get(column)
-
-    def put(self, key: str, row: Row) -> None:
-        self._changes[key] = ("put", dict(row))
-
-    def add(self, key: str, row: Row) -> None:
-        """Set the row if it does not exist."""
-        operation, known = self._changes.get(key, ("", {}))
-        if operation in ("", "patch"):
-            self._changes[key] = ("add", {**row, **known})
-        elif operation == "drop":
-            self.put(key, row)
-
-    def patch(self, key: str, columns: Row) -> None:
-        """Change these columns of the row if it exists."""
-        operation, known = self._changes.get(key, ("patch", {}))
-        if operation != "drop":
-            self._changes[key] = (operation, {**known, **columns})
-
-    def drop(self, key: str) -> None:
-        self._changes[key] = ("drop", {})
-
-    def arrow(self) -> pa.Table:
-        """The changes for `DeltaTableWriter.merge`."""
-        key = self._spec.key
-        rows = [{**row, key: name, OPERATION: operation} for name, (operation, row) in self._changes.items()]
-        fields = [pa.field(each.name, each.type) for each in self._spec.arrow_schema()]
-        return pa.Table.from_pylist(rows, schema=pa.schema([*fields, pa.field(OPERATION, pa.string())]))
-
-
-# Bound the driver's memory and the time of a step: a merge of this number of rows takes a second or two, and records of
-# waiting deliveries and dead letters have their messages. Their rows have none: a merge keeps a whole table in memory.
+# Bound the driver's memory and the time of a step: a commit of this number of rows takes some seconds, and records of
+# waiting deliveries and dead letters have their messages. Their rows have none: a changed row rewrites its file.
 _RECORDS_PER_STEP = 20_000
 _BYTES_PER_STEP = 16 * 1024 * 1024
 
@@ -154,13 +108,13 @@ _PROVED_MS = _VALID_MS // 4
 
 class TableFold(ABC):
     """The changes of a table by a record of the log. `writer` is the name of its positions in the table, unique for
-    each fold that writes into it. For `patched`, `guard` and `kept` see `DeltaTableWriter.merge`. `mirrors` is a
-    condition of the rows that the log has, too: they are removed before it is read from its beginning."""
+    each fold that writes into it. A patch sets the columns `patched`; an existing row that is put again keeps its
+    columns `kept`. `mirrors` is a condition of the rows that the log has, too: they are removed before it is read from
+    its beginning."""
 
     spec: TableSpec
     writer: str
     patched: Sequence[str] = ()
-    guard = ""
     kept: Sequence[str] = ()
     mirrors = "true"
     _latest = -1
@@ -168,6 +122,10 @@ class TableFold(ABC):
     @abstractmethod
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         """Collect the change. Raises InfrastructureError or UnicodeDecodeError for a damaged record."""
+
+    def patches(self, row: Row, columns: Row) -> bool:
+        """Whether a patch of these columns changes the existing row."""
+        return True
 
     def is_first(self, record: ConsumerRecord) -> bool:
         """Whether this is the first call with the record: after a failure, records are applied again."""
@@ -178,6 +136,58 @@ class TableFold(ABC):
     def restart(self) -> None:
         """The log was created again."""
         self._latest = -1
+
+
+class RowChanges:
+    """Collects changes in the order of the log, and combines those of one key."""
+
+    def __init__(self, fold: TableFold) -> None:
+        self._fold = fold
+        self._changes: dict[str, tuple[str, Row]] = {}
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def __iter__(self) -> Iterator[tuple[str, str, Row]]:
+        """By key the operation (`put`, `add`, `patch` or `drop`) and its columns."""
+        return ((key, operation, columns) for key, (operation, columns) in self._changes.items())
+
+    def get(self, key: str, column: str) -> object:
+        """The new value of a row's column, None if unchanged."""
+        return self._changes.get(key, ("", {}))[1].get(column)
+
+    def put(self, key: str, row: Row) -> None:
+        self._changes[key] = ("put", row)
+
+    def add(self, key: str, row: Row) -> None:
+        """Set the row if it does not exist; patch it if it does."""
+        operation, known = self._changes.get(key, ("", {}))
+        if operation in ("", "patch"):
+            self._changes[key] = ("add", {**row, **known})
+        elif operation == "drop":
+            self.put(key, row)
+
+    def patch(self, key: str, columns: Row) -> None:
+        """Change the patched columns of the row if it exists."""
+        operation, known = self._changes.get(key, ("patch", {}))
+        if operation != "drop":
+            self._changes[key] = (operation, {**known, **columns})
+
+    def drop(self, key: str) -> None:
+        self._changes[key] = ("drop", {})
+
+    def write(self, table: DeltaTableWriter, progress: Mapping[str, int]) -> None:
+        table.change(self._changes, self._applied, progress)
+
+    def _applied(self, existing: Mapping[str, Row]) -> Iterator[Row]:
+        fold, names = self._fold, [each.name for each in self._fold.spec.columns]
+        for key, operation, columns in self:
+            row = existing.get(key)
+            if operation == "put" or (operation == "add" and row is None):
+                kept = {} if row is None else {name: row[name] for name in fold.kept}
+                yield (row or {}) | dict.fromkeys(names) | columns | kept | {fold.spec.key: key}
+            elif row is not None and operation != "drop":
+                yield row | {name: columns.get(name) for name in fold.patched if fold.patches(row, columns)}
 
 
 def apply(fold: TableFold, record: ConsumerRecord, changes: RowChanges, log: str) -> None:
@@ -210,11 +220,11 @@ class FoldedTables(TableFollower):
         records = log.read(_RECORDS_PER_STEP, _BYTES_PER_STEP)
         for fold, table in self._folds:
             progress = _progress(fold, log.positions)
-            changes = RowChanges(fold.spec)
+            changes = RowChanges(fold)
             for record in records:
                 apply(fold, record, changes, self._log)
             if len(changes):
-                table.merge(changes.arrow(), progress, fold.patched, fold.guard, fold.kept)
+                changes.write(table, progress)
             elif records and not table.positions(fold.writer):
                 # To distinguish "nothing yet" from "crashed before the first commit".
                 table.extend(fold.spec.arrow([]), progress)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # A file of this size is not compacted.
 TARGET_BYTES = 128 * 1024 * 1024
 
-# For merged tables: each merge rewrites the files in which a row changes.
+# For tables with changing rows: a change rewrites the files with these rows.
 MERGED_TARGET_BYTES = 16 * 1024 * 1024
 
 # Minimum number of small files for a compaction.
@@ -79,7 +79,7 @@ class OnSpark:
 # are rewritten.
 class Upkeep(Work):
     """The upkeep of one table. Concurrent appends and restarted writes are possible (`DeltaTableWriter.overwrite`);
-    other merges and snapshots into the same table are not."""
+    changes by key and snapshots of the same table are not."""
 
     def __init__(
         self,

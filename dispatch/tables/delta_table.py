@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.tables import ATTEMPTS
 from arborcast.dispatch.tables.repair import repair_table
-from arborcast.dispatch.tables.spec import TableSpec
+from arborcast.dispatch.tables.spec import Row, TableSpec, one_of, rows_with
 
 _DAY_MS = 86_400_000
 
@@ -80,9 +80,6 @@ _NEUTRAL: Sequence[tuple[Callable[[pa.DataType], bool], object]] = (
     (pa.types.is_string_view, ""),
 )
 
-OPERATION = "_operation"
-"""The column of `merge`'s changes with the action of each row: `put`, `add`, `patch` or `drop`."""
-
 COMMIT_TURNS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 """By location of a table, the lock of a writer of this process while it commits."""
 
@@ -130,23 +127,11 @@ class DeltaTableWriter:
 
     def extend(self, rows: pa.Table, progress: Mapping[str, int]) -> None:
         """Append new rows, possibly none: the writer has read its progress since its start."""
-
-        def append(table: DeltaTable) -> None:
-            made, written = _aligned(rows, table), _commit(progress)
-            write_deltalake(table, made, mode="append", writer_properties=WRITER, commit_properties=written)
-
-        self._write(append)
+        self._write(lambda table: _append(table, _aligned(rows, table), progress))
 
     def replace(self, rows: pa.Table, progress: Mapping[str, int], where: str | None = None) -> None:
         """Replace all rows, or those that fulfil a condition, by these."""
-
-        def overwrite(table: DeltaTable) -> None:
-            made, written = _aligned(rows, table), _commit(progress)
-            write_deltalake(
-                table, made, mode="overwrite", predicate=where, writer_properties=WRITER, commit_properties=written
-            )
-
-        self._write(overwrite)
+        self._write(lambda table: _overwrite(table, _aligned(rows, table), progress, where))
 
     def overwrite(self, rows: pa.Table, match: str) -> None:
         """Replace matching rows, by a condition on `t` (the table) and `s` (the row). Rows without a match have no
@@ -158,40 +143,35 @@ class DeltaTableWriter:
 
         self._write(merge)
 
-    def merge(
+    def change(
         self,
-        changes: pa.Table,
+        keys: Collection[str],
+        changed: Callable[[Mapping[str, Row]], Iterable[Row]],
         progress: Mapping[str, int],
-        patch: Sequence[str] = (),
-        guard: str = "",
-        keep: Sequence[str] = (),
     ) -> None:
-        """Apply changes by key, each key once at most. Idempotent. A `put` replaces or adds the row, but keeps the
-        columns `keep` of an existing one; a `drop` removes it. An `add` adds a missing row; for an existing one it acts
-        as a `patch`: it overwrites the columns `patch` if `guard` holds, a condition on `t` (the table) and `s` (the
-        change)."""
-        table = self.open()
-        table.update_incremental()
-        names = [column.name for column in self.spec.columns]
-        for field in pa.schema(table.schema().to_arrow()):
-            if field.name not in names and not field.nullable:  # a column of a newer Arborcast
-                changes = changes.append_column(field.name, _neutral(field, changes.num_rows))
-        inserted = _assigned(name for name in changes.column_names if name != OPERATION)
-        merger = table.merge(
-            changes,
-            f"t.`{self.spec.key}` = s.`{self.spec.key}`",
-            source_alias="s",
-            target_alias="t",
-            writer_properties=WRITER,
-            commit_properties=_commit(progress),
-        )
-        merger = merger.when_matched_delete(f"s.{OPERATION} = 'drop'")
-        put = _assigned(name for name in names if name not in keep)
-        merger = merger.when_matched_update(put, f"s.{OPERATION} = 'put'")
-        if patch:
-            condition = f"s.{OPERATION} in ('patch', 'add')" + (f" and ({guard})" if guard else "")
-            merger = merger.when_matched_update(_assigned(patch), condition)
-        merger.when_not_matched_insert(inserted, f"s.{OPERATION} in ('put', 'add')").execute()
+        """Replace the rows with these keys by those that `changed` returns for the existing ones, by key. Idempotent if
+        `changed` is. Rewrites only the files with rows that differ; a merge of delta-rs would have the whole table in
+        memory."""
+        key = self.spec.key
+
+        def replace(table: DeltaTable) -> None:
+            existing = {row[key]: row for row in rows_with(table, key, keys)}
+            found = {row[key]: row for row in changed(existing)}
+            new = {name: row for name, row in found.items() if existing.get(name) != row}
+            removed = [name for name in existing if name not in found or name in new]
+            rows = self._rows(new.values(), table)
+            if removed:
+                _overwrite(table, rows, progress, one_of(key, {*new, *removed}))
+            else:
+                _append(table, rows, progress)
+
+        self._write(replace)
+
+    def _rows(self, rows: Iterable[Row], table: DeltaTable) -> pa.Table:
+        """The rows for the table, which may have columns of a newer version."""
+        schema, names = pa.schema(table.schema().to_arrow()), {each.name for each in self.spec.columns}
+        defaults = {each.name: _neutral(each, 1)[0].as_py() for each in schema if each.name not in names}
+        return pa.Table.from_pylist([defaults | row for row in rows], schema=schema)
 
     def _write(self, write: Callable[[DeltaTable], None]) -> None:
         """Write, and repeat a write that was refused because upkeep has committed concurrently; a refresh costs a
@@ -224,6 +204,15 @@ def as_progress(log: str, positions: Mapping[int, int]) -> dict[str, int]:
 
 def _commit(progress: Mapping[str, int]) -> CommitProperties:
     return CommitProperties(app_transactions=[Transaction(writer, batch) for writer, batch in progress.items()])
+
+
+def _append(table: DeltaTable, rows: pa.Table, progress: Mapping[str, int]) -> None:
+    write_deltalake(table, rows, mode="append", writer_properties=WRITER, commit_properties=_commit(progress))
+
+
+def _overwrite(table: DeltaTable, rows: pa.Table, progress: Mapping[str, int], where: str | None) -> None:
+    written = _commit(progress)
+    write_deltalake(table, rows, mode="overwrite", predicate=where, writer_properties=WRITER, commit_properties=written)
 
 
 def _aligned(rows: pa.Table, table: DeltaTable) -> pa.Table:

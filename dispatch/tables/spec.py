@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -177,17 +177,36 @@ class TableSpec:
 Row = dict[str, Any]
 """A row as plain Python values, by column."""
 
-_QUERY = 'SELECT * FROM data WHERE "{column}" IN ({texts})'
+_QUERY = "SELECT * FROM data WHERE {}"
 
 
-def rows_with(table: DeltaTable, column: str, values: Sequence[str]) -> list[Row]:
+def rows_with(table: DeltaTable, column: str, values: Collection[str]) -> list[Row]:
     """The rows with one of these texts in the column. Files without such rows are not opened. Raises DeltaError if one
     cannot be read."""
     if not values:
         return []
-    found = queried(table, _QUERY.format(column=column, texts=", ".join(map(quoted, values))))
+    found = queried(table, _QUERY.format(one_of(column, values)))
     columns = [found.column(name).to_pylist() for name in found.column_names]
     return [dict(zip(found.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+# With a list of some ten thousand texts, DataFusion overflows its stack, which ends the process.
+_TEXTS_PER_LIST = 200
+
+
+def one_of(column: str, values: Collection[str]) -> str:
+    """The SQL condition that the column has one of these texts, at least one."""
+    texts = sorted(values)
+    lists = [texts[first : first + _TEXTS_PER_LIST] for first in range(0, len(texts), _TEXTS_PER_LIST)]
+    # Ranges, which DataFusion does not join to a single list again; a tree, for the depth of its recursion.
+    conditions = [
+        f'("{column}" BETWEEN {quoted(some[0])} AND {quoted(some[-1])} '
+        f'AND "{column}" IN ({", ".join(map(quoted, some))}))'
+        for some in lists
+    ]
+    while len(conditions) > 1:
+        conditions = [f"({' OR '.join(conditions[at : at + 2])})" for at in range(0, len(conditions), 2)]
+    return conditions[0]
 
 
 def queried(table: DeltaTable, sql: str) -> Table:

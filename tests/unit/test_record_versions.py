@@ -297,7 +297,7 @@ def test_tables_skip_damaged_records_and_stop_at_newer_ones(which: str) -> None:
 
 def applied(fold: TableFold, value: bytes) -> int:
     """How many rows a record has changed."""
-    changes = RowChanges(fold.spec)
+    changes = RowChanges(fold)
     key = parked.Delivery("s1", parked.Place(0, 0, 0)).key()
     record = SimpleNamespace(key=key, value=value, timestamp=1, offset=0, partition=0, topic="t")
     apply(fold, record, changes, "t")

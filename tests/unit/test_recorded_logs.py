@@ -106,11 +106,10 @@ def written(name: str) -> Iterator[Kept]:
 
 def rows(fold: TableFold, records: Iterable[Listed]) -> list[Any]:
     """The rows of a table after these records."""
-    changes = RowChanges(fold.spec)
+    changes, key, columns = RowChanges(fold), fold.spec.key, dict.fromkeys(each.name for each in fold.spec.columns)
     for record in records:
         apply(fold, record, changes, "recorded")
-    found: list[Any] = changes.arrow().to_pylist()
-    return found
+    return [columns | row | {key: name, "_operation": operation} for name, operation, row in changes]
 
 
 def control_state(records: list[Listed]) -> Any:

@@ -25,7 +25,6 @@ from arborcast.analysis.reader import NoSuchTable
 from arborcast.cli.reference import EXAMPLES
 from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.operations.audit import Problem, Report, Tally
-from arborcast.dispatch.recording.state_tables import RowChanges
 from arborcast.dispatch.settings import TableSettings
 from arborcast.dispatch.tables import DEAD_LETTERS, RETRIES, ROUTES, SUBSCRIPTIONS, TABLES, TOPICS
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter
@@ -273,9 +272,8 @@ def test_duckdb_reads_every_type_of_column_and_merged_tables(tmp_path: Path, mon
         assert found.column_names == expected.names
         assert found.cast(expected).equals(there.to_table().cast(expected))
 
-    changes = RowChanges(TOPICS)
-    changes.put("b", neutral(TOPICS, topic="b"))
-    DeltaTableWriter(TOPICS, TOPICS.location(TableSettings(), tmp_path)).merge(changes.arrow(), {"w": 1})
+    row = neutral(TOPICS, topic="b")
+    DeltaTableWriter(TOPICS, TOPICS.location(TableSettings(), tmp_path)).change(["b"], lambda _: [row], {"w": 1})
     monkeypatch.setenv("ARBORCAST_HOME", str(tmp_path))
     topics = arborcast.analysis.Tables().topics.dataset()  # noqa: F841  # named in the query
     answer = duckdb.sql("select topic from topics where topic >= 'b' and topic in ('b', 'c')")

@@ -16,7 +16,6 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.recording.attempts_tables import EndedDeliveries
 from arborcast.dispatch.recording.recording import Recording
-from arborcast.dispatch.recording.state_tables import RowChanges
 from arborcast.dispatch.recording.upkeep import Upkeep
 from arborcast.dispatch.settings import TableSettings
 from arborcast.dispatch.spark.query_supervisor import StopGate
@@ -47,9 +46,7 @@ def write(spec: TableSpec, location: str, name: str, batch: int) -> None:
     """With the operation of this version: states are merged, events appended, the snapshot of routes replaced."""
     table, row = DeltaTableWriter(spec, location), neutral(spec, **{name_of(spec): name})
     if spec.key:
-        changes = RowChanges(spec)
-        changes.put(name, row)
-        table.merge(changes.arrow(), {"w": batch})
+        table.change([name], lambda _: [row], {"w": batch})
     elif spec is ROUTES:
         table.replace(spec.arrow([row]), {"w": batch})
     else:
@@ -87,9 +84,9 @@ def test_filters_by_text_on_merged_tables(tmp_path: Path, spec: TableSpec) -> No
     location = spec.location(TableSettings(), tmp_path)
     table = DeltaTableWriter(spec, location)
     for number in range(10):
-        changes = RowChanges(spec)
-        changes.put(f"k{number}", neutral(spec, **{spec.key: f"k{number}"}))
-        table.merge(changes.arrow(), {"w": number})
+        rows = [neutral(spec, **{spec.key: name}) for name in (f"k{number}", f"old {number}")]
+        table.extend(spec.arrow(rows), {"w": number})
+    DeltaTable(location).delete(f"{spec.key} like 'old %'")
     assert any("view" in str(pq.ParquetFile(file).schema_arrow) for file in DeltaTable(location).file_uris())
 
     def found(where: ds.Expression) -> list[object]:

@@ -158,7 +158,7 @@ def test_a_restart_continues_at_the_positions_of_the_tables(
     log.control(topic("a"), subscription("s"))
     tables = control_tables(tmp_path)
     with monkeypatch.context() as full_disk:
-        full_disk.setattr(DeltaTableWriter, "merge", fail)
+        full_disk.setattr(DeltaTableWriter, "change", fail)
         with pytest.raises(OSError, match="no room"):
             tables.step()
     tables.step()
@@ -195,10 +195,10 @@ def test_retries_are_the_waiting_deliveries(tmp_path: Path, log: Log) -> None:
 
     # Records that are read again change nothing.
     fold = RetriesFold()
-    changes = RowChanges(fold.spec)
+    changes = RowChanges(fold)
     once = read(tmp_path, "delivery", "tries", "due_at")
     fold.apply(log.records["parked"][0], changes)
-    DeltaTableWriter(fold.spec, str(tmp_path)).merge(changes.arrow(), {}, fold.patched, fold.guard)
+    changes.write(DeltaTableWriter(fold.spec, str(tmp_path)), {})
     assert read(tmp_path, "delivery", "tries", "due_at") == once
 
 
@@ -224,8 +224,8 @@ def letter(payload: bytes = b"<x/>") -> bytes:
     return dead_letters.encode(DeadLetter("s", "http://e/", message, "dead", 3_000, 5, "server-error", "HTTP 500", 500))
 
 
-def test_merged_tables_have_no_messages() -> None:
-    """A merge keeps the table in memory: gigabytes of waiting messages would be there twice."""
+def test_tables_with_changing_rows_have_no_messages() -> None:
+    """A change rewrites files: gigabytes of waiting messages, for each attempt."""
     assert not [(spec.name, each.name) for spec in TABLES if spec.key for each in spec.columns if each.type == "binary"]
 
 
@@ -342,7 +342,7 @@ def test_incomplete_messages_are_rows_and_events_once(
         log.add(*fragments.encode(record))
     log.add(b"damaged", b"\xff")
     with monkeypatch.context() as full_disk:
-        full_disk.setattr(DeltaTableWriter, "merge", fail)
+        full_disk.setattr(DeltaTableWriter, "change", fail)
         with pytest.raises(OSError, match="no room"):
             tables.step()
     read_all(tables)

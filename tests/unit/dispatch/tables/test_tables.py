@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -191,6 +192,39 @@ def test_rows_equal_those_of_pyarrow(table: DeltaTable) -> None:
         found = rows_with(table, column, values)
         assert sorted(found, key=lambda row: row["push"]) == sorted(expected, key=lambda row: row["push"])
     assert list(attempt_rows(ROWS)) == rows_of([attempts.encode(*ROWS)]).to_pylist(), "equal to the rows of the log"
+
+
+def test_rows_are_changed_by_key(tmp_path: Path) -> None:
+    """Files without a row that differs stay."""
+    names = ["a'b", "a\\b", "a\nb", "%", "Ä/\U0001f600", "a;--", "zz"]
+    table = DeltaTableWriter(TOPICS, str(tmp_path))
+    rows = {name: neutral(TOPICS, topic=name) for name in names}
+    for row in rows.values():
+        table.extend(TOPICS.arrow([row]), {"w-0": 1})
+    files = DeltaTable(str(tmp_path)).file_uris()
+    assert len(files) == len(names)
+
+    table.change(names, lambda existing: existing.values(), {"w-0": 2})
+    assert (table.positions("w"), DeltaTable(str(tmp_path)).file_uris()) == ({0: 2}, files)
+
+    def changed(existing: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        assert existing == rows
+        yield from (row | {"code": "7"} for name, row in existing.items() if name != "%")
+        yield neutral(TOPICS, topic="new")
+
+    table.change([*names, "new", "missing"], changed, {"w-0": 3})
+    found = {row["topic"]: row for row in DeltaTable(str(tmp_path)).to_pyarrow_table().to_pylist()}
+    others = {name: row | {"code": "7"} for name, row in rows.items() if name != "%"}
+    assert found == others | {"new": neutral(TOPICS, topic="new")}
+    assert not {*files} & {*DeltaTable(str(tmp_path)).file_uris()}
+
+
+def test_changes_of_many_rows_do_not_overflow_the_stack(tmp_path: Path) -> None:
+    table = DeltaTableWriter(TOPICS, str(tmp_path))
+    table.change(["t1"], lambda _: [neutral(TOPICS, topic="t1")], {})
+    rows = {f"t{number}": neutral(TOPICS, topic=f"t{number}", code="1") for number in range(60_000)}
+    table.change(rows, lambda _: rows.values(), {})
+    assert {*TOPICS.read(open_table(str(tmp_path)), ["topic"])["topic"].to_pylist()} == {*rows}
 
 
 def test_the_newest_row_and_a_damaged_file(table: DeltaTable) -> None:

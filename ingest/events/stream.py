@@ -61,11 +61,10 @@ _RETRY_MS = 1_000
 
 
 class _Sent(NamedTuple):
-    """Written messages: the settlement of their claim, its time, and the number of bytes written up to their end. The
+    """Written messages: the `end` of their handout, its time, and the number of bytes written up to their end. The
     messages themselves are not kept in memory."""
 
-    finish: Callable[[bool], None]
-    return_but: Callable[[Collection[int]], None]
+    end: Callable[[Collection[int] | None], None]
     at: float
     written: int
 
@@ -206,7 +205,7 @@ class _Stream:
     def close(self) -> None:
         """Messages that are not settled wait again, the newest first: earlier ones are before them in the queue."""
         while self._sent:
-            self._sent.pop().return_but(())
+            self._sent.pop().end(())
 
     def _is_ours(self) -> bool:
         there = self._gateway.table.get(self._subscription.id)
@@ -221,14 +220,14 @@ class _Stream:
         if not size:
             await self._write(b"\n" if self._lines else b":\n\n")
             if not self._sent:  # without an acknowledgement of its system the client is dead, too
-                self._sent.append(_Sent(lambda _: None, lambda _: None, self._loop.time(), self._written))
+                self._sent.append(_Sent(lambda _: None, self._loop.time(), self._written))
         elif self._inflight.take(self._reservation, _COPIES * size, _SHARE):
             try:
                 handout = await pulls.take(identifier, _AT_ONCE, 0, size=size)
                 if self._is_ours():
                     await self._write_all(handout)
                 else:
-                    handout.return_but(())  # another stream has taken over since the claim
+                    handout.end(())  # another stream has taken over since the claim
             finally:
                 self._inflight.lessen(self._reservation, _COPIES * size)
         else:
@@ -240,9 +239,9 @@ class _Stream:
                 await self._write(self._event(each))
             await self._write(b"")
         except BaseException:
-            handout.return_but(())
+            handout.end(())
             raise
-        self._sent.append(_Sent(handout.finish, handout.return_but, self._loop.time(), self._written))
+        self._sent.append(_Sent(handout.end, self._loop.time(), self._written))
 
     async def _write(self, data: bytes) -> None:
         """Returns when the connection takes more."""
@@ -274,7 +273,7 @@ class _Stream:
         oldest for so long that another gateway could hand it out."""
         now, acknowledged = self._loop.time(), self._written - self.unacknowledged()
         while self._sent and now - self._sent[0].at >= self._keep_s and self._sent[0].written <= acknowledged:
-            self._sent.popleft().finish(True)
+            self._sent.popleft().end(None)
         return not self._sent or now - self._sent[0].at < 1.5 * self._keep_s
 
     def _wait_s(self) -> float:

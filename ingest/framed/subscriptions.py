@@ -165,8 +165,7 @@ class Outgoing:
 class _Claim:
     """Messages on their way. `open` has the numbers without an answer, with their offsets and sizes."""
 
-    finish: Callable[[bool], None]
-    return_but: Callable[[Collection[int]], None]
+    end: Callable[[Collection[int] | None], None]
     open: dict[int, tuple[int, int]] = field(default_factory=dict)
     taken: list[int] = field(default_factory=list)
     refused: bool = False
@@ -222,14 +221,14 @@ class Sender:
             self._room.set()
         if not claim.open:
             if claim.refused:
-                asyncio.get_running_loop().call_later(_AGAIN_S, claim.return_but, claim.taken)
+                asyncio.get_running_loop().call_later(_AGAIN_S, claim.end, claim.taken)
             else:
-                claim.finish(True)
+                claim.end(None)
 
     def close(self) -> None:
         """No more answers: unacknowledged messages wait again."""
         for claim in set(self.given.values()):
-            claim.return_but(claim.taken)
+            claim.end(claim.taken)
         self.given.clear()
 
     @property
@@ -257,7 +256,7 @@ class Sender:
             self._send(handout)
 
     def _send(self, handout: Handout) -> None:
-        claim = _Claim(handout.finish, handout.return_but)
+        claim = _Claim(handout.end)
         out = bytearray()
         try:
             for each in handout.messages:
@@ -278,10 +277,10 @@ class Sender:
             for number, (_, message_bytes) in claim.open.items():
                 del self.given[number]
                 self._bytes -= message_bytes
-            claim.return_but(())
+            claim.end(())
             raise
         if not claim.open:
-            claim.finish(True)
+            claim.end(None)
             return
         if not self._has_room:
             self._room.clear()

@@ -206,13 +206,16 @@ class HandedOut(NamedTuple):
 
 @dataclass(frozen=True)
 class Handout:
-    """Messages in transit to a client, oldest first; with messages, `finish` or `return_but` must be called."""
+    """Messages in transit to a client, oldest first; with messages, `end` or `finish` must be called."""
 
     messages: tuple[HandedOut, ...] = ()
-    finish: Callable[[bool], None] = lambda _: None
-    """Called with True once the answer is sent; with False, the messages wait again."""
-    return_but: Callable[[Collection[int]], None] = lambda _: None
-    """The messages wait again, except those at these offsets, which the client has received."""
+    end: Callable[[Collection[int] | None], None] = lambda _: None
+    """Called with None once the client has all messages; otherwise with the offsets of those that it has received: the
+    others wait again."""
+
+    def finish(self, left: bool) -> None:
+        """The answer with all messages is sent or, if not `left`, they wait again."""
+        self.end(None if left else ())
 
     def text(self) -> str:
         """All of them, for the inside of an answer."""
@@ -521,15 +524,15 @@ class PullQueues:
             await self._return([(pull_point_id, claim)])
             return Handout()
 
-        def finish(left: bool) -> None:
-            delivered = left and not (watch is not None and watch.done())
+        def end(received: Collection[int] | None) -> None:
             if watch is not None:
+                received = () if watch.done() else received
                 watch.cancel()
-            self._finish(pull_point_id, Settled(claim) if delivered else Returned(claim), number * delivered)
-            self.expired += over if delivered else 0
-
-        def return_but(settled: Collection[int]) -> None:
-            self._finish(pull_point_id, Returned(claim, tuple(sorted(settled))), len(settled))
+            if received is None:
+                self._finish(pull_point_id, Settled(claim), number)
+                self.expired += over
+            else:
+                self._finish(pull_point_id, Returned(claim, tuple(sorted(received))), len(received))
 
         self._own.add(pull_point_id, claim)
         number = 0  # `found` would keep the messages in memory until the client has answered
@@ -537,11 +540,11 @@ class PullQueues:
             found = await self._read(valid)
             number = len(found)
         except BaseException:
-            finish(False)
+            end(())
             raise
         if not found:
             self._finish(pull_point_id, Settled(claim), 0)  # the log has none of them any more
-        return Handout(found, finish, return_but)
+        return Handout(found, end)
 
     async def _read(self, messages: Sequence[WaitingMessage]) -> tuple[HandedOut, ...]:
         missing = [message.offset for message in messages if message.element is None]

@@ -222,7 +222,7 @@ def test_a_claim_is_renewed_until_its_client_has_acknowledged_the_messages(parts
         first.finish(True)
         await gateway.queues.close()
         assert await gateway.open_claims(10) == both[1:]
-        second.return_but(())
+        second.end(())
         await gateway.queues.close()
         third = await gateway.queues.take(identifier, 1, 0)
         assert [each.offset for each in third.messages] == [each.offset for each in second.messages]

@@ -65,8 +65,8 @@ class FileDirectory:
         # The last file that is no LDIF, the message, and the line. A large one is not parsed again at each look.
         self._unreadable: tuple[Stamp | None, str, int] | None = None
         self._watcher: Watcher | None = None
-        self._reported: Listing | None = None  # last listing reported to the watcher; None after a reported failure
-        self._failed: object = None  # the last reported failure
+        # The last report to the watcher: a listing, or a failure with the file's stamp. None before the first one.
+        self._reported: Listing | tuple[Stamp | None, str] | None = None
         self._service = Service("topic-file", self._check, backoff=Backoff(self._poll_seconds, self._poll_seconds))
 
     @property
@@ -136,13 +136,14 @@ class FileDirectory:
         except DirectoryError as error:
             # The same failure of the same file is reported once.
             failure = (self._stat_or_none(), str(error))
-            if failure != self._failed:
-                self._failed, self._reported = failure, None
+            if failure != self._reported:
+                self._reported = failure
                 self._watcher.away(error)
         else:
             if listing is not self._reported:
-                self._watcher.changed(replace(listing, fresh=True) if self._reported is None else listing)
-            self._failed, self._reported = None, listing
+                seen = isinstance(self._reported, Listing)
+                self._watcher.changed(listing if seen else replace(listing, fresh=True))
+            self._reported = listing
         return self._poll_seconds
 
     def _await_settled(self) -> None:

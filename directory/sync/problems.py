@@ -83,17 +83,17 @@ def load_problems(path: Path) -> SyncProblems:
 
 
 class ProblemFile:
-    """Writes the problems of one directory; without a file it does nothing."""
+    """Writes the problems of one directory."""
 
-    def __init__(self, path: Path | None, directory: str) -> None:
+    def __init__(self, path: Path, directory: str) -> None:
         self._path = path
         self._directory = directory
-        self._saved = load_problems(path) if path else SyncProblems()
+        self._saved = load_problems(path)
 
     def save(self, found: Iterable[EntryProblem], now_ms: int) -> None:
         """Write the problems of a run if they differ from the last ones. Raises OSError."""
         problems = self._saved.now(self._directory, found, now_ms)
-        if self._path is not None and problems != self._saved:
+        if problems != self._saved:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             # Not durable: the first run after a start finds the problems again.
             write_atomically(self._path, msgspec.json.encode(problems), durable=False)

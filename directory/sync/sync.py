@@ -136,7 +136,7 @@ class _Tree:
 class _Known:
     """The common state of both sides, stored in a file."""
 
-    def __init__(self, directory: str, file: Path | None) -> None:
+    def __init__(self, directory: str, file: Path) -> None:
         self._directory = directory
         self._file = file
         self._unsaved = False
@@ -145,8 +145,7 @@ class _Known:
         self.topics: dict[TopicPath, TopicRecord] = {}
 
     def load(self) -> None:
-        if self._file is not None:
-            self.topics = load_known(self._file, self._directory)
+        self.topics = load_known(self._file, self._directory)
 
     def agree(self, agreed: Mapping[TopicPath, TopicRecord | None], listing: Listing) -> None:
         """Add the topics of the plan that are equal in the directory to the common state."""
@@ -183,7 +182,7 @@ class _Known:
             self._save_after = time.monotonic() + (time.monotonic() - started) / _SAVE_SHARE
 
     def save(self) -> None:
-        if self._file is None or not self._unsaved:
+        if not self._unsaved:
             return
         try:
             save_known(self._file, self._directory, self.topics.values())
@@ -265,8 +264,8 @@ class DirectorySync:
         self,
         directory: Directory,
         append: Callable[[Sequence[ControlRecord]], object],
-        state_file: Path | None = None,
-        problems_file: Path | None = None,
+        state_file: Path,
+        problems_file: Path,
         recorded: Recorded = lambda _records, _before: nullcontext(),
     ) -> None:
         """`recorded` surrounds each append, with the former values of its topics."""
@@ -281,9 +280,9 @@ class DirectorySync:
             "topic-sync", self._step, delay_s=_REFUSED_SECONDS, backoff=_BACKOFF, what="the sync with the directory"
         )
         self._full_run_at = 0.0  # with refused changes: the time of the next complete run
-        self._paused = False
         self.allowed: Callable[[], bool] = lambda: True
-        """Runs are skipped while it returns False. Set it before `start`."""
+        """While it returns False another process writes: the log and the directory are only followed. Call `wake` when
+        it changes to True."""
         self._latest = _Latest()
         self._reconciled: Listing | None = None  # the last one with which the tree was reconciled
         self.status = SyncStatus(directory.name)
@@ -292,7 +291,7 @@ class DirectorySync:
     @property
     def behind(self) -> int:
         """The number of changed topics not yet written to the directory; 0 if another process writes it."""
-        return 0 if self._paused else self._tree.behind
+        return self._tree.behind if self.allowed() else 0
 
     def applied(self, record: ControlRecord) -> None:
         """Apply a record of the control log. Called in the log's order; never blocks long."""
@@ -315,13 +314,8 @@ class DirectorySync:
         self._directory.watch(self)
         self._service.start()
 
-    def pause(self) -> None:
-        """Stop writing while another process synchronises. The log and the directory are still followed."""
-        self._paused = True
-
-    def resume(self) -> None:
-        """Synchronise again, beginning with a complete run."""
-        self._paused = False
+    def wake(self) -> None:
+        """Begin a run soon."""
         self._service.wake()
 
     def close(self) -> None:
@@ -412,7 +406,7 @@ class DirectorySync:
             self._report((*listing.problems, *plan.problems, *refused))
 
     def _must_not_write(self) -> bool:
-        return self._paused or not self.allowed() or self._service.stopping
+        return not self.allowed() or self._service.stopping
 
     def _append_records(
         self, plan: Plan, edits: Mapping[TopicPath, TopicRecord | None], before: Mapping[TopicPath, TopicRecord | None]

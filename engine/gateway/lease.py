@@ -264,7 +264,6 @@ class SingletonTasks:
     def start(self) -> None:
         if self._sync is not None:
             self._sync.allowed = lambda: self._keeper.holds
-            self._sync.pause()
             self._sync.start()
         self._keeper.start()
 
@@ -283,11 +282,8 @@ class SingletonTasks:
 
     def _switch(self, holds: bool) -> None:
         self._end_tasks()
-        if self._sync is not None:
-            if holds:
-                self._sync.resume()
-            else:
-                self._sync.pause()
+        if self._sync is not None and holds:
+            self._sync.wake()
         if holds and not self._closing:
             for name, make in self._work.items():
                 task = self._loop.create_task(make(), name=name)

@@ -18,6 +18,7 @@ from arborcast.directory.entries.reader import read_listing
 from arborcast.directory.errors import DirectoryError
 from arborcast.directory.stores.contract import Directory
 from arborcast.directory.stores.ldap import LdapDirectory
+from arborcast.directory.sync.problems import FILE
 from arborcast.directory.sync.sync import DirectorySync
 from arborcast.topic_model.records.control import ControlRecord, TopicPolicy, TopicRecord
 from arborcast.topic_model.topics import TopicPath, make_path, parse_path
@@ -147,7 +148,7 @@ class Log:
 def synced(directory: Directory, state: Path, *records: ControlRecord) -> Iterator[tuple[Log, DirectorySync]]:
     """A sync between this directory and a log in memory, as in the gateway."""
     log = Log()
-    sync = log.sync = DirectorySync(directory, log.append, state)
+    sync = log.sync = DirectorySync(directory, log.append, state, state.with_name(FILE))
     log.append(records)
     sync.start()
     try:

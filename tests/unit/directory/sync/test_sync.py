@@ -104,9 +104,14 @@ class Rig:
 
     def append(self, *records: ControlRecord) -> None:
         """Append records that one run reads together."""
-        self.sync.pause()
+        self.allow(False)
         self.log.append(records)
-        self.sync.resume()
+        self.allow(True)
+
+    def allow(self, allowed: bool) -> None:
+        """Give the sync the lease, or take it away."""
+        self.sync.allowed = lambda: allowed
+        self.sync.wake()
 
 
 @pytest.fixture
@@ -184,7 +189,7 @@ def test_changes_are_counted_during_an_outage_of_the_directory(rig: Rig) -> None
     rig.directory.notify()
     wait_until(lambda: rig.directory.paths() == {"a", "b", "c"} and not rig.sync.behind)
     assert rig.sync.status.connected
-    rig.sync.pause()
+    rig.allow(False)
     rig.log.append([topic("d")])
     assert rig.sync.behind == 0, "written by another process"
 
@@ -236,7 +241,7 @@ def test_a_write_is_to_stop_with_the_loss_of_the_lease(rig: Rig, monkeypatch: py
 
     def write(changes: Sequence[Change], seen: Listing, stop: Callable[[], bool]) -> Written:
         stops.append(stop())
-        rig.sync.pause()
+        rig.allow(False)
         stops.append(stop())
         return Written((), rig.directory.load(), len(changes))
 
@@ -273,7 +278,7 @@ def test_edits_are_taken_over_soon_after_a_long_write(rig: Rig, monkeypatch: pyt
 
 def test_a_process_that_does_not_write_keeps_no_removed_topics(rig: Rig, tmp_path: Path) -> None:
     waiting = Rig(ScriptedDirectory(), tmp_path / "other")
-    rig.sync.pause()
+    rig.allow(False)
     for number in range(100):
         for each in (rig, waiting):
             each.log.append([topic(f"t{number}")])
@@ -285,7 +290,7 @@ def test_a_process_that_does_not_write_keeps_no_removed_topics(rig: Rig, tmp_pat
 def test_removals_before_a_takeover_are_not_undone(tmp_path: Path) -> None:
     state = tmp_path / "state"
     rig = Rig(ScriptedDirectory(topic("a")), state)
-    rig.sync.pause()
+    rig.allow(False)
     rig.log.append([topic("a")])
     rig.start()
     # Another process writes these to both sides, and stops.
@@ -295,7 +300,7 @@ def test_removals_before_a_takeover_are_not_undone(tmp_path: Path) -> None:
     rig.directory.by_hand(Remove(parse_path("b")), Put(topic("d", code="hand")))
     rig.log.append([TopicRemoved(parse_path("c"))])
     assert rig.directory.writes == []
-    rig.sync.resume()
+    rig.allow(True)
     wait_until(lambda: rig.directory.paths() == {"a", "d"} == rig.paths())
     assert rig.log.topics() == {"a": topic("a"), "d": topic("d", code="hand")}
     rig.sync.close()

@@ -63,8 +63,7 @@ class LdapDirectory:
         self._echoed = threading.Condition(self._lock)
         self._streaming = False
         self._mirror: Mirror | None = None
-        self._listing = Listing(initialised=False, fresh=True)
-        self._stale = False
+        self._listing: Listing | None = None  # of the mirror; None after a change
         self._writer: LdapSession | None = None
         self._watcher: Watcher | None = None
         self._failures = 0  # consecutive ones
@@ -99,7 +98,7 @@ class LdapDirectory:
 
                 def carry_out(edit: Edit, change: Change) -> None:
                     _carry_out(session, workspace, edit, change)
-                    self._stale = True
+                    self._listing = None
                     if self._streaming:
                         self._echoes.add(_key_after(edit))
 
@@ -144,15 +143,15 @@ class LdapDirectory:
         return mirror, reader.read(mirror.entries, fresh=True)
 
     def _store(self, mirror: Mirror, listing: Listing) -> None:
-        self._mirror, self._listing, self._stale = mirror, listing, False
+        self._mirror, self._listing = mirror, listing
 
     def _entries(self) -> EntrySet:
         return self._mirror.entries if self._mirror is not None else EntrySet()
 
     def _current(self) -> Listing:
         """The listing of the current mirror; with the lock held."""
-        if self._stale:
-            self._listing, self._stale = self._reader.read(self._entries()), False
+        if self._listing is None:
+            self._listing = self._reader.read(self._entries())
         return self._listing
 
     def _watch(self) -> float | None:
@@ -222,7 +221,8 @@ class LdapDirectory:
                             self._echoed.notify_all()
                     else:
                         changed = mirror.inform(message)
-                    self._stale |= changed
+                    if changed:
+                        self._listing = None
                 if changed and gathering_since is None:
                     gathering_since = now
             gathered = gathering_since is not None and (message is None or now - gathering_since > _GATHER_SECONDS)

@@ -75,14 +75,14 @@ def test_a_write_waits_for_all_events_of_the_previous_one(monkeypatch: pytest.Mo
     monkeypatch.setattr(ldap, "_ECHO_SECONDS", 0.0)
     monkeypatch.setattr(directory._echoed, "wait", wait)
     monkeypatch.setattr(directory, "_writing_session", lambda: None)
-    directory.write([], directory._listing)
+    directory.write([], directory._current())
     assert events == []
 
 
 def test_a_write_ends_between_two_requests_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway that has lost the lease must not go on for minutes: its values may be older than those of the other."""
     directory = LdapDirectory(SETTINGS)
-    directory._mirror, directory._stale = Mirror(ROOT), True
+    directory._mirror = Mirror(ROOT)
     added: list[str] = []
     session = SimpleNamespace(carry_out=lambda edit: added.append(edit.entry.dn[0][0][1]), close=lambda: None)
     monkeypatch.setattr(directory, "_writing_session", lambda: session)

@@ -22,7 +22,7 @@ _TEXT = b"text/plain; charset=utf-8"
 
 
 class PeerEndpoint:
-    """Answers other engines. `inside_fast` is as in AnswersPeers."""
+    """Answers other engines. `inside_fast` is the default of topics for fast messages to the own group."""
 
     def __init__(self, receiver: PeerReceiver, limit: int, metrics: Registry, inside_fast: bool = False) -> None:
         self.inside_fast = inside_fast

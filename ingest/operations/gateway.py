@@ -22,7 +22,6 @@ from arborcast.ingest.consumers import DnsCheck, OwnershipProof, check_name
 from arborcast.ingest.elements.endpoints import check_consumer
 from arborcast.ingest.elements.protection import Protector
 from arborcast.ingest.elements.topics import TopicSets
-from arborcast.ingest.http.asgi import Receive, Scope, Send
 from arborcast.ingest.http.inflight import FreedMemory, Inflight
 from arborcast.ingest.operations.admission import Admitted, TopicAdmission
 from arborcast.ingest.operations.push_results import PushResults
@@ -50,6 +49,8 @@ from arborcast.wire.times import utc_now
 from arborcast.wire.xml_reading import COPIES, NODE_MEMORY
 
 if TYPE_CHECKING:
+    from arborcast.ingest.cameras.worker import CameraWorker
+    from arborcast.ingest.federation.endpoint import PeerEndpoint
     from arborcast.ingest.operations.current_message import Since
 
 _MOST_UNSENT = 10_000
@@ -76,23 +77,6 @@ class CurrentMessages(Protocol):
     ) -> list[TopicPath]: ...
 
     async def latest(self, paths: Sequence[TopicPath]) -> list[Notification]: ...
-
-
-class FetchesCameras(Protocol):
-    """Fetches the events of cameras, and receives pushed ones (`ingest.cameras`)."""
-
-    async def run(self) -> None: ...
-
-    async def take(self, path: str, body: bytes) -> None: ...
-
-
-class AnswersPeers(Protocol):
-    """Answers requests of other engines (`ingest.federation`). `inside_fast` is the default of topics for fast messages
-    to the own group."""
-
-    inside_fast: bool
-
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
 @dataclass
@@ -123,8 +107,8 @@ class Gateway:
     repeats: Repeats = field(default_factory=Repeats)
     descriptions: ServiceDescriptions | None = None
     gate: Gate | None = None
-    federation: AnswersPeers | None = None
-    cameras: FetchesCameras | None = None
+    federation: PeerEndpoint | None = None
+    cameras: CameraWorker | None = None
     tracing: Tracing | None = None
     now: Callable[[], datetime] = utc_now
     ids: NotificationIds = field(default_factory=NotificationIds)

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 from xml.sax.saxutils import escape
 
 import msgspec
@@ -22,7 +22,7 @@ from arborcast.ingest.access.grants import ClientRequest, check_fill, check_publ
 from arborcast.ingest.addresses import Target
 from arborcast.ingest.elements.publication import NO_ATTRIBUTES, Publication
 from arborcast.ingest.http.inflight import SMALL, Reservation
-from arborcast.ingest.operations.gateway import AnswersPeers, Gateway, Stored, check_callable, endpoint_of
+from arborcast.ingest.operations.gateway import Gateway, Stored, check_callable, endpoint_of
 from arborcast.ingest.state.repeats import fingerprint
 from arborcast.topic_model import legacy_content
 from arborcast.topic_model.grants import Caller
@@ -37,6 +37,9 @@ from arborcast.wire.endpoints import Kind
 from arborcast.wire.envelope import Request
 from arborcast.wire.errors import ConsumerRefused, Forbidden, InvalidRequest, NotRegistered
 from arborcast.wire.xml_reading import memory_to_read
+
+if TYPE_CHECKING:
+    from arborcast.ingest.federation.endpoint import PeerEndpoint
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -355,7 +358,7 @@ def _accepted(
     publications: Publication,
     request: tuple[int, bytes, int],
     split_bytes: int,
-    federation: AnswersPeers | None,
+    federation: PeerEndpoint | None,
 ) -> Notification:
     """A notification in its stored form: `request` has the time of acceptance, the fingerprint and the size of its
     request; options are those of the publisher, else of the topic. `split_bytes` applies to topics with the option

@@ -171,6 +171,8 @@ def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
     return found or b""
 
 
+_NO_MESSAGE = etree.Element("none")
+
 # Cached rights of identities.
 _CALLERS = 10_000
 
@@ -207,6 +209,11 @@ class Gate:
                 raise authenticator.missing()
         self._rates.request(client_request.client)
         return client_request
+
+    async def enter_alone(self, scope: Mapping[str, Any]) -> tuple[ClientRequest, Caller | None]:
+        """Admit a request without a message by its head. Raises AccessRefused."""
+        client_request = await self.enter(scope)
+        return client_request, await self.identify(client_request, _NO_MESSAGE)
 
     def unauthenticated(self, scope: Mapping[str, Any]) -> ClientRequest:
         """A request that proves its right itself counts for its address. Raises AccessRefused."""

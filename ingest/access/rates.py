@@ -69,6 +69,12 @@ class Buckets:
         least = min(1.0, self._size)
         return 0.0 if level >= least else (least - level) / self._rate
 
+    def check(self, key: str, now: float, excess: str) -> None:
+        """Raises TooManyRequests, with this message, unless the bucket grants."""
+        wait_s = self.missing_s(key, now)
+        if wait_s:
+            raise TooManyRequests(f"{excess}: try again in {wait_s:.1f} s", wait_s)
+
     def take(self, key: str, amount: float, now: float) -> None:
         """Take this amount, even if the bucket gets below zero."""
         level = self._level(key, now) - amount
@@ -111,20 +117,11 @@ class Rates:
 
     def request(self, client: str) -> None:
         """A request begins. Raises TooManyRequests, and then it does not count."""
-        now = self._clock()
-        if self._limits.bytes_per_s:
-            wait_s = self._bytes.missing_s(client, now)
-            if wait_s:
-                raise TooManyRequests(
-                    f"more than {self._limits.bytes_per_s} bytes per second: try again in {wait_s:.1f} s", wait_s
-                )
-        if self._limits.requests_per_s:
-            wait_s = self._requests.missing_s(client, now)
-            if wait_s:
-                raise TooManyRequests(
-                    f"more than {self._limits.requests_per_s:g} requests per second: try again in {wait_s:.1f} s",
-                    wait_s,
-                )
+        now, limits = self._clock(), self._limits
+        if limits.bytes_per_s:
+            self._bytes.check(client, now, f"more than {limits.bytes_per_s} bytes per second")
+        if limits.requests_per_s:
+            self._requests.check(client, now, f"more than {limits.requests_per_s:g} requests per second")
             self._requests.take(client, 1, now)
 
     def received(self, client: str, size: int) -> None:
@@ -134,12 +131,6 @@ class Rates:
 
     def deliveries(self, client: str, count: Callable[[], int]) -> None:
         """A client's notifications cause this number of pushes. Raises TooManyRequests before they are counted."""
-        now = self._clock()
-        wait_s = self._deliveries.missing_s(client, now)
-        if wait_s:
-            raise TooManyRequests(
-                f"your notifications cause more than {self._limits.deliveries_per_minute} deliveries per minute: try "
-                f"again in {wait_s:.1f} s",
-                wait_s,
-            )
+        now, limit = self._clock(), self._limits.deliveries_per_minute
+        self._deliveries.check(client, now, f"your notifications cause more than {limit} deliveries per minute")
         self._deliveries.take(client, count(), now)

@@ -16,8 +16,6 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any, NamedTuple
 
-from lxml import etree
-
 from arborcast.core.errors import InfrastructureError, PeerError, UnknownResource
 from arborcast.ingest.access.grants import ClientRequest
 from arborcast.ingest.elements.filters import SubscriptionPolicy
@@ -109,10 +107,7 @@ class EventStreams:
     async def _client(self, scope: Scope) -> tuple[ClientRequest, Caller | None]:
         """Raises AccessRefused, or InfrastructureError where it cannot be found out."""
         gate = self._gateway.gate
-        if gate is None:
-            return ClientRequest(""), None
-        client = await gate.enter(scope)
-        return client, await gate.identify(client, etree.Element("none"))
+        return (ClientRequest(""), None) if gate is None else await gate.enter_alone(scope)
 
     async def _subscription(self, request: StreamRequest, client: ClientRequest, caller: Caller | None) -> Subscription:
         gateway = self._gateway

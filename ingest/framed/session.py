@@ -13,8 +13,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lxml import etree
-
 from arborcast.core.errors import ArborcastError, InfrastructureError, PeerError
 from arborcast.core.single_flight import spawn
 from arborcast.ingest.access.grants import ClientRequest
@@ -202,11 +200,8 @@ class FramedSession:
     async def _authenticate(self) -> None:
         """Raises AccessRefused, or InfrastructureError where it cannot be found out."""
         gate = self._edge.gateway.gate
-        if gate is None:
-            return
-        client = await gate.enter(self._scope)
-        await gate.identify(client, _NOBODY)
-        self._client = client
+        if gate is not None:
+            self._client, _ = await gate.enter_alone(self._scope)
 
     def _enter(self, frame: Frame) -> PublishingClient:
         """Raises AccessRefused."""
@@ -302,9 +297,6 @@ class FramedSession:
 
 
 _ANY_TIME = frozenset({FrameKind.PING, FrameKind.PONG, FrameKind.CLOSE})
-
-# No identity within.
-_NOBODY = etree.Element("connect")
 
 
 def _credentials(connect: frames.ConnectBody) -> list[tuple[bytes, bytes]]:

@@ -20,6 +20,7 @@ from arborcast.engine.gateway.workers import Share
 from arborcast.engine.settings.loading import Settings
 from arborcast.ingest.federation.interests import PeerInterests
 from arborcast.ingest.operations.current_message import RetainedMessages
+from arborcast.ingest.operations.gateway import GatewayView
 from arborcast.ingest.operations.push_results import results_for
 from arborcast.ingest.operations.topic_codes import TopicCodes
 from arborcast.ingest.state.changes import ControlChanges, GatewayPositions
@@ -29,11 +30,7 @@ from arborcast.ingest.state.notification_log import NotificationLog
 from arborcast.ingest.state.pull_queues import PullLog, PullQueues, PullView
 from arborcast.ingest.state.repeats import RepeatMemory, remember_history
 from arborcast.topic_model.control_log import ControlLog, OperationsLog
-from arborcast.topic_model.control_view import ControlView
-from arborcast.topic_model.projections.concurrent_changes import ConcurrentChanges
-from arborcast.topic_model.projections.owners import Owners
 from arborcast.topic_model.projections.pull_points import PullPoints
-from arborcast.topic_model.projections.registrations import Registrations
 
 logger = logging.getLogger("arborcast.gateway")
 
@@ -55,15 +52,8 @@ class GatewayControl:
         self.log = ControlLog(settings.kafka)
         self.sync = directory_sync(settings, self.log) if singletons else None
         self.codes = TopicCodes() if singletons and settings.topics.codes == "position" else None
-        self.pull_points = PullPoints()
-        self.registrations = Registrations()
-        self.owners = Owners()
-        self.concurrent = ConcurrentChanges()
         self.interests = PeerInterests()
-        self.projections = ControlView(
-            *(self.pull_points, self.owners, self.registrations, self.interests, self.concurrent),
-            *([self.codes] if self.codes else []),
-        )
+        self.projections = GatewayView(self.interests, *([self.codes] if self.codes else []))
         self.positions = share.positions() if share else GatewayPositions()
         applied = self.sync.applied if self.sync else lambda _: None
         self.view = ControlLogView(settings.kafka, self.projections, failed, applied, self.positions.moved)
@@ -102,7 +92,7 @@ class GatewayState:
         # The topics of another cluster may have a configuration of its operators.
         self._own_broker = settings.stack.broker == "embedded"
         self.control = GatewayControl(settings, share, failed)
-        self.pulls = PullState(settings, self.control.pull_points, failed)
+        self.pulls = PullState(settings, self.control.projections.pull_points, failed)
         self.part_view = FragmentView(settings.kafka, failed)
         self.part_log = FragmentLog(settings.kafka, self.part_view)
         self.notifications = NotificationLog(settings.kafka, settings.gateway)

@@ -31,15 +31,14 @@ from arborcast.ingest.state.changes import CommitsChanges, KeyedLocks
 from arborcast.ingest.state.fragment_log import HoldsParts
 from arborcast.ingest.state.pull_queues import PullQueues
 from arborcast.ingest.state.repeats import Repeats
+from arborcast.topic_model.control_view import ControlView, Projection
 from arborcast.topic_model.namespaces import wsa
 from arborcast.topic_model.projections.concurrent_changes import ConcurrentChanges
 from arborcast.topic_model.projections.owners import Owners
 from arborcast.topic_model.projections.pull_points import PullPoints
 from arborcast.topic_model.projections.registrations import Registrations
-from arborcast.topic_model.projections.suspensions import Suspensions
 from arborcast.topic_model.records.control import PullPointRecord, TopicRecord
 from arborcast.topic_model.records.notifications import Notification
-from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.subscriptions import EndpointReference
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire.endpoints import Kind
@@ -79,6 +78,17 @@ class CurrentMessages(Protocol):
     async def latest(self, paths: Sequence[TopicPath]) -> list[Notification]: ...
 
 
+class GatewayView(ControlView):
+    """The fold over the control log with what the operations read."""
+
+    def __init__(self, *projections: Projection) -> None:
+        self.pull_points = PullPoints()
+        self.registrations = Registrations()
+        self.owners = Owners()
+        self.concurrent = ConcurrentChanges()
+        super().__init__(self.pull_points, self.owners, self.registrations, self.concurrent, *projections)
+
+
 @dataclass
 class Gateway:
     """The working parts behind the operations. All of it is used on the event loop's thread only."""
@@ -86,7 +96,7 @@ class Gateway:
     settings: GatewaySettings
     topics: TopicSettings
     own: OwnAddresses
-    table: RoutingTable
+    view: GatewayView
     changes: CommitsChanges
     notifications: NotificationSink
     retained: CurrentMessages
@@ -95,11 +105,6 @@ class Gateway:
     results: PushResults
     parts: HoldsParts
     fragments: FragmentSettings = field(default_factory=FragmentSettings)
-    pull_points: PullPoints = field(default_factory=PullPoints)
-    registrations: Registrations = field(default_factory=Registrations)
-    suspensions: Suspensions = field(default_factory=Suspensions)
-    owners: Owners = field(default_factory=Owners)
-    concurrent: ConcurrentChanges = field(default_factory=ConcurrentChanges)
     outbound: AddressPolicy = field(default_factory=AddressPolicy)
     route: OutboundRoute = DIRECT
     dns_check: DnsCheck | None = None
@@ -120,8 +125,10 @@ class Gateway:
     is not new."""
 
     def __post_init__(self) -> None:
+        view, settings = self.view, self.settings
+        self.table, self.suspensions, self.pull_points = view.table, view.suspensions, view.pull_points
+        self.registrations, self.owners, self.concurrent = view.registrations, view.owners, view.concurrent
         self.default_topic = self.topics.default_path
-        settings = self.settings
         # Memory for the largest body and its parsing, beside other requests.
         least = 2 * ((1 + COPIES) * settings.max_body_bytes + NODE_MEMORY * settings.max_elements)
         self.inflight = Inflight(max(settings.inflight_bytes, least), FreedMemory().give_back_soon)

@@ -22,18 +22,14 @@ from arborcast.core.telemetry.metrics import Registry
 from arborcast.ingest.addresses import OwnAddresses
 from arborcast.ingest.elements.protection import Protector
 from arborcast.ingest.http.app import GatewayApp
-from arborcast.ingest.operations.gateway import Gateway
+from arborcast.ingest.operations.gateway import Gateway, GatewayView
 from arborcast.ingest.operations.push_results import PushResults
 from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
 from arborcast.ingest.state.log_view import LoggedState
 from arborcast.ingest.state.pull_queues import KeyedRecord, PullQueues
 from arborcast.topic_model.control_view import ControlView, Projection
-from arborcast.topic_model.projections.concurrent_changes import ConcurrentChanges
 from arborcast.topic_model.projections.open_messages import OpenMessage, OpenMessages
-from arborcast.topic_model.projections.owners import Owners
-from arborcast.topic_model.projections.pull_points import PullPoints
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
-from arborcast.topic_model.projections.registrations import Registrations
 from arborcast.topic_model.records import results
 from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicPolicy, TopicRecord, key_of
 from arborcast.topic_model.records.fragments import FragmentRecord, StoredPart
@@ -235,12 +231,10 @@ class GatewayParts:
         fragments: FragmentSettings | None = None,
     ) -> None:
         self.parts = PartList()
-        self.pull_points = PullPoints()
-        self.registrations = Registrations()
-        self.owners = Owners()
-        self.concurrent = ConcurrentChanges()
-        self.control = ControlList(ControlView(self.pull_points, self.registrations, self.owners, self.concurrent))
-        self.table, self.suspensions = self.control.view.table, self.control.view.suspensions
+        view = GatewayView()
+        self.control = ControlList(view)
+        self.table, self.suspensions, self.pull_points = view.table, view.suspensions, view.pull_points
+        self.registrations, self.owners = view.registrations, view.owners
         self.pull_log = PullRecordList()
         self.pulls = PullQueues(
             self.pull_log.store, self.pull_log, self.pull_points.exists, claim_s=30, max_bytes=100_000, max_nodes=20_000
@@ -256,7 +250,7 @@ class GatewayParts:
             settings=settings or GatewaySettings(),
             topics=topics or TopicSettings(),
             own=OwnAddresses("127.0.0.1", 8080),
-            table=self.table,
+            view=view,
             changes=self.control,
             notifications=self.notifications,
             retained=CurrentMessageList(self.notifications),
@@ -264,11 +258,6 @@ class GatewayParts:
             protector=Protector(SecretSettings(), RESULT_KEYS),
             parts=self.parts,
             fragments=fragments or FragmentSettings(),
-            pull_points=self.pull_points,
-            registrations=self.registrations,
-            suspensions=self.suspensions,
-            owners=self.owners,
-            concurrent=self.concurrent,
             outbound=outbound,
             now=lambda: self.now,
             started=lambda: self.started,

@@ -102,13 +102,13 @@ class ListingReader:
         owners: dict[str, TopicPath] = {}
         for entry in entries:
             reading = readings.get(entry.key)
-            if reading is None or reading.topic is None or reading.path is None or not reading.topic.record.code:
+            if reading is None or reading.topic is None or not reading.topic.record.code:
                 continue
-            code = reading.topic.record.code
-            owner = owners.setdefault(code, reading.path)
-            if owner != reading.path:
-                reason = f"topicCode {code!r} belongs to topic {owner}"
-                yield EntryProblem(ProblemKind.DUPLICATE_CODE, format_dn(entry.dn), reason, reading.path)
+            record = reading.topic.record
+            owner = owners.setdefault(record.code, record.path)
+            if owner != record.path:
+                reason = f"topicCode {record.code!r} belongs to topic {owner}"
+                yield EntryProblem(ProblemKind.DUPLICATE_CODE, format_dn(entry.dn), reason, record.path)
 
 
 def _read(entry: Entry, above: tuple[Step, ...] | None) -> _Reading:

@@ -43,7 +43,7 @@ _TAKEN = frozenset(
 )
 
 
-def read_units(entries: Iterable[Entry], base: Dn, root: TopicPath | None = None) -> Units:
+def read_units(entries: Iterable[Entry], base: Dn, root: TopicPath | None) -> Units:
     """The topics of the units below `base`; `root` is the topic of the base itself. Never raises for invalid entries:
     an invalid topic is a problem, with its subtree."""
     start = fold(base)

@@ -52,7 +52,7 @@ class WatchNotSupported(DirectoryError):
 class EntryRefused(DirectoryError):
     """The server refuses a change of one entry, for a reason of that entry. `exists`: it exists already."""
 
-    def __init__(self, message: str, *, exists: bool = False) -> None:
+    def __init__(self, message: str, *, exists: bool) -> None:
         super().__init__(message)
         self.exists = exists
 

@@ -43,10 +43,10 @@ class ServerTls:
         self._stamps = self._current_stamps()
         self._logged = ""  # the last problem
 
-    async def follow_files(self, every_s: float = _CHECK_INTERVAL_S) -> None:
+    async def follow_files(self) -> None:
         """Load renewed certificates, until cancelled. Open connections keep theirs."""
         while True:
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
             self.refresh()
 
     def refresh(self) -> bool:

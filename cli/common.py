@@ -105,11 +105,23 @@ def note_omitted(number: int) -> None:
         print_error(f"and {number:,} more: --limit shows them")
 
 
+def condition(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
+    """A condition as it was given. Refuses an empty one, as of an unset variable in a script: without a condition the
+    command would be for all deliveries."""
+    source = context.get_parameter_source(parameter.name or "")
+    if not value.strip() and source is not None and source.name == "COMMANDLINE":
+        raise typer.BadParameter("it is empty; leave it out where it is no condition")
+    return value
+
+
 SubscriptionOption = Annotated[
-    str, typer.Option("--subscription", help="Only deliveries to this subscription.", metavar="ID")
+    str,
+    typer.Option("--subscription", help="Only deliveries to this subscription.", metavar="ID", callback=condition),
 ]
 
-NotificationOption = Annotated[str, typer.Option("--notification", help="Only this notification.", metavar="ID")]
+NotificationOption = Annotated[
+    str, typer.Option("--notification", help="Only this notification.", metavar="ID", callback=condition)
+]
 
 AcceptedSinceOption = Annotated[
     str,
@@ -119,12 +131,17 @@ AcceptedSinceOption = Annotated[
 ]
 
 UntilOption = Annotated[
-    str, typer.Option("--until", help="Only before this time; as --since.", metavar="TIME", show_default="now")
+    str,
+    typer.Option(
+        "--until", help="Only before this time; as --since.", metavar="TIME", show_default="now", callback=condition
+    ),
 ]
 
 TopicsOption = Annotated[
     str,
-    typer.Option("--topic", help="Only these topics: a/b, a:b, 'a//.' (a and all below).", metavar="TOPIC"),
+    typer.Option(
+        "--topic", help="Only these topics: a/b, a:b, 'a//.' (a and all below).", metavar="TOPIC", callback=condition
+    ),
 ]
 
 

@@ -22,6 +22,7 @@ from arborcast.cli.common import (
     UntilOption,
     YesOption,
     agreed,
+    condition,
     kafka_of,
     note_omitted,
     topic_filter,
@@ -35,14 +36,17 @@ if TYPE_CHECKING:
 
 letters_app = typer.Typer(help="Failed deliveries, with their messages.", no_args_is_help=True)
 
-EndpointOption = Annotated[str, typer.Option("--endpoint", help="Only to this URL.", metavar="URL")]
+EndpointOption = Annotated[str, typer.Option("--endpoint", help="Only to this URL.", metavar="URL", callback=condition)]
 SinceOption = Annotated[
-    str, typer.Option("--since", help="Only failed since: 30m, 2h, 7d, or an ISO time.", metavar="TIME")
+    str,
+    typer.Option("--since", help="Only failed since: 30m, 2h, 7d, or an ISO time.", metavar="TIME", callback=condition),
 ]
 ReasonOption = Annotated[
     str,
     typer.Option(
-        "--reason", help="Only for this reason: an error class, dead, expired, an HTTP status, or words of the detail."
+        "--reason",
+        help="Only for this reason: an error class, dead, expired, an HTTP status, or words of the detail.",
+        callback=condition,
     ),
 ]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Maximum number.", min=1)]

@@ -16,6 +16,7 @@ from arborcast.cli.common import (
     TopicsOption,
     YesOption,
     agreed,
+    condition,
     kafka_of,
     note_no_job,
     topic_filter,
@@ -39,15 +40,24 @@ def erase(
             "--subject",
             help="Only payloads with this text, as the whole text of an element or value of an attribute.",
             metavar="TEXT",
+            callback=condition,
         ),
     ] = "",
     topic: TopicsOption = "",
     notification: Annotated[
-        str, typer.Option("--notification", help="Only this notification, and its replays.", metavar="ID")
+        str,
+        typer.Option(
+            "--notification", help="Only this notification, and its replays.", metavar="ID", callback=condition
+        ),
     ] = "",
     before: Annotated[
         str,
-        typer.Option("--before", help="Only accepted before: 30m, 90d, or 2026-01-31T12:00.", show_default="now"),
+        typer.Option(
+            "--before",
+            help="Only accepted before: 30m, 90d, or 2026-01-31T12:00.",
+            show_default="now",
+            callback=condition,
+        ),
     ] = "",
     namespace: NamespaceOption = None,
     yes: YesOption = False,

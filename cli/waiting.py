@@ -20,6 +20,7 @@ from arborcast.cli.common import (
     TopicsOption,
     YesOption,
     agreed,
+    condition,
     kafka_of,
     note_omitted,
     topic_filter,
@@ -43,7 +44,10 @@ _STAGES = {
 }
 
 EndpointOption = Annotated[
-    str, typer.Option("--endpoint", help="Only to subscriptions that push to this URL now.", metavar="URL")
+    str,
+    typer.Option(
+        "--endpoint", help="Only to subscriptions that push to this URL now.", metavar="URL", callback=condition
+    ),
 ]
 
 waiting_app = typer.Typer(help="Pending deliveries: queued, or waiting for a retry.", no_args_is_help=True)

@@ -119,6 +119,10 @@ NO_SERVER = "http://127.0.0.1:9"
         ("up --kafka-port 70000", 2, "stack.kafka_port = 70000"),
         (f"publish a//. {{folder}}/x.xml --url {NO_SERVER}", 2, "selects several topics"),
         (f"publish a {{folder}}/x.xml --valid-until soon --url {NO_SERVER}", 2, "--valid-until is a time"),
+        # An unset variable of a script: without the condition all would be deleted, pushed or erased.
+        ("dead-letters purge --yes --subscription ''", 2, "'--subscription': it is empty"),
+        ("waiting retry --yes --endpoint ''", 2, "'--endpoint': it is empty"),
+        ("erase --yes --before 1d --topic ' '", 2, "'--topic': it is empty"),
         ("users remove nope", 1, "there is no user nope"),
         ("publish a /nowhere/file.xml", 1, "/nowhere/file.xml cannot be read"),
         ("publish a <x/>", 1, "a file is meant here, or - for standard input"),

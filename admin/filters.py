@@ -10,12 +10,13 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.expressions import parse_friendly, with_codes
 from arborcast.topic_model.patterns.patterns import parse_normal
+from arborcast.topic_model.subscriptions import queue_topic
 from arborcast.topic_model.topics import TopicPath
 
 
 def subscription_id(text: str) -> str:
-    """The id of a subscription, from its id or its address, which ends with it."""
-    return text.rstrip("/").rpartition("/")[2]
+    """The id of a subscription, from its id or its address, which ends with it. The id of a queue may have slashes."""
+    return text if queue_topic(text) is not None else text.rstrip("/").rpartition("/")[2]
 
 
 MOST_GROUPS = 20

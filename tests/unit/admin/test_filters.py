@@ -25,6 +25,7 @@ def selected(wanted: TopicTest, control: ControlView | None = None) -> list[str]
 def test_the_id_of_a_subscription_and_expressions_of_topics() -> None:
     for text in ("s1", "http://broker.example/wsn/subscriptions/s1", "http://broker.example/s1/"):
         assert subscription_id(text) == "s1"
+    assert subscription_id("queue:{urn:plant}plant/inspections") == "queue:{urn:plant}plant/inspections"
     assert selected(TopicTest()) == PATHS
     assert selected(TopicTest("a//.")) == ["a", "a/b"]
     assert selected(TopicTest("p:a//.", (("p", "urn:p"),))) == ["{urn:p}a/b"]

@@ -59,14 +59,21 @@ def back_up(settings: Settings, folder: Path, progress: Progress = no_progress) 
     """
     _check_outside(folder, settings.home)
     settings = _as_started(settings)
-    progress("stopping the engine")
-    was_up = down(settings.home)
+    was_up = Home(settings.home).owner() is not None
     try:
+        progress("stopping the engine")
+        was_up = down(settings.home)
         return copy(settings.home, folder, progress)
     finally:
         if was_up:
             progress("starting the engine")
-            up(settings, UpOptions(detach=True))
+            _start(settings)
+
+
+def _start(settings: Settings) -> None:
+    """Start the engine, also after an interrupted stop."""
+    down(settings.home)
+    up(settings, UpOptions(detach=True))
 
 
 def _as_started(settings: Settings) -> Settings:
@@ -104,11 +111,14 @@ def copy(home: Path, folder: Path, progress: Progress = no_progress) -> list[Pat
     data = Home(home)
     if not data.run.is_dir():
         raise HomeError(f"there is no engine's data directory at {home}")
-    made = [folder / ARCHIVE]
+    keys = home / KEYS
     with data.locked(), _explained(f"the backup cannot be written to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         entries = [entry for entry in sorted(home.iterdir()) if entry.name not in _EXCLUDED]
         total = sum(file.lstat().st_size for entry in entries for file in (entry, *entry.rglob("*")))
+        if keys.exists():
+            # First: a folder with the archive has a complete copy.
+            write_atomically(folder / KEYS, keys.read_bytes(), mode=0o600)
         # Parts of the directory may be links to other disks: their contents belong to it.
         with _draft(folder / ARCHIVE) as draft, tarfile.open(draft, "w", dereference=True) as archive:
 
@@ -118,10 +128,7 @@ def copy(home: Path, folder: Path, progress: Progress = no_progress) -> list[Pat
 
             for entry in entries:
                 archive.add(entry, entry.name, filter=report_progress)
-        if (home / KEYS).exists():
-            made.append(folder / KEYS)
-            write_atomically(folder / KEYS, (home / KEYS).read_bytes(), mode=0o600)
-    return made
+    return [folder / ARCHIVE, *([folder / KEYS] if keys.exists() else [])]
 
 
 def restore_copy(folder: Path, home: Path, progress: Progress = no_progress) -> None:
@@ -170,21 +177,19 @@ def drill(
         )
     before = _audited(kafka(), since_ms, until_ms, progress)
     report(f"before: {before}")
-    if not down(home):
-        raise HomeError(f"no engine runs in {home}: the drill begins with one that does")
     place = home.resolve()  # not a link to the directory: the copy must be on the same disk
     aside = place.with_name(f"{place.name}.lost-{os.getpid()}")
+    was_up = Home(home).owner() is not None
     try:
+        was_up = down(home)
+        if not was_up:
+            raise HomeError(f"no engine runs in {home}: the drill begins with one that does")
         files = copy(home, folder, progress)
         with _explained(f"the drill cannot rename the data directory (instead, restore {folder} to another one)"):
             place.rename(aside)
-    except BaseException:
-        up(settings, UpOptions(detach=True))
-        raise
-    for file in files:
-        report(f"backed up: {file}, {file.stat().st_size:,} bytes")
-    report(f"the data directory was moved to {aside}")
-    try:
+        for file in files:
+            report(f"backed up: {file}, {file.stat().st_size:,} bytes")
+        report(f"the data directory was moved to {aside}")
         restore_copy(folder, place, progress)
         progress("starting the engine")
         up(settings, UpOptions(detach=True))
@@ -192,10 +197,13 @@ def drill(
         if missing := before.missing_from(after):
             raise InfrastructureError(f"the restored engine lacks {'; '.join(missing)}")
     except BaseException:
-        down(home)
-        shutil.rmtree(place, ignore_errors=True)
-        aside.rename(place)
-        report(f"the data directory was moved back, its engine is stopped: {home}")
+        if aside.exists():
+            down(home)
+            shutil.rmtree(place, ignore_errors=True)
+            aside.rename(place)
+            report(f"the data directory was moved back, its engine is stopped: {home}")
+        elif was_up:
+            _start(settings)
         raise
     shutil.rmtree(aside)
     report(f"after: {after}")

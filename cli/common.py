@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -97,6 +101,27 @@ def namespaces_of(declarations: list[str] | None) -> dict[str, str]:
 def agreed(question: str) -> bool:
     """Whether the person at the terminal confirms."""
     return typer.confirm(question, err=True)
+
+
+@contextmanager
+def as_interrupts(*signals: signal.Signals) -> Iterator[None]:
+    """These signals end a command as Ctrl-C does, with its clean-up; not ignored ones, as nohup ignores SIGHUP. Further
+    ones do not end the clean-up: a closed terminal sends SIGHUP twice."""
+    before = {number: signal.getsignal(number) for number in signals}
+    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, lambda *_: None)  # processes that are started would inherit SIG_IGN
+        signal.default_int_handler(number, frame)
+
+    for number in before:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def note_omitted(number: int) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from arborcast.admin.times import moment, moment_ms
-from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
+from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, as_interrupts, kafka_of, settings_of
 from arborcast.core.errors import ConfigError
 from arborcast.engine.terminal import ProgressShown, print_error, print_json, print_line
 
@@ -31,7 +32,9 @@ def register(app: typer.Typer) -> None:
 
 
 def backup(
-    folder: Annotated[Path, typer.Argument(help="The folder of the backup: empty or new.", metavar="FOLDER")],
+    folder: Annotated[
+        Path, typer.Argument(help="The folder of the backup: empty or new.", metavar="FOLDER", file_okay=False)
+    ],
     data_directory: Annotated[
         bool,
         typer.Option(
@@ -60,7 +63,7 @@ def backup(
     if drill:
         from arborcast.admin.data_directory import drill as prove
 
-        with ProgressShown() as progress:
+        with ProgressShown() as progress, as_interrupts(signal.SIGTERM, signal.SIGHUP):
             stock = prove(
                 settings, lambda: kafka_of(config, home), folder, moment_ms("since", since), print_error, progress
             )
@@ -72,7 +75,7 @@ def backup(
     if data_directory:
         from arborcast.admin.data_directory import back_up
 
-        with ProgressShown() as progress:
+        with ProgressShown() as progress, as_interrupts(signal.SIGTERM, signal.SIGHUP):
             files = back_up(settings, folder, progress)
         _print_files(files, json)
         return
@@ -85,7 +88,7 @@ def backup(
 
 
 def restore(
-    folder: Annotated[Path, typer.Argument(help="Where the backup is.", metavar="FOLDER")],
+    folder: Annotated[Path, typer.Argument(help="Where the backup is.", metavar="FOLDER", file_okay=False)],
     config: ConfigOption = None,
     home: HomeOption = None,
     json: JsonOption = False,

@@ -6,8 +6,7 @@ import codecs
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +22,7 @@ from arborcast.cli.common import (
     HomeOption,
     JsonOption,
     NamespaceOption,
+    as_interrupts,
     namespaces_of,
     note_no_job,
     resolved,
@@ -301,7 +301,7 @@ def listen(
         raise InputError(
             f"cannot listen at {host}:{port}: {reason_of(error)}; choose others with --host or --port"
         ) from error
-    with listener, client_of(url, config, home) as client, _as_interrupts(signal.SIGTERM, signal.SIGHUP):
+    with listener, client_of(url, config, home) as client, as_interrupts(signal.SIGTERM, signal.SIGHUP):
 
         def subscribe_for(lasts: timedelta) -> RemoteSubscription:
             return client.subscribe(topic, to=listener.url, lasts=lasts, namespaces=namespaces_of(namespace))
@@ -318,20 +318,6 @@ def listen(
                     raise InputError("the subscription was ended by another client: no more notifications will arrive")
                 print_message(message, json)
                 received += 1
-
-
-@contextmanager
-def _as_interrupts(*signals: signal.Signals) -> Iterator[None]:
-    """These signals end a command as Ctrl-C does, with its clean-up; not ignored ones, as nohup ignores SIGHUP."""
-    before = {number: signal.getsignal(number) for number in signals}
-    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def print_message(message: ReceivedMessage, json: bool) -> None:

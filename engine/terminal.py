@@ -33,8 +33,10 @@ def print_line(line: object) -> None:
 
 
 def print_error(line: object) -> None:
-    """Write a line to standard error, at once."""
-    _write(sys.stderr, f"{printable(str(line))}\n")
+    """Write a line to standard error, at once. One that was closed, or a full disk, does not end a command in the
+    middle of its work."""
+    with contextlib.suppress(OSError):
+        _write(sys.stderr, f"{printable(str(line))}\n")
 
 
 def print_json(value: Any) -> None:

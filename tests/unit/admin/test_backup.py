@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sqlite3
 import stat
 import tarfile
@@ -31,7 +32,7 @@ from arborcast.admin.archive import (
     write_log,
 )
 from arborcast.admin.data_directory import ARCHIVE, KEYS, AuditCounts, back_up, copy, drill, restore_copy
-from arborcast.cli import app
+from arborcast.cli import app, maintenance
 from arborcast.cli.maintenance import print_backup
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import dead_letters, parked
@@ -281,6 +282,77 @@ def test_an_engine_is_started_again_after_a_failed_copy(
     with pytest.raises(HomeError, match="the backup cannot be written to"):
         run(load_settings(home=home, environ={}), tmp_path / "file" / "backup", as_drill)
     assert [each.home for each in started] == [home] * was_up
+
+
+@pytest.mark.parametrize("as_drill", [False, True])
+def test_an_engine_is_started_again_after_an_interrupted_stop(
+    home: Path, tmp_path: Path, started: list[Settings], monkeypatch: pytest.MonkeyPatch, as_drill: bool
+) -> None:
+    """The stop has begun: it must end before the start."""
+    monkeypatch.setattr(Home, "owner", lambda _home: 1)
+    stops = Mock(side_effect=[KeyboardInterrupt, True])
+    monkeypatch.setattr(data_directory, "down", stops)
+    with pytest.raises(KeyboardInterrupt):
+        run(load_settings(home=home, environ={}), tmp_path / "backup", as_drill)
+    assert stops.call_count == 2
+    assert [each.home for each in started] == [home]
+
+
+@pytest.mark.parametrize("option", ["--data-directory", "--drill"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_backup_ends_with_its_clean_up_after_signals(
+    home: Path, tmp_path: Path, started: list[Settings], monkeypatch: pytest.MonkeyPatch, option: str, number: int
+) -> None:
+    def signalled(*_: object) -> list[Path]:
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            os.kill(os.getpid(), number)  # a closed terminal sends it twice
+        return []
+
+    monkeypatch.setattr(data_directory, "copy", signalled)
+    monkeypatch.setattr(maintenance, "kafka_of", lambda *_: None)
+    command = ["backup", option, str(tmp_path / "backup"), "--home", str(home)]
+    assert CliRunner().invoke(app, command).exit_code == 130
+    assert [each.home for each in started] == [home]
+
+
+def test_a_drill_without_a_terminal_leaves_the_data_directory_in_its_place(
+    home: Path, tmp_path: Path, started: list[Settings]
+) -> None:
+    def report(line: str) -> None:
+        if "was moved to" in line:
+            raise BrokenPipeError
+
+    settings = load_settings(home=home, environ={})
+    with pytest.raises(BrokenPipeError):
+        drill(settings, lambda: settings.kafka, tmp_path / "backup", 0, report)
+    assert (home / "kafka/data/a-0/1.log").read_text() == "records"
+    assert not list(tmp_path.glob("*.lost-*"))
+    assert not started
+
+
+def test_a_full_disk_leaves_no_archive_without_its_keys(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(data_directory, "write_atomically", Mock(side_effect=full))
+    with pytest.raises(HomeError, match="the disk is full"):
+        copy(home, tmp_path / "backup")
+    assert not (tmp_path / "backup" / ARCHIVE).exists()
+
+
+def test_a_file_in_place_of_the_folder_is_refused_before_the_stop(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_directory, "down", None)
+    (tmp_path / "file").touch()
+    for words in (["backup", "--data-directory"], ["backup"], ["restore"]):
+        refused = CliRunner().invoke(
+            app, [*words, str(tmp_path / "file"), "--home", str(home)], env={"COLUMNS": "1000"}
+        )
+        assert refused.exit_code == 2
+        assert "is a file" in refused.output
 
 
 def test_an_engine_is_started_again_with_the_options_of_its_start(

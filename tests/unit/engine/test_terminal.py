@@ -178,6 +178,11 @@ def test_errors_tracebacks_and_warnings(capsys: pytest.CaptureFixture[str], monk
     assert is_printable(printed)
 
 
+def test_a_note_to_a_closed_terminal_does_not_end_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Mock(write=Mock(side_effect=BrokenPipeError)))
+    terminal.print_error("stopping the engine")
+
+
 def test_a_closed_standard_stream_is_opened_to_the_null_device() -> None:
     """Otherwise the next file has its descriptor: a child process does not inherit it, and output goes into it."""
     script = (

@@ -96,7 +96,10 @@ def import_topics(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> Import:
-    """Import topics, all or none; with `dry_run`, only plan it. Raises TopicError, InfrastructureError."""
+    """Import topics, all or none; with `dry_run`, only plan it. Raises ConfigError for a document without topics that
+    would replace all, as of an export that failed in a pipe; TopicError, InfrastructureError."""
+    if replace and not topics:
+        raise ConfigError("the document has no topics, and --replace would remove all: is it the right one, and whole?")
     tree = control_log.read_tree(kafka)
     before = {each.path: each for each in tree.records()}
     planned = plan_import(tree, topics, replace=replace, progress=progress)

@@ -88,6 +88,15 @@ def write_atomically(
     return stamp
 
 
+def write_output(path: Path, content: bytes | str) -> None:
+    """Write a file that an operator names: the whole one, or the old one stays. A device or a pipe is written to, not
+    replaced. Raises OSError."""
+    if path.exists() and not path.is_file():
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    else:
+        write_atomically(path.resolve(), content)
+
+
 @contextlib.contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """A context for reading and replacing a file: concurrent ones, also of other processes, come one after the other.

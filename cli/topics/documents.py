@@ -11,6 +11,7 @@ import typer
 
 from arborcast.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
 from arborcast.core.errors import ConfigError
+from arborcast.core.files import write_output
 from arborcast.core.reasons import reason_of
 from arborcast.engine.terminal import ProgressShown, print_document, print_error, print_json, print_line
 
@@ -130,7 +131,7 @@ def export_topics(
         print_document(data)
         return
     try:
-        file.write_bytes(data)
+        write_output(file, data)
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {reason_of(error)}") from error
     print_error(f"{len(tree)} topics written to {file}")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from arborcast.core.files import write_atomically
+from arborcast.core.files import write_output
 from arborcast.core.printable import as_html
 from arborcast.core.reasons import reason_of
 from arborcast.engine.embedded.home import Home
@@ -83,7 +83,7 @@ def _since(
 def write_report(output: Path, seen: EngineView, where: str, start: float, now: float) -> None:
     """Write the page in one step. Raises StackError if the file cannot be written."""
     try:
-        write_atomically(output, page(seen, where, start, now))
+        write_output(output, page(seen, where, start, now))
     except OSError as error:
         raise StackError(f"the report cannot be written to {output}: {reason_of(error)}") from error
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 
 from arborcast.admin import control_log
-from arborcast.admin.topic_documents import Format, format_of, plan_import, read_document, write_document
+from arborcast.admin.topic_documents import Format, format_of, import_topics, plan_import, read_document, write_document
 from arborcast.admin.topics import (
     TopicNode,
     add,
@@ -23,8 +26,10 @@ from arborcast.admin.topics import (
     topic_named,
     with_code,
 )
+from arborcast.cli.topics import documents
 from arborcast.core.errors import ConfigError, ExpressionError, TopicError
 from arborcast.core.settings import KafkaSettings
+from arborcast.engine.settings.loading import load_settings
 from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRemoved
 from tests.support.directory import topic
 from tests.support.routing import tree_of
@@ -107,6 +112,18 @@ def test_the_format_and_the_base_of_a_document() -> None:
         write_document([topic("a")], "ldif", "dc=x")
 
 
+def test_an_export_to_a_full_disk_leaves_the_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "topics.ldif"
+    file.write_text("earlier")
+    monkeypatch.setattr(documents, "_settings", lambda *_: load_settings(home=tmp_path, environ={}))
+    monkeypatch.setattr(control_log, "read_tree", lambda _: tree_of(topic("a")))
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=full))
+    with pytest.raises(ConfigError, match=r"cannot be written: the disk is full"):
+        documents.export_topics(file)
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["earlier"]
+
+
 def test_imports() -> None:
     tree = tree_of(topic("a"), topic("b", code="B"), topic("same"))
     result = plan_import(tree, [topic("new/x"), topic("b", code="C"), topic("same")])
@@ -117,6 +134,10 @@ def test_imports() -> None:
     result = plan_import(tree, [topic("a/b"), topic("z", code="K")], replace=True)
     assert result.records == (TopicRemoved(topic("a").path), Tombstone("topic:a"), topic("z", code="K"))
     assert (result.added, result.changed, result.removed) == (1, 0, 1)
+    # As from standard input, if the export at the other end of the pipe has failed.
+    nothing, _ = read_document(b"", "ldif", BASE)
+    with pytest.raises(ConfigError, match="would remove all"):
+        import_topics(KafkaSettings(), nothing, replace=True)
     # All or nothing.
     with pytest.raises(TopicError, match=r"2 topics cannot be: .*'K'.*final"):
         plan_import(tree, [topic("b", code="K"), topic("ok"), topic("x", final=True), topic("x/y")])

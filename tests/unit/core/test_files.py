@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import resource
+import stat
 from pathlib import Path
 
 import pytest
 from lxml import etree
 
 from arborcast.core.errors import ConfigError
-from arborcast.core.files import WatchedFile, readable_by_others, stamp_of, write_atomically
+from arborcast.core.files import WatchedFile, readable_by_others, stamp_of, write_atomically, write_output
 from arborcast.core.xml import xml_parser
 from tests.support.make import Clock
 from tests.support.waiting import change_mode
@@ -40,6 +41,23 @@ def test_a_file_is_replaced_without_leftovers(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="file"):
         write_atomically(file, b"x")
     assert list(tmp_path.iterdir()) == [file], "the new content is removed"
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """As /dev/null, which root can replace; and the target of a link."""
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_output(pipe, "text")
+        assert os.read(reader, 10) == b"text"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    link.symlink_to(file)
+    write_output(link, b"text")
+    assert link.is_symlink()
+    assert file.read_text() == "text"
 
 
 def test_as_root_a_replaced_file_stays_with_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

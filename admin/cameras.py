@@ -17,6 +17,7 @@ from arborcast.admin.operations import recorded
 from arborcast.admin.queues import JobFigures, job_figures
 from arborcast.core.errors import ConfigError, InfrastructureError, NotFound
 from arborcast.core.security.keyring import KeyFile
+from arborcast.core.security.uris import without_password
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.state import addresses
 from arborcast.engine.settings.loading import Settings
@@ -36,6 +37,15 @@ from arborcast.topic_model.records.operations import change
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 _DEVICE_SERVICE = "/onvif/device_service"
+
+# Of refusals that no address is exempt from, by their rule.
+_REMEDIES = {
+    **dict.fromkeys(("spelling", "scheme", "https-only"), "correct the address"),
+    "userinfo": "name the user with --user",
+    "denied": "remove the network from outbound.deny",
+    "own-port": "name the address of the camera",
+    "port": "add the port to outbound.ports",
+}
 
 
 class CameraRequest(NamedTuple):
@@ -154,7 +164,8 @@ def _device_service(settings: Settings, text: str) -> str:
     url = text if "://" in text else f"http://{text}"
     refusal = policy_of(settings).check_url(url)
     if refusal is not None:
-        raise ConfigError(f"{url} is not called: it {refusal}; allow it with outbound.scope or outbound.allow")
+        remedy = _REMEDIES.get(refusal.rule, "allow it with outbound.scope or outbound.allow")
+        raise ConfigError(f"{without_password(url)} is not called: it {refusal}; {remedy}")
     parts = urlsplit(url)
     return url if parts.path.strip("/") else parts._replace(path=_DEVICE_SERVICE).geturl()
 

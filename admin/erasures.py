@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from typing import NamedTuple
 
@@ -34,6 +35,16 @@ class ErasureRequest(NamedTuple):
             raise ConfigError(
                 "name what to erase: a subject, a topic, a notification, or a time before which everything is erased"
             )
+
+
+# That of a replay has a suffix.
+_ID = re.compile(r"[0-9a-f]{32}(~.*)?")
+
+
+def check_id(notification: str) -> None:
+    """Raises ConfigError for a text that is no id: its erasure would remove nothing, without an error."""
+    if notification and not _ID.fullmatch(notification):
+        raise ConfigError(f"{notification[:100]!r} is not the id of a notification, which has 32 hexadecimal digits")
 
 
 class RequestedErasure(NamedTuple):

@@ -70,10 +70,11 @@ def erase(
 
     request = admin.ErasureRequest(subject, topic_filter(topic, namespace), notification, before)
     request.check()
+    admin.check_id(notification)
     kafka = kafka_of(config, home)
     question = "Remove these payloads for good? Waiting deliveries of them end, and none can be sent again."
     if not (yes or agreed(question)):
-        print_line("nothing was erased")
+        print_error("nothing was erased")
         return
     requested, kept_ms = admin.erase(kafka, request)
     if json:

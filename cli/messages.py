@@ -396,7 +396,10 @@ def _time(text: str) -> datetime:
 
 def _element(data: bytes) -> bytes:
     """A payload as XML: JSON in the element that POST /publish makes of it. Raises InputError."""
-    if data.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"<", b""):
+    first = data.removeprefix(codecs.BOM_UTF8).lstrip()[:1]
+    if not first:
+        raise InputError("the payload is empty: one XML element is needed, or JSON")
+    if first == b"<":
         return data
     import msgspec
 

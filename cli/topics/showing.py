@@ -150,8 +150,13 @@ def who(
 def problems(config: ConfigOption = None, home: HomeOption = None, json: JsonOption = False) -> None:
     """Show topics that cannot be synchronized with the directory, with the remedy."""
     from arborcast.admin import directory
+    from arborcast.engine.embedded.home import Home
+    from arborcast.engine.embedded.state import has_own_broker
 
-    found = directory.problems(existing(settings_of(config, home)).home)
+    settings = existing(settings_of(config, home))
+    found = directory.problems(settings.home)
+    if has_own_broker(settings) and Home(settings.home).owner() is None:
+        print_error(f"note: no engine runs in {settings.home}: this is the state of its last run")
     if json:
         print_json(document(found))
         return

@@ -28,7 +28,7 @@ from arborcast.console.downloads import AT_ONCE, Download, Parts, followed, in_p
 from arborcast.console.guard import visitor_of
 from arborcast.console.live import PageParts, PartsReader
 from arborcast.console.questions import Answer, soon
-from arborcast.core.errors import ArborcastError, NotFound
+from arborcast.core.errors import ArborcastError, ConfigError, NotFound
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.operations.views import ViewPlace
@@ -283,6 +283,10 @@ class DeliveriesScreen:
     async def erase(self, request: Request, form: FormData) -> Response:
         """Request an erasure, after a confirmation."""
         asked = {name: text_of(form, name).strip() for name in _ERASED_BY}
+        try:
+            erasures.check_id(asked["notification"])
+        except ConfigError as error:
+            return await self._erasures(request, asked, wrong=str(error))
         if not text_of(form, "sure"):
             return await self._erasures(request, asked, sure=True)
         topic = TopicTest(asked["topic"])

@@ -74,6 +74,21 @@ def test_the_password_is_sealed_and_recorded_nowhere(
     assert not any(secret in begun.changes[0].after for secret in ("secret", camera.key, camera.sealed))
 
 
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [
+        ("ftp://192.168.1.20", "must be an http or https URL (outbound rule: scheme); correct the address"),
+        ("http://viewer:secret@192.168.1.20", "name the user with --user"),
+        ("203.0.113.9", "allow it with outbound.scope or outbound.allow"),
+    ],
+)
+def test_a_refused_address_has_a_remedy_and_no_password(settings: Settings, url: str, remedy: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        cameras.add(settings, KAFKA, GATE._replace(url=url))
+    assert str(refused.value).endswith(remedy)
+    assert "secret" not in str(refused.value)
+
+
 def test_the_life_of_a_camera(settings: Settings, control: ControlView) -> None:
     cameras.add(settings, KAFKA, GATE)
     key = one(control).key

@@ -123,6 +123,8 @@ NO_SERVER = "http://127.0.0.1:9"
         ("dead-letters purge --yes --subscription ''", 2, "'--subscription': it is empty"),
         ("waiting retry --yes --endpoint ''", 2, "'--endpoint': it is empty"),
         ("erase --yes --before 1d --topic ' '", 2, "'--topic': it is empty"),
+        ("erase --yes --notification 019aca", 2, "'019aca' is not the id of a notification"),
+        ("publish a /dev/null", 1, "the payload is empty"),
         ("users remove nope", 1, "there is no user nope"),
         ("publish a /nowhere/file.xml", 1, "/nowhere/file.xml cannot be read"),
         ("publish a <x/>", 1, "a file is meant here, or - for standard input"),

@@ -62,6 +62,10 @@ def test_a_missing_data_directory_is_an_error(tmp_path: Path, command: str) -> N
         Shell().run(*command.split(), "--home", str(tmp_path / "none"))
 
 
+def test_problems_of_the_directory_of_a_stopped_engine_are_those_of_its_last_run(tmp_path: Path) -> None:
+    assert "this is the state of its last run" in Shell().run("topics", "problems", "--home", str(tmp_path)).stderr
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "", "::", "192.0.2.1", "broker.example"])  # noqa: S104  # not listened on
 def test_a_gateway_in_the_network_needs_authentication(tmp_path: Path, host: str) -> None:
     def check(host: str, **more: object) -> None:

@@ -281,6 +281,9 @@ def test_the_error_of_a_call_is_shown_unchanged(browser: Browser, parts: Console
 def test_an_erasure_is_requested_after_a_confirmation(
     browser: Browser, parts: ConsoleParts, asked: Asked, answering: Answering
 ) -> None:
+    browser.at("/deliveries/erasures").submit("/deliveries/erasures", notification="019aca")
+    assert "'019aca' is not the id of a notification" in browser.text
+    asked.clear()
     browser.at("/deliveries/erasures").submit("/deliveries/erasures", subject="4711", topic="a//.")
     assert "Erase these payloads?" in browser.text
     assert [each for each, _ in asked] == [erasures.listed] * 2

@@ -29,7 +29,7 @@ from arborcast.cli.common import (
 )
 from arborcast.core.printable import one_line
 from arborcast.engine.monitoring.figures import many
-from arborcast.engine.terminal import ProgressShown, console, print_error, print_json, print_line
+from arborcast.engine.terminal import ProgressShown, console, print_error, print_json, print_json_line, print_line
 
 if TYPE_CHECKING:
     from arborcast.admin.dead_letters import Letter
@@ -110,7 +110,7 @@ def show(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print a dead letter: the notification, the reason, and the message."""
+    """Print a dead letter: the notification, the reason, and the message. With --json one line per letter."""
     from arborcast.admin.dead_letters import whole
 
     for each in whole(kafka_of(config, home), notification, subscription):
@@ -122,7 +122,7 @@ def show(
             "answer": each.answer,
         }
         if json:
-            print_json(facts | {"payload": each.payload})
+            print_json_line(facts | {"payload": each.payload})
             continue
         for name, value in facts.items():
             if value != "":

@@ -98,6 +98,13 @@ def test_the_command_prints_iso_8601_times_and_an_empty_list(logs: ListedLogs, m
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", found["given_up"])
 
 
+@pytest.mark.usefixtures("given")
+def test_each_letter_of_a_notification_is_a_line_of_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "kafka_of", lambda config, home: KAFKA)
+    shown = CliRunner().invoke(app, ["dead-letters", "show", "n", "--json"]).stdout.splitlines()
+    assert [json.loads(each)["subscription"] for each in shown] == ["s1", "over", "s1", "s1"]
+
+
 @pytest.mark.usefixtures("written_operations")
 def test_concurrent_redrives_redrive_a_letter_once(monkeypatch: pytest.MonkeyPatch, control: ControlView) -> None:
     """As after a double click: the second one begins before the letters of the first have left the log."""

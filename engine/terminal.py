@@ -68,14 +68,24 @@ def error_console() -> Console:
     return _console_class()(stderr=True)
 
 
+_STYLED_ROWS = 1_000
+"""Rows of a table that rich draws: it needs a millisecond for each."""
+
+
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Rows below their headings, each on a line of its own."""
+    cells = [tuple(printable(one_line(cell)) for cell in row) for row in rows]
+    if len(cells) > _STYLED_ROWS:
+        widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+        for row in (heads, *cells):
+            print_line("  ".join(map(str.ljust, row, widths)).rstrip())
+        return
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(*heads, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*(escape(one_line(cell)) for cell in row))
+    for row in cells:
+        table.add_row(*map(escape, row))
     console().print(table)
 
 

@@ -178,6 +178,17 @@ def test_errors_tracebacks_and_warnings(capsys: pytest.CaptureFixture[str], monk
     assert is_printable(printed)
 
 
+def test_a_long_table_is_that_of_rich(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100,000 topics rich needed minutes."""
+    rows = [("{urn:p}a/b", "", "retain"), ("c[bold]", "1.4", ""), ("a long cell with\x1bcontrols\n", "", "x")]
+    printed = []
+    for rows_of_rich in (1_000, 1):
+        monkeypatch.setattr(terminal, "_STYLED_ROWS", rows_of_rich)
+        terminal.print_table(("topic", "code", "facts"), rows)
+        printed.append([each.rstrip() for each in capsys.readouterr().out.splitlines()])
+    assert printed[0] == printed[1]
+
+
 def test_a_note_to_a_closed_terminal_does_not_end_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Mock(write=Mock(side_effect=BrokenPipeError)))
     terminal.print_error("stopping the engine")

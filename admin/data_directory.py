@@ -57,7 +57,7 @@ def back_up(settings: Settings, folder: Path, progress: Progress = no_progress) 
 
     Raises HomeError if there is no data directory or the copy cannot be made; the engine is started in any case.
     """
-    _check_outside(folder, settings.home)
+    _check_folder(folder, settings.home)
     settings = _as_started(settings)
     was_up = Home(settings.home).owner() is not None
     try:
@@ -97,10 +97,32 @@ def _as_started(settings: Settings) -> Settings:
     )
 
 
-def _check_outside(folder: Path, home: Path) -> None:
-    """Raises HomeError for a folder in the data directory: backups would contain each other."""
+def _check_folder(folder: Path, home: Path, *, restored: bool = False) -> None:
+    """Before the engine is stopped. Raises HomeError for a folder in the data directory, since backups would contain
+    each other, and for a disk without room for the copy; with `restored` also for the restored one beside `home`."""
     if folder.resolve().is_relative_to(home.resolve()):
         raise HomeError(f"{folder} is in the data directory {home}: choose a folder outside of it for the backup")
+    if not home.is_dir():
+        return
+    size = 0
+    for entry in _entries(home):
+        for file in (entry, *(Path(each, name) for each, _, names in os.walk(entry) for name in names)):
+            with contextlib.suppress(FileNotFoundError):  # deleted by the engine, which runs
+                size += 512 * file.lstat().st_blocks  # not st_size: Kafka's indexes are sparse files
+    places = [next(each for each in (folder.resolve(), *folder.resolve().parents) if each.is_dir())]
+    places += [home.resolve().parent] * restored
+    for place in places:
+        needed = size * sum(each.stat().st_dev == place.stat().st_dev for each in places)
+        if (free := shutil.disk_usage(place).free) < needed:
+            raise HomeError(
+                f"{place} has {free // 2**20:,} MiB free, and {needed // 2**20:,} MiB are needed: make room, or choose "
+                "a folder on another disk"
+            )
+
+
+def _entries(home: Path) -> list[Path]:
+    """The parts of a data directory that are copied into the archive."""
+    return [entry for entry in sorted(home.iterdir()) if entry.name not in _EXCLUDED]
 
 
 def copy(home: Path, folder: Path, progress: Progress = no_progress) -> list[Path]:
@@ -114,7 +136,7 @@ def copy(home: Path, folder: Path, progress: Progress = no_progress) -> list[Pat
     keys = home / KEYS
     with data.locked(), _explained(f"the backup cannot be written to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        entries = [entry for entry in sorted(home.iterdir()) if entry.name not in _EXCLUDED]
+        entries = _entries(home)
         total = sum(file.lstat().st_size for entry in entries for file in (entry, *entry.rglob("*")))
         if keys.exists():
             # First: a folder with the archive has a complete copy.
@@ -166,7 +188,7 @@ def drill(
     since the restarted engine may use other ports; `report` gets a line for each step. Raises InfrastructureError if
     the restored engine lacks records, or its audit does not balance."""
     home, until_ms = settings.home, time_ms()
-    _check_outside(folder, home)
+    _check_folder(folder, home, restored=True)
     settings = _as_started(settings)
     kept_ms = until_ms - int(_COMPARED * settings.kafka.retention_hours * 3_600_000)
     if since_ms < kept_ms:

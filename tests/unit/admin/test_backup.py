@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import sqlite3
 import stat
@@ -376,11 +377,16 @@ def test_an_engine_is_started_again_with_the_options_of_its_start(
 
 
 @pytest.mark.parametrize("as_drill", [False, True])
-@pytest.mark.parametrize(("folder", "why"), [("backup", "stop that job"), ("home/log/../backup", "a folder outside")])
+@pytest.mark.parametrize(
+    ("folder", "why"),
+    [("backup", "stop that job"), ("home/log/../backup", "a folder outside"), ("small", "0 MiB are needed: make room")],
+)
 def test_a_refused_backup_does_not_stop_the_engine(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, why: str, as_drill: bool
 ) -> None:
-    """With a job of spark-submit, or into the data directory."""
+    """With a job of spark-submit, into the data directory, or to a disk without room for the copy."""
+    if folder == "small":
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: Mock(free=10))
     if folder == "backup":
         write_settings(load_settings(home=home, overrides={"stack.job": "external"}, environ={}), Home(home))
         monkeypatch.setattr(Home, "owner", lambda _home: 1)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import nlargest, nsmallest
-from itertools import accumulate, zip_longest
+from itertools import accumulate, product, zip_longest
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -236,10 +236,10 @@ class JobMetrics:
         """Add recorded attempts: rows of `dispatch.tables.ATTEMPTS`."""
         if not rows.num_rows:
             return
-        by_outcome = rows.group_by(["state", "error"], use_threads=False).aggregate([([], "count_all")])
+        by_outcome = rows.group_by(["state", "error", "lapsed"], use_threads=False).aggregate([([], "count_all")])
         for row in by_outcome.to_pylist():
             if row["error"] != "purged":  # a dead letter that was counted when it was given up
-                self._attempts.add(row["state"], row["error"], by=row["count_all"])
+                self._attempts.add("lapsed" if row["lapsed"] else row["state"], row["error"], by=row["count_all"])
         self._count_latencies(rows)
         self._count_pushes(rows)
 
@@ -388,9 +388,12 @@ class JobMetrics:
 
     def _declare_deliveries(self, registry: Registry) -> None:
         self._attempts = registry.counter(
-            "arborcast_attempts_total", "Recorded attempts, one per notification and subscription.", ("state", "error")
+            "arborcast_attempts_total",
+            "Recorded attempts, one per notification and subscription; lapsed: expired without a dead letter.",
+            ("state", "error"),
         )
-        self._attempts.begin(*(("dead", error) for error in get_args(ErrorClass) if error), ("dropped", "resources"))
+        letters = product(("dead", "expired"), filter(None, get_args(ErrorClass)))
+        self._attempts.begin(*letters, ("dropped", "resources"))
         self._delivery_seconds = registry.histogram(
             "arborcast_delivery_seconds", "From acceptance to the answer that delivered.", buckets=_DELIVERY_BUCKETS
         )

@@ -103,7 +103,7 @@ def tiles(samples: Sequence[MetricsSample]) -> list[Tile]:
         return []
     current = Summary.current(samples)
     latency, waiting, lag = current.delivery_99, current.waiting, current.last.lag_seconds
-    dead = growth(samples, "attempts", "dead")
+    dead = _dead_letters(samples)
     return [
         Tile("accepted", "Accepted per second", figures.count(current.accepted), "good"),
         Tile("delivered", "Delivered per second", figures.count(current.delivered), "good"),
@@ -112,6 +112,10 @@ def tiles(samples: Sequence[MetricsSample]) -> list[Tile]:
         Tile("dead", "Dead letters, 10 min", figures.count(dead), "warn" if dead else "good"),
         Tile("lag", "Dispatch lag", figures.seconds(lag), _level(lag, "ArborcastDispatchLag")),
     ]
+
+
+def _dead_letters(samples: Sequence[MetricsSample]) -> float:
+    return growth(samples, "attempts", "dead") + growth(samples, "attempts", "expired")
 
 
 def _level(value: float | None, rule: str) -> Level:
@@ -139,7 +143,7 @@ def _of_samples(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
         yield Concern("warn", "latency", f"Deliveries are slow: p99 {figures.seconds(latency)}")
     if last.suspended:
         yield Concern("warn", "suspended", f"{figures.many(last.suspended, 'subscription')} suspended")
-    if dead := growth(samples, "attempts", "dead"):
+    if dead := _dead_letters(samples):
         yield Concern("warn", "dead", f"{figures.many(dead, 'new dead letter')} in 10 minutes")
     if dropped := growth(samples, "errors", "resources"):
         yield Concern(

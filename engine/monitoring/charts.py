@@ -20,7 +20,9 @@ COUNTED_S = 30.0
 """Outcomes are counted when they are recorded, every few seconds (`tables.interval_s`): over a shorter time, a steady
 rate would alternate between zero and twice its value."""
 
-_OUTCOMES = tuple(WORDS.get(each, each) for each in ("delivered", "parked", "dead", "expired", "dropped", "cancelled"))
+_OUTCOMES = tuple(
+    WORDS.get(each, each) for each in ("delivered", "parked", "dead", "expired", "dropped", "cancelled", "lapsed")
+)
 _STAGES = tuple(WORDS.get(each, each) for each in ("control", "view", "job", "feedback"))
 _PROCESSES = ("kafka", "gateway", "dispatch-jvm", "dispatch-driver", "dispatch-workers", "console", "supervisor")
 _JVMS = ("kafka", "dispatch")

@@ -37,6 +37,21 @@ def test_a_purge_is_no_new_dead_letter() -> None:
     assert sum(float(line.rpartition(" ")[2]) for line in counts) == 1
 
 
+def test_deliveries_that_expire_with_and_without_a_dead_letter_are_apart() -> None:
+    metrics = JobMetrics()
+    past_lifespan, past_validity = attempt("p1", "expired", "connect"), attempt("p2", "expired", "connect", lapsed=True)
+    metrics.recorded(rows_of(past_lifespan, past_validity, attempt("", "expired", "lifespan", lapsed=True)))
+    assert_shown(
+        metrics,
+        """
+        arborcast_attempts_total{state="expired",error="connect"} 1
+        arborcast_attempts_total{state="expired",error="lifespan"} 0
+        arborcast_attempts_total{state="lapsed",error="connect"} 1
+        arborcast_attempts_total{state="lapsed",error="lifespan"} 1
+        """,
+    )
+
+
 def test_attempts_count_by_notification_pushes_once() -> None:
     metrics = JobMetrics()
     pushed = [attempt("p1"), attempt("p1"), attempt("p2", reused=True), attempt("p3", "parked", "timeout")]

@@ -42,7 +42,7 @@ def test_an_attempt_is_a_row_with_every_column() -> None:
     names = {"notification": "n", "subscription": "s", "topic": "a/b", "endpoint": "http://s/", "push": "n-s-1"}
     times = {"day": date(2026, 1, 2), "accepted_at": NOON, "started_at": after(333), "next_at": after(1_000)}
     counts = {"number": 1, "messages": 1, "request_bytes": 0, "response_bytes": 0, "batch": 9, "duration_ms": 1.5}
-    assert row == {**names, **failed, **times, **counts, "state": "parked", "reused": False}
+    assert row == {**names, **failed, **times, **counts, "state": "parked", "reused": False, "lapsed": False}
 
 
 def test_a_delivery_is_a_row_with_its_latencies() -> None:

@@ -77,7 +77,10 @@ METRICS = {
     "BatchStuck": ("dispatch_batch_under_way_seconds 121", "bad lag: A batch does not end: 2.0 min so far"),
     "BatchesFail": ("dispatch_failed_batches_total 4", "bad engine: 4 batches failed in 10 minutes"),
     "DeliverySlow": (slow("delivery_seconds", 30, 60), "warn latency: Deliveries are slow: p99 59.7 s"),
-    "DeadLetters": ('attempts_total{state="dead"} 3', "warn dead: 3 new dead letters in 10 minutes"),
+    "DeadLetters": (
+        'attempts_total{state="dead"} 2\nattempts_total{state="expired"} 1\nattempts_total{state="lapsed"} 9',
+        "warn dead: 3 new dead letters in 10 minutes",
+    ),
     "ParkedGrows": ('deliveries_waiting{kind="parked"} 10001', "warn waiting: 10.0 k deliveries wait for a retry"),
     "TooMuchWaits": ('attempts_total{state="dropped",error="resources"} 1', "warn waiting: 1 delivery dropped"),
     "SubscriptionsSuspended": ("suspended_subscriptions 2", "warn suspended: 2 subscriptions suspended"),

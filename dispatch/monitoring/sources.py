@@ -146,6 +146,7 @@ class FollowerFigures:
         self._logs = {each.log: LogConsumer(kafka, each.log) for each in followers.values()}
         self._clocks = {name: LagClock() for name in followers}
         self._lock = threading.Lock()
+        self._began = time.monotonic()
         self._read_at = 0.0
         self._progress: dict[str, QueryProgress] = {}
         self._lag: dict[str, Lag] = {}
@@ -165,7 +166,8 @@ class FollowerFigures:
                 return
             found = {name: followed.progress() for name, followed in self._followers.items()}
             self._progress = {name: progress for name, progress in found.items() if progress is not None}
-            self._lag = {}
+            # Tables that cannot be read have no positions.
+            self._lag = {name: Lag(0, now - self._began) for name in found.keys() - self._progress.keys()}
             for name, progress in self._progress.items():
                 # All partitions: an added one has no settled records, and one that Spark does not know yet counts from
                 # its beginning.

@@ -15,11 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from arborcast.core.eventlog.client import ConsumerRecord
-from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import CLOCKS_APART_MS
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS
-from arborcast.dispatch.monitoring.sources import QueryProgress
 from arborcast.dispatch.recording.follower import GatheringFollower
 from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, as_progress, rows_of
@@ -230,13 +228,6 @@ class AttemptsTables(GatheringFollower):
             self._ended.append(pa.concat_tables(deliveries.rows), deliveries.advanced(positions))
             deliveries.rows.clear()
         return count
-
-    def _write(self, log: LogCursor) -> bool:
-        more = super()._write(log)
-        if self.progress is None and self._gathered_bytes() is None:
-            # The positions of the tables are known, and they lack no rows.
-            self.progress = QueryProgress(settled=dict(log.positions))
-        return more
 
     def _forget(self) -> None:
         super()._forget()

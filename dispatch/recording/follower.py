@@ -136,7 +136,7 @@ class GatheringFollower(TableFollower):
         self._committed_at = clock()
         self._idle_until = clock()
         self.progress: QueryProgress | None = None
-        """The last commit, in the form of a query's progress; None before the first."""
+        """The last commit, in the form of a query's progress; None until the tables are read."""
 
     def open(self) -> None:
         """Create the tables if they do not exist."""
@@ -164,6 +164,9 @@ class GatheringFollower(TableFollower):
     def _write(self, log: LogCursor) -> bool:
         if self._clock() < self._idle_until:
             return False
+        if self.progress is None:  # also for a disk that is full from the start on
+            log.ends()
+            self.progress = QueryProgress(settled=dict(log.positions))
         records = log.read(_RECORDS_PER_STEP, self._bytes_per_step)
         self.take(records)
         size = self._gathered_bytes()

@@ -200,7 +200,7 @@ def _states(readings: Scrape) -> dict[str, float]:
     """Without those that are 0 in normal operation."""
     found = {
         "batch": readings.most("arborcast_dispatch_batch_under_way_seconds"),
-        "record lag": readings.most("arborcast_dispatch_lag_seconds", query="record"),
+        "record lag": max(readings.most("arborcast_dispatch_lag_seconds", query=of) for of in ("record", "archive")),
         "pull dropped": readings.sum("arborcast_pull_dropped_messages_total"),
     }
     least = {

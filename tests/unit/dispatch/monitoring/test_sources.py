@@ -9,11 +9,23 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import pytest
+
+from arborcast.core.settings import KafkaSettings
 from arborcast.core.telemetry.jvm import declare_jvm
 from arborcast.core.telemetry.metrics import Registry, merged
+from arborcast.dispatch.monitoring import sources
 from arborcast.dispatch.monitoring.in_flight_gauge import Gauge, InFlightGauge, ignore_count
 from arborcast.dispatch.monitoring.jvm import SparkJvm
-from arborcast.dispatch.monitoring.sources import Lag, LagClock, QueryProgress, progress_of, read_progress
+from arborcast.dispatch.monitoring.sources import (
+    FollowerFigures,
+    Lag,
+    LagClock,
+    QueryProgress,
+    Watched,
+    progress_of,
+    read_progress,
+)
 from arborcast.engine.monitoring.samples import JvmSample, Scrape, sample_of
 
 
@@ -72,6 +84,20 @@ def test_seconds_of_lag_count_from_its_first_measurement() -> None:
         lag = clock.measure(second, {0: second + 1}, {0: 0})
     assert lag == Lag(3_000, 2_999)
     assert len(clock._marks) <= 1_001, "memory is bounded"
+
+
+def test_a_follower_without_a_position_lags_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that cannot be read since the start: otherwise nothing has a lag, and no alert fires."""
+    now = [100.0]
+    monkeypatch.setattr(sources.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sources, "LogConsumer", Mock(return_value=Mock(**{"ends.return_value": {0: 7}})))
+    progress: list[QueryProgress | None] = [None]
+    followers = FollowerFigures(KafkaSettings(), {"record": Watched("attempts", lambda: progress[0])})
+    now[0] += 400
+    assert (followers.lag(), followers.progress()) == ({"record": Lag(0, 400)}, {})
+    progress[0] = QueryProgress(settled={0: 5})
+    now[0] += 10
+    assert followers.lag() == {"record": Lag(2, 0)}
 
 
 def test_the_progress_of_a_query() -> None:

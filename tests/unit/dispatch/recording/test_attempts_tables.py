@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -16,13 +17,15 @@ from deltalake.exceptions import CommitFailedError
 from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS, Attempt
+from arborcast.dispatch.monitoring.sources import QueryProgress
+from arborcast.dispatch.recording import follower
 from arborcast.dispatch.recording.archive import notification_rows
 from arborcast.dispatch.recording.attempts_tables import EndedDeliveries, delivery_rows
 from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, TABLES
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from arborcast.topic_model.records import notifications
 from tests.support import make
-from tests.support.listed_logs import Listed
+from tests.support.listed_logs import Listed, ListedLogs
 from tests.support.table_rows import NOON, NOON_MS, attempt, attempts_tables, logged, read, write
 
 
@@ -131,6 +134,20 @@ def test_repeated_records_are_written_once(places: Places) -> None:
 def test_records_without_rows_advance_the_positions(places: Places) -> None:
     write(attempts_tables(*places), logged([attempts.encode()]))
     assert contents(places) == [([], {0: 1})] * 2
+
+
+def test_the_position_is_known_when_the_disk_is_full_since_the_start(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(attempts_tables(*places), records(2, 0))
+    logs = ListedLogs(monkeypatch, follower)
+    logs.records["attempts"] = records(5, 0)
+    restarted = attempts_tables(*places)
+    monkeypatch.setattr(DeltaTableWriter, "extend", Mock(side_effect=OSError("No space left on device")))
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            restarted.step()
+        assert restarted.progress == QueryProgress(settled={0: 2})
 
 
 def test_a_crash_between_the_tables_loses_and_repeats_no_rows(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,7 +280,7 @@ class Counting(GatheringFollower):
         self.rows += len(records)
 
     def _opened(self) -> LogCursor:
-        return cast(LogCursor, SimpleNamespace(read=self.read, positions={}))
+        return cast(LogCursor, SimpleNamespace(read=self.read, ends=dict, positions={}))
 
     def _restart(self) -> None:
         raise AssertionError("the log was not recreated")

@@ -73,7 +73,10 @@ METRICS = {
         'dispatch_lag_seconds{query="push"} 31',
         "bad lag: Dispatch lag: the oldest notification waits 31.0 s",
     ),
-    "RecordLag": ('dispatch_lag_seconds{query="record"} 301', "warn engine: The tables are 5.0 min behind"),
+    "RecordLag": (
+        'dispatch_lag_seconds{query="record"} 3\ndispatch_lag_seconds{query="archive"} 301',
+        "warn engine: The tables are 5.0 min behind",
+    ),
     "BatchStuck": ("dispatch_batch_under_way_seconds 121", "bad lag: A batch does not end: 2.0 min so far"),
     "BatchesFail": ("dispatch_failed_batches_total 4", "bad engine: 4 batches failed in 10 minutes"),
     "DeliverySlow": (slow("delivery_seconds", 30, 60), "warn latency: Deliveries are slow: p99 59.7 s"),

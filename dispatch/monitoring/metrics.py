@@ -24,7 +24,6 @@ from arborcast.dispatch.delivery.health import HEALTHY, Health
 from arborcast.dispatch.logs.attempts import ErrorClass
 from arborcast.dispatch.monitoring.sources import Sources
 from arborcast.dispatch.queues.servers import QueueFigures
-from arborcast.dispatch.spark.query_supervisor import StopRequested
 
 WINDOW_S = 300.0
 
@@ -196,16 +195,15 @@ class JobMetrics:
         stages = Stages()
         try:
             yield stages
-        except StopRequested:
-            raise
-        except BaseException:
-            self._failed_batches.add()
-            raise
         finally:
             self._batch_began = None
         for stage, seconds in stages.seconds.items():
             self._stage_seconds.observe(seconds, stage)
         self._batches.add()
+
+    def query_failed(self) -> None:
+        """The query is started again after a failure: of a batch, of a run in real time, or of its start."""
+        self._failed_batches.add()
 
     def worker_hung(self) -> None:
         """A Python worker, or the daemon of the workers, was killed because it hung."""
@@ -323,7 +321,9 @@ class JobMetrics:
 
     def _declare_batches(self, registry: Registry) -> None:
         self._batches = registry.counter("arborcast_dispatch_batches_total", "Completed batches.")
-        self._failed_batches = registry.counter("arborcast_dispatch_failed_batches_total", "Repeated batches.")
+        self._failed_batches = registry.counter(
+            "arborcast_dispatch_failed_batches_total", "Repeated batches or real-time runs."
+        )
         self._hung_workers = registry.counter(
             "arborcast_dispatch_hung_workers_total", "Hanging Python workers that were killed, on the job's host."
         )

@@ -95,7 +95,7 @@ class ModeController:
         self._lock = threading.RLock()
         self.mode: Mode = "batch"
         self._target: Mode = "batch"
-        self.supervisor = QuerySupervisor("push", self.start, parts.gate, self._at_rest)
+        self.supervisor = QuerySupervisor("push", self.start, parts.gate, self._at_rest, parts.metrics.query_failed)
         policy = ModePolicy(WORTH_HERE_S if self._realtime.here else WORTH_ELSEWHERE_S)
         self._arrivals = _Arrivals(parts.settings.kafka, policy)
         self._service = Service(
@@ -283,6 +283,7 @@ class ModeController:
                 return
             if why := self._listener.missing():
                 logger.warning("%s: the query is started again", why)
+                self._parts.metrics.query_failed()
                 with self.supervisor.planned_restart():
                     self._listener.end_workers()
             elif self._realtime.outdated:

@@ -99,10 +99,12 @@ class QuerySupervisor:
         start: Callable[[], StreamingQuery],
         gate: StopGate,
         at_rest: Callable[[StreamingQuery], bool] | None = None,
+        failed: Callable[[], object] = lambda: None,
     ) -> None:
-        """`at_rest`: whether the query has caught up, and may be stopped."""
+        """`at_rest`: whether the query has caught up, and may be stopped. `failed` is called after each failure."""
         self._start = start
         self._at_rest = at_rest or waits_for_data
+        self._failed = failed
         self._planned = False
         self._gate = gate
         self._query: StreamingQuery | None = None
@@ -177,6 +179,7 @@ class QuerySupervisor:
             if self._planned:
                 self._planned = False
                 continue
+            self._failed()
             self.failures = 1 if time.monotonic() - started > HEALTHY_S else self.failures + 1
             if self.failures >= MAX_FAILURES:
                 logger.error("%s failed %d times in a row, giving up: %s", self.name, self.failures, reason)

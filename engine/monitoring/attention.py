@@ -167,7 +167,8 @@ def _of_rare(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
     if (stuck := states.get("batch", 0.0)) > THRESHOLDS["ArborcastBatchStuck"]:
         yield Concern("bad", "lag", f"A batch does not end: {figures.seconds(stuck)} so far")
     if (failed := growth(samples, "events", "failed batch")) > THRESHOLDS["ArborcastBatchesFail"]:
-        yield Concern("bad", "engine", f"{figures.many(failed, 'batch', 'batches')} failed in 10 minutes")
+        number = figures.many(failed, "batch or run", "batches or runs")
+        yield Concern("bad", "engine", f"{number} failed in 10 minutes")
     if (behind := states.get("record lag", 0.0)) > THRESHOLDS["ArborcastRecordLag"]:
         yield Concern("warn", "engine", f"The tables are {figures.seconds(behind)} behind")
     if (restarts := growth(samples, "events", "restart")) > THRESHOLDS["ArborcastPartRestarts"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from arborcast.core.errors import InfrastructureError
 from arborcast.dispatch.job import runtime
 from arborcast.dispatch.job.heartbeat import PATIENCE_WITH_TASKS, Heart
 from arborcast.dispatch.job.runtime import DispatchJob
+from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.realtime.mode_controller import ModeController
 from arborcast.dispatch.spark.query_supervisor import StopGate
 
@@ -105,6 +107,17 @@ def test_a_stop_ends_a_start_that_reads_parked_deliveries(monkeypatch: pytest.Mo
     job._open = lambda: DispatchJob._open(cast(DispatchJob, job))
     assert DispatchJob.run(cast(DispatchJob, job), lambda: events.append("ready"))
     assert events == ["stop", "end"]
+
+
+def test_a_dead_worker_of_a_run_counts_as_a_failure() -> None:
+    metrics, ended = JobMetrics(), list[str]()
+    listener = SimpleNamespace(missing=lambda: "a worker has died", end_workers=lambda: ended.append("workers"))
+    supervisor = SimpleNamespace(planned_restart=lambda: nullcontext())
+    modes: Any = SimpleNamespace(mode="realtime", _lock=nullcontext(), _listener=listener, supervisor=supervisor)
+    modes._parts = SimpleNamespace(gate=StopGate(), metrics=metrics)
+    ModeController._restart_if_required(modes, 1)
+    assert ended == ["workers"]
+    assert "arborcast_dispatch_failed_batches_total 1" in metrics.registry.text()
 
 
 def test_a_wait_for_the_workers_ends_with_the_gate() -> None:

@@ -146,6 +146,7 @@ def test_stages_of_a_batch_and_failed_batches() -> None:
         metrics.dispatched(3, 12, thinned=4)
     with pytest.raises(ValueError, match="lost"), metrics.batch():
         raise ValueError("lost")
+    metrics.query_failed()
     assert_shown(
         metrics,
         """

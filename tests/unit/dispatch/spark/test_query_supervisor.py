@@ -72,10 +72,11 @@ class Supervised:
         self.gate = StopGate()
         self.queries: list[FakeQuery] = []
         self.starts = 0
+        self.failures: list[None] = []
         self._error = error
         self._started = threading.Semaphore(0)
         start: Any = self._start
-        self.supervisor = QuerySupervisor("push", start, self.gate)
+        self.supervisor = QuerySupervisor("push", start, self.gate, failed=lambda: self.failures.append(None))
         self.supervisor.start()
 
     def _start(self) -> FakeQuery:
@@ -103,7 +104,7 @@ def test_a_query_is_started_again_until_the_gate_closes(monkeypatch: pytest.Monk
     supervised.running().fail()
     supervised.running()
     supervised.stop()
-    assert (len(supervised.queries), supervised.supervisor.failures) == (2, 1)
+    assert (len(supervised.queries), supervised.supervisor.failures, len(supervised.failures)) == (2, 1, 1)
     assert not supervised.supervisor.gave_up
 
 
@@ -118,7 +119,7 @@ def test_the_supervisor_stops_and_closes_the_gate(
         assert supervised.gate.wait_closed(120)
         supervised.stop()
     assert supervised.supervisor.gave_up
-    assert supervised.starts == query_supervisor.MAX_FAILURES
+    assert supervised.starts == len(supervised.failures) == query_supervisor.MAX_FAILURES
     assert 'push stopped; it is started again in 0 s: java.io.IOException: no "chmod"\n\tat java' in caplog.text
 
 
@@ -144,4 +145,4 @@ def test_a_planned_restart_is_no_failure() -> None:
     query.fail()
     supervised.running()
     supervised.stop()
-    assert supervised.supervisor.failures == 1, "after a failed planned restart"
+    assert supervised.supervisor.failures == len(supervised.failures) == 1, "after a failed planned restart"

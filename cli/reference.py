@@ -48,8 +48,8 @@ scrape_configs:
 ```
 
 Names with `_total` are counters, others gauges unless marked. `jvm_…`: of the dispatch job and, on Linux, of Kafka.
-`/status.json` beside `/metrics` has the slowest and the failing endpoints (2,000 at most). Attempts, deliveries and
-pushes are counted when they are recorded (`tables.interval_s`): a kill loses or repeats no count.
+`/status.json` beside `/metrics` has the slowest and failing endpoints (2,000 at most). Attempts, deliveries and
+pushes are counted when recorded (`tables.interval_s`): a kill loses or repeats none.
 
 A Grafana dashboard and [rules for alerts](alerts.md) are in [monitoring/](monitoring/).
 

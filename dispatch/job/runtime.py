@@ -214,6 +214,7 @@ class DispatchJob:
         metrics.sources = Sources(
             view=lambda: self._view.size,
             waiting=lambda: {"parked": (current := redelivery()).parked, "due": current.due},
+            redelivery_failures=lambda: float(redelivery().failures),
             breakers=lambda: {str(state): count for state, count in redelivery().breakers.items()},
             health=self._redeliverer.health.everything,
             pushes=self._pushes,

@@ -415,6 +415,11 @@ class JobMetrics:
             ("kind",),
             lambda: {(kind,): value for kind, value in self.sources.waiting().items()},
         )
+        registry.counted(
+            "arborcast_redelivery_failures_total",
+            "Failures; it starts again.",
+            lambda: self.sources.redelivery_failures(),
+        )
         self._slo = registry.counter(
             "arborcast_slo_deliveries_total", "in_time, late, lost, or receiver (its fault; not counted).", ("result",)
         )

@@ -104,6 +104,8 @@ class Sources:
     """The workers' view."""
     waiting: Callable[[], Mapping[str, float]] = dict
     """By kind: `parked`, `due`."""
+    redelivery_failures: Callable[[], float] = float
+    """Failed sessions of the redelivery since the start."""
     breakers: Callable[[], Mapping[str, float]] = dict
     """Endpoints by the state of their breaker."""
     health: Callable[[], Mapping[str, Health]] = dict

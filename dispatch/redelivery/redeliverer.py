@@ -119,7 +119,6 @@ class Redeliverer(SubscriptionListener):
         self._publish = publish
         self._alarm = DeadLetterAlarm(publish)
         self._ends = SubscriptionEnds(kafka, subscriptions, publish)
-        self._spans = spans
         context = RedeliveryContext(
             push=push,
             retry=retry,
@@ -143,6 +142,7 @@ class Redeliverer(SubscriptionListener):
         self._read = threading.Condition()
         self._reads_requested = self._reads_done = 0  # reads of the log to its end, for `catch_up`
         self._session: RedeliverySession | None = None
+        self._figures = RedeliveryStatistics()  # of the last session
         self._restored = False
         self.rounds = 0
         """Rounds of the loop since the start."""
@@ -173,8 +173,8 @@ class Redeliverer(SubscriptionListener):
         self.begin_stop(timeout_s)
         self._service.stop(timeout_s)
         self._ends.close()
-        if self._spans is not None:
-            self._spans.close()
+        if (spans := self._parts.context.spans) is not None:
+            spans.close()
 
     def catch_up(self, timeout_s: float) -> None:
         """Wait until all currently parked deliveries, of workers and operators, are read: minutes if these are
@@ -245,15 +245,19 @@ class Redeliverer(SubscriptionListener):
         breakers = Counter(str(each.breaker) for each in self.health.everything().values())
         del breakers["closed"]
         session = self._session
-        current = RedeliveryStatistics() if session is None else session.figures
-        return dataclasses.replace(current, breakers=breakers)
+        current = self._figures if session is None else session.figures
+        return dataclasses.replace(current, breakers=breakers, failures=self._figures.failures)
 
     def _step(self) -> None:
         """A session: until the stop, or a failure."""
         liveness.listen(self._count_round)
         liveness.beat()
-        with opened_session(self._parts) as session:
-            self._work(session)
+        try:
+            with opened_session(self._parts) as session:
+                self._work(session)
+        except Exception:
+            self._figures = dataclasses.replace(self._figures, failures=self._figures.failures + 1)
+            raise
 
     def _count_round(self) -> None:
         self.rounds += 1
@@ -270,7 +274,8 @@ class Redeliverer(SubscriptionListener):
                 session.run(stopping, lambda: self._reads_requested > self._reads_done)
             session.end(self._pushes_until)
         finally:
-            self._session = None
+            failures, self._session = self._figures.failures, None
+            self._figures = dataclasses.replace(session.figures, in_flight=0, failures=failures)
 
     def _read_to_end(self, session: RedeliverySession) -> None:
         """Read the log for waiting threads, if there are any. After a failure they continue to wait."""

@@ -76,7 +76,7 @@ class RedeliveryContext:
 @dataclass(frozen=True)
 class RedeliveryStatistics:
     """A snapshot. `due` counts lanes that are due or wait for a free slot; `breakers` endpoints by the state of their
-    breaker, without healthy ones; `unread` records of the log."""
+    breaker, without healthy ones; `unread` records of the log; `failures` failed sessions since the start."""
 
     parked: int = 0
     unread: int = 0
@@ -85,6 +85,7 @@ class RedeliveryStatistics:
     in_flight: int = 0
     breakers: Mapping[str, int] = field(default_factory=dict)
     queues: tuple[QueueFigures, ...] = ()
+    failures: int = 0
 
 
 class Redelivery:

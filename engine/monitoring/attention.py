@@ -28,6 +28,7 @@ THRESHOLDS: Mapping[str, float] = {
     "ArborcastDescriptorsGrow": 10_000.0,
     "ArborcastPartRestarts": 3.0,
     "ArborcastBatchesFail": 3.0,
+    "ArborcastRedeliveryFails": 3.0,
     "ArborcastBatchStuck": 120.0,
     "ArborcastRecordLag": 300.0,
     "ArborcastSloBurnsFast": 14.4,
@@ -169,6 +170,8 @@ def _of_rare(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
     if (failed := growth(samples, "events", "failed batch")) > THRESHOLDS["ArborcastBatchesFail"]:
         number = figures.many(failed, "batch or run", "batches or runs")
         yield Concern("bad", "engine", f"{number} failed in 10 minutes")
+    if (failed := growth(samples, "events", "failed redelivery")) > THRESHOLDS["ArborcastRedeliveryFails"]:
+        yield Concern("bad", "waiting", f"The redelivery failed {figures.many(failed, 'time')} in 10 minutes")
     if (behind := states.get("record lag", 0.0)) > THRESHOLDS["ArborcastRecordLag"]:
         yield Concern("warn", "engine", f"The tables are {figures.seconds(behind)} behind")
     if (restarts := growth(samples, "events", "restart")) > THRESHOLDS["ArborcastPartRestarts"]:

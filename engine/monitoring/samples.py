@@ -193,6 +193,7 @@ _EVENTS = {
     "hang": ("arborcast_part_hangs_total",),
     "hung worker": ("arborcast_dispatch_hung_workers_total", "arborcast_gateway_hung_workers_total"),
     "failed batch": ("arborcast_dispatch_failed_batches_total",),
+    "failed redelivery": ("arborcast_redelivery_failures_total",),
 }
 
 

@@ -170,6 +170,7 @@ def test_figures_of_other_sources() -> None:
         progress=lambda: {"push": QueryProgress(12, {}, {"addBatch": 0.25})},
         view=lambda: ViewSize(100, 1_000.0, 7, 12_345, 678),
         waiting=lambda: {"parked": 4, "due": 1},
+        redelivery_failures=lambda: 6.0,
         breakers=lambda: {"open": 2},
         pushes=lambda: {"batch": 40, "redelivery": 2},
         notices=lambda: 11.0,
@@ -183,6 +184,7 @@ def test_figures_of_other_sources() -> None:
         arborcast_dispatch_spark_stage_seconds{query="push",stage="addBatch"} 0.25
         arborcast_dispatch_last_batch_rows{query="push"} 12
         arborcast_deliveries_waiting{kind="parked"} 4
+        arborcast_redelivery_failures_total 6.0
         arborcast_endpoint_breakers{state="open"} 2
         arborcast_view_base_subscriptions 100
         arborcast_view_base_bytes 12345

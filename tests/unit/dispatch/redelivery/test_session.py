@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,7 +17,7 @@ from arborcast.dispatch.logs import parked
 from arborcast.dispatch.logs.held_lanes import HeldLanes
 from arborcast.dispatch.logs.parked import UNANSWERED_PUSH, Delivery, Parked, Place, Tried, Tries
 from arborcast.dispatch.matching.view import ControlState
-from arborcast.dispatch.redelivery import session
+from arborcast.dispatch.redelivery import redeliverer, session
 from arborcast.dispatch.redelivery.parked_store import ParkedStore
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer
 from arborcast.dispatch.redelivery.scheduler import Redelivery, RedeliveryContext, RedeliveryStatistics
@@ -153,6 +154,24 @@ def test_a_start_waits_as_long_as_parked_deliveries_are_read(tmp_path: Path, mon
     with pytest.raises(InfrastructureError, match=r"no record of the parked log was read for 0\.01 s"):
         redeliverer.catch_up(0.01)
     assert not read
+
+
+def test_a_redelivery_that_cannot_continue_counts_failures_and_keeps_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failure at a start, as on a full disk, follows one in the work."""
+    known = known_to_redelivery(ControlState())
+    made = Redeliverer(KafkaSettings(), PushSettings(), RetrySettings(), THIS_MACHINE, known, tmp_path / "parked")
+    full = Mock(side_effect=InfrastructureError("the disk is full"))
+    figures = RedeliveryStatistics(parked=7, in_flight=2)
+    begun = Mock(figures=figures, run=full)
+    monkeypatch.setattr(redeliverer, "opened_session", lambda parts: nullcontext(begun))
+    monkeypatch.setattr(redeliverer.liveness, "listen", lambda beat: None)
+    for failures in (1, 2):
+        with pytest.raises(InfrastructureError, match="full"):
+            made._step()
+        assert made.statistics() == RedeliveryStatistics(parked=7, failures=failures)
+        begun.begin = full
 
 
 def test_results_after_a_full_disk_and_damaged_results(monkeypatch: pytest.MonkeyPatch) -> None:

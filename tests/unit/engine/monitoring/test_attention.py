@@ -79,6 +79,7 @@ METRICS = {
     ),
     "BatchStuck": ("dispatch_batch_under_way_seconds 121", "bad lag: A batch does not end: 2.0 min so far"),
     "BatchesFail": ("dispatch_failed_batches_total 4", "bad engine: 4 batches or runs failed in 10 minutes"),
+    "RedeliveryFails": ("redelivery_failures_total 4", "bad waiting: The redelivery failed 4 times in 10 minutes"),
     "DeliverySlow": (slow("delivery_seconds", 30, 60), "warn latency: Deliveries are slow: p99 59.7 s"),
     "DeadLetters": (
         'attempts_total{state="dead"} 2\nattempts_total{state="expired"} 1\nattempts_total{state="lapsed"} 9',

@@ -202,7 +202,7 @@ def _states(readings: Scrape) -> dict[str, float]:
     found = {
         "batch": readings.most("arborcast_dispatch_batch_under_way_seconds"),
         "record lag": max(readings.most("arborcast_dispatch_lag_seconds", query=of) for of in ("record", "archive")),
-        "pull dropped": readings.sum("arborcast_pull_dropped_messages_total"),
+        "pull dropped": readings.most("arborcast_pull_dropped_messages_total"),  # every gateway counts all of them
     }
     least = {
         "gateway": readings.least("arborcast_gateway_ready"),

@@ -88,7 +88,10 @@ METRICS = {
     "ParkedGrows": ('deliveries_waiting{kind="parked"} 10001', "warn waiting: 10.0 k deliveries wait for a retry"),
     "TooMuchWaits": ('attempts_total{state="dropped",error="resources"} 1', "warn waiting: 1 delivery dropped"),
     "SubscriptionsSuspended": ("suspended_subscriptions 2", "warn suspended: 2 subscriptions suspended"),
-    "PullPointsDrop": ("pull_dropped_messages_total 5", "warn pull points: Full pull points dropped 5 messages"),
+    "PullPointsDrop": (
+        'pull_dropped_messages_total{worker="0"} 5\npull_dropped_messages_total{worker="1"} 4',
+        "warn pull points: Full pull points dropped 5 messages",
+    ),
     "SloBurnsFast": (
         burning("5m", "1h", "30m", "6h"),
         "bad objective: Deliveries are late or lost: in 1h 15 times as many as the objective allows",

@@ -161,7 +161,7 @@ def sample_of(at: float, readings: Scrape) -> MetricsSample:
         parts={part: value > 0 for part, value in readings.by("arborcast_part_ready", "part").items()},
         accepted=readings.sum("arborcast_gateway_accepted_total"),
         notices=readings.sum("arborcast_dispatch_system_notices_total"),
-        refused=readings.by("arborcast_gateway_refused_total", "reason"),
+        refused=_refused(readings),
         attempts=readings.by("arborcast_attempts_total", "state"),
         errors={name: count for name, count in readings.by("arborcast_attempts_total", "error").items() if name},
         pushes=readings.sum("arborcast_push_seconds_count"),
@@ -186,6 +186,11 @@ def sample_of(at: float, readings: Scrape) -> MetricsSample:
         events={event: count for event, names in _EVENTS.items() if (count := sum(map(readings.sum, names)))},
         states=_states(readings),
     )
+
+
+def _refused(readings: Scrape) -> dict[str, float]:
+    doors = [readings.by(f"arborcast_{door}_refused_total", "reason") for door in ("gateway", "framed")]
+    return {reason: sum(each.get(reason, 0.0) for each in doors) for reason in sorted({*doors[0], *doors[1]})}
 
 
 _EVENTS = {

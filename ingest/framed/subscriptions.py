@@ -114,8 +114,8 @@ class Counts:
 
     received: Counter[str] = field(default_factory=Counter)
     """Frames by type."""
-    refused: Counter[str] = field(default_factory=Counter)
-    """ERROR frames by class of the error."""
+    refused: Counter[str] = field(default_factory=lambda: Counter(Defect=0, InfrastructureError=0))
+    """ERROR frames by class of the error; those with an alert from the start, as `Counter.begin` of the metrics."""
     sent: int = 0
     """Messages to subscribers."""
     unreadable: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -14,9 +15,12 @@ from arborcast.cli import reference
 from arborcast.cli.reference import DOCS
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.dispatch.monitoring.metrics import JobMetrics
+from arborcast.engine.gateway.metrics import declare_framed
 from arborcast.engine.monitoring.attention import STALE_S, THRESHOLDS, concerns, endpoint_health, tiles
 from arborcast.engine.monitoring.samples import MetricsSample, Scrape, sample_of
 from arborcast.engine.monitoring.watching import EngineView
+from arborcast.ingest.framed.server import FramedServer
+from arborcast.ingest.framed.subscriptions import Counts
 from arborcast.ingest.http.app import RequestMetrics
 
 NOW = 1_000_000.0
@@ -67,7 +71,10 @@ METRICS = {
         'gateway_refused_total{reason="InfrastructureError"} 600',
         "bad kafka: Publishers are refused because",
     ),
-    "Defects": ('gateway_refused_total{reason="Defect"} 1', "warn engine: 1 request met an internal error"),
+    "Defects": (
+        'gateway_refused_total{reason="Defect"} 1\nframed_refused_total{reason="Defect"} 2',
+        "warn engine: 3 requests met an internal error",
+    ),
     "AppendSlow": (slow("gateway_append_seconds", 1, 2), "warn kafka: Kafka acknowledges slowly: p99 2.0 s"),
     "DispatchLag": (
         'dispatch_lag_seconds{query="push"} 31',
@@ -212,9 +219,11 @@ def test_counters_of_alerts_begin_at_zero() -> None:
     # increase() is 0 for a series whose first sample has the first events.
     gateway = Registry()
     RequestMetrics(gateway)
+    declare_framed(gateway, Mock(spec=FramedServer, counts=Counts(), connections=0, unread=0))
     lines = (gateway.text() + JobMetrics().registry.text()).splitlines()
     counters = re.findall(r"(?:rate|increase)\((\w+_total)\{(.+?)\}", " ".join(RULES.values()))
-    assert ("arborcast_gateway_refused_total", 'reason="Defect"') in counters
+    for door in ("gateway", "framed"):
+        assert (f"arborcast_{door}_refused_total", 'reason="Defect"') in counters
     for name, selector in counters:
         (label, values, more), *_ = re.findall(r'(\w+)!?=~?"([^"]*)"(.*)', selector)
         for value in values.split("|"):

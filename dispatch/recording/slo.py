@@ -5,7 +5,7 @@ Hours are counted and replaced as wholes, in one commit with the positions in th
 a crash are counted once. Reading 28 days costs a row per hour and active subscription, not one per delivery.
 
 A late delivery counts for the receiver if, between its acceptance and its push, the receiver had refused or not
-answered a push, or its subscription was held (paused, suspended, earlier messages parked).
+answered a push, or its subscription was held (paused, suspended, earlier messages parked, dead letters redriven).
 """
 
 from __future__ import annotations
@@ -105,10 +105,12 @@ def result_of(row: SloAttempt, latency_ms: float, held_ms: int) -> Result | None
 
 
 def holds(row: SloAttempt) -> bool:
-    """Whether the row is a fault of the receiver, or a wait for it."""
+    """Whether the row is a fault of the receiver, or a wait for it. A redrive, too: its letters are pushed one after
+    another, as first pushes."""
     if row.push:
         return not is_accepted(row) and row.error not in _OWN_ERRORS
-    return row.state == "parked" and row.error == "waiting" and row.detail not in _OWN_WAITS
+    waits = row.error == "redriven" or (row.error == "waiting" and row.detail not in _OWN_WAITS)
+    return row.state == "parked" and waits
 
 
 @dataclass

@@ -128,3 +128,12 @@ def test_a_receiver_delays_its_deliveries_by_a_fault_or_a_pause() -> None:
         tried(),
     ]
     assert not any(map(holds, others))
+
+
+def test_a_redriven_delivery_is_not_late() -> None:
+    """Ten thousand letters of a lane take minutes."""
+    redriven = tried("parked", 0, "", ends_ms=100, error="redriven")
+    assert redriven.started_ms == redriven.accepted_ms, "it is accepted at its redrive"
+    assert result_of(redriven, 30_000, 0) is None
+    assert holds(redriven)
+    assert result_of(tried(ends_ms=500_000), 30_000, redriven.started_ms) == "receiver"

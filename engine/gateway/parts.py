@@ -109,8 +109,10 @@ def mqtt_bridge(gateway: Gateway, settings: Settings, metrics: Registry) -> Mqtt
     refusal = for_mqtt(gateway.outbound).check_url(mqtt.base)
     if refusal is not None:
         raise ConfigError(f"mqtt.url = {mqtt.url!r} {refusal}")
-    bridge = MqttBridge(gateway, mqtt, read_rules(Path(mqtt.rules_file), mqtt.base))
-    incoming.declare(metrics, lambda: bridge.connected, lambda: bridge.counts)
+    rules = read_rules(Path(mqtt.rules_file), mqtt.base)
+    bridge = MqttBridge(gateway, mqtt, rules)
+    if rules.incoming:  # otherwise it holds no session
+        incoming.declare(metrics, lambda: bridge.connected, lambda: bridge.counts)
     return bridge
 
 

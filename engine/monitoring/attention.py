@@ -182,6 +182,8 @@ def _of_rare(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
         yield Concern("warn", "engine", f"{figures.many(defects, 'request')} met an internal error of the gateway")
     if states.get("directory") == 0:
         yield Concern("warn", "directory", "The directory of the topics does not respond")
+    if states.get("mqtt") == 0:
+        yield Concern("warn", "engine", "The MQTT bridge has no session at the broker")
     if (dropped := states.get("pull dropped", 0.0) - samples[0].states.get("pull dropped", 0.0)) > 0:
         yield Concern("warn", "pull points", f"Full pull points dropped {figures.many(dropped, 'message')}")
 

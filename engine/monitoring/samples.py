@@ -212,6 +212,8 @@ def _states(readings: Scrape) -> dict[str, float]:
     least = {
         "gateway": readings.least("arborcast_gateway_ready"),
         "directory": readings.least("arborcast_directory_connected"),
+        # 0 at gateways without the lease.
+        "mqtt": readings.most(mqtt) if (mqtt := "arborcast_mqtt_connected") in readings.names else None,
         # Absent without a job.
         "job": float("arborcast_dispatch_batches_total" in readings.names),
     }

@@ -122,6 +122,17 @@ def test_invalid_settings_of_the_mqtt_bridge(
         parts.mqtt_bridge(gateway, settings, Registry())
 
 
+@pytest.mark.parametrize(("way", "shown"), [("in", True), ("out", False)])
+def test_a_bridge_that_holds_no_session_has_no_metric_of_it(tmp_path: Path, way: str, shown: bool) -> None:
+    """Otherwise the alert of a lost session would fire for ever."""
+    rules, registry = tmp_path / "rules.toml", Registry()
+    rules.write_text(f'[{way}.a]\nmqtt = "a"\ntopic = "a"\n')
+    given = {"mqtt.url": "mqtt://127.0.0.1", "mqtt.rules_file": str(rules), "outbound.scope": "loopback"}
+    settings = load_settings(home=tmp_path, overrides=given)
+    parts.mqtt_bridge(GatewayParts(outbound=policy_of(settings)).gateway, settings, registry)
+    assert ("arborcast_mqtt_connected 0" in registry.text()) == shown
+
+
 def test_links_end_when_an_engine_leaves_its_federation() -> None:
     made, interests = GatewayParts(), PeerInterests()
     made.control.also.append(interests)

@@ -105,6 +105,7 @@ METRICS = {
     ),
     "SloBurns": (burning("30m", "6h"), "warn objective: Deliveries are late or lost"),
     "DirectoryAway": ("directory_connected 0", "warn directory: The directory of the topics does not respond"),
+    "MqttAway": ("mqtt_connected 0", "warn engine: The MQTT bridge has no session at the broker"),
     "DescriptorsGrow": (
         'process_cpu_seconds_total{process="a"} 1\nprocess_descriptors{process="a"} 10001',
         "warn engine: a has 10.0 k open files",

@@ -71,6 +71,8 @@ class LagClock:
     def measure(self, now: float, ends: Mapping[int, int], settled: Mapping[int, int]) -> Lag:
         """The current lag. `ends`, `settled`: by partition, the offsets of the next record to be written and to
         settle."""
+        if self._marks and any(ends.get(each, end) < end for each, end in self._marks[-1][1].items()):
+            self._marks.clear()  # the log was created again
         self._marks.append((now, dict(ends)))
         while len(self._marks) > 1 and not _has_unsettled(self._marks[0][1], settled):
             self._marks.popleft()

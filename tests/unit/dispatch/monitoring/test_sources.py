@@ -80,6 +80,11 @@ def test_seconds_of_lag_count_from_its_first_measurement() -> None:
     assert clock.measure(150, {0: 10}, {0: 9}) == Lag(1, 0)
 
     clock = LagClock()
+    clock.measure(100, {0: 1_000}, {0: 990})
+    for now in (5_000, 5_010):
+        assert clock.measure(now, {0: 6}, {0: 5}) == Lag(1, now - 5_000), "the log was created again"
+
+    clock = LagClock()
     for second in range(3_000):
         lag = clock.measure(second, {0: second + 1}, {0: 0})
     assert lag == Lag(3_000, 2_999)

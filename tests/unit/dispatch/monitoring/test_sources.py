@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -94,7 +95,7 @@ def test_seconds_of_lag_count_from_its_first_measurement() -> None:
 def test_a_follower_without_a_position_lags_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables that cannot be read since the start: otherwise nothing has a lag, and no alert fires."""
     now = [100.0]
-    monkeypatch.setattr(sources.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(sources, "LogConsumer", Mock(return_value=Mock(**{"ends.return_value": {0: 7}})))
     progress: list[QueryProgress | None] = [None]
     followers = FollowerFigures(KafkaSettings(), {"record": Watched("attempts", lambda: progress[0])})

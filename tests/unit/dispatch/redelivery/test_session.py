@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from arborcast.core import liveness
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
@@ -166,7 +167,7 @@ def test_a_redelivery_that_cannot_continue_counts_failures_and_keeps_its_figures
     figures = RedeliveryStatistics(parked=7, in_flight=2)
     begun = Mock(figures=figures, run=full)
     monkeypatch.setattr(redeliverer, "opened_session", lambda parts: nullcontext(begun))
-    monkeypatch.setattr(redeliverer.liveness, "listen", lambda beat: None)
+    monkeypatch.setattr(liveness, "listen", lambda beat: None)
     for failures in (1, 2):
         with pytest.raises(InfrastructureError, match="full"):
             made._step()

@@ -197,7 +197,7 @@ ATTEMPTS = TableSpec(
         Column("reused", "boolean", "The push used an open connection."),
         Column("batch", "long", "The batch of the attempt; -1: the redelivery."),
         Column("next_at", "timestamp", "The next attempt; null: in its turn, or never.", "UTC", optional=True),
-        Column("lapsed", "boolean", "Expired without a dead letter."),
+        Column("lapsed", "boolean", "Expired without a dead letter.", optional=True),
     ),
     partition_by=("day",),
     time="started_at",

@@ -30,7 +30,7 @@ from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
 from arborcast.wire import limits
 from arborcast.wire.envelope import Request
-from arborcast.wire.errors import InvalidRequest, OperationRefused, UnsupportedPolicy
+from arborcast.wire.errors import InvalidRequest, OperationRefused, TooLarge, UnsupportedPolicy
 from arborcast.wire.times import to_ms
 from arborcast.wire.topics import read_topic
 
@@ -209,8 +209,12 @@ async def send_current_messages(gateway: Gateway, subscription: Subscription, si
             for notification in current
             if not (since.reaches_anyway(subscription, notification) or notification.is_over(now_ms))
         ]
-        if only:
-            await gateway.notifications.append(only)
+        try:
+            if only:
+                await gateway.notifications.append(only)
+        except TooLarge:  # together
+            for each in only:
+                await gateway.notifications.append([each])
 
 
 async def _topics_with_message(gateway: Gateway, subscription: Subscription) -> list[TopicPath]:

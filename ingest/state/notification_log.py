@@ -35,6 +35,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.single_flight import stops
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.topic_model.records.notifications import Notification, encode
+from arborcast.wire.errors import TooLarge
 
 logger = logging.getLogger(__name__)
 
@@ -206,8 +207,9 @@ class NotificationLog:
 
         `retained` are the current messages of their topics among them.
 
-        Raises InfrastructureError at once if the broker is away or the queue is full; the future fails with one if
-        acknowledgements do not arrive in time. Some of the records may then be in the log.
+        Raises InfrastructureError at once if the broker is away or the queue is full, TooLarge if the records exceed
+        the limit alone. The future fails with InfrastructureError if acknowledgements do not arrive in time. Some of
+        the records may then be in the log.
         """
         topics = self._topics
         if topics is None:
@@ -232,6 +234,11 @@ class NotificationLog:
                 key, value = encode(notification)
                 records.append((topic, key, value))
                 size += len(value)
+                if size > self._limit:  # no retry can succeed
+                    raise TooLarge(
+                        f"the records of this request have more than {self._limit} bytes together "
+                        "(gateway.max_unacknowledged_bytes): send smaller messages, or fewer in one request"
+                    )
                 if size > room:
                     raise InfrastructureError(
                         f"Kafka is slow: {self.unacknowledged_bytes} bytes wait for its acknowledgement", RETRY_AFTER_S

@@ -20,6 +20,7 @@ from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire.errors import TooLarge
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer, only_subscription
@@ -147,6 +148,21 @@ def test_current_messages_are_sent_in_small_batches(monkeypatch: pytest.MonkeyPa
     parts.gateway.retained.latest = counted  # type: ignore[method-assign, assignment]
     subscribe(parts)
     assert (sizes, len(sent(parts))) == ([2, 2, 1], 5)
+
+
+def test_current_messages_that_are_too_large_together_are_stored_one_by_one() -> None:
+    parts = parts_with("a", "b")
+    publish(parts, a="1", b="2")
+    append = parts.notifications.append
+
+    def limited(notifications: Sequence[Notification], retained: Sequence[Notification] = ()) -> asyncio.Future[None]:
+        if len(notifications) > 1:
+            raise TooLarge("the records of this request have more than 1 bytes together")
+        return append(notifications, retained)
+
+    parts.notifications.append = limited  # type: ignore[method-assign]
+    assert subscribe(parts).status == 200
+    assert [each.topic for each in sent(parts)] == ["{urn:t}a", "{urn:t}b"]
 
 
 @pytest.mark.parametrize(("expression", "examined"), [("t:a1", 1), ("t:a1//.", 2), ("t:a1/b|t:a2", 2), ("", 6)])

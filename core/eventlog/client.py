@@ -273,16 +273,18 @@ def make_consumer(kafka_settings: KafkaSettings, *, wait_ms: int, max_records: i
     `wait_ms` is the maximum time for which the broker holds an empty fetch. Requests on one connection are answered in
     order, so any other request (end_offsets) may wait as long.
     """
+    timeout_ms = int(kafka_settings.request_timeout_s * 1000)
     arguments = _CLIENT | {
         "group_id": None,
         "enable_auto_commit": False,
         "auto_offset_reset": "none",
-        "fetch_max_wait_ms": wait_ms,
+        # Half of a short timeout: kafka-python refuses a longer wait, and the request behind it needs time, too.
+        "fetch_max_wait_ms": min(wait_ms, timeout_ms // 2),
         "max_poll_records": max_records,
         "max_partition_fetch_bytes": max(kafka_settings.max_record_bytes, 1024 * 1024),
         # For one response of a broker, over all partitions. A larger record is returned alone.
         "fetch_max_bytes": _FETCH_BYTES,
-        "request_timeout_ms": int(kafka_settings.request_timeout_s * 1000),
+        "request_timeout_ms": timeout_ms,
     }
     return cast(Consumer, _connected(LeanConsumer, kafka_settings, arguments))
 

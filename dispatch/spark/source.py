@@ -36,7 +36,7 @@ def read_log(
         "failOnDataLoss": str(fail_on_data_loss).lower(),
     }
     if fetch_wait_ms is not None:
-        options["kafka.fetch.max.wait.ms"] = str(fetch_wait_ms)
+        options["kafka.fetch.max.wait.ms"] = str(min(fetch_wait_ms, _attempt_ms(kafka) // 2))
     if most is not None:
         options["maxOffsetsPerTrigger"] = str(most)
     return spark.readStream.format("kafka").options(**options).load()

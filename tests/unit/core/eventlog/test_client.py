@@ -63,6 +63,14 @@ def test_credentials_and_authorities_reach_the_library() -> None:
     assert {name: client._connection(settings)[name] for name in expected} == expected
 
 
+def test_a_fetch_ends_within_the_shortest_request_timeout() -> None:
+    """kafka-python refuses a longer one as a wrong configuration, which no retry repairs."""
+    nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:1", request_timeout_s=1)
+    with pytest.raises(InfrastructureError, match="no answer in time") as caught:
+        client.make_consumer(nowhere, wait_ms=2_000)
+    assert caught.value.retry_after is not None
+
+
 def test_the_logs_of_the_design() -> None:
     logs = {log.name: log for log in specifications(KafkaSettings(partitions=6, retention_hours=2, prefix="p."))}
     made = {name: (log.partitions, log.configs["cleanup.policy"]) for name, log in logs.items()}

@@ -21,7 +21,7 @@ from arborcast.core.errors import ConfigError
 from arborcast.core.telemetry import log_format
 from arborcast.engine.gateway import workers
 from arborcast.engine.gateway.parts import check_exposed
-from arborcast.engine.gateway.process import GatewayProcess
+from arborcast.engine.gateway.process import GatewayProcess, listen_framed
 from arborcast.engine.gateway.workers import Share, Workers
 from arborcast.engine.settings.loading import Settings, level_of, load_settings
 from arborcast.engine.terminal import print_error
@@ -51,7 +51,11 @@ def main(arguments: list[str] | None = None) -> int:
         share = workers.share_of(options)
         if share is None and settings.gateway.workers > 1:
             given = sys.argv[1:] if arguments is None else arguments
-            return Workers(settings.gateway, given, listen_for_workers(settings.gateway)).run()
+            listeners = listen_for_workers(settings.gateway)
+            if settings.framed.port:
+                # Alone first, as these: workers share it, also with another gateway of this user, or with these.
+                listen_framed(settings).close()
+            return Workers(settings.gateway, given, listeners).run()
         listener = share.listener if share else listen(settings.gateway)
         # Not closed: that would wait for threads, which may wait for an unavailable broker.
         runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)

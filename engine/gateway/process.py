@@ -105,15 +105,7 @@ class GatewayProcess:
         if self._tls is not None:
             self._spawn(self._tls.follow_files(), "tls")
         if self._framed is not None:
-            gateway = self._settings.gateway
-            framed = listen_on(
-                gateway.host,
-                self._settings.framed.port,
-                host_by="gateway.host",
-                port_by="framed.port",
-                shared=gateway.workers > 1,
-            )
-            await self._framed.start(framed)
+            await self._framed.start(listen_framed(self._settings, shared=self._settings.gateway.workers > 1))
         if self._federation is not None and self._is_first() and self._settings.federation.datagram_port:
             self._spawn(self._federation.datagrams(), "datagrams")
         await self._server.serve(sockets=[listener])
@@ -205,6 +197,12 @@ class GatewayProcess:
             metrics.declare_handshakes(own, self._tls.handshakes)
         if self._framed is not None:
             metrics.declare_framed(own, self._framed)
+
+
+def listen_framed(settings: Settings, *, shared: bool = False) -> socket.socket:
+    """A listening socket of the framed edge. Raises ConfigError for an address that is in use or not local."""
+    host, port = settings.gateway.host, settings.framed.port
+    return listen_on(host, port, host_by="gateway.host", port_by="framed.port", shared=shared)
 
 
 def _make_gateway(settings: Settings, own: OwnAddresses, state: GatewayState, port: int) -> Gateway:

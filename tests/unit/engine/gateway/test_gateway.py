@@ -36,6 +36,7 @@ from arborcast.engine.processes.errors import JarError
 from arborcast.engine.settings.loading import load_settings
 from arborcast.engine.settings.outbound import policy_of
 from arborcast.ingest.federation.interests import PeerInterests
+from arborcast.ingest.http.listening import listen_on
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.ingest.state.changes import GatewayPositions
 from arborcast.ingest.state.repeats import TABLE_BYTES
@@ -70,6 +71,22 @@ def test_the_command_raises_its_limit_of_open_files(
     assert command.main(["--config", str(config)]) == 2
     assert "gateway.prot" in capsys.readouterr().err
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most_files, most_files)
+
+
+def test_several_workers_share_the_framed_port_with_no_other_gateway(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "listen_for_workers", lambda _: [])
+    monkeypatch.setattr(command, "Workers", Mock(return_value=Mock(run=lambda: 0)))
+    names = {"host_by": "gateway.host", "port_by": "framed.port"}
+    # Of a worker of another gateway. The system would give each worker a part of its connections.
+    with listen_on("127.0.0.1", 0, shared=True, **names) as others:
+        port = others.getsockname()[1]
+        config = tmp_path / "arborcast.toml"
+        config.write_text(f"[gateway]\nport = 0\nworkers = 2\n[framed]\nport = {port}\n")
+        assert command.main(["--config", str(config)]) == 2
+        assert f"port {port}: Address already in use; choose another with framed.port" in capsys.readouterr().err
+    assert command.main(["--config", str(config)]) == 0
 
 
 def test_a_flood_of_connections_to_an_administrator_fills_no_log(

@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import json
 import logging
+import math
 import os
 import tomllib
 import types
@@ -320,7 +321,7 @@ def _checked(declaration: Declaration, value: object, where: str, *, strict: boo
         if not strict and declaration.type is bool:
             value = {"yes": True, "no": False}.get(str(value).lower(), value)
         checked = msgspec.convert(value, declaration.annotated, strict=strict)
-        if checked == checked:  # not NaN
+        if not isinstance(checked, float) or math.isfinite(checked):  # TOML has inf and nan
             return typing.cast(Scalar, checked)
     except msgspec.ValidationError:
         pass

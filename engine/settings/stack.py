@@ -81,17 +81,20 @@ class StackSettings:
         30.0, "Kafka or the gateway is restarted without an answer. 0: never.", minimum=0, maximum=3_600, unit="s"
     )
     job_hang_timeout_s: float = setting(
-        60.0, "The job, without a heartbeat. 0: never.", minimum=0, maximum=3_600, unit="s"
+        60.0, "The job, without a heartbeat. 0: never, else from 10.", minimum=0, maximum=3_600, unit="s"
     )
-    stop_timeout_s: float = setting(20.0, "For all parts; then they are killed.", minimum=1, maximum=300, unit="s")
+    stop_timeout_s: float = setting(20.0, "For all parts, then killed.", minimum=1, maximum=300, unit="s")
     restart_first_s: float = setting(0.5, "First delay; doubled each time.", minimum=0.05, maximum=60, unit="s")
     restart_max_s: float = setting(30.0, "Maximum delay.", minimum=0.1, maximum=3_600, unit="s")
     min_free_disk_mb: int = setting(512, "In the data directory, for a start.", minimum=0, unit="MiB")
-    log_bytes: int = setting(
-        8 * 1024 * 1024, "Size of a log file; two older ones are kept.", minimum=4_096, unit="bytes"
-    )
+    log_bytes: int = setting(8 * 1024 * 1024, "Of a log file; two older ones are kept.", minimum=4_096, unit="bytes")
 
     def __post_init__(self) -> None:
+        if 0 < self.job_hang_timeout_s < 10:
+            raise ConfigError(
+                f"stack.job_hang_timeout_s = {self.job_hang_timeout_s:g} must be 0 (never) or at least 10: the job "
+                "has a heartbeat every other second, and with less a check may end before it"
+            )
         if self.restart_max_s < self.restart_first_s:
             raise ConfigError(
                 f"stack.restart_max_s = {self.restart_max_s:g} must not be less than "

@@ -97,6 +97,8 @@ def test_files_are_relative_to_the_settings_file_that_names_them(
         ({"ARBORCAST_GATEWAY_PROT": "80"}, ["did you mean ARBORCAST_GATEWAY_PORT?"]),
         ({"ARBORCAST_TOPICS_FIXED": "maybe"}, ["true or false"]),
         ({"ARBORCAST_TABLES_INTERVAL_S": "nan"}, ["tables.interval_s = 'nan'"]),
+        ("[retry]\nsuspend_after_s = inf", ["retry.suspend_after_s = inf"]),
+        ("[stack]\njob_hang_timeout_s = 5", ["stack.job_hang_timeout_s = 5 must be 0", "at least 10"]),
         ({"ARBORCAST_GATEWAY_PORT": "70000"}, ["gateway.port = '70000'"]),
         ({"ARBORCAST_KAFKA_SECURITY_PROTOCOL": "TLS"}, ["'SASL_SSL'"]),
     ],

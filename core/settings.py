@@ -11,6 +11,7 @@ import dataclasses
 import re
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from arborcast.core.errors import ConfigError
 
@@ -41,6 +42,20 @@ def setting(
     """A data class field with its description and range."""
     info = SettingInfo(help, minimum, maximum, unit, secret)
     return dataclasses.field(default=default, metadata={"setting": info}, repr=not secret)
+
+
+def check_url(key: str, url: str, schemes: tuple[str, ...] = ("http", "https"), *, secret: bool = False) -> None:
+    """Raises ConfigError unless the setting `key` is a URL with one of these schemes, a host (LDAP has a default) and a
+    possible port. A `secret` one may contain a password, and is not shown."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in schemes and (parts.hostname or "http" not in schemes) and parts.port != 0:
+            return
+    except ValueError:  # the port, or unpaired brackets
+        pass
+    begins = " or ".join(f"{each}://" for each in schemes)
+    shown = "" if secret else f" = {url!r}"
+    raise ConfigError(f"{key}{shown} must begin with {begins}, then a host, and a port up to 65535 if it is not usual")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from arborcast.core.errors import ConfigError
-from arborcast.core.settings import setting
+from arborcast.core.settings import check_url, setting
 
 
 @dataclass(frozen=True)
@@ -35,5 +35,7 @@ class DirectorySettings:
     def __post_init__(self) -> None:
         if self.bind == "simple" and not self.bind_dn:
             raise ConfigError("directory.bind_dn must be set when directory.bind is simple")
+        if self.kind == "ldap":
+            check_url("directory.url", self.url, ("ldap", "ldaps", "ldapi"))
         if self.start_tls and self.url.startswith("ldaps://"):
             raise ConfigError("directory.start_tls is for ldap:// addresses; directory.url begins with ldaps://")

@@ -9,7 +9,7 @@ from typing import Literal
 from arborcast.core.errors import ConfigError
 from arborcast.core.mqtt.settings import NO_MQTT, MqttSettings
 from arborcast.core.security.outbound import AddressPolicy
-from arborcast.core.settings import KafkaSettings, SecretSettings, setting
+from arborcast.core.settings import KafkaSettings, SecretSettings, check_url, setting
 from arborcast.core.telemetry.tracing import NO_TRACING, TracingSettings
 
 
@@ -93,9 +93,8 @@ class PushSettings:
                 raise ConfigError(f"push.{key} = {file!r}: there is no such file")
         if self.tls_client_key and not self.tls_client_certificate:
             raise ConfigError("push.tls_client_key is set without push.tls_client_certificate: name both, or none")
-        if self.proxy and not self.proxy.startswith(("http://", "https://")):
-            # The value is not shown: it may contain a password.
-            raise ConfigError("push.proxy must begin with http:// or https://")
+        if self.proxy:
+            check_url("push.proxy", self.proxy, secret=True)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from arborcast.core.errors import ConfigError, TopicError
 from arborcast.core.security.web_pages import PageRule, read_origins
-from arborcast.core.settings import setting
+from arborcast.core.settings import check_url, setting
 from arborcast.topic_model.topics import TopicPath, is_system, parse_path
 
 
@@ -120,8 +120,8 @@ class GatewaySettings:
 
             trusted_networks(self.trusted_proxies)
         read_origins(self.page_origins, "gateway.page_origins")
-        if self.public_url and not self.public_url.startswith(("http://", "https://")):
-            raise ConfigError(f"gateway.public_url must begin with http:// or https://, not {self.public_url!r}")
+        if self.public_url:
+            check_url("gateway.public_url", self.public_url)
 
 
 @dataclass(frozen=True)

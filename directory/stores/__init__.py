@@ -24,8 +24,6 @@ def open_directory(settings: DirectorySettings) -> Directory | None:
         from arborcast.directory.stores.file import FileDirectory
 
         return FileDirectory(Path(settings.file), settings)
-    if not settings.url.startswith(("ldap://", "ldaps://", "ldapi://")):
-        raise ConfigError(f"directory.url is {settings.url!r}; it must begin with ldap://, ldaps:// or ldapi://")
     # Imported here, so that an engine with a file does not load ldap3.
     from arborcast.directory.stores.ldap import LdapDirectory
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.security.signatures import NAME
-from arborcast.core.settings import setting
+from arborcast.core.settings import check_url, setting
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,9 @@ class FederationSettings:
     datagram_port: int = setting(0, "UDP port of gateway.host; 0: none.", minimum=0, maximum=65_535)
 
     def __post_init__(self) -> None:
+        for key, url in (("administrator", self.administrator), ("url", self.url)):
+            if url:
+                check_url(f"federation.{key}", url)
         if not self.name:
             return
         for key, value in (("name", self.name), ("group", self.group)):
@@ -32,7 +35,7 @@ class FederationSettings:
                 raise ConfigError(
                     f"federation.{key} = {value!r} must be up to 64 letters, digits, - and _, no - or _ in front"
                 )
-        if not self.administrator.startswith(("http://", "https://")):
+        if not self.administrator:
             raise ConfigError(
                 f"federation.administrator = {self.administrator!r} must be the URL of the administrator, as "
                 "federation.name is set"
@@ -41,8 +44,6 @@ class FederationSettings:
             raise ConfigError(
                 "federation.key_file must be set when federation.name is: all engines of a federation share a secret"
             )
-        if self.url and not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"federation.url must begin with http:// or https://, not {self.url!r}")
 
     @property
     def engine(self) -> str:

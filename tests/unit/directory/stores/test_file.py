@@ -68,13 +68,14 @@ def test_the_kind_of_directory_in_the_settings() -> None:
         opened = open_directory(settings)
         assert opened is not None
         assert (opened.name, isinstance(opened, FileDirectory)) == (name, settings.kind == "file")
-    for settings, key in (
-        (DirectorySettings(base_dn=""), "base_dn"),
-        (DirectorySettings(kind="ldap", base_dn="topics"), "base_dn"),
-        (DirectorySettings(kind="ldap", url="http://127.0.0.1"), "url"),
+    for base_dn, url, key in (
+        ("", "ldap://a", "base_dn"),
+        ("topics", "ldap://a", "base_dn"),
+        ("ou=t", "http://127.0.0.1", "url"),
+        ("ou=t", "ldap://127.0.0.1:70000", "url"),
     ):
         with pytest.raises(ConfigError, match=rf"directory\.{key}"):
-            open_directory(settings)
+            open_directory(DirectorySettings(kind="ldap", base_dn=base_dn, url=url))
 
 
 def test_writes_leave_the_rest_of_the_file_unchanged(file: Path, directory: FileDirectory) -> None:

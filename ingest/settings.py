@@ -70,9 +70,7 @@ class GatewaySettings:
     pull_messages: int = setting(
         10_000, "Per pull point; beyond it the oldest are dropped.", minimum=1, maximum=1_000_000
     )
-    pull_bytes: int = setting(
-        16 * 1024 * 1024, "Per pull point; beyond it the oldest are dropped.", minimum=1024, unit="bytes"
-    )
+    pull_bytes: int = setting(16 * 1024 * 1024, "Per pull point; else as pull_messages.", minimum=1024, unit="bytes")
     pull_memory_bytes: int = setting(
         64 * 1024 * 1024, "Memory for all pull points; other messages are read from the log.", minimum=0, unit="bytes"
     )
@@ -82,7 +80,11 @@ class GatewaySettings:
     pull_wait_s: float = setting(0.0, "Where GetMessages names none.", minimum=0, unit="s")
     pull_max_wait_s: float = setting(60.0, "Of GetMessages and PullMessages.", minimum=0, maximum=3_600, unit="s")
     pull_claim_s: float = setting(
-        30.0, "Messages in transit at a gateway's death are handed out again then.", minimum=1, unit="s"
+        # Claims are renewed every second at the shortest, and other gateways check them as often.
+        30.0,
+        "Messages in transit at a gateway's death are handed out again then.",
+        minimum=3,
+        unit="s",
     )
     pull_subscription_s: int = setting(
         60, "Lifetime of an ONVIF pull point subscription after each PullMessages.", minimum=1, unit="s"
@@ -194,13 +196,17 @@ class TopicSettings:
         return parse_path(self.default) if self.default else None
 
 
+LEAST_PART = 500
+"""Bytes of a part for old subscribers: with less there is no room for content beside its wrapper."""
+
+
 @dataclass(frozen=True)
 class FragmentSettings:
     """Messages in parts, of the older protocol."""
 
     bytes: int = setting(
         3_000,
-        "Size of a part for old subscribers, on topics with the routing word split; 0: no parts.",
+        "Size of a part for old subscribers, on topics with the routing word split; 0: no parts, else from 500.",
         minimum=0,
         unit="bytes",
     )
@@ -213,3 +219,7 @@ class FragmentSettings:
         maximum=128 * 1024 * 1024,
         unit="bytes",
     )
+
+    def __post_init__(self) -> None:
+        if 0 < self.bytes < LEAST_PART:
+            raise ConfigError(f"fragments.bytes = {self.bytes} must be 0 (no parts) or at least {LEAST_PART}")

@@ -11,6 +11,7 @@ from arborcast.core.errors import ContentExpressionError, ProducerExpressionErro
 from arborcast.ingest.elements import dsub
 from arborcast.ingest.elements.protection import CREDENTIALS, SIGNING, RequestedProtection, read_protection
 from arborcast.ingest.elements.publication import duration_ms, is_number, priority_of
+from arborcast.ingest.settings import LEAST_PART
 from arborcast.topic_model.expressions import compile_normal
 from arborcast.topic_model.expressions.conditions import check_conditions
 from arborcast.topic_model.expressions.item_filter import ITEM_FILTER, to_xpath
@@ -37,7 +38,7 @@ DELIVERY = f"{{{ARBORCAST_POLICY}}}Delivery"
 QUEUE = f"{{{ARBORCAST_POLICY}}}Queue"
 
 # The wrapper of a part has 400, with a topic of ordinary length.
-_LEAST_FRAGMENT, _MOST_FRAGMENT = 500, 999_999_999
+_MOST_FRAGMENT = 999_999_999
 
 _ATTRIBUTES = (
     "Reliability",
@@ -109,7 +110,7 @@ def read_delivery_policy(policy: etree._Element) -> DeliveryPolicy:
         deadline_per=_per(element, "DeadlinePer", "subscription", "Deadline"),
         interval_ms=interval_ms,
         interval_per=_per(element, "IntervalPer", "topic", "MinimumInterval"),
-        fragment_bytes=_number(element, "FragmentBytes", _LEAST_FRAGMENT, _MOST_FRAGMENT) or 0,
+        fragment_bytes=_number(element, "FragmentBytes", LEAST_PART, _MOST_FRAGMENT) or 0,
     )
 
 

@@ -156,18 +156,20 @@ async def parts_are_current() -> None:
     """The control log has been read to its end."""
 
 
-def queues_of(parts: GatewayParts, exists: Callable[[str], bool], **clocks: Callable[[], float]) -> PullQueues:
+def queues_of(
+    parts: GatewayParts, exists: Callable[[str], bool], claim_s: float = 30, **clocks: Callable[[], float]
+) -> PullQueues:
     log = parts.pull_log
-    return PullQueues(log.store, log, exists, claim_s=30, max_bytes=1_000, max_nodes=1_000, **clocks)
+    return PullQueues(log.store, log, exists, claim_s=claim_s, max_bytes=1_000, max_nodes=1_000, **clocks)
 
 
 class SweepingGateway:
     """A gateway with the same log and its own clocks."""
 
-    def __init__(self, parts: GatewayParts) -> None:
+    def __init__(self, parts: GatewayParts, claim_s: float = 30) -> None:
         self.wall, self.steady = 1_000_000.0, 0.0
         self._store = parts.pull_log.store
-        self.queues = queues_of(parts, lambda _: True, now=lambda: self.wall, steady=lambda: self.steady)
+        self.queues = queues_of(parts, lambda _: True, claim_s, now=lambda: self.wall, steady=lambda: self.steady)
 
     async def open_claims(self, later: float = 0.0) -> list[str]:
         """The open claims after a sweep, this number of seconds later."""
@@ -232,6 +234,23 @@ def test_a_claim_is_renewed_until_its_client_has_acknowledged_the_messages(parts
 
     asyncio.run(steps())
     assert parts.pull_log.store.waiting(identifier) == 2
+
+
+def test_with_the_shortest_pull_claim_s_a_live_gateway_keeps_its_claims(parts: GatewayParts) -> None:
+    """A busy gateway has a sweep every other second, while others look for abandoned claims each second."""
+    path = create(parts)
+    fill(parts, path, "1")
+    shortest = GatewaySettings.__dataclass_fields__["pull_claim_s"].metadata["setting"].minimum
+
+    async def steps() -> None:
+        gateway, other = SweepingGateway(parts, shortest), SweepingGateway(parts, shortest)
+        await gateway.queues.take(path.rpartition("/")[2], 1, 0)
+        for _ in range(10):
+            assert [len(await other.open_claims(1)), len(await other.open_claims(1))] == [1, 1]
+            gateway.wall += 2
+            await gateway.open_claims(2)
+
+    asyncio.run(steps())
 
 
 def test_one_record_renews_all_claims_of_a_gateway(parts: GatewayParts) -> None:

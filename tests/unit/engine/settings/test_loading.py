@@ -100,6 +100,8 @@ def test_files_are_relative_to_the_settings_file_that_names_them(
         ('[push]\nproxy = "http://proxy:80800"', ["push.proxy must begin with http:// or https://, then a host"]),
         ('[gateway]\npublic_url = "http://"', ["gateway.public_url = 'http://'"]),
         ('[federation]\nadministrator = "http://[a"', ["federation.administrator = 'http://[a'"]),
+        ("[gateway]\npull_claim_s = 1", ["gateway.pull_claim_s = 1", "at least 3"]),
+        ("[fragments]\nbytes = 100", ["fragments.bytes = 100 must be 0", "at least 500"]),
         ("[retry]\nsuspend_after_s = inf", ["retry.suspend_after_s = inf"]),
         ("[stack]\njob_hang_timeout_s = 5", ["stack.job_hang_timeout_s = 5 must be 0", "at least 10"]),
         ({"ARBORCAST_GATEWAY_PORT": "70000"}, ["gateway.port = '70000'"]),

@@ -130,8 +130,9 @@ class Gateway:
         self.registrations, self.owners, self.concurrent = view.registrations, view.owners, view.concurrent
         self.default_topic = self.topics.default_path
         # Memory for the largest body and its parsing, beside other requests.
-        least = 2 * ((1 + COPIES) * settings.max_body_bytes + NODE_MEMORY * settings.max_elements)
-        self.inflight = Inflight(max(settings.inflight_bytes, least), FreedMemory().give_back_soon)
+        body = 2 * ((1 + COPIES) * settings.max_body_bytes + NODE_MEMORY * settings.max_elements)
+        answer = 5 * self.fragments.max_bytes  # two copies of the largest message in the half for answers
+        self.inflight = Inflight(max(settings.inflight_bytes, body, answer), FreedMemory().give_back_soon)
         """The memory for unanswered requests of all doors."""
         self.topic_sets = TopicSets(self.table.topics)
         self._admission = TopicAdmission(self.topics)

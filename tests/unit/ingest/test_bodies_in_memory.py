@@ -16,8 +16,9 @@ from arborcast.ingest.http import inflight, serving
 from arborcast.ingest.http.inflight import SMALL, Reservation
 from arborcast.ingest.operations import notification_broker, pull_points
 from arborcast.ingest.operations.legacy import messages as legacy_messages
-from arborcast.ingest.settings import GatewaySettings
+from arborcast.ingest.settings import FragmentSettings, GatewaySettings
 from arborcast.topic_model.projections.pull_store import PullLimits
+from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.topic_model.topics import TopicPath
 from arborcast.wire import envelope, fragments
 from arborcast.wire.endpoints import Kind
@@ -152,6 +153,16 @@ def test_answers_that_are_not_read_take_their_share_of_the_budget(monkeypatch: p
             assert 3 * 6 * MB <= parts.app.inflight.taken <= 0.5 * LIMIT
         wait_until(lambda: not parts.app.inflight.taken)
     assert parts.pull_log.store.waiting(path.rpartition("/")[2]) == 10  # none of them was read
+
+
+def test_the_largest_message_of_joined_parts_can_be_fetched() -> None:
+    """fragments.max_bytes may be far above gateway.max_body_bytes."""
+    parts = GatewayParts(SETTINGS, fragments=FragmentSettings(max_bytes=16 * MB))
+    path = create(parts)
+    message = f"<wsnt:Message><n>{'x' * 16 * MB}</n></wsnt:Message>"
+    element = f'<wsnt:NotificationMessage xmlns:wsnt="{soap.WSNT}">{message}</wsnt:NotificationMessage>'
+    asyncio.run(parts.pulls.put(path.rpartition("/")[2], [StoredMessage(element.encode())]))
+    assert parts.post(get("1"), path).status == 200
 
 
 def test_without_memory_the_answer_is_503() -> None:

@@ -64,20 +64,22 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         # default of 1 GB that is many gigabytes.
         "segment.bytes": str(256 * 1024 * 1024),
     }
+    # Kafka refuses a record above the size of a segment: a message could be accepted, and not be parked.
+    compacted_bytes = str(max(64 * 1024 * 1024, kafka.max_record_bytes + PARKED_OVERHEAD))
     control = record_bytes | {
         "cleanup.policy": "compact",
         "min.compaction.lag.ms": str(CONTROL_HISTORY_MS),
         "delete.retention.ms": str(CONTROL_HISTORY_MS),
         # Only closed segments are compacted. With the defaults (1 GB, a week, half dirty) a million former
         # subscriptions would be replayed at every start.
-        "segment.bytes": str(64 * 1024 * 1024),
+        "segment.bytes": compacted_bytes,
         "segment.ms": str(CONTROL_HISTORY_MS),
         "min.cleanable.dirty.ratio": "0.2",
     }
     latest_by_key = record_bytes | {
         "cleanup.policy": "compact",
         # Older records are useless: compacted as soon as a segment is full, or in an hour.
-        "segment.bytes": str(64 * 1024 * 1024),
+        "segment.bytes": compacted_bytes,
         "segment.ms": str(_HOUR_MS),
         # Without a limit a quiet log keeps the records that a null removed (an erased message) for ever.
         "max.compaction.lag.ms": str(24 * _HOUR_MS),

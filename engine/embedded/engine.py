@@ -111,6 +111,12 @@ def effective(settings: Settings) -> Settings:
             f"kafka.bootstrap_servers = {settings.kafka.bootstrap_servers!r} names a broker, but stack.broker is "
             "embedded: leave out the one, or set stack.broker to external"
         )
+    if settings.kafka.max_record_bytes > kafka_broker.LONGEST_RECORD:
+        # It closes the connection of a longer request, and so fails those of other publishers, too.
+        raise ConfigError(
+            f"kafka.max_record_bytes = {settings.kafka.max_record_bytes} is too large for the embedded broker: at most "
+            f"{kafka_broker.LONGEST_RECORD}, or set stack.broker to external"
+        )
     port = _port(settings.stack.kafka_port, "Kafka", "--kafka-port")
     return _replace(
         settings,

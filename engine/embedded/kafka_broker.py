@@ -25,6 +25,9 @@ from arborcast.engine.processes.errors import PartFailed
 # they are parsed.
 MAX_MESSAGE_BYTES = 10 * 1024 * 1024
 
+# Kafka's default for the longest request is 100 MiB (socket.request.max.bytes); the rest is for a parked record's own.
+LONGEST_RECORD = (100 * 1024 - 64) * 1024
+
 _METADATA = struct.pack(">hhih4si", 3, 1, 1, 4, b"arbo", 0)  # api key, version, correlation id, client, no topics
 
 

@@ -48,14 +48,18 @@ def pull_limits(settings: Settings) -> PullLimits:
 
 
 def check_sizes(settings: Settings) -> None:
-    """Raises ConfigError unless the largest accepted body fits into a record: stored as UTF-8, with its namespaces, it
-    is larger."""
-    needed = 3 * settings.gateway.max_body_bytes // 2 + 128 * 1024
-    if settings.kafka.max_record_bytes < needed:
-        raise ConfigError(
-            f"kafka.max_record_bytes = {settings.kafka.max_record_bytes} is too small for gateway.max_body_bytes = "
-            f"{settings.gateway.max_body_bytes}: at least {needed} are needed"
-        )
+    """Raises ConfigError unless the largest accepted body or frame fits into a record: stored as UTF-8, with its
+    namespaces, it is larger."""
+    for name, size in (
+        ("gateway.max_body_bytes", settings.gateway.max_body_bytes),
+        ("framed.max_frame_bytes", settings.framed.max_frame_bytes if settings.framed.port else 0),
+    ):
+        needed = 3 * size // 2 + 128 * 1024
+        if settings.kafka.max_record_bytes < needed:
+            raise ConfigError(
+                f"kafka.max_record_bytes = {settings.kafka.max_record_bytes} is too small for {name} = {size}: at "
+                f"least {needed} are needed"
+            )
     whole = 3 * settings.fragments.max_bytes // 2 + 128 * 1024
     for name, size in (
         ("kafka.max_record_bytes", settings.kafka.max_record_bytes),

@@ -52,6 +52,10 @@ def test_records_must_have_room_for_bodies(tmp_path: Path) -> None:
     settings = load_settings(home=tmp_path, overrides={"gateway.max_body_bytes": 8 * 1024 * 1024})
     with pytest.raises(ConfigError, match=r"kafka\.max_record_bytes = 8388608 .* gateway\.max_body_bytes = 8388608"):
         parts.check_sizes(settings)
+    frames: dict[str, str | int | float | bool] = {"framed.max_frame_bytes": 8 * 1024 * 1024}
+    parts.check_sizes(load_settings(home=tmp_path, overrides=frames))
+    with pytest.raises(ConfigError, match=r"framed\.max_frame_bytes = 8388608"):
+        parts.check_sizes(load_settings(home=tmp_path, overrides=frames | {"framed.port": 1}))
 
 
 @pytest.fixture

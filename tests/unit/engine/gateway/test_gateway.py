@@ -82,9 +82,8 @@ def test_several_workers_share_the_framed_port_with_no_other_gateway(
 ) -> None:
     monkeypatch.setattr(command, "listen_for_workers", lambda _: [])
     monkeypatch.setattr(command, "Workers", Mock(return_value=Mock(run=lambda: 0)))
-    names = {"host_by": "gateway.host", "port_by": "framed.port"}
     # Of a worker of another gateway. The system would give each worker a part of its connections.
-    with listen_on("127.0.0.1", 0, shared=True, **names) as others:
+    with listen_on("127.0.0.1", 0, host_by="host", port_by="port", shared=True) as others:
         port = others.getsockname()[1]
         config = tmp_path / "arborcast.toml"
         config.write_text(f"[gateway]\nport = 0\nworkers = 2\n[framed]\nport = {port}\n")

@@ -238,7 +238,7 @@ def _of_partitions(specification: LogSpecification, topic: TopicFacts) -> Iterat
             "warn",
             f"{name} has {count} partitions, kafka.partitions requires {specification.partitions}",
             "Fewer tasks than that can work at a time. Partitions are added with kafka-topics --alter while the engine "
-            "is stopped and nothing waits: a topic or a subscription may move to another one.",
+            "is stopped and has no backlog: a topic may move to another one.",
         )
 
 

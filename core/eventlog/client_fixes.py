@@ -223,6 +223,10 @@ class LeanConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # the base has n
 
         fetcher.send_fetches = send_fetches_to_idle_brokers
 
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic after `partitions_for_topic`."""
+        return str(self._cluster.topic_id(topic))
+
 
 class LeanProducer(kafka.KafkaProducer):  # type: ignore[misc]  # the base has no types
     """KafkaProducer with a shorter path for most records, and an abort.

@@ -63,6 +63,12 @@ class LogConsumer:
             raise InfrastructureError(f"Kafka topic {self.topic} does not exist yet", RETRY_AFTER_S)
         return sorted(numbers)
 
+    def identity(self) -> str:
+        """The topic with its id, which differs in each cluster and after each creation, and the number of its
+        partitions."""
+        partitions = len(self.partitions())
+        return f"{self.topic} {self._connected().topic_id(self.topic)} {partitions}"
+
     def beginnings(self, timeout_s: float | None = None) -> dict[int, int]:
         """The first existing offset."""
         partitions = self._all()

@@ -8,14 +8,14 @@ An operator's Tried has the same number of tries, decided later: an attempt is r
 
 A delivery is one notification for one subscription, identified by the subscription and the notification's place in its
 log, which is the order within a lane. The log is compacted, so it has waiting deliveries and little else. All records
-of a subscription are in one partition. MessagePack, versioned.
+of a subscription are in one partition, except those from before partitions were added. MessagePack, versioned.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -196,16 +196,22 @@ class ParkingLog(DurableWriter):
             self.held.sent(lane, number)
         return number
 
-    def tried(self, delivery: Delivery, tries: Tries) -> None:
-        partition = partition_of_subscription(delivery.subscription, self.partitions)
-        self.send(partition, encode(Tried(tries)), delivery.tried_key())
+    def tried(self, delivery: Delivery, tries: Tries, everywhere: bool = False) -> None:
+        """`everywhere`: in all partitions, since there may have been fewer when the delivery was parked."""
+        for partition in self._partitions_of(delivery, everywhere):
+            self.send(partition, encode(Tried(tries)), delivery.tried_key())
 
-    def finished(self, delivery: Delivery, tried: bool) -> None:
-        """A delivery no longer waits. `tried`: a record of its attempts is removed, too."""
-        partition = partition_of_subscription(delivery.subscription, self.partitions)
-        if tried:
-            self.send(partition, None, delivery.tried_key())
-        self.send(partition, None, delivery.key())
+    def finished(self, delivery: Delivery, tried: bool, everywhere: bool = False) -> None:
+        """A delivery no longer waits. `tried`: a record of its attempts is removed, too. `everywhere` as for
+        `tried`."""
+        for partition in self._partitions_of(delivery, everywhere):
+            if tried:
+                self.send(partition, None, delivery.tried_key())
+            self.send(partition, None, delivery.key())
+
+    def _partitions_of(self, delivery: Delivery, everywhere: bool) -> Iterable[int]:
+        count = self.partitions
+        return range(count) if everywhere else (partition_of_subscription(delivery.subscription, count),)
 
     def answered(self, result: Result) -> None:
         """Write the answer to a push whose deliveries are parked."""

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain, islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -43,7 +43,7 @@ from arborcast.dispatch.delivery.outcomes import failed
 from arborcast.dispatch.delivery.settlement import unpushed, untried
 from arborcast.dispatch.delivery.verdict import Verdict
 from arborcast.dispatch.logs import parked
-from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog, erased_by
+from arborcast.dispatch.logs.attempts import Attempt, AttemptsLog, erased_by, partition_of_subscription
 from arborcast.dispatch.logs.parked import Delivery, Parked, ParkingLog
 from arborcast.dispatch.operations.dead_letters import DeadLetterAdmin, letters
 from arborcast.dispatch.recording.folds import moment
@@ -102,6 +102,14 @@ _CLOCKS_MS = 86_400_000
 
 # Kafka's value for no limit is the largest number of 64 bits.
 _NO_LIMIT_MS = 1 << 50
+
+
+class _Covered(NamedTuple):
+    """A waiting delivery: its erasure, its last row, and the partition of its record."""
+
+    erasure: str
+    row: Attempt
+    partition: int
 
 
 class Eraser(Work):
@@ -241,17 +249,17 @@ class Eraser(Work):
                 waiting, firsts = self._covered_waiting(log.read_from(firsts, ends), scopes)
                 if waiting:
                     self._end(waiting)
-                found.update(name for name, _ in waiting.values())
+                found.update(each.erasure for each in waiting.values())
         self._parked = names, ends
         return found
 
     def _covered_waiting(
         self, records: Iterable[ConsumerRecord], scopes: Sequence[ErasureScope]
-    ) -> tuple[dict[bytes, tuple[str, Attempt]], dict[int, int]]:
+    ) -> tuple[dict[bytes, _Covered], dict[int, int]]:
         """Up to _AT_ONCE covered deliveries that wait, each with its erasure and its last row; and where the others
         begin in the log, empty if these are all. The null of a delivery is behind its record, so the log can be read
         from any offset to its end."""
-        waiting: dict[bytes, tuple[str, Attempt]] = {}
+        waiting: dict[bytes, _Covered] = {}
         others: dict[int, int] = {}
         for record in records:
             read = parked.readable(record.key, record.value, (record.partition, record.offset))
@@ -264,17 +272,19 @@ class Eraser(Work):
                 if record.partition in others or len(waiting) >= _AT_ONCE:
                     others.setdefault(record.partition, record.offset)
                 else:
-                    waiting[record.key] = name, self._row(delivery, entry, name)
+                    waiting[record.key] = _Covered(name, self._row(delivery, entry, name), record.partition)
         return waiting, others
 
-    def _end(self, waiting: Mapping[bytes, tuple[str, Attempt]]) -> None:
+    def _end(self, waiting: Mapping[bytes, _Covered]) -> None:
         """End these deliveries: first their rows, then the nulls."""
         with closing(AttemptsLog(self._kafka)) as rows, closing(ParkingLog(self._kafka)) as log:
-            for _, row in waiting.values():
-                rows.add(row)
+            for each in waiting.values():
+                rows.add(each.row)
             rows.settle(_SETTLE_S)
-            for key in waiting:
-                log.finished(parked.decode_key(key)[0], tried=True)
+            for key, each in waiting.items():
+                delivery = parked.decode_key(key)[0]
+                own = partition_of_subscription(delivery.subscription, log.partitions)
+                log.finished(delivery, tried=True, everywhere=each.partition != own)
             log.settle(_SETTLE_S)
 
     def _row(self, delivery: Delivery, entry: Parked, name: str) -> Attempt:

@@ -25,10 +25,10 @@ from arborcast.topic_model.records.notifications import Notification
 # Increased with every change of the tables: a file of another form is rebuilt from the log.
 _FORM = 2
 
-# `turn` is the order: the offset in the log, but not behind a delivery with a later place in its partition. `server`
-# and `refused` are for requests of queues: the server that gets a request again, empty for any server that has not
-# refused it; NULL before the first push and during a push. No log has them: after the loss of the file, a request may
-# be pushed again to a server that has refused it.
+# `turn` is the order: the offset in the log, but not behind a delivery with a later place in its partition; negative
+# for a displaced one (see `apply`). `server` and `refused` are for requests of queues: the server that gets a request
+# again, empty for any server that has not refused it; NULL before the first push and during a push. No log has them:
+# after the loss of the file, a request may be pushed again to a server that has refused it.
 _SCHEMA = """
 CREATE TABLE waiting (
     lane TEXT NOT NULL, batch INTEGER NOT NULL, part INTEGER NOT NULL, place INTEGER NOT NULL,
@@ -65,6 +65,8 @@ _FIND = "SELECT 1 FROM waiting" + _KEY  # noqa: S608  # constants
 _NEXT = "SELECT batch, part, place, redrive, turn FROM waiting WHERE lane = ? AND part = ?"
 _NEXT += " AND (batch, place, redrive) >= (?, ?, ?) ORDER BY batch, place, redrive LIMIT 1"
 _BEGUN = "UPDATE waiting SET tried = 1, server = NULL" + _KEY  # noqa: S608  # constants
+_DISPLACED = "SELECT 1 FROM waiting" + _KEY + " AND turn < 0"  # noqa: S608  # constants
+_EARLIER = "UPDATE waiting SET turn = ?" + _KEY  # noqa: S608  # constants
 _DELETE = "DELETE FROM waiting" + _KEY  # noqa: S608  # constants
 _LATER = " AND (number < ? OR number = ? AND counted < ?)"
 _TRIES = "number = ?, counted = ?, due_ms = ?, decided_ms = ?, awaits = ?"
@@ -89,6 +91,9 @@ _EARLIEST = "SELECT batch, part, place, redrive, {0} FROM waiting WHERE lane = ?
 _BY_ACCEPTANCE = _EARLIEST.format("accepted_ms", "")
 _BY_VALIDITY = _EARLIEST.format("valid_ms", " AND valid_ms > 0 AND awaits = ''")
 _BY_DUE = _EARLIEST.format("due_ms", " AND tried = 1")
+
+# Larger than every offset.
+_OFFSETS = 1 << 62
 
 # Bytes of messages read together. A larger message is read alone.
 _READ_BYTES = 4 * 1024 * 1024
@@ -159,7 +164,7 @@ def _readable(file: Path) -> Iterator[sqlite3.Connection]:
 class ParkedStore:
     """The waiting deliveries, by lane. Used by one thread; changes are durable after `commit`.
 
-    `log` is the name of the log: a file made from another one raises SpoiltFile. Every method raises
+    `log` identifies the log: a file made from another one raises SpoiltFile. Every method raises
     InfrastructureError if the file cannot be written or read, SpoiltFile if it is damaged.
     """
 
@@ -203,9 +208,10 @@ class ParkedStore:
             raise SpoiltFile(f"the file of parked deliveries, {self._file}, is that of another log or version")
         self._db.execute("BEGIN")
 
-    def apply(self, key: bytes, value: bytes | None, offset: int) -> str | None:
+    def apply(self, key: bytes, value: bytes | None, offset: int, displaced: bool = False) -> str | None:
         """Apply one record of the log; returns the lane if it has a new delivery. All of a lane is in one partition of
-        the log. Raises RecordVersionError; a damaged record is skipped."""
+        the log; a `displaced` record is in another one, and precedes it. Raises RecordVersionError; a damaged record is
+        skipped."""
         if key in self._finished:
             # Records of a delivery that was finished here, up to its null.
             if value is None:
@@ -220,7 +226,8 @@ class ParkedStore:
                 self.ended_elsewhere.add(delivery.subscription)
             return None
         if isinstance(record, Parked):
-            return delivery.subscription if self._add(delivery, record, offset) else None
+            turn = offset - _OFFSETS if displaced else offset
+            return delivery.subscription if self._add(delivery, record, turn) else None
         number, counted, due_ms, decided_ms, awaits = record.tries
         if self._later(delivery, record.tries):
             return None
@@ -240,6 +247,8 @@ class ParkedStore:
                 # A repeated batch has parked it again; the store may have a later try.
                 if tries.awaits and self._execute(_AGAIN, (*tries[2:], lane, *place)).rowcount:
                     self.promised.append((lane, tries.awaits))
+                if turn < 0 <= its_turn:
+                    self._execute(_EARLIER, (turn, lane, *place))
                 return False
             turn = min(turn, its_turn)
         message = record.notification
@@ -267,6 +276,10 @@ class ParkedStore:
 
     def has(self, delivery: Delivery) -> bool:
         return bool(self._rows(_FIND, (delivery.subscription, *delivery.place)))
+
+    def is_displaced(self, delivery: Delivery) -> bool:
+        """Whether its record may be in another partition of the log than that of its subscription."""
+        return bool(self._rows(_DISPLACED, (delivery.subscription, *delivery.place)))
 
     def lost(self, delivery: Delivery, now_ms: int) -> None:
         """The result of the push is lost: the delivery is due. A start finds the same in the log."""

@@ -60,6 +60,8 @@ class RedeliveryJournal(Journal):
         self.suspended: dict[str, int] = {}
         """Subscriptions to suspend, with the time since which their endpoints have failed."""
         self._sent = False
+        self.is_displaced: Callable[[Delivery], bool] = lambda delivery: False
+        """See `ParkedStore`."""
 
     @property
     def dirty(self) -> bool:
@@ -87,11 +89,13 @@ class RedeliveryJournal(Journal):
         self.tried(delivery, tries)
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
-        self._later.append(lambda: self._parking.tried(delivery, tries))
+        everywhere = self.is_displaced(delivery)
+        self._later.append(lambda: self._parking.tried(delivery, tries, everywhere))
 
     def finished(self, delivery: Delivery, tried: bool) -> None:
-        """A delivery is finished; `tried`: it was attempted."""
-        self._later.append(lambda: self._parking.finished(delivery, tried))
+        """A delivery, which the store still has, is finished; `tried`: it was attempted."""
+        everywhere = self.is_displaced(delivery)
+        self._later.append(lambda: self._parking.finished(delivery, tried, everywhere))
 
     def catch_up(self) -> None:
         super().catch_up()
@@ -301,9 +305,9 @@ class RedeliveryOutcomes:
             self.alarm.died(row.subscription, row.endpoint, row.detail)
         if notification.reply_to is not None and row.state != "delivered":
             self.unanswered(notification, row)
-        self._store.finish(delivery)
         # An operator's request has a record of tries, too.
         self._journal.finished(delivery, tried=waiting.tries.due_ms > 0)
+        self._store.finish(delivery)
         return False
 
 

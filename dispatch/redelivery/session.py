@@ -18,7 +18,8 @@ from typing import NoReturn
 
 from arborcast.core import liveness
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.eventlog.consumer import Discontinued
+from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.consumer import Discontinued, LogConsumer
 from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.eventlog.topics import CONTROL_HISTORY_MS, RESULTS_LOG
@@ -26,6 +27,7 @@ from arborcast.core.progress import LoggedProgress
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import is_due, time_ms
 from arborcast.dispatch.delivery.transport.contract import Transport
+from arborcast.dispatch.logs.attempts import partition_of_subscription
 from arborcast.dispatch.logs.parked import roomy
 from arborcast.dispatch.redelivery.endpoints import HealthMemory
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
@@ -90,7 +92,7 @@ class SessionParts:
 def opened_session(parts: SessionParts) -> Iterator[RedeliverySession]:
     """A session with its connections and files, which are closed at the end."""
     with (
-        closing(_opened(parts.file, parts.kafka.topic("parked"))) as store,
+        closing(_opened(parts.file, _identity(parts.kafka))) as store,
         closing(_cursor(parts.kafka, "parked", store.positions())) as parked,
         # The log has one partition.
         closing(_cursor(parts.kafka, RESULTS_LOG, {0: int(store.recall(_RESULTS) or 0)})) as results,
@@ -98,6 +100,11 @@ def opened_session(parts: SessionParts) -> Iterator[RedeliverySession]:
         closing(parts.make_transport()) as transport,
     ):
         yield RedeliverySession(parts, store, parked, results, journal, transport)
+
+
+def _identity(kafka: KafkaSettings) -> str:
+    with closing(LogConsumer(kafka, "parked")) as log:
+        return log.identity()
 
 
 def _cursor(kafka: KafkaSettings, log: str, positions: Mapping[int, int]) -> LogCursor:
@@ -123,11 +130,13 @@ class RedeliverySession:
         self._memory = HealthMemory(store, parts.context.health)
         self._journal = journal
         self._moved = False
+        self._partitions = 0  # of the parked log at the first read
         self.figures = RedeliveryStatistics()
         """The figures of this session."""
         self._count_at = self._polled_at = self._control_read_at = time.monotonic()
         self._committed = self._health_saved_at = self._refreshed_at = self._count_at
         self.redelivery = Redelivery(parts.context, store, transport, journal, time_ms, random.random)
+        journal.is_displaced = store.is_displaced
 
     def begin(self, stopped: Callable[[], bool], restore: bool) -> None:
         """Fold the log to its end, and read the current subscriptions. `restore`: in the first session of the process,
@@ -163,6 +172,7 @@ class RedeliverySession:
         if self._journal.dirty:
             self._write()  # the commits below must not be ahead of the logs
         ends, results = self._parked.ends(), self._results.ends()
+        self._partitions = self._partitions or len(ends)
         unfolded, folded, progress = 0, 0, LoggedProgress(logger)
         while not stopped() and not (self._parked.has_reached(ends) and self._results.has_reached(results)):
             liveness.beat()
@@ -222,7 +232,10 @@ class RedeliverySession:
     def _follow_parked(self, timeout_s: float) -> int:
         count = 0
         for partition, records in self._parked.poll(timeout_s).items():
-            found = dict.fromkeys(self._store.apply(record.key, record.value, record.offset) for record in records)
+            if partition >= self._partitions:
+                self.end(time.monotonic() + self._parts.context.push.total_timeout_s)
+                raise InfrastructureError("partitions were added to the parked log: it is read again")
+            found = dict.fromkeys(self._apply(record, partition) for record in records)
             found.pop(None, None)
             for lane in found:
                 self.redelivery.found(str(lane))
@@ -236,6 +249,12 @@ class RedeliverySession:
             self._moved = True
             count += len(records)
         return count
+
+    def _apply(self, record: ConsumerRecord, partition: int) -> str | None:
+        """Apply a record to the store; returns the lane of a new delivery."""
+        lane = (record.key or b"").partition(b"\t")[0].decode(errors="replace")
+        displaced = partition_of_subscription(lane, self._partitions) != partition
+        return self._store.apply(record.key, record.value, record.offset, displaced)
 
     def _follow_results(self) -> int:
         """Apply the results reported by receivers; returns their number."""

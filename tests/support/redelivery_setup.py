@@ -179,10 +179,10 @@ class FakeLog:
     def has(self, number: int) -> bool:
         return number <= self._settled
 
-    def tried(self, delivery: Delivery, tries: Tries) -> None:
+    def tried(self, delivery: Delivery, tries: Tries, everywhere: bool = False) -> None:
         self._put(delivery.tried_key(), parked.encode(Tried(tries)))
 
-    def finished(self, delivery: Delivery, tried: bool) -> None:
+    def finished(self, delivery: Delivery, tried: bool, everywhere: bool = False) -> None:
         if tried:
             self._put(delivery.tried_key(), None)
         self._put(delivery.key(), None)

@@ -10,8 +10,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from kafka.admin import KafkaAdminClient
 
+from arborcast.core.eventlog.client import make_producer
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
@@ -154,6 +157,82 @@ def test_a_restart_with_a_kept_lost_or_spoilt_file(
     numbers = [row.number for row in written if row.notification == "n0"]
     assert numbers == list(range(1, len(numbers) + 1))
     assert waiting(kafka_settings) == set()
+
+
+def test_partitions_added_while_deliveries_wait(kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path) -> None:
+    """Each is pushed once and in order, also by a start that reads the log from its beginning."""
+    path, names = tmp_path / "parked.db", [f"s{number}" for number in range(6)]
+    with Receiver() as receiver:
+        subscriptions = [subscription(each, receiver.url(f"/{each}")) for each in names]
+        paused = known_of(kafka_settings, *(msgspec.structs.replace(each, paused=True) for each in subscriptions))
+        with running(kafka_settings, path, paused):
+            for each in names:
+                lot.park(each, *(f"{each}-{number}" for number in range(20)))
+        add_partitions(kafka_settings, "parked", 9)
+
+        with running(kafka_settings, path, paused) as redeliverer, closing(ParkingLog(kafka_settings)) as log:
+            later = Lot(log)
+            later.place = lot.place
+            for each in names:
+                later.park(each, f"{each}-20")
+            redeliverer.catch_up(120)
+            assert redeliverer.statistics().parked == 21 * len(names)
+        known = known_of(kafka_settings, *subscriptions)
+        for _ in range(2):
+            with running(kafka_settings, path, known) as redeliverer:
+                wait_until(lambda: redeliverer.statistics().parked == 0 and not redeliverer.lanes.for_workers()[0])
+            path.unlink()
+        for each in names:
+            assert receiver.names(f"/{each}") == [f"{each}-{number}" for number in range(21)]
+    assert waiting_by_partition(kafka_settings) == set()
+
+
+def add_partitions(kafka: KafkaSettings, log: str, partitions: int) -> None:
+    topic = kafka.topic(log)
+
+    def seen() -> bool:
+        with closing(make_producer(kafka)) as producer:
+            return len(producer.partitions_for(topic)) == partitions
+
+    with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)) as admin:
+        admin.create_partitions({topic: partitions})
+    wait_until(seen, "the added partitions")
+
+
+def waiting_by_partition(kafka: KafkaSettings) -> set[tuple[int, bytes]]:
+    """As `waiting`, but compaction is by partition: a null in another one removes nothing."""
+    last = {(record.partition, record.key): record.value for record in records_in(roomy(kafka), "parked")}
+    return {place for place, value in last.items() if value is not None}
+
+
+def test_the_file_of_another_log_of_the_same_name_is_not_used(
+    kafka_settings: KafkaSettings, lot: Lot, tmp_path: Path
+) -> None:
+    """The log was created again, or is in another cluster, and is longer than the first one was."""
+    path = tmp_path / "parked.db"
+    with Receiver() as receiver:
+        to = subscription("s", receiver.url("/s"))
+        paused = known_of(kafka_settings, msgspec.structs.replace(to, paused=True))
+        with running(kafka_settings, path, paused) as redeliverer:
+            lot.park("s", "first-0", "first-1")
+            redeliverer.catch_up(120)
+        recreate(kafka_settings, "parked")
+        names = [f"second-{number}" for number in range(5)]
+        with closing(ParkingLog(kafka_settings)) as log:
+            Lot(log).park("s", *names)
+        with running(kafka_settings, path, known_of(kafka_settings, to)) as redeliverer:
+            wait_until(lambda: redeliverer.statistics().parked == 0)
+        assert receiver.names("/s") == names
+
+
+def recreate(kafka: KafkaSettings, log: str) -> None:
+    def is_gone() -> bool:
+        return kafka.topic(log) not in admin.list_topics()
+
+    with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)) as admin:
+        admin.delete_topics([kafka.topic(log)])
+        wait_until(is_gone, "the topic is deleted")
+    ensure_topics(kafka)
 
 
 def test_an_outage_of_the_broker_loses_nothing(own_broker: BrokerProcess, tmp_path: Path) -> None:

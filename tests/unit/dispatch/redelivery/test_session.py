@@ -67,6 +67,7 @@ def test_a_failed_start_closes_the_open_parts(failing: str, monkeypatch: pytest.
     def fails(*_: object) -> NoReturn:
         raise InfrastructureError("no certificates")
 
+    monkeypatch.setattr(session, "_identity", lambda kafka: "log")
     monkeypatch.setattr(session, "_opened", lambda file, log: opened("store"))
     monkeypatch.setattr(session, "_cursor", lambda kafka, log, positions: opened(f"reading {log}"))
     monkeypatch.setattr(session, "journal_for", lambda kafka: opened("journal"))

@@ -15,6 +15,7 @@ from pyspark.core.broadcast import Broadcast
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.scan import LogScan
+from arborcast.core.eventlog.topics import PROGRESS_LOG
 from arborcast.dispatch.hot.recovered import (
     NOTHING,
     RecoveredDeliveries,
@@ -58,8 +59,16 @@ class Recovery:
     def start_state(self) -> StartState:
         """The start of the next run, with the deliveries that are settled behind it. Raises InfrastructureError."""
         known = self._listener.known
-        positions = self._placed({number: each.position for number, each in known.items()})
         newest = self.newest()
+        is_lost = not known and not self._listener.damaged and newest != NO_BATCH
+        if is_lost and self._settings.dispatch.fail_on_data_loss:
+            raise InfrastructureError(
+                f"Kafka topic {self._kafka.topic(PROGRESS_LOG)} has no positions, although pushes were made: it was "
+                "deleted or created again. dispatch.fail_on_data_loss = false starts at dispatch.starting_offsets: "
+                "earliest repeats the pushes of all notifications that Kafka has, latest omits those that were not "
+                "pushed"
+            )
+        positions = self._placed({number: each.position for number, each in known.items()})
         begun = {
             number: position
             for number, position in positions.items()

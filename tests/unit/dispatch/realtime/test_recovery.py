@@ -15,7 +15,7 @@ import pytest
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot.recovered import NOTHING, SettledRows, StartState
-from arborcast.dispatch.logs.attempts import RUN_NUMBERS
+from arborcast.dispatch.logs.attempts import NO_BATCH, RUN_NUMBERS
 from arborcast.dispatch.logs.parked import Place
 from arborcast.dispatch.realtime import recovery
 from arborcast.dispatch.realtime.messages import WorkerProgress
@@ -40,7 +40,7 @@ class Stopped:
         self.begins = dict.fromkeys(ends, 0)
         self.known = {each.partition: each for each in known}
         self.written: list[WorkerProgress] = []
-        self.newest = EARLIER_RUN + 2
+        self.newest, self.parked_newest = EARLIER_RUN + 2, EARLIER_RUN + 3
         self.parked_read = False
         self.recalled: list[tuple[int, Mapping[int, int], int]] = []
         self.settings = job_settings(home, KafkaSettings())
@@ -57,11 +57,18 @@ class Stopped:
         patch.setattr(recovery, "newest_batch", lambda kafka: self.newest)
         self.reported: list[PartitionReport] = []
         parked = SimpleNamespace(
-            parked_behind=self._parked_behind, newest_batch=lambda: EARLIER_RUN + 3, batch_done=self.reported.extend
+            parked_behind=self._parked_behind,
+            newest_batch=lambda: self.parked_newest,
+            batch_done=self.reported.extend,
         )
         self.listener = SimpleNamespace(known=self.known, damaged=False)
         self.parts = cast(Any, parked), cast(Any, self.listener)
         self.recovery = Recovery(self.settings, *self.parts)
+
+    def tolerant(self) -> Recovery:
+        """With a setting that accepts lost notifications."""
+        dispatch = dataclasses.replace(self.settings.dispatch, fail_on_data_loss=False)
+        return Recovery(dataclasses.replace(self.settings, dispatch=dispatch), *self.parts)
 
     def _write(self, progress: WorkerProgress) -> None:
         self.written.append(progress)
@@ -188,13 +195,15 @@ def test_the_progress_of_a_run_behind_an_unclean_one(stop: Stop) -> None:
     assert stopped.written == [WorkerProgress(RUN, 1, 40, RUN, task=-1)]
 
 
-def test_run_numbers_increase(stop: Stop) -> None:
+def test_run_numbers_increase_also_without_the_log_of_the_progress(stop: Stop) -> None:
     following = [next_run(newest) for newest in (-1, 0, 17, RUN, RUN + 5)]
     assert following == [each * RUN_NUMBERS for each in (0, 1, 1, 8, 8)]
     stopped = stop({0: 5}, [WorkerProgress(RUN, 0, 5, RUN, clean=True)])
     assert stopped.recovery.start_state().newest == RUN
-    stopped.known.clear()  # the log `progress` is lost
-    assert stopped.recovery.start_state() == StartState({0: 0}, NOTHING, EARLIER_RUN + 3)
+    stopped.known.clear()
+    with pytest.raises(InfrastructureError, match="progress has no positions, although pushes were made"):
+        stopped.recovery.start_state()
+    assert stopped.tolerant().start_state() == StartState({0: 0}, NOTHING, EARLIER_RUN + 3)
     stopped.known[0] = WorkerProgress(EARLIER_RUN, 0, 5, EARLIER_RUN)
     stopped.listener.damaged = True  # the record of the newest run
     assert stopped.recovery.start_state().newest == EARLIER_RUN + 3
@@ -202,6 +211,7 @@ def test_run_numbers_increase(stop: Stop) -> None:
 
 def test_a_first_start_follows_the_settings(stop: Stop) -> None:
     stopped = stop({0: 5, 1: 30}, [])
+    stopped.newest = stopped.parked_newest = NO_BATCH
     dispatch = dataclasses.replace(stopped.settings.dispatch, starting_offsets="latest")
     latest = dataclasses.replace(stopped.settings, dispatch=dispatch)
     first = Recovery(latest, *stopped.parts)
@@ -218,6 +228,4 @@ def test_a_position_outside_of_the_log(stop: Stop) -> None:
     stopped.begins = {0: 30}
     with pytest.raises(InfrastructureError, match="reaches from 30 to 50, and the job is at 20"):
         stopped.recovery.start_state()
-    dispatch = dataclasses.replace(stopped.settings.dispatch, fail_on_data_loss=False)
-    tolerant = Recovery(dataclasses.replace(stopped.settings, dispatch=dispatch), *stopped.parts)
-    assert tolerant.start_state().positions == {0: 30}
+    assert stopped.tolerant().start_state().positions == {0: 30}

@@ -367,6 +367,9 @@ class SimulatedConsumer:
         found = self._broker.topics.get(topic)
         return None if found is None else set(range(len(found)))
 
+    def topic_id(self, topic: str) -> str:
+        return topic
+
     def beginning_offsets(
         self, partitions: Sequence[TopicPartition], timeout_ms: int | None = None
     ) -> Mapping[TopicPartition, int]:

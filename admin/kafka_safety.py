@@ -13,6 +13,7 @@ from arborcast.core.eventlog.topics import (
     FEED_LOG,
     FRAGMENT_LOG,
     LEASE_LOG,
+    NEVER_EMPTY,
     OPERATIONS_LOG,
     PARKED_OVERHEAD,
     LogSpecification,
@@ -154,10 +155,13 @@ def _of_missing(facts: ClusterFacts, kafka: KafkaSettings) -> Iterator[KafkaRisk
     if not missing or not facts.topics:
         return
     for name in missing:
+        stops = name in map(kafka.topic, NEVER_EMPTY)
         yield KafkaRisk(
-            "fail" if name == kafka.topic("control") else "warn",
+            "fail" if stops else "warn",
             f"{name} does not exist, although other logs of the engine do",
-            "It is created empty at the next start: stop the engine and restore it first (docs/backup.md).",
+            "Nothing starts without it: restore it (docs/backup.md)."
+            if stops
+            else "It is created empty at the next start: stop the engine and restore it first (docs/backup.md).",
         )
 
 

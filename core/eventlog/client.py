@@ -176,6 +176,11 @@ class Admin:
             self._client.wait_for_topics(created)
         return created
 
+    def topics(self) -> Collection[str]:
+        """The names of all topics."""
+        with translated("Kafka topics could not be listed"):
+            return cast(list[str], self._client.list_topics())
+
     def configs(self, name: str) -> dict[str, str]:
         """The effective configuration of a topic."""
         return self._configs(ConfigResourceType.TOPIC, name)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.eventlog.client import Admin, PartitionState
+from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
@@ -124,6 +125,7 @@ def ensure_topics(kafka: KafkaSettings, only: Collection[str] = (), *, alter: bo
     selected = {kafka.topic(name) for name in only}
     required = {each.name: each for each in specifications(kafka) if not selected or each.name in selected}
     with closing(Admin(kafka)) as admin:
+        _check_none_lost(kafka, required, admin.topics())
         created = admin.create_topics(
             {name: (each.partitions, kafka.replication, each.configs) for name, each in required.items()}
         )
@@ -144,6 +146,25 @@ def ensure_topics(kafka: KafkaSettings, only: Collection[str] = (), *, alter: bo
                 _alter(admin, required[name])
 
 
+NEVER_EMPTY = ("control", "parked")
+"""Logs whose loss ends all subscriptions, or loses all waiting deliveries."""
+
+
+def _check_none_lost(kafka: KafkaSettings, required: Collection[str], existing: Collection[str]) -> None:
+    """Raises ConfigError if one of these is missing although the engine has accepted notifications."""
+    missing = [name for each in NEVER_EMPTY if (name := kafka.topic(each)) in required and name not in existing]
+    if not missing or kafka.topic("notifications") not in existing:
+        return
+    with closing(LogConsumer(kafka, "notifications")) as log:
+        if any(log.ends().values()):
+            contents = "all subscriptions" if missing[0] == kafka.topic("control") else "the waiting deliveries"
+            raise ConfigError(
+                f"Kafka topic {missing[0]} does not exist, although {log.topic} has notifications: it was deleted, "
+                f"with {contents}. Restore it (docs/backup.md). To continue without its records, create it with "
+                "kafka-topics --create --config cleanup.policy=compact"
+            )
+
+
 def _alter(admin: Admin, specification: LogSpecification) -> None:
     current = admin.configs(specification.name)
     changed = {key: value for key, value in specification.configs.items() if current.get(key) != value}
@@ -155,7 +176,8 @@ def _alter(admin: Admin, specification: LogSpecification) -> None:
 
 def _check(specification: LogSpecification, replication: int, policy: str, partitions: list[PartitionState]) -> None:
     # More partitions or another retention are the operator's choice. These two checks are required for correctness.
-    if ("compact" in policy) != specification.compacted:
+    # With both policies records of a subscription would be deleted by their age.
+    if ("compact" in policy) != specification.compacted or (specification.compacted and "delete" in policy):
         required = "compact" if specification.compacted else "delete"
         raise ConfigError(
             f"Kafka topic {specification.name} has cleanup.policy={policy or '(unknown)'}, {required} is "

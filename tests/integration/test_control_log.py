@@ -7,10 +7,12 @@ import threading
 from contextlib import closing, suppress
 
 import pytest
+from kafka.admin import KafkaAdminClient
 
 from arborcast.core.errors import ConfigError, InfrastructureError, RecordVersionError
 from arborcast.core.eventlog.client import Admin, make_producer
 from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.kafka_broker import answers
 from arborcast.topic_model.control_log import ControlFollower, ControlLog
@@ -94,11 +96,32 @@ def test_topics_are_created_once_and_foreign_ones_are_refused(kafka_settings: Ka
     admin.create_topics({other.topic("control"): (1, 1, {"cleanup.policy": "delete"})})
     with pytest.raises(ConfigError, match=r"cleanup\.policy=delete, compact is needed"):
         ensure_topics(other)
+    both = dataclasses.replace(kafka_settings, prefix=kafka_settings.prefix + "both.")
+    admin.create_topics({both.topic("control"): (1, 1, {"cleanup.policy": "compact,delete"})})
+    with pytest.raises(ConfigError, match=r"cleanup\.policy=compact,delete, compact is needed"):
+        ensure_topics(both)
     wide = dataclasses.replace(kafka_settings, prefix=kafka_settings.prefix + "wide.")
     admin.create_topics({wide.topic("control"): (3, 1, {"cleanup.policy": "compact"})})
     with pytest.raises(ConfigError, match="has 3 partitions, it must have one"):
         ensure_topics(wide)
     admin.close()
+
+
+@pytest.mark.parametrize("lost", ["control", "parked"])
+def test_a_lost_topic_is_not_created_empty_beside_notifications(kafka_settings: KafkaSettings, lost: str) -> None:
+    kafka = dataclasses.replace(kafka_settings, prefix=f"{kafka_settings.prefix}{lost}.")
+    ensure_topics(kafka, only=["notifications"])
+    ensure_topics(kafka)  # as after a start that was cut off
+    with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)) as admin, closing(Admin(kafka)) as ours:
+        admin.delete_topics([kafka.topic(lost)])
+        wait_until(lambda: kafka.topic(lost) not in ours.topics())
+        with closing(LogWriter(kafka, "notifications")) as log:
+            log.append_encoded([(b"a", b"x")])
+        with pytest.raises(ConfigError, match=rf"{lost} does not exist, although .*notifications has notifications"):
+            ensure_topics(kafka)
+        assert kafka.topic(lost) not in ours.topics()
+        ours.create_topics({kafka.topic(lost): (1, 1, {"cleanup.policy": "compact"})})
+        ensure_topics(kafka)
 
 
 def test_existing_topics_get_a_changed_configuration_on_request(kafka_settings: KafkaSettings) -> None:

@@ -103,11 +103,13 @@ def test_automatic_creation_of_topics_is_the_least_danger() -> None:
 
 def test_missing_logs_and_records_from_the_future() -> None:
     facts = as_made(THREE, 3)
-    left = {name: topic for name, topic in facts.topics.items() if name.rpartition(".")[2] not in ("control", "parked")}
+    lost = "control", "parked", "dead"
+    left = {name: topic for name, topic in facts.topics.items() if name.rpartition(".")[2] not in lost}
     found = unsafe(dataclasses.replace(facts, topics=left), THREE, DAY_S, NOW_MS)
     assert [(finding.level, finding.what.split()[0]) for finding in found] == [
         ("fail", "arborcast.control"),
-        ("warn", "arborcast.parked"),
+        ("fail", "arborcast.parked"),
+        ("warn", "arborcast.dead"),
     ]
     assert unsafe(dataclasses.replace(facts, topics={}), THREE, DAY_S, NOW_MS) == [], "an engine without logs"
     for ahead_ms, expected in ((-3_600_000, []), (1_000, []), (90_000, ["warn"])):

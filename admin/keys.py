@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,7 @@ def key_file(settings: Settings) -> Path:
 def new(path: Path, key_id: str = "") -> str:
     """Add a new key at the beginning of the file, or create the file; returns the id, by default k and the time. Raises
     SecretError."""
-    key_id = key_id or time.strftime("k%Y%m%dT%H%M%S", time.gmtime())
+    key_id = key_id or keyring.new_id()
     with exclusive(path):
         keyring.add_key(path, key_id)
     return key_id

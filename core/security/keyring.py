@@ -240,6 +240,11 @@ def remove_key(path: Path, key_id: str) -> None:
         raise SecretError(f"the key file {path} cannot be written: {reason_of(error)}") from error
 
 
+def new_id() -> str:
+    """The id of a new key: k and the time, so that keys of different files can be joined."""
+    return time.strftime("k%Y%m%dT%H%M%S", time.gmtime())
+
+
 def add_key(path: Path, key_id: str) -> None:
     """Insert a new first key into a file, created readable by its owner alone. Raises SecretError."""
     try:

@@ -68,7 +68,8 @@ def up(settings: Settings, options: UpOptions | None = None) -> None:
         if note:
             options.report(note)
         sweep(home, options.report)
-        ensure_keys(settings.secrets.key_file, home.path)
+        if lost := ensure_keys(settings.secrets.key_file, home.path):
+            options.report(lost)
         settings = engine.effective(settings)
         check_users(settings.access, options.report)
         if settings.stack.job == "embedded":

@@ -15,19 +15,28 @@ from pathlib import Path
 from typing import IO, Literal
 
 from arborcast.core.reasons import reason_of
-from arborcast.core.security.keyring import add_key
+from arborcast.core.security.keyring import add_key, new_id
 from arborcast.engine.processes.errors import HomeError, HomeInUse
 
 KEY_FILE = "secrets.keys"
 """The default of secrets.key_file, in the data directory."""
 
 
-def ensure_keys(key_file: str, home: Path) -> None:
-    """Create the key file in the data directory if it is the configured one and missing. A file named by the settings
-    is never created, since several machines would create different ones. Raises SecretError."""
+def ensure_keys(key_file: str, home: Path) -> str:
+    """Create the key file in the data directory if it is the configured one and missing; returns a text for the log if
+    the engine had one before. A file named by the settings is never created, since several machines would create
+    different ones. Raises SecretError."""
     path = home / KEY_FILE
-    if Path(key_file) == path and not path.exists():
-        add_key(path, "k1")
+    if Path(key_file) != path or path.exists():
+        return ""
+    existed = Home(home).kafka.exists() or (home / "parked").exists()
+    add_key(path, key_id := new_id())
+    if not existed:
+        return ""
+    return (
+        f"the key file {path} was lost, and now has a new key {key_id}: secrets sealed before cannot be opened, and "
+        "pushes that need them wait. Append the lines of the former file to it"
+    )
 
 
 _MIB = 2**20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -12,7 +13,8 @@ import pytest
 from arborcast.admin import control_log
 from arborcast.admin.users import add, end, lost_rights, rights_of
 from arborcast.core.errors import ArborcastError, ConfigError, NotFound
-from arborcast.core.security.keyring import KeyFile, parse_keys
+from arborcast.core.security import keyring
+from arborcast.core.security.keyring import KeyFile, UnknownKey, parse_keys
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.home import ensure_keys
 from arborcast.engine.gateway.parts import check_exposed
@@ -130,6 +132,22 @@ def test_the_embedded_engine_makes_its_own_key_file_only(tmp_path: Path) -> None
     before = (tmp_path / "secrets.keys").read_text()
     ensure_keys(str(tmp_path / "secrets.keys"), tmp_path)
     assert (tmp_path / "secrets.keys").read_text() == before
+
+
+def test_a_lost_key_file_is_reported_and_can_be_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, times = tmp_path / "secrets.keys", iter(("k20260101T080000", "k20260102T090000"))
+    monkeypatch.setattr(keyring, "time", SimpleNamespace(strftime=lambda *_: next(times), gmtime=lambda: None))
+    assert ensure_keys(str(path), tmp_path) == ""
+    (tmp_path / "kafka").mkdir()
+    sealed, former = KeyFile(path).seal(b"secret", "s"), path.read_text()
+    path.unlink()
+
+    assert "was lost, and now has a new key k20260102T090000" in ensure_keys(str(path), tmp_path)
+
+    with pytest.raises(UnknownKey, match="sealed with the key 'k20260101T080000', which is not in the key file"):
+        KeyFile(path).open(sealed, "s")
+    path.write_text(path.read_text() + former)
+    assert KeyFile(path).open(sealed, "s") == b"secret"
 
 
 PASSWORD = "hemlig-in-a-url"  # noqa: S105  # looked for

@@ -224,8 +224,8 @@ class LeanConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # the base has n
         fetcher.send_fetches = send_fetches_to_idle_brokers
 
     def topic_id(self, topic: str) -> str:
-        """The id of a topic after `partitions_for_topic`."""
-        return str(self._cluster.topic_id(topic))
+        """The id of a topic after `partitions_for_topic`; empty from a broker without ids."""
+        return str(self._cluster.topic_id(topic) or "")
 
 
 class LeanProducer(kafka.KafkaProducer):  # type: ignore[misc]  # the base has no types

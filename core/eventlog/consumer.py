@@ -63,11 +63,11 @@ class LogConsumer:
             raise InfrastructureError(f"Kafka topic {self.topic} does not exist yet", RETRY_AFTER_S)
         return sorted(numbers)
 
-    def identity(self) -> str:
-        """The topic with its id, which differs in each cluster and after each creation, and the number of its
-        partitions."""
-        partitions = len(self.partitions())
-        return f"{self.topic} {self._connected().topic_id(self.topic)} {partitions}"
+    def topic_id(self) -> str:
+        """The id of the Kafka topic, which differs in each cluster and after each creation; empty if the broker has no
+        ids."""
+        self.partitions()
+        return self._connected().topic_id(self.topic)
 
     def beginnings(self, timeout_s: float | None = None) -> dict[int, int]:
         """The first existing offset."""

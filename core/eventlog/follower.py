@@ -183,6 +183,10 @@ class LogCursor:
         """The next offset of each partition."""
         return self._log.positions() if self._log.placed else self._positions
 
+    def topic_id(self) -> str:
+        """See `LogConsumer`."""
+        return self._bounds.topic_id()
+
     def ends(self) -> dict[int, int]:
         """The current ends of the log. Afterwards every partition has a position."""
         ends = self._bounds.ends()

@@ -19,7 +19,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.recording.follower import GatheringFollower
 from arborcast.dispatch.tables import NOTIFICATIONS
-from arborcast.dispatch.tables.delta_table import Build, DeltaTableWriter, as_progress, build, days, times
+from arborcast.dispatch.tables.delta_table import Build, DeltaTableWriter, build, days, times
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
 
@@ -56,7 +56,7 @@ class Archive(GatheringFollower):
 
     def _extend(self, positions: Mapping[int, int]) -> int:
         rows = pa.concat_tables(self._rows)
-        self._table.extend(rows, as_progress(LOG, positions))
+        self._table.extend(rows, self._progress(positions))
         self._rows.clear()
         return int(rows.num_rows)
 

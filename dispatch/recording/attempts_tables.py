@@ -220,12 +220,12 @@ class AttemptsTables(GatheringFollower):
         count = 0
         if attempts.rows:
             rows = pa.concat_tables(attempts.rows)
-            attempts.table.extend(rows, attempts.advanced(positions))
+            attempts.table.extend(rows, attempts.advanced(positions) | self._topic)
             attempts.rows.clear()
             self._recorded(rows)
             count = rows.num_rows
         if deliveries.rows:
-            self._ended.append(pa.concat_tables(deliveries.rows), deliveries.advanced(positions))
+            self._ended.append(pa.concat_tables(deliveries.rows), deliveries.advanced(positions) | self._topic)
             deliveries.rows.clear()
         return count
 

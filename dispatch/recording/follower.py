@@ -5,6 +5,7 @@ Some gather rows, in short steps, until the next commit is due.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -46,6 +47,8 @@ class TableFollower(Work):
         self.name = self._log = log
         self._tables = tables
         self._cursor: LogCursor | None = None
+        self._topic: dict[str, int] = {}
+        """A number for the id of the log's Kafka topic, for all commits with positions; empty without an id."""
 
     def step(self) -> bool:
         """Apply a bounded piece of the log to the tables; returns whether more can be read at once. Raises the errors
@@ -74,14 +77,32 @@ class TableFollower(Work):
         of the previous log."""
         for table in self._tables:
             beginning = dict.fromkeys(table.positions(self._log), 0)
-            table.extend(table.spec.arrow([]), as_progress(self._log, beginning))
+            table.extend(table.spec.arrow([]), self._progress(beginning))
 
     def _behind(self, known: Sequence[Mapping[int, int]]) -> LogCursor:
         """The log from the lowest of these positions: repeated records are recognised, or have no effect."""
         partitions = {each for positions in known for each in positions}
         begin = {each: min(positions.get(each, 0) for positions in known) for each in partitions}
         seen = {each: max(positions.get(each, 0) for positions in known) for each in partitions}
-        return LogCursor(self._kafka, self._log, begin, seen)
+        cursor = LogCursor(self._kafka, self._log, begin, seen)
+        try:
+            self._check_topic(cursor.topic_id())
+        except BaseException:
+            cursor.close()
+            raise
+        return cursor
+
+    def _check_topic(self, topic_id: str) -> None:
+        """Raises Replaced if the tables have positions in another log, for instance of another cluster."""
+        digest = hashlib.blake2b(topic_id.encode(), digest_size=8).digest()
+        self._topic = {f"{self._log}-topic": int.from_bytes(digest) >> 1} if topic_id else {}
+        for writer, number in self._topic.items():
+            for table in self._tables:
+                if table.progress(writer) not in (None, number):
+                    raise Replaced(f"the {self._log} log is not that of the table at {table.location}")
+
+    def _progress(self, positions: Mapping[int, int]) -> dict[str, int]:
+        return as_progress(self._log, positions) | self._topic
 
     def _forget(self) -> None:
         """Drop the state of the log and the tables; a subclass adds its own."""

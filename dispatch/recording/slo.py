@@ -30,7 +30,7 @@ from arborcast.dispatch.logs.attempts import VERSION, State
 from arborcast.dispatch.recording.folds import moment
 from arborcast.dispatch.recording.follower import BYTES_PER_COMMIT, GatheringFollower
 from arborcast.dispatch.tables import SLO
-from arborcast.dispatch.tables.delta_table import DeltaTableWriter, as_progress
+from arborcast.dispatch.tables.delta_table import DeltaTableWriter
 from arborcast.dispatch.tables.spec import Row, queried
 from arborcast.topic_model.subscriptions import queue_topic
 
@@ -224,7 +224,7 @@ class SloTable(GatheringFollower):
             for hour in self._changed
             for name, count in self._hours[hour].items()
         ]
-        self._table.replace(SLO.arrow(rows), as_progress(self._log, positions), _where(self._changed))
+        self._table.replace(SLO.arrow(rows), self._progress(positions), _where(self._changed))
         newest = max(self._changed)  # not of all: an hour of a clock that was ahead would stay the newest
         self._hours = {newest: self._hours[newest]}
         self._changed.clear()

@@ -219,7 +219,7 @@ class FoldedTables(TableFollower):
         self._is_old = False
         records = log.read(_RECORDS_PER_STEP, _BYTES_PER_STEP)
         for fold, table in self._folds:
-            progress = _progress(fold, log.positions)
+            progress = _progress(fold, log.positions) | self._topic
             changes = RowChanges(fold)
             for record in records:
                 apply(fold, record, changes, self._log)
@@ -234,7 +234,7 @@ class FoldedTables(TableFollower):
                 self._read_ms = progress[_read_at(fold)]
         if not records and self._proof_ends(_PROVED_MS) and log.has_reached(log.ends()):
             fold, table = self._mirrors()[0]
-            progress = _progress(fold, log.positions)
+            progress = _progress(fold, log.positions) | self._topic
             table.extend(fold.spec.arrow([]), progress)
             self._read_ms = progress[_read_at(fold)]
         return may_have_more(records, _RECORDS_PER_STEP, _BYTES_PER_STEP)
@@ -243,7 +243,7 @@ class FoldedTables(TableFollower):
         for fold, table in self._folds:
             fold.restart()
             beginning = dict.fromkeys(table.positions(fold.writer), 0)
-            table.replace(fold.spec.arrow([]), _progress(fold, beginning), fold.mirrors)
+            table.replace(fold.spec.arrow([]), _progress(fold, beginning) | self._topic, fold.mirrors)
 
     def _mirrors(self) -> list[tuple[TableFold, DeltaTableWriter]]:
         return [(fold, table) for fold, table in self._folds if fold.mirrors != "false"]

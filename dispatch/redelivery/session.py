@@ -103,8 +103,9 @@ def opened_session(parts: SessionParts) -> Iterator[RedeliverySession]:
 
 
 def _identity(kafka: KafkaSettings) -> str:
+    """The topic, its id and the number of its partitions."""
     with closing(LogConsumer(kafka, "parked")) as log:
-        return log.identity()
+        return f"{log.topic} {log.topic_id()} {len(log.partitions())}"
 
 
 def _cursor(kafka: KafkaSettings, log: str, positions: Mapping[int, int]) -> LogCursor:

@@ -41,6 +41,7 @@ class ListedLogs:
         self.records: defaultdict[str, list[Listed]] = defaultdict(list)
         self.read = 0
         self.began_at: list[Mapping[int, int]] = []
+        self.topic_id = "first"
         monkeypatch.setattr(module, "LogCursor", self._cursor)
 
     def park(self, delivery: Delivery, message: Notification, tries: Tries = _UNTRIED, at_ms: int = 0) -> None:
@@ -111,6 +112,9 @@ class ListedCursor:
         self._seen = seen
         self._log = log
         self.positions = {0: 0, **positions}
+
+    def topic_id(self) -> str:
+        return self._logs.topic_id
 
     def ends(self) -> dict[int, int]:
         return {0: len(self._logs.records[self._log])}

@@ -100,18 +100,21 @@ def test_a_commit_with_an_unknown_outcome(log: KafkaSettings, table: Path, monke
     assert archived(table) == ["a", "b", "c"]
 
 
-def test_a_recreated_log_is_read_from_its_beginning(log: KafkaSettings, table: Path) -> None:
+@pytest.mark.parametrize("more", [0, 30], ids=["a shorter log", "a longer log"])
+def test_a_recreated_log_is_read_from_its_beginning(log: KafkaSettings, table: Path, more: int) -> None:
     names = [f"n{number}" for number in range(20)]
     append(log, *names)
     with archive(log, table) as (_, commit):
         commit()
     other = replace(log, prefix=f"{log.prefix}again.")
     ensure_topics(other)
-    append(other, "z")
-    with archive(other, table) as (_, commit):
-        commit()
-        commit()
-    assert archived(table) == sorted([*names, "z"])
+    others = ["z", *(f"z{number}" for number in range(more))]
+    append(other, *others)
+    for _ in range(2):
+        with archive(other, table) as (_, commit):
+            commit()
+            commit()
+        assert archived(table) == sorted([*names, *others])
 
 
 def test_an_added_partition_is_read_too(log: KafkaSettings, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -307,6 +307,17 @@ def test_topics_and_subscriptions_behind_compacted_nulls_are_built_again(
     ]
 
 
+def test_the_tables_of_another_log_of_the_same_name_are_built_again(tmp_path: Path, log: Log) -> None:
+    """That of another cluster; it is longer."""
+    log.control(topic("a"), topic("b"))
+    control_tables(tmp_path).step()
+    log.records.clear()
+    log.topic_id = "second"
+    log.control(topic("c"), topic("d"), topic("e"))
+    read_all(control_tables(tmp_path))
+    assert read(tmp_path / "topics", "topic") == [("c",), ("d",), ("e",)]
+
+
 def test_a_table_that_did_not_change_is_not_built_again_after_a_restart(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,6 +174,8 @@ class ParkedStore:
         self._finished: set[bytes] = set()
         self.uncommitted = 0
         """Bytes of messages since the last commit."""
+        self.partitions = 0
+        """Of the log at the first read of the session; set by it."""
         self.ended_elsewhere: set[str] = set()
         """Lanes with deliveries that another process (an erasure) has ended, according to the log; read by the
         session."""

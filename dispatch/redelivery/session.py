@@ -131,7 +131,6 @@ class RedeliverySession:
         self._memory = HealthMemory(store, parts.context.health)
         self._journal = journal
         self._moved = False
-        self._partitions = 0  # of the parked log at the first read
         self.figures = RedeliveryStatistics()
         """The figures of this session."""
         self._count_at = self._polled_at = self._control_read_at = time.monotonic()
@@ -173,7 +172,7 @@ class RedeliverySession:
         if self._journal.dirty:
             self._write()  # the commits below must not be ahead of the logs
         ends, results = self._parked.ends(), self._results.ends()
-        self._partitions = self._partitions or len(ends)
+        self._store.partitions = self._store.partitions or len(ends)
         unfolded, folded, progress = 0, 0, LoggedProgress(logger)
         while not stopped() and not (self._parked.has_reached(ends) and self._results.has_reached(results)):
             liveness.beat()
@@ -233,7 +232,7 @@ class RedeliverySession:
     def _follow_parked(self, timeout_s: float) -> int:
         count = 0
         for partition, records in self._parked.poll(timeout_s).items():
-            if partition >= self._partitions:
+            if partition >= self._store.partitions:
                 self.end(time.monotonic() + self._parts.context.push.total_timeout_s)
                 raise InfrastructureError("partitions were added to the parked log: it is read again")
             found = dict.fromkeys(self._apply(record, partition) for record in records)
@@ -254,7 +253,7 @@ class RedeliverySession:
     def _apply(self, record: ConsumerRecord, partition: int) -> str | None:
         """Apply a record to the store; returns the lane of a new delivery."""
         lane = (record.key or b"").partition(b"\t")[0].decode(errors="replace")
-        displaced = partition_of_subscription(lane, self._partitions) != partition
+        displaced = partition_of_subscription(lane, self._store.partitions) != partition
         return self._store.apply(record.key, record.value, record.offset, displaced)
 
     def _follow_results(self) -> int:

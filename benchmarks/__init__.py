@@ -1,12 +1,12 @@
 """Programs that measure the engine, or kill its parts under load: run by hand.
 
-    throughput, latency             from publishers, or from the log, to subscribers
+    throughput, latency             from publishers, or from the log, to subscribers; over links between engines
     gateway                         what one gateway process accepts: edges, its floor, authentication, pull points,
                                     cameras
     redelivery                      backlogs of dead endpoints, bad receivers
     tables, console                 recording and audit; pages in a browser
     engine                          starts, idling, kills of each part
-    federation, model               links between engines; micro-benchmarks
+    model                           micro-benchmarks
     peers/                          side by side with Apache CXF, Apache Camel, and bare floors of our own
     storms/                         hours of kills, outages and load, and the judge of what they lost
 

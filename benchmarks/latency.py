@@ -3,7 +3,9 @@
     python -m benchmarks.latency [CASE ...]
 
 Cases: rates (several rates in both modes), priority (urgent messages behind a backlog), shifts (changes of mode), queue
-(a work queue with three servers), doors (events and MQTT beside SOAP, through the gateway). Without cases: rates.
+(a work queue with three servers), doors (events and MQTT beside SOAP, through the gateway), federation (a link to
+another engine beside local delivery; within a group confirmed messages beside datagrams, of which some may be lost).
+Without cases: rates.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ import statistics
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -28,6 +31,7 @@ import requests
 from paho.mqtt.client import Client as MqttClient
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from arborcast.client import Client
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.dispatch.realtime.mode_policy import Mode
@@ -37,9 +41,23 @@ from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
 from benchmarks.load import Traffic, send
 from benchmarks.report import Cell, Report, Table, percentile, run, wait_for
-from benchmarks.rig import TOPICS, Arrival, Outcome, Rig, check, payload, rig
+from benchmarks.rig import (
+    OUTCOME,
+    TOPICS,
+    Arrival,
+    Outcome,
+    ReceiverProcess,
+    Rig,
+    check,
+    paced,
+    payload,
+    rig,
+    started_broker,
+)
+from tests.support.broker import settings_for
 from tests.support.dispatch_job import job_settings, subscription
 from tests.support.dispatch_job import running as running_in_process
+from tests.support.federation import EngineRun, carried, federation
 from tests.support.mosquitto import provision, running_mosquitto
 from tests.support.spark import new_session
 
@@ -311,7 +329,93 @@ def _doors(report: Report) -> None:
                 table.add(way, rows[way][0], times[0], f"{rate:g}/s", *rows[way][1:], *times[1:], *wrong)
 
 
-CASES = {"rates": _rates, "priority": _priority, "shifts": _shifts, "queue": _queue, "doors": _doors}
+_TOGETHER = 100
+
+
+def _federation(report: Report) -> None:
+    """Between two engines in two groups, with a broker between them; then between two of one group."""
+    rate, seconds, burst = (50.0, 5.0, 1_000) if report.quick else (100.0, 30.0, 20_000)
+    count = round(rate * seconds)
+    with started_broker() as (broker, home), ReceiverProcess() as receiver:
+        kafka = settings_for(broker)
+        with (
+            federation(home / "engines", kafka, ["G/a", "H/b"], jobs=True) as (_, engines),
+            Client(engines[0].gateway.broker) as client,
+        ):
+            paths = [_subscribed(receiver, engine) for engine in engines]
+
+            def put(_number: int, mark: str) -> None:
+                client.notify("bench/x", payload(mark).decode())
+
+            _until_carried(receiver, paths, put, 1)
+            _across(report, f"{rate:g}/s", receiver, paths, paced(put, "steady", count, rate))
+            receiver.clear()
+            sent: dict[str, float] = {}
+            for first in range(0, burst, _TOGETHER):
+                marks = [f"burst-{number:08d}" for number in range(first, first + _TOGETHER)]
+                sent |= dict.fromkeys(marks, time.time())
+                client.notify_all([("bench/x", payload(mark).decode()) for mark in marks])
+            _across(report, f"{burst:,} at once", receiver, paths, sent)
+        kafka = replace(kafka, prefix=f"{kafka.prefix}group.")
+        ways = {"confirmed": "", "datagrams": "group fast"}
+        with (
+            federation(home / "group", kafka, ["G/a", "G/b"], jobs=True, datagrams=True) as (_, (a, b)),
+            Client(a.gateway.broker) as client,
+        ):
+            paths = [_subscribed(receiver, b)]
+            wait_for(lambda: all(carried(a, link) for link in ("peer-fast.b", "peer-b")), "both links are there", 240)
+            topics = {TopicPath(f"bench/{way}"): TopicPolicy(routing=routing) for way, routing in ways.items()}
+            Rig(a.folder, a.kafka, 0, receiver).control([TopicRecord(path, policy=topics[path]) for path in topics])
+            in_turn = list(topics)
+
+            def put_in_turn(number: int, mark: str) -> None:
+                client.notify(in_turn[number % len(in_turn)], payload(mark).decode())
+
+            _until_carried(receiver, paths, put_in_turn, len(in_turn))
+            sent = paced(put_in_turn, "group", count, rate)
+            arrived = receiver.arrivals(len(sent), paths=paths)
+            with report.table(f"within a group, {rate:g}/s", "way", *OUTCOME) as table:
+                for turn, way in enumerate(ways):
+                    mine = {mark: at for mark, at in sent.items() if int(mark[-8:]) % len(in_turn) == turn}
+                    table.add(way, *check(mine, arrived, paths).cells())
+
+
+def _subscribed(receiver: ReceiverProcess, engine: EngineRun) -> str:
+    (path,) = Rig(engine.folder, engine.kafka, 0, receiver).subscribe([engine.name.replace("/", "-")])
+    return path
+
+
+def _until_carried(
+    receiver: ReceiverProcess, paths: Sequence[str], put: Callable[[int, str], None], topics: int
+) -> None:
+    """Until each topic arrives at each path."""
+
+    def all_arrive() -> bool:
+        receiver.clear()
+        sent = paced(put, "warm", topics)
+        return not check(sent, receiver.arrivals(len(sent) * len(paths), 1.0, paths), paths).lost
+
+    wait_for(all_arrive, "the link carries messages", 300, 0.1)
+    receiver.clear()
+
+
+def _across(
+    report: Report, title: str, receiver: ReceiverProcess, paths: Sequence[str], sent: Mapping[str, float]
+) -> None:
+    arrived = receiver.arrivals(len(sent) * len(paths), paths=paths)
+    with report.table(title, "subscriber of", *OUTCOME) as table:
+        for path in paths:
+            table.add(path, *check(sent, arrived, [path]).cells())
+
+
+CASES = {
+    "rates": _rates,
+    "priority": _priority,
+    "shifts": _shifts,
+    "queue": _queue,
+    "doors": _doors,
+    "federation": _federation,
+}
 
 if __name__ == "__main__":
     run(measure, options)

@@ -38,16 +38,11 @@ class RegistrationRefused(PeerError):
     """An invalid registration."""
 
 
-class StoredMember(msgspec.Struct, frozen=True):
+class StoredMember(MemberRegistration, frozen=True, kw_only=True):
     """A member in the file, with the time of its last heartbeat, in milliseconds since the epoch."""
 
-    name: str
-    group: str
-    url: str
-    version: str
     number: int
     seen_ms: int
-    datagram_port: int
 
 
 class StoredMembers(msgspec.Struct, frozen=True):
@@ -139,14 +134,10 @@ class MemberRegister:
         """All members."""
         members = (
             Member(
-                each.registration.name,
-                each.registration.group,
-                each.registration.url,
-                each.registration.version,
-                each.number,
-                each.state,
-                int(each.silent_s(now) * 1000),
-                each.registration.datagram_port,
+                **msgspec.structs.asdict(each.registration),
+                number=each.number,
+                state=each.state,
+                silent_ms=int(each.silent_s(now) * 1000),
             )
             for each in self._known.values()
         )
@@ -156,13 +147,9 @@ class MemberRegister:
         """The contents of the file."""
         members = tuple(
             StoredMember(
-                each.registration.name,
-                each.registration.group,
-                each.registration.url,
-                each.registration.version,
-                each.number,
-                now_ms - int(each.silent_s(now) * 1000),
-                each.registration.datagram_port,
+                **msgspec.structs.asdict(each.registration),
+                number=each.number,
+                seen_ms=now_ms - int(each.silent_s(now) * 1000),
             )
             for each in self._known.values()
         )

@@ -31,6 +31,8 @@ from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.structs import TopicPartition
 
+from arborcast.core.security.outbound import LentSocket
+
 if TYPE_CHECKING:
     from arborcast.core.eventlog.client import RecordFuture
 
@@ -41,13 +43,6 @@ RECORD_OVERHEAD = 256
 _METADATA_RETRY_MS = 10
 
 _T = TypeVar("_T")
-
-
-class _Socket(socket.socket):
-    """Closed with its last reference, without a ResourceWarning."""
-
-    def __del__(self) -> None:
-        self.close()
 
 
 class ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # the base has no types
@@ -70,10 +65,10 @@ class ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # the base has no ty
         family: int = socket.AF_UNSPEC,
         sock_type: int = socket.SOCK_STREAM,
         proto: int = socket.IPPROTO_TCP,
-    ) -> _Socket:
-        return _Socket(family, sock_type, proto)
+    ) -> LentSocket:
+        return LentSocket(family, sock_type, proto)
 
-    async def sock_connect(self, net: Any, sock: _Socket, sockaddr: Any, timeout_at: float | None = None) -> Any:
+    async def sock_connect(self, net: Any, sock: LentSocket, sockaddr: Any, timeout_at: float | None = None) -> Any:
         try:
             return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
         except BaseException:

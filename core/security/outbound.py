@@ -251,7 +251,8 @@ def connect_share(left_s: float, addresses_left: int) -> float:
 
 
 class LentSocket(socket.socket):
-    """A socket for pycurl, which uses a duplicate; the original is closed with its last reference."""
+    """A socket that is closed with its last reference, without a warning: pycurl uses a duplicate, and the Kafka client
+    leaves those of refused attempts."""
 
     def __del__(self) -> None:
         self.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import urlsplit
 
@@ -22,7 +21,7 @@ from arborcast.analysis.charts import (
     stacked,
 )
 from arborcast.analysis.picture import BLUE, STATES, VERMILION, NothingToShow, Picture, canvas, put_ticks, text_if_empty
-from arborcast.analysis.reader import NoSuchTable, When, as_time
+from arborcast.analysis.reader import NoSuchTable, When
 from arborcast.analysis.topic_tree import tree
 from arborcast.engine.monitoring import ticks
 from arborcast.engine.monitoring.figures import many, seconds
@@ -55,7 +54,7 @@ class Plots:
     def arrivals(self, since: When | None = None) -> Picture:
         """Share of deliveries by their time from acceptance to the answer. With waiting, batches and all attempts."""
         frame = self._tables.deliveries.pandas(
-            ["latency_ms"], since=self._since(since), where=ds.field("state") == "delivered"
+            ["latency_ms"], since=self._tables.start_of(since), where=ds.field("state") == "delivered"
         )
         if frame.empty:
             raise NothingToShow(_NO_PUSHES.replace("pushes", "deliveries"))
@@ -97,7 +96,7 @@ class Plots:
     @text_if_empty("Outcomes of deliveries")
     def outcomes(self, by: By = "endpoint", since: When | None = None) -> Picture:
         """Ended deliveries by outcome."""
-        frame = self._tables.deliveries.pandas([_column(by), "state"], since=self._since(since))
+        frame = self._tables.deliveries.pandas([_column(by), "state"], since=self._tables.start_of(since))
         if frame.empty:
             raise NothingToShow(
                 "no delivery has ended in this period: publish something (arborcast up --demo), or pass an earlier "
@@ -111,7 +110,7 @@ class Plots:
     @text_if_empty("Failing endpoints")
     def breakers(self, since: When | None = None) -> Picture:
         """Endpoints with an open breaker or served by the redelivery, over time."""
-        begin = self._since(since)
+        begin = self._tables.start_of(since)
         changes = self._tables.endpoint_health.pandas(["endpoint", "at", "breaker", "sick"]).sort_values("at")
         if changes.empty:
             raise NothingToShow("no breaker has opened since the start of the engine")
@@ -121,7 +120,7 @@ class Plots:
     @text_if_empty("Throughput")
     def throughput(self, since: When | None = None) -> Picture:
         """Accepted notifications and deliveries per second."""
-        begin = self._since(since)
+        begin = self._tables.start_of(since)
         accepted = self._tables.notifications.pandas(["accepted_at"], since=begin).accepted_at
         ended = self._tables.deliveries.pandas(
             ["ended_at"], since=begin, where=ds.field("state") == "delivered"
@@ -155,7 +154,7 @@ class Plots:
     @text_if_empty("Stages of first attempts")
     def stages(self, since: When | None = None) -> Picture:
         """Stages of first attempts: until stored, until the push, until the answer."""
-        begin = self._since(since)
+        begin = self._tables.start_of(since)
         stored = self._tables.notifications.pandas(["notification", "accepted_at", "logged_at"], since=begin)
         frame = self._tables.attempts.pandas(
             ["notification", "number", "state", "started_at", "duration_ms"],
@@ -179,7 +178,7 @@ class Plots:
         attempts."""
         frame = self._tables.attempts.pandas(
             ["batch", "push", "notification", "started_at", "duration_ms"],
-            since=self._since(since),
+            since=self._tables.start_of(since),
             where=(ds.field("push") != "") & (ds.field("batch") >= 0),
         )
         if frame.empty:
@@ -217,7 +216,7 @@ class Plots:
             fan_out = self._tables.routes.pandas(["topic", "subscription"]).groupby("topic").subscription.agg(frozenset)
             columns_read |= {TopicPath(topic): them for topic, them in fan_out.items() if topic in columns_read}
         with contextlib.suppress(NoSuchTable):
-            rows = self._tables.notifications.pandas(["topic"], since=self._since(since))
+            rows = self._tables.notifications.pandas(["topic"], since=self._tables.start_of(since))
             published = {TopicPath(topic): int(count) for topic, count in rows.topic.value_counts().items()}
         return tree(published, columns_read, root)
 
@@ -234,13 +233,12 @@ class Plots:
         counts = routes.groupby(by)[counted].nunique().to_frame(unit)
         return stacked(f"{unit.capitalize()} of each {by}", counts, unit, by, {unit: BLUE})
 
-    def _since(self, since: When | None) -> datetime:
-        return self._tables.start_of_last() if since is None else as_time(since)
-
     def _pushes(self, columns: Sequence[str], since: When | None) -> Any:
         """One row per HTTP request. Raises NothingToShow without any."""
         columns_read = dict.fromkeys(["push", *columns])
-        frame = self._tables.attempts.pandas([*columns_read], since=self._since(since), where=ds.field("push") != "")
+        frame = self._tables.attempts.pandas(
+            [*columns_read], since=self._tables.start_of(since), where=ds.field("push") != ""
+        )
         if frame.empty:
             raise NothingToShow(_NO_PUSHES)
         return frame.drop_duplicates("push")

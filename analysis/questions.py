@@ -173,7 +173,7 @@ class Tables:
         columns = ["endpoint", "error", "status", "started_at", "notification", "detail"]
         failed = (ds.field("state") != "delivered") & (ds.field("push") != "")
         kinds = (
-            self.attempts.pandas(columns, since=self._since(since), where=failed)
+            self.attempts.pandas(columns, since=self.start_of(since), where=failed)
             .sort_values("started_at")
             .groupby(["endpoint", "error", "status"], as_index=False)
             .agg(attempts=("notification", "count"), last_at=("started_at", "max"), detail=("detail", "last"))
@@ -186,7 +186,7 @@ class Tables:
         and durations (milliseconds). `since` None: the last hour of the tables."""
         columns = ["topic", "endpoint", "state", "error", "push", "duration_ms"]
         of_queues = pc.starts_with(ds.field("subscription"), "queue:") & (ds.field("push") != "")
-        sent = self.attempts.pandas(columns, since=self._since(since), where=of_queues)
+        sent = self.attempts.pandas(columns, since=self.start_of(since), where=of_queues)
         sent["merged"] = sent.error == "merged"
         sent["done"] = (sent.state == "delivered") & ~sent.merged
         sent["unanswered"] = sent.state != "delivered"
@@ -233,7 +233,7 @@ class Tables:
 
     def push_sizes(self, since: When | None = None) -> pd.DataFrame:
         """Messages per push and reused connections; sizes are in bytes."""
-        begin = self._since(since)
+        begin = self.start_of(since)
         sizes = self.notifications.pandas(["payload_bytes", "logged_at", "recorded_at"], since=begin)
         pushes = self.attempts.pandas(
             ["push", "messages", "reused", "request_bytes"], since=begin, where=ds.field("push") != ""
@@ -260,7 +260,7 @@ class Tables:
         time of acceptance, also of a running engine. From the tables it is by time of the first attempt, for an idle
         engine, since tables are some seconds apart. `since` None: the last hour of the tables.
         """
-        kafka, begin = reachable_kafka(self.settings), self._since(since)
+        kafka, begin = reachable_kafka(self.settings), self.start_of(since)
         if of == "logs" or (of is None and answers(kafka)):
             return self._audit_of_logs(kafka, begin, until)
         return self._audit_of_tables(begin, until)
@@ -333,7 +333,8 @@ class Tables:
         gatherer = Gatherer(kafka, settings.tables, settings.home)
         return gatherer.gather(notification_id, subscription)
 
-    def _since(self, since: When | None) -> datetime:
+    def start_of(self, since: When | None) -> datetime:
+        """The time; without one the start of the last hour in the tables."""
         return self.start_of_last() if since is None else as_time(since)
 
     def _subscribed(self, columns: list[str]) -> pd.DataFrame:

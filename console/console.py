@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from arborcast.console.live import LiveParts, PageParts, PartsReader, Replacemen
 from arborcast.console.pages import Templates
 from arborcast.console.questions import Answer, Questions
 from arborcast.core.errors import ArborcastError, InfrastructureError
+from arborcast.core.recent import BoundedDict
 from arborcast.core.wall_clock import time_ms
 from arborcast.engine.monitoring.attention import Concern
 from arborcast.engine.monitoring.figures import many
@@ -125,7 +125,7 @@ class Console:
         self.screens: tuple[Screen, ...] = ()
         self.forgets: list[Callable[[str], object]] = []
         """Called with a session that its visitor ends."""
-        self._notes: OrderedDict[str, str] = OrderedDict()
+        self._notes: BoundedDict[str, str] = BoundedDict(_NOTES)
 
     def get(self, path: str, handler: Handler) -> Route:
         """A page. It changes nothing."""
@@ -269,8 +269,6 @@ class Console:
     def note(self, visitor: Visitor, text: str) -> None:
         """A note for the visitor's next page."""
         self._notes[visitor.session] = text
-        while len(self._notes) > _NOTES:
-            self._notes.popitem(last=False)
 
     def take_note(self, visitor: Visitor) -> str:
         """The note for this page, empty for none; later pages do not have it."""

@@ -7,7 +7,6 @@ watching   arriving messages, as parts of the page
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -26,6 +25,7 @@ from arborcast.console.console import Console, Screen, go, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.live import PageParts
 from arborcast.core.errors import ArborcastError
+from arborcast.core.recent import BoundedDict
 from arborcast.engine.embedded.state import reachable_kafka
 from arborcast.topic_model.expressions import parse_friendly, with_codes
 from arborcast.topic_model.subscriptions import TopicFilter
@@ -56,7 +56,7 @@ class PublishAnswer:
 
 def _routes(console: Console) -> list[Route]:
     # Credentials for the gateway by session: in memory, and on no page.
-    credentials: OrderedDict[str, Credentials] = OrderedDict()
+    credentials: BoundedDict[str, Credentials] = BoundedDict(_SESSIONS)
     console.forgets.append(lambda session: credentials.pop(session, None))
 
     def signed_in(request: Request) -> Credentials | None:
@@ -125,8 +125,6 @@ def _routes(console: Console) -> list[Route]:
         credentials.pop(session, None)
         if name:
             credentials[session] = Credentials(user=name, password=text_of(form, "password"))
-        while len(credentials) > _SESSIONS:
-            credentials.popitem(last=False)
         return go("/try")
 
     async def live(request: Request) -> Response:

@@ -15,7 +15,6 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.expressions import XPATH, XPathPattern, compile_normal, parse, parse_friendly, with_codes
 from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
-from arborcast.topic_model.records.operations import Operator
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.plans import plan_create, plan_move, plan_remove, plan_rename, plan_update
 from arborcast.topic_model.tree.tree import TopicTree
@@ -83,38 +82,36 @@ def nodes(tree: TopicTree, depth: int | None = None) -> list[TopicNode]:
     return [_node(tree, path, depth) for path in sorted(tree.roots())]
 
 
-def add(kafka: KafkaSettings, record: TopicRecord, *, update: bool = False, by: Operator | None = None) -> TreeChange:
+def add(kafka: KafkaSettings, record: TopicRecord, *, update: bool = False) -> TreeChange:
     """Add a topic; with `update`, replace the properties of an existing one. Raises TopicError, InfrastructureError, as
-    the other changes. `by` is the operator, by default the user of this process."""
+    the other changes."""
 
     def plan(tree: TopicTree) -> list[ControlRecord]:
         return plan_update(tree, record) if update and record.path in tree else plan_create(tree, record)
 
-    return _change(kafka, "topics add", plan, by)
+    return _change(kafka, "topics add", plan)
 
 
-def remove(kafka: KafkaSettings, path: TopicPath, *, recursive: bool = False, by: Operator | None = None) -> TreeChange:
+def remove(kafka: KafkaSettings, path: TopicPath, *, recursive: bool = False) -> TreeChange:
     """Remove a topic; with `recursive`, a topic or node with every topic below."""
-    return _change(kafka, "topics remove", lambda tree: plan_remove(tree, path, recursive=recursive), by)
+    return _change(kafka, "topics remove", lambda tree: plan_remove(tree, path, recursive=recursive))
 
 
-def move(kafka: KafkaSettings, old: TopicPath, new: TopicPath, by: Operator | None = None) -> TreeChange:
+def move(kafka: KafkaSettings, old: TopicPath, new: TopicPath) -> TreeChange:
     """Move a topic, with all topics below it, to a free path."""
-    return _change(kafka, "topics move", lambda tree: plan_move(tree, old, new), by)
+    return _change(kafka, "topics move", lambda tree: plan_move(tree, old, new))
 
 
-def rename(kafka: KafkaSettings, path: TopicPath, name: str, by: Operator | None = None) -> TreeChange:
+def rename(kafka: KafkaSettings, path: TopicPath, name: str) -> TreeChange:
     """Change the last step of a topic's path."""
-    return _change(kafka, "topics rename", lambda tree: plan_rename(tree, path, name), by)
+    return _change(kafka, "topics rename", lambda tree: plan_rename(tree, path, name))
 
 
-def _change(
-    kafka: KafkaSettings, what: str, plan: Callable[[TopicTree], Sequence[ControlRecord]], by: Operator | None
-) -> TreeChange:
+def _change(kafka: KafkaSettings, what: str, plan: Callable[[TopicTree], Sequence[ControlRecord]]) -> TreeChange:
     tree = control_log.read_tree(kafka)
     records = plan(tree)
     if records:
-        with recorded_control(kafka, what, records, lambda path: tree.get(TopicPath(path)), by):
+        with recorded_control(kafka, what, records, lambda path: tree.get(TopicPath(path))):
             control_log.append(kafka, records)
     return TreeChange(
         tuple(each.path for each in records if isinstance(each, TopicRecord)),

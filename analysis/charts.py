@@ -60,16 +60,16 @@ class Grouping:
     few: Sequence[str]
 
 
-def grouped(counts: Mapping[str, int], rank: Mapping[str, float], most: int = _ROWS, enough: int = ENOUGH) -> Grouping:
+def grouped(counts: Mapping[str, int], rank: Mapping[str, float], most: int = _ROWS) -> Grouping:
     """The groups of the highest rank among those with enough values. If no group has enough, all are shown."""
-    enough_values = [name for name, count in counts.items() if count >= enough] or list(counts)
+    enough_values = [name for name, count in counts.items() if count >= ENOUGH] or list(counts)
     order = sorted(enough_values, key=lambda name: (-rank[name], name))
     return Grouping(order[:most], order[most:], sorted(counts.keys() - set(enough_values)))
 
 
-def bin_seconds(span_s: float, points: int = _POINTS) -> int:
-    """The round width of a line's bins, for at most `points` of them."""
-    return next((width for width in _BINS if span_s / width <= points), _BINS[-1])
+def bin_seconds(span_s: float) -> int:
+    """The round width of a line's bins, for at most `_POINTS` of them."""
+    return next((width for width in _BINS if span_s / width <= _POINTS), _BINS[-1])
 
 
 def quantiles(values: Any) -> dict[str, float]:

@@ -75,14 +75,11 @@ class EngineHealth:
     """Looks at the engine of the data directory, else at the dispatch job that the settings name; from one event loop.
     `more` are concerns that the console finds in its own state."""
 
-    def __init__(
-        self, settings: Settings, more: Callable[[], Iterable[Concern]], clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, settings: Settings, more: Callable[[], Iterable[Concern]]) -> None:
         self._watches = [EngineWatch(find=lambda: metrics_address(settings.home))]
         if settings.job_metrics_url:
             self._watches.append(EngineWatch([settings.job_metrics_url]))
         self._more = more
-        self._clock = clock
         self._lock = asyncio.Lock()
         self._looked = float("-inf")
         self._seen = EngineView()
@@ -91,9 +88,9 @@ class EngineHealth:
     async def look(self) -> EngineView:
         """The engine, at most some seconds ago. Never raises."""
         async with self._lock:
-            if not 0 <= self._clock() - self._looked < _FRESH_S:
+            if not 0 <= time.time() - self._looked < _FRESH_S:
                 self._seen = await asyncio.to_thread(self._view)
-                self._looked = self._clock()
+                self._looked = time.time()
             return self._seen
 
     async def assessment(self) -> Assessment:
@@ -103,7 +100,7 @@ class EngineHealth:
 
     def known(self) -> Assessment:
         """The last one, without a look at the engine."""
-        now = self._clock()
+        now = time.time()
         if not 0 <= now - self._own[0] < _FRESH_S:
             self._own = now, list(self._more())
         more = self._own[1]

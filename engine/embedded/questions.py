@@ -23,6 +23,7 @@ from arborcast.core.security.ip_addresses import in_url
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service, pool
 from arborcast.engine.embedded import kafka_broker
+from arborcast.engine.processes.processes import LOOPBACK
 
 Question = Callable[[float], str]
 
@@ -44,11 +45,11 @@ def web(host: str, port: int, tls: bool) -> Question:
     return lambda deadline_s: _failure_of(check, deadline_s)
 
 
-def kafka(port: int, host: str = "127.0.0.1") -> Question:
+def kafka(port: int) -> Question:
     """Queries the list of brokers, which needs a network thread and a request thread."""
 
     def check(deadline_s: float) -> str:
-        kafka_broker.listed(port, host, deadline_s)
+        kafka_broker.listed(port, LOOPBACK, deadline_s)
         return ""
 
     return lambda deadline_s: _failure_of(check, deadline_s)

@@ -161,11 +161,11 @@ _HELP = (
 Report = Callable[[str], None]
 
 
-def default_cache(environ: Mapping[str, str] = os.environ) -> Path:
+def default_cache() -> Path:
     """The folder of fetched jars: ARBORCAST_CACHE, else arborcast/ in the user's cache folder."""
-    if chosen := environ.get("ARBORCAST_CACHE"):
+    if chosen := os.environ.get("ARBORCAST_CACHE"):
         return Path(chosen).expanduser().absolute()
-    user = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    user = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(user).expanduser().absolute() / "arborcast"
 
 

@@ -179,20 +179,24 @@ def keep(log: Path, writer: int) -> None:
         os.truncate(writer, 0)
 
 
-def tail(log: Path, lines: int = 15, most: int = 16_384) -> str:
-    """The last lines of the log, from its last `most` bytes; empty without a log.
+# Of a log in a message: lines, and bytes in which they are searched for.
+_SHOWN_LINES, _SEARCHED_BYTES = 15, 16_384
+
+
+def tail(log: Path) -> str:
+    """The last lines of the log; empty without a log.
 
     Without the frames of Java's stack traces: fifteen of them would hide the line with the error.
     """
     try:
         with log.open("rb") as stream:
             stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, stream.tell() - most))
+            stream.seek(max(0, stream.tell() - _SEARCHED_BYTES))
             text = stream.read().decode("utf-8", "replace")
     except OSError:
         return ""
     lines_kept = [line for line in text.strip().splitlines() if not line.startswith("\tat ")]
-    return "\n".join(lines_kept[-lines:])
+    return "\n".join(lines_kept[-_SHOWN_LINES:])
 
 
 class LogTail:

@@ -24,7 +24,7 @@ def _routes(console: Console) -> list[Route]:
         return console.main_part(request, figures, "cameras/shown.html", cameras=found, shown=_SHOWN)
 
     async def page(request: Request) -> Response:
-        return console.slow_page(request, "cameras/page.html", read_parts)
+        return console.slow_page(request, "live-page.html", read_parts, title="Cameras")
 
     return [console.get("/cameras", page), console.live_page("/cameras/live", read_parts)]
 

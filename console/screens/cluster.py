@@ -59,7 +59,7 @@ def _routes(console: Console) -> list[Route]:
     async def page(request: Request) -> Response:
         if not federation.name:
             return console.page(request, "cluster/alone.html")
-        return console.slow_page(request, "cluster/page.html", read_parts)
+        return console.slow_page(request, "live-page.html", read_parts, title="Federation")
 
     return [console.get("/cluster", page), console.live_page("/cluster/live", read_parts)]
 

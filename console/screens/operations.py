@@ -39,9 +39,8 @@ def _routes(console: Console) -> list[Route]:
 
     async def page(request: Request) -> Response:
         asked = _asked(request)
-        return console.slow_page(
-            request, "operations/page.html", read_parts, asked=asked, filters=f"?{urlencode(asked)}"
-        )
+        values = {"title": "Changes", "asked": asked, "filters": f"?{urlencode(asked)}"}
+        return console.slow_page(request, "operations/page.html", read_parts, **values)
 
     def parts(request: Request) -> Parts:
         asked = _asked(request)

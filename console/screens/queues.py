@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -47,8 +48,10 @@ def _routes(console: Console) -> list[Route]:
     async def page(request: Request) -> Response:
         """All queues; or one, with its servers and its requests."""
         wanted = _wanted(request)
-        template = "queues/one.html" if wanted else "queues/page.html"
-        return console.slow_page(request, template, read_parts, name=wanted)
+        if not wanted:
+            return console.slow_page(request, "live-page.html", read_parts, title="Queues")
+        values = {"title": f"Queue {wanted}", "name": wanted, "filters": f"?{urlencode({'queue': wanted})}"}
+        return console.slow_page(request, "queues/one.html", read_parts, **values)
 
     return [console.get("/queues", page), console.live_page("/queues/live", read_parts)]
 

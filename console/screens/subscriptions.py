@@ -133,6 +133,7 @@ class SubscriptionsScreen:
             request,
             "subscriptions/page.html",
             self._read_list,
+            title="Subscriptions",
             asked=asked,
             asks=any(asked.values()),
             states=(*_STATES, *_HEALTH, _PULL_POINT),

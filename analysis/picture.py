@@ -217,7 +217,6 @@ def put_columns(axes: Axes, heads: Sequence[str], rows: Sequence[Sequence[str]])
 
 
 def put_legend(axes: Axes, colours: Sequence[tuple[str, str]]) -> None:
-    """A legend below the chart."""
     if not colours:
         return
     from matplotlib.patches import Patch

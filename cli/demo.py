@@ -46,8 +46,6 @@ def _topic(*names: str) -> TopicPath:
 
 @dataclass(frozen=True)
 class Published:
-    """One thing to publish."""
-
     topic: TopicPath
     value: str
 
@@ -102,7 +100,6 @@ class DemoState:
     refused: str = ""
 
     def arrived(self, arrival: Arrival) -> None:
-        """Count a push."""
         self.delivered[arrival.topic] += 1
         self.recent.appendleft(arrival)
         self.latencies.append(arrival.latency_ms)

@@ -36,7 +36,6 @@ class WithoutPandas(MetaPathFinder):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the console until it is stopped."""
     parser = argparse.ArgumentParser(prog="python -m arborcast.console", description="Arborcast's web console.")
     parser.add_argument("--config", type=Path, help="settings file (TOML)")
     parser.add_argument("--home", type=Path, help="data directory")

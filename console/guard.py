@@ -194,7 +194,6 @@ class PageGuard:
 
 
 def visitor_of(scope: Scope) -> Visitor:
-    """The admitted visitor."""
     visitor: Visitor = scope["state"]["visitor"]
     return visitor
 

@@ -94,7 +94,6 @@ class EngineHealth:
             return self._seen
 
     async def assessment(self) -> Assessment:
-        """The current one."""
         await self.look()
         return self.known()
 

@@ -85,8 +85,6 @@ async def merged(*streams: AsyncGenerator[Replacement]) -> AsyncGenerator[Replac
 
 
 class LiveParts:
-    """All streams of this process."""
-
     def __init__(self) -> None:
         self._open = 0
         self._stopping = asyncio.Event()

@@ -34,8 +34,6 @@ _LIMITS = GatewaySettings(
 
 
 class ConsoleProcess:
-    """Follows the control log and shows it."""
-
     def __init__(self, settings: Settings, listener: socket.socket) -> None:
         """Raises ConfigError for settings with which it would be open to strangers."""
         self._listener = listener

@@ -23,8 +23,6 @@ _WITH_PASSWORD = {"basic", "token"}
 
 
 class SigningIn:
-    """The pages for it."""
-
     def __init__(self, callers: Callers, proxies: Proxies = NONE) -> None:
         self.callers = callers
         self._proxies = proxies

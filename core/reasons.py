@@ -46,7 +46,6 @@ def reason_of(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception and its nested causes."""
     pending, seen = [error], set[int]()
     while pending:
         each = pending.pop(0)

@@ -21,8 +21,6 @@ _PREFIX = re.compile(r"[A-Za-z0-9._-]{0,200}")
 
 @dataclass(frozen=True)
 class SettingInfo:
-    """The description and range of a setting."""
-
     help: str
     minimum: float | None = None
     maximum: float | None = None

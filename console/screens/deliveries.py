@@ -107,8 +107,6 @@ class ObjectiveRow(msgspec.Struct, frozen=True):
 
 
 class DeliveriesScreen:
-    """The routes of the screen."""
-
     def __init__(self, console: Console) -> None:
         self._console = console
         self._questions = console.questions
@@ -204,7 +202,6 @@ class DeliveriesScreen:
         return self._slow(request, "dead", _LETTERS_BY, self._read_dead)
 
     async def letter(self, request: Request) -> Response:
-        """One dead letter, with its message."""
         notification = request.path_params["notification"]
         subscription = request.query_params.get("subscription", "")
         whole = await self._questions.ask_log(dead_letters.first_whole, notification, subscription)

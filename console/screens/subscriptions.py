@@ -103,8 +103,6 @@ class PublisherRow(msgspec.Struct, frozen=True):
 
 
 class SubscriptionsScreen:
-    """The routes of the screen."""
-
     def __init__(self, console: Console) -> None:
         self._console = console
         self._protector = Protector(console.settings.secrets)

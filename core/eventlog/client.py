@@ -40,8 +40,6 @@ _FINAL = (
 if TYPE_CHECKING:
 
     class TopicPartition(NamedTuple):
-        """A partition of a Kafka topic."""
-
         topic: str
         partition: int
 
@@ -83,8 +81,6 @@ class Producer(Protocol):
 
 
 class ConsumerRecord(Protocol):
-    """One record read from Kafka."""
-
     offset: int
     partition: int
     key: bytes
@@ -133,8 +129,6 @@ class Consumer(Protocol):
 
 
 class PartitionState(NamedTuple):
-    """The leader and replicas of one partition."""
-
     leader: int
     """The id of the leading broker; -1 without one."""
     replicas: int
@@ -182,7 +176,6 @@ class Admin:
             return cast(list[str], self._client.list_topics())
 
     def configs(self, name: str) -> dict[str, str]:
-        """The effective configuration of a topic."""
         return self._configs(ConfigResourceType.TOPIC, name)
 
     def alter(self, name: str, configs: Mapping[str, str]) -> None:
@@ -224,7 +217,6 @@ class Admin:
         return [BrokerId(e["broker_id"], e["host"], e["port"]) for e in cluster["brokers"] if not e.get("is_fenced")]
 
     def broker_configs(self, broker: int) -> dict[str, str]:
-        """The effective configuration of a broker."""
         return self._configs(ConfigResourceType.BROKER, str(broker))
 
     def delete_before(self, name: str, partition: int, offset: int) -> None:

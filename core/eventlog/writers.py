@@ -103,7 +103,6 @@ class DurableWriter:
         return self.sent
 
     def has(self, number: int) -> bool:
-        """Whether a record is in the log."""
         return number not in self._unacknowledged
 
     def has_all(self, number: int) -> bool:

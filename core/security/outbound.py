@@ -215,7 +215,6 @@ class GuardedSockets:
         self._opened = False
 
     def begin(self) -> None:
-        """Clear the refusals."""
         self._refusal, self._opened = None, False
 
     @property

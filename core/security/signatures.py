@@ -70,7 +70,6 @@ _MAX_SIGNATURES = 10
 
 
 def new_secret() -> str:
-    """A new random secret."""
     return PREFIX + base64.b64encode(secrets.token_bytes(_NEW_BYTES)).decode()
 
 

@@ -106,11 +106,9 @@ class Registry:
         return metric
 
     def counted(self, name: str, help: str, read: Callable[[], float]) -> None:
-        """Add a counter whose value `read` returns."""
         self.counts(name, help, (), lambda: {(): read()})
 
     def gauge(self, name: str, help: str, read: Callable[[], float]) -> None:
-        """Add a gauge whose value `read` returns."""
         self.gauges(name, help, (), lambda: {(): read()})
 
     def gauges(self, name: str, help: str, labels: Labels, read: Callable[[], Mapping[Labels, float]]) -> None:

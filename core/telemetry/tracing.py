@@ -195,7 +195,6 @@ def make_tracing(settings: TracingSettings, part: str, ratio: float | None = Non
 
 
 def sampled(traceparents: Sequence[str]) -> list[str]:
-    """The sampled ones of these contexts."""
     return [each for each in traceparents if each and is_sampled(each)]
 
 

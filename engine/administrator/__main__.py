@@ -33,7 +33,6 @@ _MOST_CONNECTIONS = 4_000
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it until a signal stops it."""
     parser = argparse.ArgumentParser(
         prog="python -m arborcast.engine.administrator", description="Who is in a federation."
     )

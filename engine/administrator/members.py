@@ -131,7 +131,6 @@ class MemberRegister:
         return self.version != before
 
     def topology(self, now: float) -> Topology:
-        """All members."""
         members = (
             Member(
                 **msgspec.structs.asdict(each.registration),

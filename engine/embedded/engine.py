@@ -206,7 +206,6 @@ def addresses(settings: Settings) -> dict[str, str]:
 
 
 def metrics_urls(settings: Settings) -> dict[str, str]:
-    """The metrics addresses of the parts."""
     found = {"gateway": settings.gateway_url}
     if settings.job_metrics_url:  # else the address of an external job is unknown
         found["dispatch"] = settings.job_metrics_url

@@ -151,8 +151,6 @@ def keep_private(access: Access) -> None:
 
 @dataclass(frozen=True)
 class Home:
-    """The folders and files of one engine."""
-
     path: Path
 
     @property
@@ -166,7 +164,6 @@ class Home:
 
     @property
     def metrics(self) -> Path:
-        """The history of metrics."""
         return self.path / "metrics"
 
     @property

@@ -33,8 +33,6 @@ _METADATA = struct.pack(">hhih4si", 3, 1, 1, 4, b"arbo", 0)  # api key, version,
 
 @dataclass(frozen=True)
 class BrokerLayout:
-    """Folders and addresses of one broker."""
-
     home: Path
     port: int
     controller_port: int

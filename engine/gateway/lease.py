@@ -61,7 +61,6 @@ _codec = VersionedCodec(LeaseRecord, "a lease record", VERSION, readable=True)
 
 
 def encode(record: LeaseRecord) -> tuple[bytes, bytes]:
-    """Key and value."""
     return KEY, _codec.encode(record)
 
 

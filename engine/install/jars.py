@@ -94,7 +94,6 @@ def retrieve(
 
 
 def diagnose(lines: list[str], code: int) -> IvyResult:
-    """The result in Ivy's output."""
     for line in lines:
         if "no space left on device" in line.lower():
             return IvyResult("No space left on device")

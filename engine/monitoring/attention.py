@@ -66,8 +66,6 @@ class Concern(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A current figure."""
-
     name: str
     label: str
     value: str

@@ -154,7 +154,6 @@ class MetricsSample(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def sample_of(at: float, readings: Scrape) -> MetricsSample:
-    """The relevant figures of a scrape."""
     stages = readings.by("arborcast_dispatch_batch_seconds_sum", "stage")
     return MetricsSample(
         at=at,

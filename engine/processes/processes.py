@@ -229,7 +229,6 @@ class ProcessId:
         return self.boot == _boot()
 
     def process(self) -> psutil.Process | None:
-        """The process if it still runs."""
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
             # Linux counts in clock ticks of a hundredth of a second.

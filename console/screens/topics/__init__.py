@@ -22,7 +22,6 @@ from arborcast.console.screens.topics.news import News
 
 
 def routes(console: Console) -> list[Route]:
-    """The routes of the screen."""
     looking = Looking(console, Drafts(console.settings.home / "console-drafts"))
     parts = (looking, Editing(console, looking), Documents(console, looking), News(console))
     return [*(route for part in parts for route in part.routes()), *problems.routes(console)]

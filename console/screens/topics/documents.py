@@ -33,8 +33,6 @@ _NAMED = 5
 
 
 class Documents:
-    """Import and export."""
-
     def __init__(self, console: Console, looking: Looking) -> None:
         self._console = console
         self._looking = looking

@@ -36,8 +36,6 @@ _NAMED = 50
 
 
 class Editing:
-    """The actions of forms."""
-
     def __init__(self, console: Console, looking: Looking) -> None:
         self._console = console
         self._looking = looking
@@ -61,7 +59,6 @@ class Editing:
         return keeping
 
     async def put(self, request: Request, form: FormData) -> Response:
-        """Add a topic, or change one."""
         values, errors = fields.given(form), dict[str, str]()
         at, below = text_of(form, "at"), text_of(form, "below")
         adding = not at

@@ -60,7 +60,6 @@ def values_of(record: TopicRecord) -> dict[str, str]:
 
 
 def given(form: FormData) -> dict[str, str]:
-    """The submitted values."""
     names = [*values_of(TopicRecord(TopicPath("x"))), "name", "namespace"]
     return {name: text_of(form, name) for name in names}
 

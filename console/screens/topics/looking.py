@@ -142,7 +142,6 @@ class Looking:
             return {**values, "level": level, "topics": len(tree)}
 
     def _detail(self, visitor: Visitor, at: str) -> dict[str, Any]:
-        """The details of one node."""
         console, draft = self._console, self.draft(visitor)
         tree = console.control.table.topics
         path = TopicPath(at)

@@ -60,7 +60,6 @@ def _routes(console: Console) -> list[Route]:
     console.forgets.append(lambda session: credentials.pop(session, None))
 
     def signed_in(request: Request) -> Credentials | None:
-        """The visitor's user at the gateway."""
         return credentials.get(visitor_of(request.scope).session)
 
     def gateway() -> str:

@@ -66,7 +66,6 @@ def kept() -> Iterator[DeliveryViews]:
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch, logs: ListedLogs) -> list[tuple[Delivery, DeadLetter]]:
-    """The records of the log."""
     given = [letter("s1"), letter("over"), letter("s1", NOW_MS + 3_000, 1), letter("s1", offset=2)]
     for each in given:
         logs.bury(*each)

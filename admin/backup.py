@@ -49,7 +49,8 @@ def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits, progress: Pro
     made_ms = time_ms()
     undelivered = _first_undelivered(kafka)
     # Read before the parked deliveries: deliveries that had left the log by this time are parked or settled.
-    letters_until = _ends(kafka, "dead")
+    with LogScan(kafka, "dead") as log:
+        letters_until = log.ends()
     logs: dict[str, Contents] = {}
     try:
         # Some undelivered ones are in `parked`, the others were not dispatched yet. One file: the older ones first.
@@ -69,11 +70,6 @@ def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits, progress: Pro
 def _all(kafka: KafkaSettings, name: str, progress: Progress) -> Iterator[ConsumerRecord]:
     with LogScan(roomy(kafka), name, progress=progress) as log:
         yield from log.read_all()
-
-
-def _ends(kafka: KafkaSettings, name: str) -> dict[int, int]:
-    with LogScan(kafka, name) as log:
-        return log.ends()
 
 
 def _first_undelivered(kafka: KafkaSettings) -> dict[int, int]:

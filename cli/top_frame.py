@@ -44,7 +44,8 @@ def frame(seen: EngineView, where: str, width: int = 80, height: int = 24) -> li
         return [figures.printable(line).rstrip() for line in lines[:height]]
     current = Summary.current(seen.samples)
     last = current.last
-    head = [_headline(_health(last), _clock(last), where, width)]
+    at = datetime.fromtimestamp(last.at, UTC).strftime("%H:%M:%S UTC")
+    head = [_headline(_health(last), at, where, width)]
     if seen.problem:
         problem = f"! {seen.problem}"
         head.append(problem if len(problem) <= width else problem[: width - 1] + "…")
@@ -69,10 +70,6 @@ def _headline(state: str, at: str, where: str, width: int) -> str:
 def _health(last: MetricsSample) -> str:
     away = [part for part, ready in sorted(last.parts.items()) if not ready]
     return f"NOT READY: {', '.join(away)}" if away else "ready" if last.parts else ""
-
-
-def _clock(last: MetricsSample) -> str:
-    return datetime.fromtimestamp(last.at, UTC).strftime("%H:%M:%S UTC")
 
 
 def _charts(samples: Sequence[MetricsSample], current: Summary, width: int) -> list[str]:

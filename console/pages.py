@@ -78,7 +78,7 @@ class Templates:
         self._environment.globals["zone"] = _zone
         self._environment.globals["version"] = installed("arborcast")
         self._environment.filters["moment"] = _moment
-        self._environment.filters["number"] = _number
+        self._environment.filters["number"] = "{:,}".format
         self._environment.filters["endpoint"] = without_password
         self._environment.filters["span"] = _span
         self._environment.filters["breaks"] = _breaks
@@ -118,7 +118,3 @@ def _span(seconds: float) -> str:
             rest = whole % size * parts // size
             return f"{whole // size:,} {unit}" + (f" {rest} {small}" if rest else "")
     return f"{whole} s"
-
-
-def _number(value: int) -> str:
-    return f"{value:,}"

@@ -100,12 +100,10 @@ def _of_each(kind: str, attribute: str) -> Callable[[Sequence[MetricsSample]], M
     return series
 
 
-def _cpu(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
-    return {name: cpu_shares(samples, name) for name in _names(samples, "processes")}
-
-
-def _collecting(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
-    return {name: collecting_shares(samples, name) for name in _names(samples, "jvms")}
+def _shares(
+    kind: str, of: Callable[[Sequence[MetricsSample], str], Values]
+) -> Callable[[Sequence[MetricsSample]], Mapping[str, Values]]:
+    return lambda samples: {name: of(samples, name) for name in _names(samples, kind)}
 
 
 def _heaps(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
@@ -134,7 +132,7 @@ CHARTS: Sequence[Chart] = (
     _one("due", "Retries due but throttled", "count", lambda sample: sample.waiting.get("due", 0.0)),
     Chart("pushes", "Pushes in flight", "count", _in_flight),
     Chart("stages", "Batch time by stage", "share", _by_stage, _STAGES),
-    Chart("cpu", "CPU (% of a core)", "share", _cpu, _PROCESSES),
+    Chart("cpu", "CPU (% of a core)", "share", _shares("processes", cpu_shares), _PROCESSES),
     Chart("memory", "Memory", "bytes", _of_each("processes", "memory_bytes"), _PROCESSES),
     Chart("threads", "Threads", "count", _of_each("processes", "threads"), _PROCESSES),
     Chart("files", "Open files and connections", "count", _of_each("processes", "descriptors"), _PROCESSES),
@@ -145,7 +143,7 @@ CHARTS: Sequence[Chart] = (
         _heaps,
         tuple(f"{name}, {kind}" for name in _JVMS for kind in ("used", "committed")),
     ),
-    Chart("collecting", "Garbage collection (share of all time)", "share", _collecting, _JVMS),
+    Chart("collecting", "Garbage collection (share of all time)", "share", _shares("jvms", collecting_shares), _JVMS),
     Chart("classes", "Java classes loaded", "count", _of_each("jvms", "classes"), _JVMS),
 )
 

@@ -143,7 +143,8 @@ class EngineFeed:
         self, span: str, samples: Sequence[MetricsSample], between: tuple[float, float]
     ) -> Mapping[str, Markup]:
         stretch = max(_STRETCH_S, (between[1] - between[0]) / POINTS)
-        points = _spread(samples, stretch)
+        by_stretch = groupby(samples, lambda sample: int(sample.at / stretch))
+        points = [with_peaks(list(some)) for _, some in by_stretch]
         # A new point of a day's chart appears every four minutes.
         last = int(points[-1].at / stretch) if points else 0
         known = self._drawn.get(span)
@@ -156,11 +157,6 @@ def _drawn(points: Sequence[MetricsSample], between: tuple[float, float]) -> Map
     ahead = datetime.fromtimestamp(between[1]).astimezone().utcoffset()
     drawn = draw_all(points, between, ahead.total_seconds() if ahead else 0.0)
     return {name: Markup(figure) for name, figure in drawn}  # noqa: S704  # `line_plot` escapes all texts
-
-
-def _spread(samples: Sequence[MetricsSample], stretch: float) -> list[MetricsSample]:
-    """The last sample of each stretch of time, with the peaks of it; the newest one, too."""
-    return [with_peaks(list(some)) for _, some in groupby(samples, lambda sample: int(sample.at / stretch))]
 
 
 def _shown(seen: EngineView, problem: str, drawn: Mapping[str, Markup], now: float) -> Shown:

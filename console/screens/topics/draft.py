@@ -120,7 +120,11 @@ class Draft:
         if isinstance(edit, PutEdit):
             for number, other in enumerate(self.edits):
                 later = self.edits[number + 1 :]
-                if isinstance(other, PutEdit) and other.path == edit.path and not any(map(_moves, later)):
+                if (
+                    isinstance(other, PutEdit)
+                    and other.path == edit.path
+                    and all(isinstance(each, PutEdit) for each in later)
+                ):
                     self.edits[number] = PutEdit(edit.record, other.base)
                     if other.base == edit.record:
                         del self.edits[number]
@@ -149,10 +153,6 @@ class Draft:
                 self.edits[number] = msgspec.structs.replace(edit, base=tree.get(edit.path))
             elif edit.base is not None:
                 self.edits[number] = msgspec.structs.replace(edit, base=Subtree.of(tree, edit.path))
-
-
-def _moves(edit: Edit) -> bool:
-    return not isinstance(edit, PutEdit)
 
 
 @contextmanager

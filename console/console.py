@@ -20,7 +20,7 @@ from starlette.routing import Route
 from arborcast.admin import queues
 from arborcast.admin.connection import kafka_of
 from arborcast.console.downloads import Download
-from arborcast.console.guard import Sessions, Visitor, visitor_of
+from arborcast.console.guard import Sessions, visitor_of
 from arborcast.console.health import EngineHealth
 from arborcast.console.lists import Lists
 from arborcast.console.live import LiveParts, PageParts, PartsReader, Replacement, changes, merged
@@ -224,7 +224,6 @@ class Console:
         return PageParts({"shown": self.render(request, "refusal.html", wrong=wrong)}, rest_s, failed=True)
 
     def _document(self, request: Request, template: str, **values: Any) -> str:
-        visitor = visitor_of(request.scope)
         theme = request.cookies.get("theme", "")
         return self.render(
             request,
@@ -236,7 +235,7 @@ class Console:
             trouble=self.trouble(),
             health=self.health.known(),
             engine_name=self.settings.federation.name,
-            note=self.take_note(visitor),
+            note=self.take_note(request),
             tools=self.lists.tools(request),
             **values,
         )
@@ -266,13 +265,18 @@ class Console:
         if late:
             yield Concern("warn", "erasures", f"{many(late, 'erasure')} not done after six hours")
 
-    def note(self, visitor: Visitor, text: str) -> None:
+    def note(self, request: Request, text: str) -> None:
         """A note for the visitor's next page."""
-        self._notes[visitor.session] = text
+        self._notes[visitor_of(request.scope).session] = text
 
-    def take_note(self, visitor: Visitor) -> str:
+    def go_on(self, request: Request, url: str, note: str) -> Response:
+        """On to another page, which has this note."""
+        self.note(request, note)
+        return go(url)
+
+    def take_note(self, request: Request) -> str:
         """The note for this page, empty for none; later pages do not have it."""
-        return self._notes.pop(visitor.session, "")
+        return self._notes.pop(visitor_of(request.scope).session, "")
 
 
 def _again(request: Request) -> str:

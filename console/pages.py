@@ -19,6 +19,7 @@ from arborcast.core.printable import printable
 from arborcast.core.security.uris import without_password
 from arborcast.engine.install.version import installed
 from arborcast.engine.monitoring import charts
+from arborcast.engine.monitoring.figures import WORDS
 
 _HERE = Path(__file__).parent
 
@@ -77,6 +78,7 @@ class Templates:
         self._environment.globals["static"] = self.static.url
         self._environment.globals["zone"] = _zone
         self._environment.globals["version"] = installed("arborcast")
+        self._environment.globals["words"] = WORDS
         self._environment.filters["moment"] = _moment
         self._environment.filters["number"] = "{:,}".format
         self._environment.filters["endpoint"] = without_password

@@ -23,9 +23,8 @@ from arborcast.admin.filters import TopicTest
 from arborcast.admin.messages import MessageSearch
 from arborcast.admin.times import beginning, iso, moment_ms, period_ms
 from arborcast.admin.waiting import WaitingEntry, WaitingFilter, WaitingList
-from arborcast.console.console import Console, Screen, go, operator, own_path, text_of
+from arborcast.console.console import Console, Screen, operator, own_path, text_of
 from arborcast.console.downloads import AT_ONCE, Download, Parts, followed, in_parts
-from arborcast.console.guard import visitor_of
 from arborcast.console.live import PageParts, PartsReader
 from arborcast.console.questions import Answer, soon
 from arborcast.core.errors import ArborcastError, ConfigError, NotFound
@@ -174,7 +173,7 @@ class DeliveriesScreen:
         asked = {name: text_of(form, name).strip() for name in _BY}
         chosen = _chosen(form, "delivery")
         onward = own_path(text_of(form, "back")) if text_of(form, "back") else "/deliveries/waiting" + _query(asked)
-        by, control, visitor = operator(request), self._console.control, visitor_of(request.scope)
+        by, control = operator(request), self._console.control
         action = text_of(form, "action")
         if action == "probe":
             # Pages do not show passwords in addresses: the page of a subscription names that instead.
@@ -187,16 +186,14 @@ class DeliveriesScreen:
                 said = "No delivery waits for this endpoint: a probe is the push of one."
         elif action in ("retry", "retry-all"):
             if action == "retry" and not chosen:
-                self._console.note(visitor, "Select at least one delivery.")
-                return go(onward)
+                return self._console.go_on(request, onward, "Select at least one delivery.")
             wanted = _waiting_filter(asked)._replace(chosen=chosen if action == "retry" else frozenset())
             requested = await self._questions.ask_log(waiting.retry, wanted, None, control, by, self._views)
             said = f"Attempts of {many(requested, 'delivery', 'deliveries')} requested."
         else:
             raise HTTPException(400, "Choose an action: retry or probe.")
         self._questions.forget()
-        self._console.note(visitor, said)
-        return go(onward)
+        return self._console.go_on(request, onward, said)
 
     async def dead(self, request: Request) -> Response:
         return self._slow(request, "dead", _LETTERS_BY, self._read_dead)
@@ -218,8 +215,7 @@ class DeliveriesScreen:
         onward = "/deliveries/dead" + _query({} if asked["notification"] else asked)
         chosen = frozenset() if everything else _chosen(form, "letter")
         if not chosen and not everything and not asked["notification"]:
-            self._console.note(visitor_of(request.scope), "Select at least one dead letter.")
-            return go(onward)
+            return self._console.go_on(request, onward, "Select at least one dead letter.")
         # The letters of the question and no later ones.
         until = text_of(form, "until") or datetime.now(UTC).isoformat()
         wanted, control = _letters(asked)._replace(until=until, chosen=chosen), self._console.control
@@ -246,8 +242,7 @@ class DeliveriesScreen:
         finally:
             # Also after an error: some may be done.
             self._questions.forget()
-        self._console.note(visitor_of(request.scope), "; ".join(said) + ".")
-        return go(onward)
+        return self._console.go_on(request, onward, "; ".join(said) + ".")
 
     async def audit(self, request: Request) -> Response:
         """The audit, on request only, since it is expensive."""
@@ -292,8 +287,8 @@ class DeliveriesScreen:
         requested, wrong = await _answer(question)
         if requested is None:
             return await self._erasures(request, asked, wrong=wrong)
-        self._console.note(visitor_of(request.scope), f"Erasure {requested.erasure.scope.id} was requested.")
-        return go("/deliveries/erasures")
+        said = f"Erasure {requested.erasure.scope.id} was requested."
+        return self._console.go_on(request, "/deliveries/erasures", said)
 
     async def _erasures(self, request: Request, asked: dict[str, str], wrong: str = "", sure: bool = False) -> Response:
         found = await self._questions.ask_log(erasures.listed, self._console.control)
@@ -458,7 +453,6 @@ def _values(name: str, asked: dict[str, str]) -> dict[str, Any]:
         "asked": asked,
         "filters": _query(filters),
         "live": _query(asked),
-        "words": WORDS,
         "page": page,
         "last_page": _PAGES,
         "skipped": page * _AT_ONCE,

@@ -39,8 +39,10 @@ def _routes(console: Console) -> list[Route]:
 
     async def page(request: Request) -> Response:
         asked = _asked(request)
-        values = {"title": "Changes", "asked": asked, "filters": f"?{urlencode(asked)}"}
-        return console.slow_page(request, "operations/page.html", read_parts, **values)
+        filters = f"?{urlencode(asked)}"
+        return console.slow_page(
+            request, "operations/page.html", read_parts, title="Changes", asked=asked, filters=filters
+        )
 
     def parts(request: Request) -> Parts:
         asked = _asked(request)

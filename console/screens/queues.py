@@ -50,8 +50,10 @@ def _routes(console: Console) -> list[Route]:
         wanted = _wanted(request)
         if not wanted:
             return console.slow_page(request, "live-page.html", read_parts, title="Queues")
-        values = {"title": f"Queue {wanted}", "name": wanted, "filters": f"?{urlencode({'queue': wanted})}"}
-        return console.slow_page(request, "queues/one.html", read_parts, **values)
+        filters = f"?{urlencode({'queue': wanted})}"
+        return console.slow_page(
+            request, "queues/one.html", read_parts, title=f"Queue {wanted}", name=wanted, filters=filters
+        )
 
     return [console.get("/queues", page), console.live_page("/queues/live", read_parts)]
 

@@ -16,12 +16,12 @@ from starlette.routing import Route
 from arborcast.admin import dead_letters, messages, subscriptions
 from arborcast.admin import receiver_page as admin
 from arborcast.admin.dead_letters import LetterFilter
-from arborcast.console.console import Console, go, text_of
-from arborcast.console.guard import Callers, visitor_of
+from arborcast.console.console import Console, text_of
+from arborcast.console.guard import Callers
 from arborcast.core.errors import NotFound
 from arborcast.core.wall_clock import time_ms
 from arborcast.dispatch.hot.triggers import OwnerRates
-from arborcast.engine.monitoring.figures import WORDS, many
+from arborcast.engine.monitoring.figures import many
 from arborcast.ingest.access.grants import may_manage
 from arborcast.ingest.elements.protection import Protector
 from arborcast.topic_model.records.control import SubscriptionRecord
@@ -90,8 +90,7 @@ class ReceiverPage:
             case _:
                 raise HTTPException(400, "Choose what to do.")
         questions.forget()
-        self._console.note(visitor_of(request.scope), said)
-        return go(request.url.path)
+        return self._console.go_on(request, request.url.path, said)
 
     async def _linked(self, request: Request) -> Subscription:
         """The subscription of the link. Raises NotFound; also where its owner has lost the right to it."""
@@ -120,7 +119,6 @@ class ReceiverPage:
             attempts=rows.value.attempts if rows.value else (),
             wrong=UNAVAILABLE if letters.wrong or rows.wrong else "",
             secret=secret,
-            note=self._console.take_note(visitor_of(request.scope)),
-            words=WORDS,
+            note=self._console.take_note(request),
         )
         return HTMLResponse(page)

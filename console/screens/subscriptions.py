@@ -28,13 +28,12 @@ from arborcast.admin.triggers import ListedTrigger
 from arborcast.admin.waiting import WaitingFilter
 from arborcast.console.console import Console, Screen, go, operator, own_path, text_of
 from arborcast.console.downloads import AT_ONCE, Download, Parts, in_parts
-from arborcast.console.guard import visitor_of
 from arborcast.console.health import EndpointsHealth
 from arborcast.console.live import PageParts
 from arborcast.console.questions import Answer, soon
 from arborcast.console.screens.receiver import rotated
 from arborcast.core.errors import ExpressionError, TopicError
-from arborcast.engine.monitoring.figures import WORDS, many
+from arborcast.engine.monitoring.figures import many
 from arborcast.ingest.elements.protection import Protector
 from arborcast.topic_model.projections.suspensions import State
 from arborcast.topic_model.publishers import Registration
@@ -274,7 +273,6 @@ class SubscriptionsScreen:
             count=len(oldest) + more,
             attempts=pushed.value.attempts if pushed.value else (),
             unread=pushed.wrong,
-            words=WORDS,
         )
 
     async def replay(self, request: Request, form: FormData) -> Response:
@@ -287,8 +285,7 @@ class SubscriptionsScreen:
                 replay.run, name, since_ms, moment_ms("until", until), _REPLAYED, operator(request)
             )
             self._console.questions.forget()
-            self._console.note(visitor_of(request.scope), f"{many(sent, 'notification')} replayed.")
-            return go(onward)
+            return self._console.go_on(request, onward, f"{many(sent, 'notification')} replayed.")
         planned = await self._console.questions.ask_log(replay.plan, name, since_ms, None, TopicTest(), _REPLAYED)
         return self._console.page(
             request,
@@ -317,8 +314,7 @@ class SubscriptionsScreen:
         if action is None:
             raise HTTPException(400, "Choose an action: pause, resume or delete.")
         if not chosen:
-            self._console.note(visitor_of(request.scope), "Select at least one subscription.")
-            return go(onward)
+            return self._console.go_on(request, onward, "Select at least one subscription.")
         # Clients change their subscriptions, too: the current state is used.
         await self._console.changes.catch_up()
         control = self._console.control
@@ -335,15 +331,14 @@ class SubscriptionsScreen:
         rest = len(chosen) - count
         said = f"{count:,} {'subscription' if count == 1 else 'subscriptions'} {_DONE[action]}"
         more = f"; {rest:,} unchanged" if rest else ""
-        self._console.note(visitor_of(request.scope), f"{said}{more}.")
-        return go((listed or "/subscriptions") if action == "end" else onward)
+        onward = (listed or "/subscriptions") if action == "end" else onward
+        return self._console.go_on(request, onward, f"{said}{more}.")
 
     async def _rotate(self, request: Request, form: FormData, name: str, onward: str) -> Response:
         await self._console.changes.catch_up()
         subscription = self._client(name)
         if not text_of(form, "sure"):
-            self._console.note(visitor_of(request.scope), "Confirm that you will pass the new secret on.")
-            return go(onward)
+            return self._console.go_on(request, onward, "Confirm that you will pass the new secret on.")
         _, secret = await rotated(self._console, self._protector, subscription, operator(request))
         # Shown once, in this answer: no later page has it.
         return self._one(request, name, secret)
@@ -358,8 +353,7 @@ class SubscriptionsScreen:
     async def _test(self, request: Request, name: str, onward: str) -> Response:
         subscription = self._client(name)
         sent = await self._console.questions.ask_log(receiver_page.send_test, subscription, operator(request))
-        self._console.note(visitor_of(request.scope), f"Test {sent} sent.")
-        return go(onward)
+        return self._console.go_on(request, onward, f"Test {sent} sent.")
 
     def _list(
         self, asked: dict[str, str], after: str, health: EndpointsHealth

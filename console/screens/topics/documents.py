@@ -76,7 +76,7 @@ class Documents:
         await self._looking.keep_draft(visitor)
         if skipped:
             more = f"; and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""
-            self._console.note(visitor, f"Skipped: {'; '.join(skipped[:_NAMED])}{more}")
+            self._console.note(request, f"Skipped: {'; '.join(skipped[:_NAMED])}{more}")
         return go("/topics/review")
 
     def _refused(self, request: Request, why: str) -> Response:

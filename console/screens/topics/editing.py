@@ -152,9 +152,8 @@ class Editing:
         }
         said = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "no changes"
         where = "" if self._console.settings.directory.kind == "none" else " Syncing to the directory."
-        self._console.note(visitor_of(request.scope), f"Saved: {said}.{where}")
         last = next((each.edit.path for each in reversed(outcomes) if isinstance(each.edit, PutEdit)), None)
-        return go(_url(last) if last else "/topics")
+        return self._console.go_on(request, _url(last) if last else "/topics", f"Saved: {said}.{where}")
 
     def _draft(self, request: Request) -> Draft:
         return self._looking.draft(visitor_of(request.scope))

@@ -7,7 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
+from unittest.mock import Mock
 
 from typer.main import get_command
 
@@ -20,7 +21,7 @@ from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.tables import TABLES
 from arborcast.dispatch.tables.spec import Column, TableSpec
-from arborcast.engine.gateway import metrics, zmq_edge
+from arborcast.engine.gateway import metrics, workers, zmq_edge
 from arborcast.engine.monitoring.endpoint import declare_process
 from arborcast.engine.monitoring.stack_monitor import declare_stack
 from arborcast.engine.settings.loading import SECTIONS, Declaration, declarations
@@ -29,7 +30,6 @@ from arborcast.ingest.federation.datagrams import DatagramDoor
 from arborcast.ingest.federation.endpoint import PeerEndpoint
 from arborcast.ingest.http.app import RequestMetrics
 from arborcast.ingest.mqtt import incoming as mqtt
-from arborcast.ingest.state.notification_log import NotificationLog
 from arborcast.wire import limits
 
 METRICS_INTRODUCTION = """\
@@ -72,19 +72,13 @@ one. A push with notifications of several traces has a span with links to them.
 
 def catalogue() -> Mapping[str, Sequence[Metric]]:
     """Every metric by its exporter. Collects no values, so it needs no running engine."""
-    nothing: Any = None
+    nothing: Any = Mock()
     gateway = Registry()
     declare_process(gateway)
-    metrics.declare_log(gateway, cast(NotificationLog, _Settable()))
-    metrics.declare_routing(gateway, nothing, nothing)
-    metrics.declare_pull_points(gateway, nothing, nothing)
-    metrics.declare_parts(gateway, nothing)
+    metrics.declare_gateway(gateway, nothing, nothing, nothing, nothing)
     metrics.declare_directory(gateway, nothing)
-    metrics.declare_state(gateway, nothing, nothing)
     metrics.declare_handshakes(gateway, nothing)
-    metrics.declare_workers(gateway, nothing)
-    metrics.declare_inflight(gateway, nothing)
-    metrics.declare_streams(gateway, nothing)
+    workers.declare_workers(gateway, nothing)
     metrics.declare_framed(gateway, nothing)
     metrics.declare_federation(gateway, nothing)
     metrics.declare_cameras(gateway, nothing)
@@ -143,11 +137,6 @@ _SHARED = ("process_", "jvm_")
 def _sample(metric: Metric) -> str:
     """The name, with its labels as Prometheus writes them."""
     return f"{metric.name}{{{','.join(metric.labels)}}}" if metric.labels else metric.name
-
-
-class _Settable:
-    acknowledged: Any = None
-    unacknowledged_bytes = 0
 
 
 SETTINGS_INTRODUCTION = """\

@@ -7,22 +7,20 @@ from typing import get_args
 
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.directory.sync.sync import DirectorySync
+from arborcast.engine.gateway.state import GatewayState
 from arborcast.ingest.cameras.publisher import EventCounts
 from arborcast.ingest.cameras.worker import CameraSession, CameraWorker
 from arborcast.ingest.events.stream import EventStreams
 from arborcast.ingest.federation.topology import State, Topology
 from arborcast.ingest.framed.server import FramedServer
-from arborcast.ingest.http.inflight import Inflight
 from arborcast.ingest.http.tls import Handshakes
 from arborcast.ingest.operations.gateway import Gateway
-from arborcast.ingest.state.log_view import ControlLogView
-from arborcast.ingest.state.notification_log import NotificationLog
-from arborcast.ingest.state.pull_queues import PullQueues
-from arborcast.topic_model.projections.open_messages import OpenMessages
-from arborcast.topic_model.projections.pull_store import PullStore
 
 
-def declare_log(metrics: Registry, log: NotificationLog) -> None:
+def declare_gateway(
+    metrics: Registry, gateway: Gateway, state: GatewayState, streams: EventStreams, leads: Callable[[], bool]
+) -> None:
+    """The metrics of every gateway; `leads`: whether it has the lease."""
     accepted = metrics.counter("arborcast_gateway_accepted_total", "Stored notifications.")
     append_seconds = metrics.histogram("arborcast_gateway_append_seconds", "Append of a request's notifications.")
 
@@ -30,10 +28,44 @@ def declare_log(metrics: Registry, log: NotificationLog) -> None:
         accepted.add(by=count)
         append_seconds.observe(seconds)
 
+    log, view, store, queues = state.notifications, state.control.view, state.pulls.view.store, state.pulls.queues
+    messages = state.part_view.messages
     log.acknowledged = acknowledged
     metrics.gauge(
         "arborcast_gateway_unacknowledged_bytes", "Not acknowledged by Kafka.", lambda: log.unacknowledged_bytes
     )
+    metrics.gauge("arborcast_subscriptions", "Current subscriptions.", lambda: gateway.table.statistics().subscriptions)
+    metrics.gauge("arborcast_suspended_subscriptions", "Suspended ones.", lambda: len(gateway.suspensions))
+    metrics.gauge("arborcast_topics", "Topics in the tree.", lambda: len(gateway.table.topics))
+    metrics.gauge("arborcast_publisher_registrations", "Registered publishers.", lambda: len(gateway.registrations))
+    metrics.gauge("arborcast_pull_points", "Pull points.", lambda: len(gateway.pull_points))
+    metrics.gauge("arborcast_triggers", "Triggers.", lambda: len(gateway.table.triggers))
+    metrics.gauge("arborcast_control_position", "Offset of the next control record to apply.", lambda: view.applied)
+    metrics.gauge("arborcast_gateway_repeated_requests", "Since the start.", lambda: gateway.repeats.count)
+    metrics.gauge("arborcast_pull_waiting_messages", "Messages in pull points.", lambda: store.total)
+    metrics.gauge("arborcast_pull_claims", "Answers with messages in transit.", lambda: store.claims)
+    metrics.gauge("arborcast_pull_memory_bytes", "Messages of pull points in memory.", lambda: store.resident_bytes)
+    metrics.counted(
+        "arborcast_pull_dropped_messages_total", "Since the start, by full pull points.", lambda: store.dropped
+    )
+    metrics.counted("arborcast_pull_expired_messages_total", "Since the start.", lambda: queues.expired)
+    metrics.gauge("arborcast_pull_waiting_clients", "Waiting requests for messages.", lambda: queues.waiting_clients)
+    # Messages in parts: all gateways have the same values.
+    metrics.gauge("arborcast_fragments_open", "Incomplete messages.", lambda: len(messages.open))
+    metrics.gauge("arborcast_fragments_held_bytes", "Parts of incomplete messages.", lambda: messages.bytes)
+    metrics.gauge(
+        "arborcast_fragments_assembled", "Since the start, and within the hour before it.", lambda: messages.assembled
+    )
+    metrics.gauge("arborcast_fragments_given_up", "As in the table incomplete.", lambda: messages.given_up)
+    metrics.gauge("arborcast_gateway_ready", "1 when ready.", lambda: int(not state.obstacle()))
+    metrics.gauge("arborcast_gateway_duties", "1 at the holder of the lease.", lambda: int(leads()))
+    metrics.gauge("arborcast_gateway_inflight_bytes", "Memory of unanswered requests.", lambda: gateway.inflight.taken)
+    metrics.counted(
+        "arborcast_gateway_inflight_refused_total",
+        "503 for lack of this memory, or for a stalled body.",
+        lambda: gateway.inflight.refused,
+    )
+    metrics.gauge("arborcast_gateway_event_streams", "Open event streams.", lambda: streams.open)
 
 
 def declare_framed(metrics: Registry, server: FramedServer) -> None:
@@ -101,11 +133,6 @@ def declare_federation(metrics: Registry, topology: Callable[[], Topology]) -> N
     metrics.gauges("arborcast_federation_members", "Engines; at gateways without the lease 0.", ("state",), by_state)
 
 
-def declare_workers(metrics: Registry, hung: Callable[[], int]) -> None:
-    """Metrics of the parent of several workers."""
-    metrics.counted("arborcast_gateway_hung_workers_total", "Hanging workers that were replaced.", hung)
-
-
 def declare_handshakes(metrics: Registry, handshakes: Handshakes) -> None:
     metrics.counted("arborcast_gateway_tls_handshakes_begun_total", "TLS handshakes begun.", lambda: handshakes.begun)
     metrics.counted(
@@ -116,58 +143,6 @@ def declare_handshakes(metrics: Registry, handshakes: Handshakes) -> None:
         "Refused by tls.handshakes_per_client or ended by tls.handshakes.",
         lambda: handshakes.refused,
     )
-
-
-def declare_inflight(metrics: Registry, inflight: Inflight) -> None:
-    metrics.gauge("arborcast_gateway_inflight_bytes", "Memory of unanswered requests.", lambda: inflight.taken)
-    metrics.counted(
-        "arborcast_gateway_inflight_refused_total",
-        "503 for lack of this memory, or for a stalled body.",
-        lambda: inflight.refused,
-    )
-
-
-def declare_streams(metrics: Registry, streams: EventStreams) -> None:
-    metrics.gauge("arborcast_gateway_event_streams", "Open event streams.", lambda: streams.open)
-
-
-def declare_state(metrics: Registry, ready: Callable[[], bool], ours: Callable[[], bool]) -> None:
-    """Readiness and singleton work."""
-    metrics.gauge("arborcast_gateway_ready", "1 when ready.", lambda: int(ready()))
-    metrics.gauge("arborcast_gateway_duties", "1 at the holder of the lease.", lambda: int(ours()))
-
-
-def declare_routing(metrics: Registry, view: ControlLogView, gateway: Gateway) -> None:
-    """The state of the control log."""
-    metrics.gauge("arborcast_subscriptions", "Current subscriptions.", lambda: gateway.table.statistics().subscriptions)
-    metrics.gauge("arborcast_suspended_subscriptions", "Suspended ones.", lambda: len(gateway.suspensions))
-    metrics.gauge("arborcast_topics", "Topics in the tree.", lambda: len(gateway.table.topics))
-    metrics.gauge("arborcast_publisher_registrations", "Registered publishers.", lambda: len(gateway.registrations))
-    metrics.gauge("arborcast_pull_points", "Pull points.", lambda: len(gateway.pull_points))
-    metrics.gauge("arborcast_triggers", "Triggers.", lambda: len(gateway.table.triggers))
-    metrics.gauge("arborcast_control_position", "Offset of the next control record to apply.", lambda: view.applied)
-    metrics.gauge("arborcast_gateway_repeated_requests", "Since the start.", lambda: gateway.repeats.count)
-
-
-def declare_pull_points(metrics: Registry, store: PullStore, pulls: PullQueues) -> None:
-    metrics.gauge("arborcast_pull_waiting_messages", "Messages in pull points.", lambda: store.total)
-    metrics.gauge("arborcast_pull_claims", "Answers with messages in transit.", lambda: store.claims)
-    metrics.gauge("arborcast_pull_memory_bytes", "Messages of pull points in memory.", lambda: store.resident_bytes)
-    metrics.counted(
-        "arborcast_pull_dropped_messages_total", "Since the start, by full pull points.", lambda: store.dropped
-    )
-    metrics.counted("arborcast_pull_expired_messages_total", "Since the start.", lambda: pulls.expired)
-    metrics.gauge("arborcast_pull_waiting_clients", "Waiting requests for messages.", lambda: pulls.waiting_clients)
-
-
-def declare_parts(metrics: Registry, messages: OpenMessages) -> None:
-    """Messages in parts. All gateways have the same values."""
-    metrics.gauge("arborcast_fragments_open", "Incomplete messages.", lambda: len(messages.open))
-    metrics.gauge("arborcast_fragments_held_bytes", "Parts of incomplete messages.", lambda: messages.bytes)
-    metrics.gauge(
-        "arborcast_fragments_assembled", "Since the start, and within the hour before it.", lambda: messages.assembled
-    )
-    metrics.gauge("arborcast_fragments_given_up", "As in the table incomplete.", lambda: messages.given_up)
 
 
 def declare_directory(metrics: Registry, sync: DirectorySync) -> None:

@@ -90,9 +90,7 @@ class GatewayProcess:
         keys = KeyFile(Path(settings.secrets.key_file))
         self._gateway.cameras = cameras = CameraWorker(self._gateway, self._state.control.projections.cameras, keys)
         metrics.declare_cameras(self._metrics, cameras)
-        metrics.declare_inflight(self._metrics, app.inflight)
-        metrics.declare_streams(self._metrics, app.streams)
-        self._declare()
+        self._declare(app)
 
     async def run(self, listener: socket.socket) -> int:
         """Serve until stopped; returns the exit status."""
@@ -178,21 +176,19 @@ class GatewayProcess:
             return own
         return self._share.waits_for(self._settings.gateway.workers)
 
-    def _declare(self) -> None:
+    def _declare(self, app: GatewayApp) -> None:
         """All metrics beside those of requests."""
-        own, state, sync = self._metrics, self._state, self._state.control.sync
+        own, sync = self._metrics, self._state.control.sync
         declare_process(own)
-        metrics.declare_log(own, state.notifications)
-        metrics.declare_routing(own, state.control.view, self._gateway)
-        metrics.declare_pull_points(own, state.pulls.view.store, state.pulls.queues)
-        metrics.declare_parts(own, state.part_view.messages)
+        metrics.declare_gateway(
+            own,
+            self._gateway,
+            self._state,
+            app.streams,
+            leads=lambda: self._singletons is not None and self._singletons.ours,
+        )
         if sync is not None:
             metrics.declare_directory(own, sync)
-        metrics.declare_state(
-            own,
-            ready=lambda: not state.obstacle(),
-            ours=lambda: self._singletons is not None and self._singletons.ours,
-        )
         if self._tls is not None:
             metrics.declare_handshakes(own, self._tls.handshakes)
         if self._framed is not None:

@@ -36,7 +36,6 @@ from arborcast.core.liveness import OwnTime, Silence
 from arborcast.core.reasons import reason_of
 from arborcast.core.telemetry.metrics import Registry, merged
 from arborcast.core.threads import pool, start_thread
-from arborcast.engine.gateway.metrics import declare_workers
 from arborcast.engine.processes.processes import ManagedProcess, dying_with_us
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.ingest.state.changes import GatewayPositions
@@ -239,6 +238,11 @@ class _WorkerProcess(ManagedProcess):
         self.listener = listener
         self.silence: Silence | None = None
         self.beats = False
+
+
+def declare_workers(metrics: Registry, hung: Callable[[], int]) -> None:
+    """Metrics of the parent of several workers."""
+    metrics.counted("arborcast_gateway_hung_workers_total", "Hanging workers that were replaced.", hung)
 
 
 class Workers:

@@ -10,7 +10,6 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
@@ -149,54 +148,21 @@ def keep_private(access: Access) -> None:
     os.umask(_OTHERS[access])
 
 
-@dataclass(frozen=True)
 class Home:
-    path: Path
+    """The folders and files of one engine. `run` has the state of a running one."""
 
-    @property
-    def run(self) -> Path:
-        """State of a running engine."""
-        return self.path / "run"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "log"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics"
-
-    @property
-    def restoring(self) -> Path:
-        """A mark that is there until a restore is complete."""
-        return self.path / "restoring"
-
-    @property
-    def kafka(self) -> Path:
-        return self.path / "kafka"
-
-    @property
-    def spark(self) -> Path:
-        """Spark's working folder and temporary files."""
-        return self.run / "spark"
-
-    @property
-    def state_file(self) -> Path:
-        return self.run / "state.json"
-
-    @property
-    def lock_file(self) -> Path:
-        return self.run / "lock"
-
-    @property
-    def settings_file(self) -> Path:
-        """The effective settings of the parts."""
-        return self.run / "arborcast.toml"
-
-    @property
-    def ready_file(self) -> Path:
-        """Written by the dispatch job when it is ready to deliver."""
-        return self.run / "dispatch.ready"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run = path / "run"
+        self.logs = path / "log"
+        self.metrics = path / "metrics"
+        self.kafka = path / "kafka"
+        self.spark = self.run / "spark"  # Spark's working folder and temporary files
+        self.state_file = self.run / "state.json"
+        self.lock_file = self.run / "lock"
+        self.settings_file = self.run / "arborcast.toml"  # the effective settings of the parts
+        self.ready_file = self.run / "dispatch.ready"  # written by the dispatch job when it is ready to deliver
+        self.restoring = path / "restoring"  # a mark that is there until a restore is complete
 
     def log(self, part: str) -> Path:
         return self.logs / f"{part}.log"

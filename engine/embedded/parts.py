@@ -93,7 +93,7 @@ class Part:
         # The copying of its output, or the file that the part itself writes.
         self._log: threading.Thread | FileIO | None = None
         self._progress = StartProgress(spec.log)
-        self._state = PartState.STARTING
+        self.state = PartState.STARTING
         self._since = time.time()
         self._last_exit = ""
         self._watch: LivenessWatch | None = None
@@ -107,13 +107,9 @@ class Part:
         return self.spec.name
 
     @property
-    def state(self) -> PartState:
-        return self._state
-
-    @property
     def status(self) -> PartStatus:
         return PartStatus(
-            self._state, self._since, self._id, self.restarts, self._last_exit, self._hangs, self._silent_since
+            self.state, self._since, self._id, self.restarts, self._last_exit, self._hangs, self._silent_since
         )
 
     @property
@@ -126,7 +122,7 @@ class Part:
             started = self.process.started
             if (code := self.process.exit_code()) is not None:
                 self._died(now, exit_text(code))
-            elif self._state is PartState.STARTING:
+            elif self.state is PartState.STARTING:
                 if self.spec.is_ready():
                     self.was_ready = True
                     self._become(PartState.READY)
@@ -141,7 +137,7 @@ class Part:
     def watch(self, at: float) -> None:
         """Kill the part if it hangs. `at` is the supervisor's own time."""
         spec = self.spec
-        if self._state is not PartState.READY or spec.lives is None or not spec.hang_timeout_s:
+        if self.state is not PartState.READY or spec.lives is None or not spec.hang_timeout_s:
             return
         if self._watch is None:
             self._watch = LivenessWatch(self.name, spec.lives, spec.hang_timeout_s, at)
@@ -197,7 +193,7 @@ class Part:
 
     def _start(self, now: float) -> None:
         spec = self.spec
-        if self._state is not PartState.STARTING:
+        if self.state is not PartState.STARTING:
             self._become(PartState.STARTING)
         self.process.started = now
         self._progress = StartProgress(spec.log, now)
@@ -223,7 +219,7 @@ class Part:
         ran = now - self.process.started
         # A start without readiness does not count as uptime: a slowly failing part would otherwise restart for ever
         # without a report.
-        wait = self.process.died(now, ran if self._state is PartState.READY else 0.0)
+        wait = self.process.died(now, ran if self.state is PartState.READY else 0.0)
         self.restarts += 1
         self._id = None
         self._last_exit = how
@@ -253,7 +249,7 @@ class Part:
         self._become(PartState.STOPPED)
 
     def _become(self, state: PartState) -> None:
-        self._state = state
+        self.state = state
         self._since = time.time()
         self._silent_since = 0.0
         if self._watch is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -50,21 +49,14 @@ _MARKED = 60
 _BINS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 21_600, 86_400)
 
 
-@dataclass(frozen=True)
-class Grouping:
-    """Groups with a row of their own, and groups that are summed up: those beyond the space, and those with too few
-    values."""
-
-    shown: Sequence[str]
-    others: Sequence[str]
-    few: Sequence[str]
-
-
-def grouped(counts: Mapping[str, int], rank: Mapping[str, float], most: int = _ROWS) -> Grouping:
-    """The groups of the highest rank among those with enough values. If no group has enough, all are shown."""
+def grouped(
+    counts: Mapping[str, int], rank: Mapping[str, float], most: int = _ROWS
+) -> tuple[list[str], list[str], list[str]]:
+    """The groups with a row of their own: those of the highest rank among those with enough values, or among all if no
+    group has enough. And the groups that are summed up: those beyond the space, and those with too few values."""
     enough_values = [name for name, count in counts.items() if count >= ENOUGH] or list(counts)
     order = sorted(enough_values, key=lambda name: (-rank[name], name))
-    return Grouping(order[:most], order[most:], sorted(counts.keys() - set(enough_values)))
+    return order[:most], order[most:], sorted(counts.keys() - set(enough_values))
 
 
 def bin_seconds(span_s: float) -> int:
@@ -80,13 +72,13 @@ def quantiles(values: Any) -> dict[str, float]:
 def spread(values: Any, groups: Any, by: str) -> tuple[Any, list[bool]]:
     """Quantiles of each group with a row, and of the summed groups."""
     split = values.groupby(groups)
-    choice = grouped(split.size().to_dict(), split.quantile(0.99).to_dict())
-    rows = {name: quantiles(split.get_group(name)) for name in choice.shown}
-    for names, what in ((choice.others, "other"), (choice.few, "with fewer than ten")):
+    shown, others, few = grouped(split.size().to_dict(), split.quantile(0.99).to_dict())
+    rows = {name: quantiles(split.get_group(name)) for name in shown}
+    for names, what in ((others, "other"), (few, "with fewer than ten")):
         if names:
             name = f"{len(names):,} {what} {by}s" if what == "other" else f"{len(names):,} {by}s {what}"
             rows[name] = quantiles(values[groups.isin(names)])
-    quiet = [number >= len(choice.shown) for number in range(len(rows))]
+    quiet = [number >= len(shown) for number in range(len(rows))]
     return pd.DataFrame(rows).T, quiet
 
 

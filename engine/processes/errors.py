@@ -1,15 +1,4 @@
-"""Errors of the embedded engine; every message names the action to take.
-
-ArborcastError
-└── StackError
-    ├── JavaNotFound         no Java
-    ├── JavaTooOld           a Java, but no usable one
-    ├── JarError             a jar is missing, cannot be fetched, or is not the pinned one
-    ├── PortInUse            another process listens there
-    ├── HomeError            the data directory cannot be used: not writable, full
-    │   └── HomeInUse            another engine runs in it
-    └── PartFailed           a process ended, or was not ready in time
-"""
+"""Errors of the embedded engine; every message names the action to take."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ def engine(tmp_path: Path) -> Tables:
 
 def test_the_rows_of_a_plot() -> None:
     counts = {"slow": 10, "quick": 500, "middle": 20, "rare": 9}
-    choice = grouped(counts, {"slow": 9.0, "quick": 1.0, "middle": 5.0, "rare": 99.0}, most=2)
-    assert (choice.shown, choice.others, choice.few) == (["slow", "middle"], ["quick"], ["rare"])
+    rows = grouped(counts, {"slow": 9.0, "quick": 1.0, "middle": 5.0, "rare": 99.0}, most=2)
+    assert rows == (["slow", "middle"], ["quick"], ["rare"])
     assert [bin_seconds(span) for span in (0, 100, 600, 3_600, 86_400, 1e9)] == [1, 1, 5, 30, 600, 86_400]
     nothing = float("nan")
     values = [1.0, nothing, 2.0, nothing, 3.0, 4.0]

@@ -76,7 +76,7 @@ def examine(kafka: KafkaSettings) -> ClusterFacts:
         brokers = admin.brokers()
         partitions = admin.partitions([each.name for each in specifications(kafka)])
         topics = {name: TopicFacts(states, admin.configs(name)) for name, states in partitions.items()}
-        configs = admin.broker_configs(brokers[0].id) if brokers else {}
+        configs = admin.broker_configs(brokers[0]) if brokers else {}
     newest = {
         kafka.topic(name): when
         for name in _DATED

@@ -137,15 +137,8 @@ def _backwards(
     return found, last - end, end <= begin
 
 
-class LastAttempts(NamedTuple):
-    """Attempts of a subscription, newest first. `complete`: the log has no more."""
-
-    attempts: tuple[Attempt, ...]
-    complete: bool
-
-
-def last_attempts(kafka: KafkaSettings, subscription: str, most: int = 50) -> LastAttempts:
-    """The newest pushes to a subscription with a result. Raises InfrastructureError."""
+def last_attempts(kafka: KafkaSettings, subscription: str, most: int = 50) -> list[Attempt]:
+    """The newest pushes to a subscription with a result, the newest first. Raises InfrastructureError."""
     name = subscription.encode()
 
     def take(record: ConsumerRecord) -> Iterator[Attempt]:
@@ -157,8 +150,7 @@ def last_attempts(kafka: KafkaSettings, subscription: str, most: int = 50) -> La
 
     with closing(LogConsumer(kafka, "attempts", max_records=500)) as log:
         partition = partition_of_subscription(subscription, len(log.partitions()))
-        found, _, complete = _backwards(log, partition, take, most, time.monotonic() + _PATIENCE_S)
-    return LastAttempts(tuple(found), complete)
+        return _backwards(log, partition, take, most, time.monotonic() + _PATIENCE_S)[0]
 
 
 def _message(record: ConsumerRecord, kept: bool, erased: Sequence[ErasureScope]) -> NewestMessage | None:

@@ -116,7 +116,7 @@ class ReceiverPage:
             signed=bool(subscription.protection and subscription.protection.secrets),
             filtered=bool(subscription.content or subscription.producer or subscription.types),
             letters=letters.value,
-            attempts=rows.value.attempts if rows.value else (),
+            attempts=rows.value or (),
             wrong=UNAVAILABLE if letters.wrong or rows.wrong else "",
             secret=secret,
             note=self._console.take_note(request),

@@ -271,7 +271,7 @@ class SubscriptionsScreen:
             state=self._console.control.suspensions.state_of(subscription),
             oldest=oldest[0] if oldest else None,
             count=len(oldest) + more,
-            attempts=pushed.value.attempts if pushed.value else (),
+            attempts=pushed.value or (),
             unread=pushed.wrong,
         )
 

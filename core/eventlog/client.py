@@ -135,14 +135,6 @@ class PartitionState(NamedTuple):
     in_sync: int
 
 
-class BrokerId(NamedTuple):
-    """A broker of the cluster, with its address for clients."""
-
-    id: int
-    host: str
-    port: int
-
-
 class Admin:
     """Administrative requests over KafkaAdminClient."""
 
@@ -210,11 +202,11 @@ class Admin:
             if topic["error_code"] != errors.UnknownTopicOrPartitionError.errno
         }
 
-    def brokers(self) -> list[BrokerId]:
-        """The brokers that are up."""
+    def brokers(self) -> list[int]:
+        """The ids of the brokers that are up."""
         with translated("the Kafka cluster could not be described"):
             cluster = self._client.describe_cluster()
-        return [BrokerId(e["broker_id"], e["host"], e["port"]) for e in cluster["brokers"] if not e.get("is_fenced")]
+        return [each["broker_id"] for each in cluster["brokers"] if not each.get("is_fenced")]
 
     def broker_configs(self, broker: int) -> dict[str, str]:
         return self._configs(ConfigResourceType.BROKER, str(broker))

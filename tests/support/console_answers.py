@@ -24,7 +24,7 @@ from arborcast.admin import (
 from arborcast.admin.dead_letters import Letter, LetterList, WholeLetter
 from arborcast.admin.erasures import RequestedErasure
 from arborcast.admin.federation import LinkStatus, MemberList, MemberStatus
-from arborcast.admin.messages import FoundMessage, FoundMessages, LastAttempts, RecentNotification
+from arborcast.admin.messages import FoundMessage, FoundMessages, RecentNotification
 from arborcast.admin.operations import Recorded
 from arborcast.admin.queues import JobFigures, QueueRequests, RequestStatus
 from arborcast.admin.waiting import WaitingEntry, WaitingList
@@ -245,7 +245,7 @@ ANSWERS: Mapping[Any, Any] = {
     ),
     messages.recent: (RecentNotification(PARKED.notification, PARKED.topic, _AT_MS),),
     trace.trace: STORY,
-    messages.last_attempts: LastAttempts(ATTEMPTS, complete=True),
+    messages.last_attempts: ATTEMPTS,
 }
 
 Asked = list[tuple[Any, Any]]

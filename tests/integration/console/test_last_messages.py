@@ -120,6 +120,6 @@ def test_the_last_attempts_of_a_subscription_and_no_others(kafka_settings: Kafka
         log.add(attempt("s1", 60, push=""))
         log.settle(120)
     found = last_attempts(kafka_settings, "s1", 3)
-    assert [(each.subscription, each.number) for each in found.attempts] == [("s1", 59), ("s1", 58), ("s1", 57)]
-    assert len(found.attempts[0].response) == 2_000
-    assert last_attempts(kafka_settings, "none").attempts == ()
+    assert [(each.subscription, each.number) for each in found] == [("s1", 59), ("s1", 58), ("s1", 57)]
+    assert len(found[0].response) == 2_000
+    assert last_attempts(kafka_settings, "none") == []

@@ -12,7 +12,6 @@ import pytest
 
 from arborcast.admin import dead_letters, messages, receiver_page
 from arborcast.admin.dead_letters import LetterFilter, LetterList, RedriveCounts
-from arborcast.admin.messages import LastAttempts
 from arborcast.console.questions import Questions
 from arborcast.console.signing import SigningIn
 from arborcast.core.errors import ConfigError, InfrastructureError, NotFound
@@ -47,7 +46,7 @@ def parts(tmp_path: Path) -> ConsoleParts:
 def asked(answering: Answering) -> Asked:
     return answering(
         {
-            messages.last_attempts: LastAttempts((ROW,), complete=True),
+            messages.last_attempts: [ROW],
             receiver_page.send_test: "0test",
             dead_letters.listed: LetterList((LETTER,), 2),
             dead_letters.redrive: RedriveCounts(3, 0, 0),
@@ -144,7 +143,7 @@ def test_a_subscription_that_ends_meanwhile_is_shown_as_it_was(
 ) -> None:
     async def value(_self: Questions, function: Any, *_arguments: Any, **_: Any) -> Any:
         parts.put(*ending("s1", "unsubscribed", 1))
-        return LetterList((), 0) if function is dead_letters.listed else LastAttempts((), complete=True)
+        return LetterList((), 0) if function is dead_letters.listed else []
 
     monkeypatch.setattr(Questions, "_value", value)
     path = path_of(parts)

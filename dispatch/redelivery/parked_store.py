@@ -92,6 +92,8 @@ _BY_ACCEPTANCE = _EARLIEST.format("accepted_ms", "")
 _BY_VALIDITY = _EARLIEST.format("valid_ms", " AND valid_ms > 0 AND awaits = ''")
 _BY_DUE = _EARLIEST.format("due_ms", " AND tried = 1")
 
+_DISPLACED_FACT = "displaced"
+
 # Larger than every offset.
 _OFFSETS = 1 << 62
 
@@ -192,6 +194,7 @@ class ParkedStore:
             with self._translated():
                 self._open(log)
                 self.count = int(self._one("SELECT COUNT(*) FROM waiting"))
+                self._has_displaced = self.recall(_DISPLACED_FACT) is not None  # or had one
         except BaseException:
             self._db.close()
             raise
@@ -229,6 +232,9 @@ class ParkedStore:
             return None
         if isinstance(record, Parked):
             turn = offset - _OFFSETS if displaced else offset
+            if displaced and not self._has_displaced:
+                self._has_displaced = True
+                self.remember(_DISPLACED_FACT, b"")
             return delivery.subscription if self._add(delivery, record, turn) else None
         number, counted, due_ms, decided_ms, awaits = record.tries
         if self._later(delivery, record.tries):
@@ -281,7 +287,7 @@ class ParkedStore:
 
     def is_displaced(self, delivery: Delivery) -> bool:
         """Whether its record may be in another partition of the log than that of its subscription."""
-        return bool(self._rows(_DISPLACED, (delivery.subscription, *delivery.place)))
+        return self._has_displaced and bool(self._rows(_DISPLACED, (delivery.subscription, *delivery.place)))
 
     def lost(self, delivery: Delivery, now_ms: int) -> None:
         """The result of the push is lost: the delivery is due. A start finds the same in the log."""

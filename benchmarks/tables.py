@@ -1,14 +1,16 @@
-"""Recording: its rate and size, questions to the tables, and the audit.
+"""Recording: its rate and size, changes of rows, questions to the tables, and the audit.
 
     python -m benchmarks.tables [CASE ...] [--count N]
 
-Cases: recording (from Kafka values to commits), questions (to a table of many attempts; target: at most 5 s), audit
-(of deliveries in the logs of a real broker). Without cases: recording and questions.
+Cases: recording (from Kafka values to commits), changes (one of many rows of states, beside a merge of delta-rs),
+questions (to a table of many attempts; target: at most 5 s), audit (of deliveries in the logs of a real broker).
+Without cases: recording and questions.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import tempfile
 import threading
 import time
@@ -18,7 +20,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import psutil
@@ -34,8 +36,9 @@ from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.recording.archive import notification_rows
 from arborcast.dispatch.recording.attempts_tables import EndedDeliveries
 from arborcast.dispatch.recording.upkeep import Upkeep
-from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES
+from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, RETRIES, SUBSCRIPTIONS
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
+from arborcast.dispatch.tables.spec import open_table
 from arborcast.engine.settings.loading import load_settings
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.expressions import parse_friendly
@@ -48,7 +51,7 @@ from benchmarks.report import Report, resident, run, seconds
 from benchmarks.rig import started_broker
 from tests.support.broker import settings_for
 from tests.support.listed_logs import Listed
-from tests.support.table_rows import attempt, attempts_tables, logged, write
+from tests.support.table_rows import attempt, attempts_tables, logged, neutral, write
 
 _T = TypeVar("_T")
 
@@ -139,6 +142,36 @@ def notification_values(begin: int, count: int) -> list[bytes]:
 def batches(count: int, make: Callable[[int, int], list[bytes]]) -> Iterator[tuple[int, int, list[bytes]]]:
     for batch, begin in enumerate(range(0, count, _BATCH)):
         yield begin, batch, make(begin, min(_BATCH, count - begin))
+
+
+def changes(report: Report) -> None:
+    """One subscription of many ended ones changes."""
+    count = 20_000 if report.quick else 1_600_000
+    with tempfile.TemporaryDirectory() as folder:
+        table = DeltaTableWriter(SUBSCRIPTIONS, folder)
+        for first in range(0, count, 20_000):
+            table.extend(SUBSCRIPTIONS.arrow([_ended(number) for number in range(first, first + 20_000)]), {})
+        Upkeep(SUBSCRIPTIONS, folder, unused_hours=0).step()
+        key, changed = _ended(count // 2)["subscription"], SUBSCRIPTIONS.arrow([_ended(count // 2) | {"reason": "x"}])
+
+        def change() -> None:
+            table.change([key], lambda _: [_ended(count // 2) | {"reason": "y"}], {})
+
+        def merge() -> None:
+            merger = open_table(folder).merge(changed, "t.subscription = s.subscription", "s", "t")
+            merger.when_matched_update({"reason": "s.reason"}).execute()
+
+        title = f"One changed row of {count:,}"
+        with report.table(title, "by", "seconds", "memory at most, MiB more") as rows:
+            for name, action in (("a change", change), ("a merge of delta-rs", merge)):
+                rows.add(name, *map(partial(round, ndigits=1), _with_peak(partial(seconds, action))))
+
+
+def _ended(number: int) -> dict[str, Any]:
+    name = hashlib.sha256(str(number).encode()).hexdigest()
+    endpoint, content = f"http://{name[:12]}.example/inbox", f"//t:value[. > {number % 997}] and //t:id = '{name[32:]}'"
+    facts = {"subscription": name[:32], "state": "ended", "endpoint": endpoint, "content": content}
+    return neutral(SUBSCRIPTIONS, **facts, expression=f"{{urn:t}}building/floor-{number % 50}//.")
 
 
 def questions(report: Report) -> None:
@@ -295,7 +328,7 @@ def _row(notification: Notification, subscription: Subscription, batch: int, par
     )
 
 
-CASES = {"recording": recording, "questions": questions, "audit": audits}
+CASES = {"recording": recording, "changes": changes, "questions": questions, "audit": audits}
 
 
 def options(parser: argparse.ArgumentParser) -> None:

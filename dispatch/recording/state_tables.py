@@ -187,7 +187,8 @@ class RowChanges:
                 kept = {} if row is None else {name: row[name] for name in fold.kept}
                 yield (row or {}) | dict.fromkeys(names) | columns | kept | {fold.spec.key: key}
             elif row is not None and operation != "drop":
-                yield row | {name: columns.get(name) for name in fold.patched if fold.patches(row, columns)}
+                patched = fold.patched if fold.patches(row, columns) else ()
+                yield row | {name: columns.get(name) for name in patched}
 
 
 def apply(fold: TableFold, record: ConsumerRecord, changes: RowChanges, log: str) -> None:

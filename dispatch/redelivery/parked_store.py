@@ -65,8 +65,8 @@ _FIND = "SELECT 1 FROM waiting" + _KEY  # noqa: S608  # constants
 _NEXT = "SELECT batch, part, place, redrive, turn FROM waiting WHERE lane = ? AND part = ?"
 _NEXT += " AND (batch, place, redrive) >= (?, ?, ?) ORDER BY batch, place, redrive LIMIT 1"
 _BEGUN = "UPDATE waiting SET tried = 1, server = NULL" + _KEY  # noqa: S608  # constants
-_DISPLACED = "SELECT 1 FROM waiting" + _KEY + " AND turn < 0"  # noqa: S608  # constants
-_EARLIER = "UPDATE waiting SET turn = ?" + _KEY  # noqa: S608  # constants
+_DISPLACED = "SELECT 1 FROM waiting" + _KEY + " AND turn < 0"  # noqa: S608  # joined from constants; values are parameters
+_EARLIER = "UPDATE waiting SET turn = ?" + _KEY  # noqa: S608  # joined from constants; values are parameters
 _DELETE = "DELETE FROM waiting" + _KEY  # noqa: S608  # constants
 _LATER = " AND (number < ? OR number = ? AND counted < ?)"
 _TRIES = "number = ?, counted = ?, due_ms = ?, decided_ms = ?, awaits = ?"

@@ -34,11 +34,10 @@ from arborcast.topic_model.topics import is_system
 _SETTLE_S = 600.0
 
 
-def journal_for(kafka: KafkaSettings) -> RedeliveryJournal:
+def journal_for(kafka: KafkaSettings, is_displaced: Callable[[Delivery], bool]) -> RedeliveryJournal:
     """The journal in the logs of an engine, connected. Raises InfrastructureError."""
-    journal = RedeliveryJournal(
-        AttemptsLog(kafka), DeadLetterLog(kafka), ParkingLog(kafka), DurableWriter(kafka, PULL_LOG)
-    )
+    attempts, dead, parking = AttemptsLog(kafka), DeadLetterLog(kafka), ParkingLog(kafka)
+    journal = RedeliveryJournal(attempts, dead, parking, DurableWriter(kafka, PULL_LOG), is_displaced)
     try:
         journal.connect()
     except BaseException:
@@ -51,7 +50,15 @@ class RedeliveryJournal(Journal):
     """Dead letters, then attempts, then parked deliveries: the record that finishes a delivery is sent when its outcome
     is in the log, so a failure in between repeats a push, and loses no delivery."""
 
-    def __init__(self, attempts: AttemptsLog, dead: DeadLetterLog, parking: ParkingLog, pulled: DurableWriter) -> None:
+    def __init__(
+        self,
+        attempts: AttemptsLog,
+        dead: DeadLetterLog,
+        parking: ParkingLog,
+        pulled: DurableWriter,
+        is_displaced: Callable[[Delivery], bool],
+    ) -> None:
+        """For `is_displaced` see `ParkedStore`."""
         super().__init__(attempts, dead, parking, _SETTLE_S, [pulled])
         self._pulled = pulled
         self._later: list[Callable[[], None]] = []
@@ -60,8 +67,7 @@ class RedeliveryJournal(Journal):
         self.suspended: dict[str, int] = {}
         """Subscriptions to suspend, with the time since which their endpoints have failed."""
         self._sent = False
-        self.is_displaced: Callable[[Delivery], bool] = lambda delivery: False
-        """See `ParkedStore`."""
+        self._is_displaced = is_displaced
 
     @property
     def dirty(self) -> bool:
@@ -89,12 +95,12 @@ class RedeliveryJournal(Journal):
         self.tried(delivery, tries)
 
     def tried(self, delivery: Delivery, tries: Tries) -> None:
-        everywhere = self.is_displaced(delivery)
+        everywhere = self._is_displaced(delivery)
         self._later.append(lambda: self._parking.tried(delivery, tries, everywhere))
 
     def finished(self, delivery: Delivery, tried: bool) -> None:
         """A delivery, which the store still has, is finished; `tried`: it was attempted."""
-        everywhere = self.is_displaced(delivery)
+        everywhere = self._is_displaced(delivery)
         self._later.append(lambda: self._parking.finished(delivery, tried, everywhere))
 
     def catch_up(self) -> None:

@@ -96,7 +96,7 @@ def opened_session(parts: SessionParts) -> Iterator[RedeliverySession]:
         closing(_cursor(parts.kafka, "parked", store.positions())) as parked,
         # The log has one partition.
         closing(_cursor(parts.kafka, RESULTS_LOG, {0: int(store.recall(_RESULTS) or 0)})) as results,
-        closing(journal_for(parts.kafka)) as journal,
+        closing(journal_for(parts.kafka, store.is_displaced)) as journal,
         closing(parts.make_transport()) as transport,
     ):
         yield RedeliverySession(parts, store, parked, results, journal, transport)
@@ -136,7 +136,6 @@ class RedeliverySession:
         self._count_at = self._polled_at = self._control_read_at = time.monotonic()
         self._committed = self._health_saved_at = self._refreshed_at = self._count_at
         self.redelivery = Redelivery(parts.context, store, transport, journal, time_ms, random.random)
-        journal.is_displaced = store.is_displaced
 
     def begin(self, stopped: Callable[[], bool], restore: bool) -> None:
         """Fold the log to its end, and read the current subscriptions. `restore`: in the first session of the process,

@@ -251,7 +251,7 @@ class Setup:
         self.health = EndpointHealthRegistry(self.retry, self.is_pushed_to)
         self.writes_left = None
         self.logs = FakeLog(self), FakeLog(self), FakeLog(self), FakeLog(self)
-        self.journal = RedeliveryJournal(*cast(Any, self.logs))
+        self.journal: RedeliveryJournal = cast(Any, RedeliveryJournal)(*self.logs, self.store.is_displaced)
         context = RedeliveryContext(
             push=self.push,
             retry=self.retry,

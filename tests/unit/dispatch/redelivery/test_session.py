@@ -62,7 +62,8 @@ def test_a_failed_start_closes_the_open_parts(failing: str, monkeypatch: pytest.
     closed: list[str] = []
 
     def opened(name: str) -> SimpleNamespace:
-        return SimpleNamespace(close=lambda: closed.append(name), positions=dict, recall=lambda name: None)
+        parts = {"positions": dict, "recall": lambda name: None, "is_displaced": lambda delivery: False}
+        return SimpleNamespace(close=lambda: closed.append(name), **parts)
 
     def fails(*_: object) -> NoReturn:
         raise InfrastructureError("no certificates")
@@ -70,7 +71,7 @@ def test_a_failed_start_closes_the_open_parts(failing: str, monkeypatch: pytest.
     monkeypatch.setattr(session, "_identity", lambda kafka: "log")
     monkeypatch.setattr(session, "_opened", lambda file, log: opened("store"))
     monkeypatch.setattr(session, "_cursor", lambda kafka, log, positions: opened(f"reading {log}"))
-    monkeypatch.setattr(session, "journal_for", lambda kafka: opened("journal"))
+    monkeypatch.setattr(session, "journal_for", lambda *_: opened("journal"))
     expected = ["journal", "reading parked", "reading results", "store"]
     used = parts(fails)
     if failing == "session":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import logging
 import os
 import sys
@@ -91,13 +92,16 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def guard() -> None:
     """Make Python's own output printable, too: stack traces, and log lines of a process without a logging
-    configuration. Standard streams that are closed are opened to the null device."""
+    configuration. Standard streams that are closed are opened to the null device. Characters outside the character set
+    of standard output are escaped, as Python does on standard error: rich raises an error for them."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             # Otherwise the next file gets this descriptor, such as the lock that `up --detach` passes on.
             stream = open(os.devnull, "r" if name == "stdin" else "w")  # noqa: SIM115 -- open until the end
             os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.excepthook = _show_failure
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_PrintableFormatter())

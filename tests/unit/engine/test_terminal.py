@@ -220,6 +220,16 @@ def test_documents_are_exact_in_pipes_and_printable_on_terminals(monkeypatch: py
     assert raw.getvalue() == b"Pr\\xfcfung\n", "letters outside of the terminal's encoding"
 
 
+def test_a_table_has_letters_outside_of_the_character_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(logging, "lastResort", None)
+    terminal.guard()
+    terminal.print_table(("topic",), [("Prüfung",)])
+    assert raw.getvalue().split() == [b"topic", b"Pr\\xfcfung"]
+
+
 def test_top_and_report() -> None:
     endpoints = [{"endpoint": ENDPOINT, "pushes": 4, "failed": 1, "mean_s": 2.0, "longest": 3.0}]
     samples = [MetricsSample(at=float(at), errors={ODD: float(at)}, refused={ODD: float(at)}) for at in (0, 5)]

@@ -114,6 +114,7 @@ NO_SERVER = "http://127.0.0.1:9"
         ("upp", 2, "No such command 'upp'"),
         ("--home x status", 2, "--home belongs after the command, for instance: arborcast status --home"),
         ("--config=x up", 2, "--config belongs after the command"),
+        (f"unsubscribe \udcff --url {NO_SERVER}", 2, "the argument '\\udcff' is not UTF-8: write it in UTF-8"),
         ("up --detach --demo", 2, "choose one"),
         ("up --kafka-port x", 2, "valid integer"),
         ("up --kafka-port 70000", 2, "stack.kafka_port = 70000"),

@@ -236,6 +236,9 @@ def load_settings(
     home_path = Path(home_value).expanduser().absolute()
     origins["home"] = home_origin
     _fill_from_home(home_path, values, origins)
+    for key, value in {"home": str(home_path), **values}.items():
+        if isinstance(value, str) and value.encode(errors="ignore").decode() != value:
+            raise ConfigError(f"{origins[key]}: {key} is not text in UTF-8: its value, or a folder above it")
 
     sections: dict[str, Any] = {name: _build(cls, name, values) for name, cls in SECTIONS.items()}
     return Settings(home=home_path, origins=origins, **sections)

@@ -43,6 +43,14 @@ def test_the_source_of_higher_precedence_wins_and_is_named(tmp_path: Path) -> No
     }
 
 
+def test_texts_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
+    """No log, no table and no other process could have them."""
+    with pytest.raises(ConfigError, match=re.escape("$ARBORCAST_ACCESS_LDAP_USER_BASE: access.")):
+        load(tmp_path, env={"ARBORCAST_ACCESS_LDAP_USER_BASE": "ou=\udcff"})
+    with pytest.raises(ConfigError, match="command line: home is not text in UTF-8"):
+        load(tmp_path, home=tmp_path / "\udcff")
+
+
 def test_home_is_relative_to_the_file_that_names_it(tmp_path: Path) -> None:
     assert load(tmp_path, 'home = "data"').home == tmp_path / "data"
     assert load(tmp_path, 'home = "data"', {"ARBORCAST_HOME": "/elsewhere"}).home == Path("/elsewhere")

@@ -141,7 +141,7 @@ class PublishEvents(Publish):
         )
 
     def _topic_of(self, subject: str) -> TopicPath:
-        named = self._headers.get(b"arborcast-topic", b"").decode("latin-1")
+        named = self._text_of(b"arborcast-topic")
         if not (self._topic or named or subject):
             raise InvalidRequest(
                 "no topic: it is in the path (/publish/a/b), in Arborcast-Topic, or the event's subject"
@@ -176,10 +176,10 @@ def _base64(value: msgspec.Raw) -> bytes:
 
 
 def _unquoted(name: bytes, value: bytes) -> str:
-    text = value.decode("latin-1")
-    if len(text) > 1 and text[0] == text[-1] == '"':
-        text = _ESCAPED.sub(r"\1", text[1:-1])
     try:
+        text = value.decode()  # some senders write UTF-8 as it is
+        if len(text) > 1 and text[0] == text[-1] == '"':
+            text = _ESCAPED.sub(r"\1", text[1:-1])
         return unquote(text, errors="strict")
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"the header {name.decode('latin-1'):.100} is not UTF-8 with percent signs") from error

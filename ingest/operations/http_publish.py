@@ -135,15 +135,15 @@ class Publish:
             raise TopicError(f"{error}: a topic is names with slashes, {ROOT}/a/b or {ROOT}/{{urn:my}}a/b") from error
 
     def _publication(self) -> Publication:
-        texts: dict[str, str] = {}
-        for name, attribute in _HEADERS.items():
-            value = self._headers.get(name)
-            if value:
-                try:
-                    texts[attribute] = value.decode()
-                except UnicodeDecodeError as error:
-                    raise InvalidRequest(f"the header {name.decode()} is not UTF-8") from error
+        texts = {attribute: text for name, attribute in _HEADERS.items() if (text := self._text_of(name))}
         return read_attributes(texts, {}, "the headers")
+
+    def _text_of(self, name: bytes) -> str:
+        """The value of a header; empty without it. Raises InvalidRequest."""
+        try:
+            return self._headers.get(name, b"").decode()
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(f"the header {name.decode()} is not UTF-8") from error
 
 
 _STATUS: Mapping[type[PeerError], int] = {

@@ -87,6 +87,7 @@ def test_a_batch_is_stored_in_order() -> None:
     [
         ("/publish/in/the/path", {"arborcast-topic": "in/the/header"}, "in/the/path"),
         ("/publish", {"arborcast-topic": "in/the/header"}, "in/the/header"),
+        ("/publish", {"arborcast-topic": "größe/日本"}, "größe/日本"),
         ("/publish/", {}, "a/b"),
         ("/publish/{urn:t}x", {}, "{urn:t}x"),
     ],
@@ -166,9 +167,10 @@ def test_a_bad_header_in_binary_mode() -> None:
     assert (answer.status, answer.body) == (400, b"the header ce-id is not UTF-8 with percent signs\n")
     answer = send(parts, {**named, "ce-id": "1", "ce-data": "other"}, b"<x/>", "/publish/a")
     assert (answer.status, b"or is data" in answer.body) == (400, True)
-    answer = send(parts, {**named, "ce-id": r'"a \"b\" c"'}, b"<x/>", "/publish/a")
+    answer = send(parts, {**named, "ce-id": r'"a \"b\" c"', "ce-source": "/größe/%C3%A9"}, b"<x/>", "/publish/a")
     assert answer.status == 202
-    assert published_in(only(parts).producer)["id"] == 'a "b" c'
+    published = published_in(only(parts).producer)
+    assert (published["id"], published["source"]) == ('a "b" c', "/größe/é")
 
 
 def test_elements_in_json_escapes_are_counted() -> None:

@@ -200,7 +200,7 @@ class Sender:
                         with self._memory_for(room) as size:
                             await self._take(room, size)
                             await self.outgoing.link.until_writable()
-            except TimeoutError:
+            except (TimeoutError, UnknownResource):  # another gateway may end it while it is renewed
                 continue
             except InfrastructureError as error:
                 logger.debug("messages of %s wait: %s", self.subscription, error)

@@ -12,11 +12,12 @@ from arborcast.client.framed import Connection, Message, Outgoing
 from arborcast.ingest.framed import subscriptions
 from arborcast.ingest.http.inflight import Reservation
 from arborcast.ingest.state.pull_queues import Handout, PullQueues
+from arborcast.topic_model.records.control import ending
 from arborcast.topic_model.records.pull import StoredMessage
 from arborcast.wire import frames, times
 from arborcast.wire.frames import FrameKind
 from tests.support.framed import Connects, FramedEdge, client, deliver, element, framed_edge, stored
-from tests.support.gateway_parts import only_subscription
+from tests.support.gateway_parts import changed_elsewhere_first, only_subscription
 from tests.support.waiting import wait_until
 
 
@@ -195,6 +196,22 @@ def test_a_subscription_is_renewed_after_a_suspension_of_the_machine(
     edge.on_loop(resumed)
     wait_until(lambda: (only_subscription(edge.parts).terminates_ms or 0) > expired)
     assert only_subscription(edge.parts).terminates_ms == times.to_ms(edge.parts.now + timedelta(hours=1))
+
+
+def test_a_subscription_that_another_gateway_ends_while_it_is_renewed(
+    edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscriptions, "_WAIT_S", 0.01)
+    raw = dial(edge)
+    raw.subscribe("a")
+
+    async def later() -> None:
+        changed_elsewhere_first(monkeypatch, edge.parts, lambda each: ending(each.id, "unsubscribed", 1))
+        edge.parts.now += timedelta(minutes=45)
+
+    edge.on_loop(later)
+    assert raw.error().code == "SubscriptionEnded"
+    assert raw.is_alive()
 
 
 def test_messages_to_clients_that_do_not_read_are_in_the_budget_of_all_requests(dial: Connects) -> None:

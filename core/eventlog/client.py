@@ -66,6 +66,10 @@ class RecordFuture(Protocol):
 class Producer(Protocol):
     """The used part of KafkaProducer."""
 
+    @property
+    def broken(self) -> bool:
+        """Whether it refuses all further records: kafka-python's does after a refusal by the broker, of any record."""
+
     def send(
         self, topic: str, value: bytes | None = None, key: bytes | None = None, *, partition: int | None = None
     ) -> RecordFuture: ...

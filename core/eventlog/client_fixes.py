@@ -236,6 +236,10 @@ class LeanProducer(kafka.KafkaProducer):  # type: ignore[misc]  # the base has n
         self._known_topics: set[str] = set()
         self._longest = int(self.config["max_request_size"]) - RECORD_OVERHEAD
 
+    @property
+    def broken(self) -> bool:
+        return bool(self._transaction_manager.has_fatal_error())
+
     def send(
         self, topic: str, value: bytes | None = None, key: bytes | None = None, *, partition: int | None = None
     ) -> RecordFuture:

@@ -93,6 +93,11 @@ class LoopProducer:
         self._timer_at = 0.0
         self._closed = False
 
+    @property
+    def broken(self) -> bool:
+        """See `Producer`."""
+        return bool(self._transactions.has_fatal_error())
+
     def partitions_for(self, topic: str) -> set[int]:
         """Blocks; before `attach` only."""
         cluster = self._client.cluster

@@ -285,7 +285,7 @@ class LogWriter:
                 f"the {self.name} log did not acknowledge within {self._kafka.request_timeout_s:g} s", RETRY_AFTER_S
             ) from None
         except InfrastructureError as error:
-            if error.retry_after is not None:
+            if error.retry_after is not None or producer.broken:
                 # After some failures of a broker kafka-python's producer refuses all records, even when the broker
                 # works again.
                 self._discard(producer)

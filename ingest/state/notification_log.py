@@ -258,8 +258,8 @@ class NotificationLog:
             return
         failure = as_infrastructure_error("the notification cannot be stored", error)
         append.future.set_exception(failure)
-        if failure.retry_after is not None and self._topics is not None:
-            self._give_up()
+        if self._topics is not None and (failure.retry_after is not None or self._topics.producer.broken):
+            self._give_up(failure)
 
     def _forget(self, append: _Append) -> None:
         del self._under_way[append]
@@ -272,16 +272,19 @@ class NotificationLog:
         # Oldest first: dictionaries keep their order.
         if next(iter(self._under_way)).deadline <= self._loop.time():
             # The producer has a time limit of its own, but not while it waits for its producer id.
-            self._give_up()
+            self._give_up(self._late())
         else:
             self._sweep = self._loop.call_later(_SWEEP_S, self._check_deadlines)
 
-    def _give_up(self) -> None:
-        logger.warning("Kafka does not acknowledge: connecting again")
+    def _late(self) -> InfrastructureError:
+        return InfrastructureError(f"Kafka did not acknowledge within {self._timeout_s:g} s", RETRY_AFTER_S)
+
+    def _give_up(self, why: InfrastructureError) -> None:
+        logger.warning("%s; connecting again", why)
         topics, self._topics = self._topics, None
         if topics is not None:
             self._loop.call_soon(topics.producer.abort)  # this may be one of its callbacks
-        self._fail_all(InfrastructureError(f"Kafka did not acknowledge within {self._timeout_s:g} s", RETRY_AFTER_S))
+        self._fail_all(self._late())
         self._connecting = self._loop.create_task(self._connect(), name="notification-log-connect")
 
     def _fail_all(self, error: InfrastructureError) -> None:

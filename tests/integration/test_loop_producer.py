@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from collections import Counter
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ import uvloop
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 from kafka.net.connection import KafkaConnection
 
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog import loop_producer
-from arborcast.core.eventlog.client import make_loop_producer
+from arborcast.core.eventlog.client import Admin, make_loop_producer
 from arborcast.core.eventlog.loop_producer import LoopProducer
 from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from tests.support.broker import BrokerProcess, records_in, settings_for
 from tests.support.open_sockets import sockets
@@ -118,6 +121,25 @@ async def test_a_too_large_record_is_refused_and_the_largest_is_stored(kafka_set
     await sending.producer.drained(120)
     sending.producer.abort()
     assert [len(each) for each in sending.stored] == [most - 1_000]
+
+
+async def test_a_record_that_the_broker_refuses_is_the_only_one_that_fails(kafka_settings: KafkaSettings) -> None:
+    topic = kafka_settings.topic("notifications")
+    with closing(Admin(kafka_settings)) as admin:
+        admin.create_topics({topic: (1, 1, {"max.message.bytes": "2000"})})
+    with closing(LogWriter(kafka_settings, "notifications")) as log:
+        with pytest.raises(InfrastructureError, match="too large"):
+            log.append_encoded([(b"k", b"x" * 5_000)])
+        assert log.append_encoded([(b"k", b"v")]) == 0
+    producer = await asyncio.to_thread(make_loop_producer, kafka_settings)
+    await asyncio.to_thread(producer.partitions_for, topic)
+    producer.attach()
+    sending = Sending(topic, producer)
+    assert not producer.broken
+    sending.send(b"x" * 5_000)
+    await producer.drained(120)
+    producer.abort()
+    assert ([type(each).__name__ for each in sending.failed], producer.broken) == (["MessageSizeTooLargeError"], True)
 
 
 async def test_each_record_is_stored_once_despite_a_stopped_broker(own_broker: BrokerProcess) -> None:

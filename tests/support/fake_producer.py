@@ -35,6 +35,8 @@ class Sent:
 class FakeProducer:
     """Refuses the first `refusals` records. `written` is called with each stored record and returns its offset."""
 
+    broken = False
+
     def __init__(
         self, partitions: int = 1, refusals: int = 0, written: Callable[[Sent], int] = lambda record: 0
     ) -> None:

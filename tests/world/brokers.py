@@ -194,6 +194,8 @@ class _Sent:
 class SimulatedProducer:
     """A KafkaProducer, and a LoopProducer: with `attach`, outcomes are settled on the event loop."""
 
+    broken = False
+
     def __init__(self, broker: Broker, process: Process, timeout_s: float, most_bytes: int) -> None:
         self._broker, self._kernel, self._process = broker, broker.kernel, process
         self._timeout_s, self._most_bytes = timeout_s, most_bytes

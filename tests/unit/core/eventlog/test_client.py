@@ -6,7 +6,7 @@ from unittest.mock import MagicMock, create_autospec, patch
 
 import pytest
 from kafka import errors
-from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, TopicAuthorizationFailedError
 
 from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.core.eventlog import client, writers
@@ -111,8 +111,9 @@ def test_the_creation_of_a_topic_by_another_process_is_awaited() -> None:
 class PlayedProducer:
     """A producer that settles each record at once: with this failure, or at offset 7."""
 
-    def __init__(self, failure: Exception | None = None) -> None:
+    def __init__(self, failure: Exception | None = None, broken: bool = False) -> None:
         self.failure = failure
+        self.broken = broken
         self.aborted = False
 
     def send(self, *_: object, **__: object) -> PlayedProducer:
@@ -132,17 +133,19 @@ class PlayedProducer:
 
 def test_a_failure_of_the_broker_replaces_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
     strict, sick = PlayedProducer(MessageSizeTooLargeError("too large")), PlayedProducer(KafkaTimeoutError("gone"))
-    producers = [strict, sick, PlayedProducer()]
+    broken = PlayedProducer(TopicAuthorizationFailedError("control"), broken=True)
+    producers = [strict, sick, broken, PlayedProducer()]
     monkeypatch.setattr(writers, "make_producer", lambda _: producers.pop(0))
 
     log = LogWriter(KafkaSettings(), "control")
     for _ in range(2):
         with pytest.raises(InfrastructureError, match="too large"):
             log.append_encoded([(b"k", b"v")])
-    assert (strict.aborted, len(producers)) == (False, 2)
+    assert (strict.aborted, len(producers)) == (False, 3)
 
     log = LogWriter(KafkaSettings(), "control")
-    with pytest.raises(InfrastructureError, match="the control log cannot be written"):
-        log.append_encoded([(b"k", b"v")])
-    assert sick.aborted
+    for failed in (sick, broken):
+        with pytest.raises(InfrastructureError, match="the control log cannot be written"):
+            log.append_encoded([(b"k", b"v")])
+        assert failed.aborted
     assert log.append_encoded([(b"k", b"v")]) == 7

@@ -8,7 +8,7 @@ import threading
 
 import msgspec
 import pytest
-from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, TopicAuthorizationFailedError
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import partition_of_key
@@ -156,7 +156,7 @@ async def test_requests_above_the_limit_are_refused_at_once(brokers: Brokers, mo
     await log.stop()
 
 
-@pytest.mark.parametrize("lost", ["by time-out", "by an error"])
+@pytest.mark.parametrize("lost", ["by time-out", "by an error", "by a refusal"])
 async def test_reconnect_after_a_missing_acknowledgement(brokers: Brokers, lost: str) -> None:
     timeout_s = 0.05 if lost == "by time-out" else 60.0
     log = await connected(kafka=dataclasses.replace(KAFKA, request_timeout_s=timeout_s))
@@ -165,11 +165,14 @@ async def test_reconnect_after_a_missing_acknowledgement(brokers: Brokers, lost:
     first, second = brokers.producers[0].open
     if lost == "by an error":
         first.fail(KafkaTimeoutError("expired"))
+    if lost == "by a refusal":  # of the broker, after which kafka-python's producer refuses all records
+        brokers.producers[0].broken = True
+        first.fail(TopicAuthorizationFailedError("arborcast.notifications"))
     words = "within 0.05 s" if lost == "by time-out" else "cannot be stored|within"
     for future in futures:
         with pytest.raises(InfrastructureError, match=words) as caught:
             await future
-        assert caught.value.retry_after is not None
+        assert (caught.value.retry_after is None) == (lost == "by a refusal" and future is futures[0])
     assert (log.connected, log.unacknowledged_bytes) == (False, 0)
     with pytest.raises(InfrastructureError, match="does not answer"):
         log.append([one(3)])
@@ -226,7 +229,7 @@ async def test_a_large_request_is_interleaved_with_others(brokers: Brokers) -> N
     await asyncio.gather(large, small)
     # The rest of a failed request is not sent with the next producer.
     large = log.append(several(2 * AT_A_TIME))
-    log._give_up()
+    log._give_up(log._late())
     with pytest.raises(InfrastructureError):
         await large
     await wait_until_async(lambda: log.connected)

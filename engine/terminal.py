@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import logging
 import os
 import sys
@@ -92,16 +91,13 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def guard() -> None:
     """Make Python's own output printable, too: stack traces, and log lines of a process without a logging
-    configuration. Standard streams that are closed are opened to the null device. Characters outside the character set
-    of standard output are escaped, as Python does on standard error: rich raises an error for them."""
+    configuration. Standard streams that are closed are opened to the null device."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             # Otherwise the next file gets this descriptor, such as the lock that `up --detach` passes on.
             stream = open(os.devnull, "r" if name == "stdin" else "w")  # noqa: SIM115 -- open until the end
             os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
     sys.excepthook = _show_failure
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_PrintableFormatter())
@@ -142,11 +138,14 @@ def _console_class() -> type[Console]:
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
             """All output passes through this method, nested objects several times."""
             for segment in super().render(renderable, options):
-                yield segment if segment.control else segment._replace(text=printable(segment.text))
+                yield segment if segment.control else segment._replace(text=self._printable(segment.text))
 
         def render_str(self, text: str, **named: Any) -> Text:
             """Renders texts before they are measured, so that a table has room for escaped characters."""
-            return super().render_str(printable(text), **named)
+            return super().render_str(self._printable(text), **named)
+
+        def _printable(self, text: str) -> str:
+            return _encodable(printable(text), self.encoding)
 
     return PrintableConsole
 
@@ -168,10 +167,13 @@ def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
     except UnicodeEncodeError:
-        # A terminal, or a locale, with a limited character set.
-        encoding = stream.encoding or "ascii"
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.write(_encodable(text, stream.encoding or "ascii"))
     stream.flush()
+
+
+def _encodable(text: str, encoding: str) -> str:
+    """The text with characters escaped that a terminal or a locale with a limited character set lacks."""
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _show_failure(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -223,9 +223,6 @@ def test_documents_are_exact_in_pipes_and_printable_on_terminals(monkeypatch: py
 def test_a_table_has_letters_outside_of_the_character_set(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setattr(logging, "lastResort", None)
-    terminal.guard()
     terminal.print_table(("topic",), [("Prüfung",)])
     assert raw.getvalue().split() == [b"topic", b"Pr\\xfcfung"]
 

@@ -57,20 +57,24 @@ CREATE TABLE position (part INTEGER PRIMARY KEY, next INTEGER NOT NULL);
 CREATE TABLE fact (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
 
-_KEY = " WHERE lane = ? AND batch = ? AND part = ? AND place = ? AND redrive = ?"
+
+def _of_delivery(statement: str, more: str = "") -> str:
+    return f"{statement} WHERE lane = ? AND batch = ? AND part = ? AND place = ? AND redrive = ?{more}"
+
+
 _INSERT = """INSERT INTO waiting (lane, batch, part, place, redrive, turn, tried, number, counted, due_ms, decided_ms,
     awaits, accepted_ms, valid_ms, priority, merge, notification)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_FIND = "SELECT 1 FROM waiting" + _KEY  # noqa: S608  # constants
+_FIND = _of_delivery("SELECT 1 FROM waiting")
 _NEXT = "SELECT batch, part, place, redrive, turn FROM waiting WHERE lane = ? AND part = ?"
 _NEXT += " AND (batch, place, redrive) >= (?, ?, ?) ORDER BY batch, place, redrive LIMIT 1"
-_BEGUN = "UPDATE waiting SET tried = 1, server = NULL" + _KEY  # noqa: S608  # constants
-_DISPLACED = "SELECT 1 FROM waiting" + _KEY + " AND turn < 0"  # noqa: S608  # joined from constants; values are parameters
-_EARLIER = "UPDATE waiting SET turn = ?" + _KEY  # noqa: S608  # joined from constants; values are parameters
-_DELETE = "DELETE FROM waiting" + _KEY  # noqa: S608  # constants
+_BEGUN = _of_delivery("UPDATE waiting SET tried = 1, server = NULL")
+_DISPLACED = _of_delivery("SELECT 1 FROM waiting", " AND turn < 0")
+_EARLIER = _of_delivery("UPDATE waiting SET turn = ?")
+_DELETE = _of_delivery("DELETE FROM waiting")
 _LATER = " AND (number < ? OR number = ? AND counted < ?)"
 _TRIES = "number = ?, counted = ?, due_ms = ?, decided_ms = ?, awaits = ?"
-_TRIED = f"UPDATE waiting SET tried = 1, {_TRIES}" + _KEY + _LATER  # noqa: S608  # constants
+_TRIED = _of_delivery(f"UPDATE waiting SET tried = 1, {_TRIES}", _LATER)  # noqa: S608  # constants
 
 # An operator requests an attempt: the tries are those of the store, decided later. An untried delivery has no time yet.
 _REQUESTED = "UPDATE waiting SET decided_ms = ?1, due_ms = CASE due_ms WHEN 0 THEN ?2 ELSE MIN(due_ms, ?2) END"
@@ -78,7 +82,7 @@ _REQUESTED += " WHERE lane = ?3 AND batch = ?4 AND part = ?5 AND place = ?6 AND 
 _REQUESTED += " AND number = ?8 AND counted = ?9 AND awaits = '' AND decided_ms < ?1"
 
 # A push in parts is answered later than its worker has written before.
-_LATER_ANSWER = "UPDATE waiting SET due_ms = MAX(due_ms, ?)" + _KEY + " AND awaits = ?"  # noqa: S608  # constants
+_LATER_ANSWER = _of_delivery("UPDATE waiting SET due_ms = MAX(due_ms, ?)", " AND awaits = ?")
 
 # Results that workers will write.
 _OF_WORKERS = "awaits != '' AND awaits >= ? AND awaits < ?"

@@ -338,7 +338,7 @@ class Workers:
         worker.started = time.monotonic()
         worker.silence, worker.beats = None, False
         try:
-            worker.popen = subprocess.Popen(dying_with_us(command), pass_fds=descriptors)  # noqa: S603  # our own command
+            worker.popen = subprocess.Popen(dying_with_us(command), pass_fds=descriptors)  # noqa: S603  # this interpreter, no shell
         except OSError as error:  # no memory for it, for example: the other workers continue
             wait_s = worker.died(worker.started, 0.0)
             why = worker.number, reason_of(error), wait_s

@@ -259,7 +259,7 @@ class NotificationLog:
         failure = as_infrastructure_error("the notification cannot be stored", error)
         append.future.set_exception(failure)
         if self._topics is not None and (failure.retry_after is not None or self._topics.producer.broken):
-            self._give_up(failure)
+            self._give_up(str(failure))
 
     def _forget(self, append: _Append) -> None:
         del self._under_way[append]
@@ -272,19 +272,16 @@ class NotificationLog:
         # Oldest first: dictionaries keep their order.
         if next(iter(self._under_way)).deadline <= self._loop.time():
             # The producer has a time limit of its own, but not while it waits for its producer id.
-            self._give_up(self._late())
+            self._give_up(f"Kafka did not acknowledge within {self._timeout_s:g} s")
         else:
             self._sweep = self._loop.call_later(_SWEEP_S, self._check_deadlines)
 
-    def _late(self) -> InfrastructureError:
-        return InfrastructureError(f"Kafka did not acknowledge within {self._timeout_s:g} s", RETRY_AFTER_S)
-
-    def _give_up(self, why: InfrastructureError) -> None:
+    def _give_up(self, why: str) -> None:
         logger.warning("%s; connecting again", why)
         topics, self._topics = self._topics, None
         if topics is not None:
             self._loop.call_soon(topics.producer.abort)  # this may be one of its callbacks
-        self._fail_all(self._late())
+        self._fail_all(InfrastructureError(f"connecting to Kafka again: {why}", RETRY_AFTER_S))
         self._connecting = self._loop.create_task(self._connect(), name="notification-log-connect")
 
     def _fail_all(self, error: InfrastructureError) -> None:

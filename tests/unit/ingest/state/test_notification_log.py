@@ -229,7 +229,7 @@ async def test_a_large_request_is_interleaved_with_others(brokers: Brokers) -> N
     await asyncio.gather(large, small)
     # The rest of a failed request is not sent with the next producer.
     large = log.append(several(2 * AT_A_TIME))
-    log._give_up(log._late())
+    log._give_up("the broker refused a record")
     with pytest.raises(InfrastructureError):
         await large
     await wait_until_async(lambda: log.connected)

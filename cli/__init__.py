@@ -52,6 +52,7 @@ try:
         watching,
     )
     from arborcast.core.errors import ArborcastError, ConfigError, ExpressionError, NotFound
+    from arborcast.core.printable import is_utf8
     from arborcast.core.reasons import reason_of
     from arborcast.engine.terminal import error_console, guard, print_line
 except KeyboardInterrupt:
@@ -109,9 +110,9 @@ def main() -> None:
         first = "".join(sys.argv[1:2]).partition("=")[0]
         if first in ("--home", "--config", "-c"):
             raise ConfigError(f"{first} belongs after the command, for instance: arborcast status {first} …")
-        wrong = next((each for each in sys.argv[1:] if each.encode(errors="ignore").decode() != each), None)
+        wrong = next((each for each in sys.argv[1:] if not is_utf8(each)), None)
         if wrong is not None:
-            raise ConfigError(f"the argument {wrong!r} is not UTF-8: write it in UTF-8, rename such a file")
+            raise ConfigError(f"the argument {wrong!r} is not UTF-8: write it in UTF-8, or rename the file")
         _only(sys.argv[1:2])()
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)

@@ -41,6 +41,11 @@ def is_printable(text: str) -> bool:
     return _CONTROL.search(text) is None
 
 
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can express the text. Python decodes other bytes of arguments and variables to lone surrogates."""
+    return text.encode(errors="ignore").decode() == text
+
+
 def as_html(text: str) -> str:
     """The text as the content of an HTML element or of a quoted attribute."""
     return escape(printable(text))

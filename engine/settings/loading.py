@@ -25,6 +25,7 @@ import msgspec
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.mqtt.settings import MqttSettings
+from arborcast.core.printable import is_utf8
 from arborcast.core.reasons import reason_of
 from arborcast.core.security.ip_addresses import host_to_reach, in_url
 from arborcast.core.security.outbound import OutboundSettings
@@ -237,8 +238,8 @@ def load_settings(
     origins["home"] = home_origin
     _fill_from_home(home_path, values, origins)
     for key, value in {"home": str(home_path), **values}.items():
-        if isinstance(value, str) and value.encode(errors="ignore").decode() != value:
-            raise ConfigError(f"{origins[key]}: {key} is not text in UTF-8: its value, or a folder above it")
+        if isinstance(value, str) and not is_utf8(value):
+            raise ConfigError(f"{origins[key]}: {key} is not UTF-8: write the value in UTF-8, or rename the folder")
 
     sections: dict[str, Any] = {name: _build(cls, name, values) for name, cls in SECTIONS.items()}
     return Settings(home=home_path, origins=origins, **sections)

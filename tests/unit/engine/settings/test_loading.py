@@ -47,7 +47,7 @@ def test_texts_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
     """No log, no table and no other process could have them."""
     with pytest.raises(ConfigError, match=re.escape("$ARBORCAST_ACCESS_LDAP_USER_BASE: access.")):
         load(tmp_path, env={"ARBORCAST_ACCESS_LDAP_USER_BASE": "ou=\udcff"})
-    with pytest.raises(ConfigError, match="command line: home is not text in UTF-8"):
+    with pytest.raises(ConfigError, match="command line: home is not UTF-8"):
         load(tmp_path, home=tmp_path / "\udcff")
 
 

@@ -178,7 +178,7 @@ class TableSettings:
     # delta-rs needs some 100 KB of memory for each file of a table, one for each commit until they are joined.
     upkeep_interval_s: float = setting(600.0, "Of compaction and deletion of old days.", minimum=1, unit="s")
     upkeep_by: Literal["driver", "spark"] = setting(
-        "driver", "Compaction by the job's process, or by Spark's executors, which must reach tables.path."
+        "driver", "Compaction beside the driver, or by Spark's executors, which must reach tables.path."
     )
     unused_files_hours: int = setting(
         24,

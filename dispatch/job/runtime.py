@@ -32,9 +32,9 @@ from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.monitoring.sources import FollowerFigures, Sources, Watched, progress_of
 from arborcast.dispatch.operations.erasure import Eraser
 from arborcast.dispatch.realtime.mode_controller import ModeController
+from arborcast.dispatch.recording.compaction import OnSpark
 from arborcast.dispatch.recording.recording import Recording
 from arborcast.dispatch.recording.slo import SloTable
-from arborcast.dispatch.recording.upkeep import OnSpark
 from arborcast.dispatch.redelivery.events import OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 from arborcast.dispatch.redelivery.redeliverer import Redeliverer

@@ -15,6 +15,7 @@ from arborcast.core.threads import Service
 from arborcast.dispatch.delivery.health import Health
 from arborcast.dispatch.recording.archive import Archive, ErasedBy
 from arborcast.dispatch.recording.attempts_tables import AttemptsTables
+from arborcast.dispatch.recording.compaction import Joiner
 from arborcast.dispatch.recording.endpoint_health import HealthHistory
 from arborcast.dispatch.recording.folds import (
     DeadLettersFold,
@@ -28,7 +29,7 @@ from arborcast.dispatch.recording.folds import (
 )
 from arborcast.dispatch.recording.follower import Work
 from arborcast.dispatch.recording.state_tables import FoldedTables, RoutesSnapshot, TableFold
-from arborcast.dispatch.recording.upkeep import Joiner, Upkeep
+from arborcast.dispatch.recording.upkeep import Upkeep
 from arborcast.dispatch.redelivery.events import EventListener
 from arborcast.dispatch.settings import TableSettings
 from arborcast.dispatch.spark.query_supervisor import StopGate

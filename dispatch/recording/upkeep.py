@@ -4,75 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from arborcast.dispatch.recording.compaction import Joiner, join_bytes, join_in_process
 from arborcast.dispatch.recording.follower import Work
-from arborcast.dispatch.tables.delta_table import COMMIT_TURNS, REWRITE_TURNS, WRITER
+from arborcast.dispatch.tables.delta_table import REWRITE_TURNS
 from arborcast.dispatch.tables.repair import delete_removed
 from arborcast.dispatch.tables.spec import TableSpec, open_table, table_exists
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # A file of this size is not compacted.
 TARGET_BYTES = 128 * 1024 * 1024
 
 # For tables with changing rows: a change rewrites the files with these rows.
 MERGED_TARGET_BYTES = 16 * 1024 * 1024
-
-# Minimum number of small files for a compaction.
-_FEWEST_FILES = 8
-
-
-Joiner = Callable[[str, str, int], None]
-"""Joins the small files of a day of the table at a location into files of a number of bytes; of the whole table if the
-day is empty."""
-
-
-def join_in_driver(location: str, day: str, target_bytes: int) -> None:
-    """With delta-rs, in this process."""
-    open_table(location).optimize.compact(
-        partition_filters=[("day", "=", day)] if day else None,
-        target_size=target_bytes,
-        max_concurrent_tasks=1,
-        writer_properties=WRITER,
-    )
-
-
-class OnSpark:
-    """With delta-spark, as Spark jobs on the executors, which must reach the tables by the same path."""
-
-    def __init__(self, spark: SparkSession, task_slots: int) -> None:
-        """Uses up to a quarter of the task slots."""
-        self._spark = spark.newSession()
-        settings = {
-            "spark.databricks.delta.optimize.maxThreads": str(max(task_slots // 4, 1)),
-            "spark.sql.parquet.compression.codec": "zstd",
-            # Hadoop writes a checksum beside each local file, which would not match later writes of delta-rs.
-            "fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
-            "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-            "fs.file.impl.disable.cache": "true",
-        }
-        for name, value in settings.items():
-            self._spark.conf.set(name, value)
-
-    def __call__(self, location: str, day: str, target_bytes: int) -> None:
-        from delta.tables import DeltaTable as SparkTable
-
-        for bound in ("max", "min"):
-            self._spark.conf.set(f"spark.databricks.delta.optimize.{bound}FileSize", str(target_bytes))
-        # The two libraries do not know each other's pending commits: on a store that allows overwriting, a commit of
-        # the writer would be lost.
-        with COMMIT_TURNS[location]:
-            optimize = SparkTable.forPath(self._spark, location).optimize()
-            (optimize.where(f"day = '{day}'") if day else optimize).executeCompaction()
 
 
 # With a commit every 5 s a day has 17,000 files; compacted they are a few dozen. Only files since the last compaction
@@ -98,7 +48,7 @@ class Upkeep(Work):
         self._spec = spec
         self._target_bytes = MERGED_TARGET_BYTES if spec.key else TARGET_BYTES
         self._location = location
-        self._join = joiner or join_in_driver
+        self._join = joiner or join_in_process
         self._days = days
         self._unused_hours = unused_hours
         self._old = old
@@ -131,9 +81,9 @@ class Upkeep(Work):
         if self._days is not None:
             before = datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=self._days)
             yield partial(self._delete_old, table, before)
-        for day, files in _small_files(table, self._target_bytes).items():
-            if files >= _FEWEST_FILES:
-                yield partial(self._join, self._location, day, self._target_bytes)
+        for day, sizes in _file_sizes(table).items():
+            if joined := join_bytes(sizes, self._target_bytes):
+                yield partial(self._join, self._location, day, joined)
 
     def _delete_unused(self) -> None:
         # A listing costs the size of the table, a deletion two commits: after a change, and once more when the files
@@ -158,11 +108,11 @@ def _days(table: DeltaTable) -> list[date]:
     return [date.fromisoformat(str(each["day"])) for each in table.partitions()]
 
 
-def _small_files(table: DeltaTable, target_bytes: int) -> Counter[str]:
-    """The number of files below the target size, by day; under "" if the table has no days."""
+def _file_sizes(table: DeltaTable) -> dict[str, list[int]]:
+    """The sizes of the files, by day; under "" if the table has no days."""
     files = pa.table(table.get_add_actions(flatten=True))
-    days = files["partition.day"].to_pylist() if "partition.day" in files.column_names else [""] * files.num_rows
-    small: Counter[str] = Counter()
+    days = files["partition.day"].to_pylist() if "partition.day" in files.column_names else [None] * files.num_rows
+    sizes: dict[str, list[int]] = defaultdict(list)
     for day, size in zip(days, files["size_bytes"].to_pylist(), strict=True):
-        small[str(day) if day else ""] += size < target_bytes
-    return small
+        sizes[str(day or "")].append(size)
+    return sizes

@@ -12,7 +12,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from arborcast.dispatch.logs.attempts import encode
-from arborcast.dispatch.recording.upkeep import OnSpark, Upkeep
+from arborcast.dispatch.recording.compaction import OnSpark
+from arborcast.dispatch.recording.upkeep import Upkeep
 from arborcast.dispatch.spark.source import remove_checkpoint
 from arborcast.dispatch.tables import ATTEMPTS
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of

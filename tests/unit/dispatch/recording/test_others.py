@@ -21,6 +21,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.health import Health
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.recording import endpoint_health
+from arborcast.dispatch.recording.compaction import join_bytes
 from arborcast.dispatch.recording.endpoint_health import HealthHistory
 from arborcast.dispatch.recording.follower import GatheringFollower, Work
 from arborcast.dispatch.recording.recording import Recorder
@@ -160,6 +161,26 @@ def test_upkeep_joins_files_and_removes_old_days(tmp_path: Path) -> None:
     assert table.progress("w") == 9
     table.extend(ENDPOINT_HEALTH.arrow([health_row(30, "new")]), {"w": 10})
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 11
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "joined"),
+    [
+        ([1] * 7, 0),
+        ([1] * 8, 8),
+        ([*[1] * 8, 9], 8),
+        ([*[1] * 8, 8], 16),
+        ([*[1] * 8, 8, 16, 33], 32),
+        ([*[20] * 8, 100], 128),
+        ([*[1] * 3, *[100] * 8], 0),
+        ([100] * 9, 0),
+        ([*[127] * 8, 1], 0),
+        ([*[1] * 7, 128, 200], 0),
+    ],
+)
+def test_a_file_is_joined_when_the_smaller_ones_have_its_size(megabytes: list[int], joined: int) -> None:
+    """Otherwise each compaction of a day rewrites the whole day."""
+    assert join_bytes([each << 20 for each in megabytes], 128 << 20) >> 20 == joined
 
 
 def test_the_longest_accepted_retention_keeps_every_row(tmp_path: Path) -> None:

@@ -127,8 +127,8 @@ class OrderCheck:
         # A current message is sent again under its id: rows do not distinguish its places.
         self._keys, self._places = keys[counts == 1], first[counts == 1]
         self._senders = numbering()
-        # By sender: the start of its last push, its last row, and the start of its first push.
-        self._times_ms: dict[int, tuple[int, int, int]] = {}
+        # By sender: the start of its last push, and its last row.
+        self._times_ms: dict[int, tuple[int, int]] = {}
         self._folder = TemporaryDirectory(prefix="arborcast-audit-")
         self._files = [Path(self._folder.name) / str(number) for number in range(_FILES)]
         self._open: list[tuple[ConsumerRecord, _Row]] = []
@@ -163,7 +163,7 @@ class OrderCheck:
         names = list(self._ledger.numbers)
         known = (self._orders.get(name, UNORDERED if queue_topic(name) is not None else BY_PRIORITY) for name in names)
         orders = np.fromiter(known, np.int8)
-        times_ms = np.array([self._times_ms[each] for each in range(len(self._senders))], np.int64).reshape(-1, 3)
+        times_ms = np.array([self._times_ms[each] for each in range(len(self._senders))], np.int64).reshape(-1, 2)
         for file in self._files:
             rows = np.fromfile(file, _ROW) if file.exists() else np.zeros(0, _ROW)
             deliveries = _deliveries(rows, self._evaluations, orders, times_ms)
@@ -209,11 +209,10 @@ class OrderCheck:
         rows["kind"] = [_kind(row) for _, row in some]
         for sender in np.unique(rows["sender"][rows["sender"] >= 0]).tolist():
             its = rows[rows["sender"] == sender]
-            last, written, first = self._times_ms.get(sender, (0, 0, _NONE))
+            last, written = self._times_ms.get(sender, (0, 0))
             self._times_ms[sender] = (
                 max(last, int(its["started_ms"].max())),
                 max(written, int(its["written_ms"].max())),
-                min(first, int(its["started_ms"].min())),
             )
         rows = rows[self._keys[at] == keys]
         file = (rows["subscription"].astype(np.int64) * 31 + self._evaluations.topic[rows["place"]]) % _FILES
@@ -321,12 +320,12 @@ def _overtaken(them: _Deliveries, times_ms: Numbers) -> tuple[Numbers, int]:
 
 
 def _after_a_crash(them: _Deliveries, at: int, overtaking: _Rows, times_ms: Numbers) -> bool:
-    """Whether the last earlier sender of the lane may have pushed this delivery, too, and lost the row: all that pushed
-    later ones began after its last row."""
+    """Whether the last earlier sender of the lane may have pushed this delivery, too, and lost the row: its last row is
+    before the pushes of all later ones."""
     begin = max(int(np.searchsorted(them.lane, them.lane[at])), at - _LATER)
     earlier = them.first["sender"][begin:at]
     others = earlier[them.first_is[begin:at] & (earlier != them.until["sender"][at])]
-    return len(others) > 0 and bool((times_ms[overtaking["sender"], 2] > times_ms[others[-1], 1]).all())
+    return len(others) > 0 and bool((overtaking["started_ms"] > times_ms[others[-1], 1]).all())
 
 
 def _wrote_later(rows: _Rows, times_ms: Numbers) -> npt.NDArray[np.bool_]:

@@ -178,6 +178,8 @@ def _of_rare(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
         yield Concern("warn", "engine", f"{figures.many(hangs, 'process', 'processes')} hung and were killed")
     if defects := growth(samples, "refused", "Defect"):
         yield Concern("warn", "engine", f"{figures.many(defects, 'request')} met an internal error of the gateway")
+    if refused := growth(samples, "events", "no memory"):
+        yield Concern("warn", "engine", f"{figures.many(refused, 'request')} got 503 for lack of memory for requests")
     if states.get("directory") == 0:
         yield Concern("warn", "directory", "The directory of the topics does not respond")
     if states.get("mqtt") == 0:

@@ -196,6 +196,7 @@ _EVENTS = {
     "restart": ("arborcast_part_restarts_total",),
     "hang": ("arborcast_part_hangs_total",),
     "hung worker": ("arborcast_dispatch_hung_workers_total", "arborcast_gateway_hung_workers_total"),
+    "no memory": ("arborcast_gateway_inflight_refused_total",),
     "failed batch": ("arborcast_dispatch_failed_batches_total",),
     "failed redelivery": ("arborcast_redelivery_failures_total",),
 }

@@ -209,11 +209,12 @@ def _states(readings: Scrape) -> dict[str, float]:
         "record lag": max(readings.most("arborcast_dispatch_lag_seconds", query=of) for of in ("record", "archive")),
         "pull dropped": readings.most("arborcast_pull_dropped_messages_total"),  # every gateway counts all of them
     }
+    leads, mqtt = readings.sum("arborcast_gateway_duties") > 0, "arborcast_mqtt_connected"
     least = {
         "gateway": readings.least("arborcast_gateway_ready"),
         "directory": readings.least("arborcast_directory_connected"),
-        # 0 at gateways without the lease.
-        "mqtt": readings.most(mqtt) if (mqtt := "arborcast_mqtt_connected") in readings.names else None,
+        # 0 at gateways without the lease, which a gateway elsewhere may have.
+        "mqtt": readings.most(mqtt) if leads and mqtt in readings.names else None,
         # Absent without a job.
         "job": float("arborcast_dispatch_batches_total" in readings.names),
     }

@@ -94,7 +94,7 @@ def catalogue() -> Mapping[str, Sequence[Metric]]:
     broker = Registry()
     declare_jvm(broker, lambda: None)
     stack = Registry()
-    declare_stack(stack, nothing, nothing)
+    declare_stack(stack, nothing, nothing, nothing)
     return {
         "Gateway": gateway.descriptions(),
         "Dispatch job": job.descriptions(),

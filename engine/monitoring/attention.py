@@ -31,6 +31,7 @@ THRESHOLDS: Mapping[str, float] = {
     "ArborcastRedeliveryFails": 3.0,
     "ArborcastBatchStuck": 120.0,
     "ArborcastRecordLag": 300.0,
+    "ArborcastDiskFull": 1_000_000_000.0,
     "ArborcastSloBurnsFast": 14.4,
     "ArborcastSloBurns": 6.0,
 }
@@ -127,6 +128,9 @@ def _of_samples(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
     for part, ready in sorted(last.parts.items()):
         if not ready:
             yield Concern("bad", "engine", f"The part {part} is not ready")
+    free = last.states.get("disk free")
+    if free is not None and free < THRESHOLDS["ArborcastDiskFull"]:
+        yield Concern("bad", "engine", f"The disk of the data directory is nearly full: {free / 1e6:.0f} MB free")
     refused = recent.rate("refused", "InfrastructureError")
     if refused is not None and refused > THRESHOLDS["ArborcastRefusesForKafka"]:
         yield Concern(

@@ -36,7 +36,7 @@ class MetricsHistory:
 
     def __init__(self, folder: Path, keep_s: float) -> None:
         """Each of the two files covers `keep_s`, which is the minimum of the history."""
-        self._folder = folder
+        self.folder = folder
         self._keep_s = keep_s
         self._file_began: float | None = None
         self._troubled = False
@@ -50,7 +50,7 @@ class MetricsHistory:
             self._troubled = False
         except OSError as error:
             if not self._troubled:
-                logger.warning("the history of metrics in %s cannot be written: %s", self._folder, error.strerror)
+                logger.warning("the history of metrics in %s cannot be written: %s", self.folder, error.strerror)
             self._troubled = True
             self._file_began = None  # begun again: the folder may be deleted, and the last line be cut off
 
@@ -58,15 +58,15 @@ class MetricsHistory:
         return list(self._recent)
 
     def stored(self, since: float = 0.0) -> list[MetricsSample]:
-        return read_history(self._folder, since)
+        return read_history(self.folder, since)
 
     def thinned(self, since: float, until: float, most: int) -> list[MetricsSample]:
-        return read_thinned(self._folder, since, until, most)
+        return read_thinned(self.folder, since, until, most)
 
     def _write(self, sample: MetricsSample) -> None:
-        current, older = files_in(self._folder)
+        current, older = files_in(self.folder)
         if self._file_began is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             first = next(_read(current), None)
             self._file_began = first.at if first else sample.at
             _end_line(current)

@@ -212,6 +212,7 @@ def _states(readings: Scrape) -> dict[str, float]:
     leads, mqtt = readings.sum("arborcast_gateway_duties") > 0, "arborcast_mqtt_connected"
     least = {
         "gateway": readings.least("arborcast_gateway_ready"),
+        "disk free": readings.least("arborcast_disk_free_bytes"),
         "directory": readings.least("arborcast_directory_connected"),
         # 0 at gateways without the lease, which a gateway elsewhere may have.
         "mqtt": readings.most(mqtt) if leads and mqtt in readings.names else None,

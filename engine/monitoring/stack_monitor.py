@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -184,7 +185,7 @@ class StackMonitor:
         self._broker_registry = Registry()
         declare_jvm(self._broker_registry, lambda: self._broker)
         self._registry = Registry()
-        declare_stack(self._registry, status, lambda: self._figures)
+        declare_stack(self._registry, status, lambda: self._figures, history.folder.parent)
         self._lock = threading.Lock()
         self._last: Reading | None = None
         self._service = Service("monitor", self._sample, delay_s=sample_s, backoff=Backoff(sample_s, sample_s))
@@ -256,9 +257,13 @@ class StackMonitor:
 
 
 def declare_stack(
-    registry: Registry, status: Callable[[], EngineStatus | None], figures: Callable[[], Mapping[str, ProcessFigures]]
+    registry: Registry,
+    status: Callable[[], EngineStatus | None],
+    figures: Callable[[], Mapping[str, ProcessFigures]],
+    home: Path,
 ) -> None:
-    """Metrics that only the supervisor has: the state of the parts, and the usage of each process."""
+    """Metrics that only the supervisor has: the state of the parts, the usage of each process, and the free space of
+    the data directory."""
 
     def of_parts(read: Callable[[Any], float]) -> dict[tuple[str, ...], float]:
         known = status()
@@ -282,6 +287,13 @@ def declare_stack(
         ("part",),
         lambda: of_parts(lambda part: max(time.time() - part.silent_since, 0.0) if part.silent_since else 0.0),
     )
+
+    def free() -> dict[tuple[str, ...], float]:
+        with contextlib.suppress(OSError):
+            return {(): shutil.disk_usage(home).free}
+        return {}
+
+    registry.gauges("arborcast_disk_free_bytes", "In the data directory.", (), free)
     for name, attribute, help in (
         ("arborcast_process_memory_bytes", "memory_bytes", "Memory in use: PSS on Linux, elsewhere RSS."),
         ("arborcast_process_threads", "threads", "Threads."),

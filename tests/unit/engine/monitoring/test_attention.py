@@ -67,6 +67,7 @@ METRICS = {
     "PartRestarts": ('part_restarts_total{part="kafka"} 4', "warn engine: 4 restarts of parts"),
     "PartHangs": ('part_hangs_total{part="kafka"} 1', "warn engine: 1 process hung and were killed"),
     "WorkersHang": ("dispatch_hung_workers_total 2", "warn engine: 2 processes hung and were killed"),
+    "DiskFull": ("disk_free_bytes 600000000", "bad engine: The disk of the data directory is nearly full: 600 MB free"),
     "RefusesForKafka": (
         'gateway_refused_total{reason="InfrastructureError"} 600',
         "bad kafka: Publishers are refused because",
@@ -131,7 +132,7 @@ def test_alert_rules_have_metrics_and_the_same_thresholds() -> None:
     others = {"ErasureOpen", "NoLease"}
     assert RULES.keys() == {f"Arborcast{each}" for each in METRICS.keys() | others}
     for rule, threshold in THRESHOLDS.items():
-        assert threshold in map(float, re.findall(r"> ([0-9.]+)(?![0-9.])", RULES[rule])), rule
+        assert threshold in map(float, re.findall(r"[<>] ([0-9.]+)(?![0-9.])", RULES[rule])), rule
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ def test_a_hanging_part_is_shown_without_a_wait(tmp_path: Path) -> None:
     assert readings.by("arborcast_part_restarts_total", "part") == {"gateway": 3}
     assert readings.by("arborcast_part_hangs_total", "part") == {"gateway": 2}
     assert readings.sum("arborcast_part_silent_seconds") >= 20
+    assert readings.sum("arborcast_disk_free_bytes") > 0
     assert not fetch.called, "a hanging part is not scraped"
 
 

@@ -223,6 +223,7 @@ class DispatchJob:
             erasures=lambda: float(eraser.open),
             erased=lambda: float(eraser.erased),
             lag=followers.lag,
+            behind=recording.behind,
             progress=followers.progress,
         )
 

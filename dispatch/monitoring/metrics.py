@@ -378,7 +378,12 @@ class JobMetrics:
             ("query",),
             lambda: {(query,): lag.seconds for query, lag in self.sources.lag().items()},
         )
-
+        registry.gauges(
+            "arborcast_tables_behind_seconds",
+            "Duration of failures or backlog, of other tables and upkeeps.",
+            ("work",),
+            lambda: {(work,): seconds for work, seconds in self.sources.behind().items()},
+        )
         registry.gauges(
             "arborcast_dispatch_mode",
             "1 for the execution mode in use.",

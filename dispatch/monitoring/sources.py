@@ -124,6 +124,8 @@ class Sources:
     """Copies removed by erasures."""
     lag: Callable[[], Mapping[str, Lag]] = dict
     """By follower of a log."""
+    behind: Callable[[], Mapping[str, float]] = dict
+    """By work on tables, the seconds for which it has failed or been behind."""
     progress: Callable[[], Mapping[str, QueryProgress]] = dict
     """By follower of a log."""
 

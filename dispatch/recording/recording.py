@@ -69,14 +69,14 @@ class Recorder:
         self, works: Sequence[tuple[Work, float]], gate: StopGate, name: str = "recorder", share: int = _SHARE
     ) -> None:
         """`works` with their intervals in seconds. They run for one part of the time in `share`."""
-        self._works = [_Scheduled(work, interval_s, share) for work, interval_s in works]
+        self.works = [_Scheduled(work, interval_s, share) for work, interval_s in works]
         self._gate = gate
         self._service = Service(name, self._step, close=self._close)
         self.start = self._service.start
         self.stop = self._service.stop
 
     def _step(self) -> float | None:
-        due = min(self._works, key=lambda each: each.due, default=None)
+        due = min(self.works, key=lambda each: each.due, default=None)
         if due is None or self._gate.closed:
             return None
         wait_s = due.due - time.monotonic()
@@ -85,7 +85,7 @@ class Recorder:
         return max(wait_s, 0.0)
 
     def _close(self) -> None:
-        for each in self._works:
+        for each in self.works:
             each.work.close()
 
 
@@ -96,21 +96,30 @@ class _Scheduled:
         self._interval_s = interval_s
         self._share = share
         self._logged: set[type[Exception]] = set()
+        self._behind_since: float | None = None
+
+    @property
+    def behind_s(self) -> float:
+        """The time since the begin of the first of the last steps that failed or left a rest; 0 without any."""
+        since = self._behind_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def step(self) -> None:
         began = time.monotonic()
+        since = began if self._behind_since is None else self._behind_since
         try:
             more = self.work.step()
         except Exception as error:
             if type(error) not in self._logged:
                 logger.warning("%s cannot be written: %s", self.work.name, error)
             self._logged.add(type(error))
-            now = time.monotonic()
+            self._behind_since, now = since, time.monotonic()
             self.due = now + max(_PAUSE_S, (now - began) * (self._share - 1))
             return
         if self._logged:
             logger.info("%s is written again", self.work.name)
             self._logged.clear()
+        self._behind_since = since if more else None
         took = time.monotonic() - began
         pause = took * (self._share - 1)
         self.due = time.monotonic() + (pause if more else max(self._interval_s, pause))
@@ -200,15 +209,22 @@ class Recording:
         ]
         step_s = min(_STEP_S, interval_s)
         archive = [(self.archive, step_s)] if self.archive else []
-        self._recorders = (
+        self._without_lag = (
             Recorder(states, gate, "record-states"),
             Recorder(events, gate, "upkeep"),
-            Recorder([(self.attempts, step_s)], gate, "attempts", _ATTEMPTS_SHARE),
-            Recorder(archive, gate, "archive", _ARCHIVE_SHARE),
-            Recorder([(eraser, _ERASURES_S)] if eraser else [], gate, "erasures", _ERASURES_SHARE),
             # The upkeep in the same thread: of two commits that rewrite rows one fails.
             Recorder([(slo, step_s), (self._upkeep(SLO, _SLO_DAYS), upkeep_s)] if slo else [], gate, "slo"),
         )
+        self._recorders = (
+            *self._without_lag,
+            Recorder([(self.attempts, step_s)], gate, "attempts", _ATTEMPTS_SHARE),
+            Recorder(archive, gate, "archive", _ARCHIVE_SHARE),
+            Recorder([(eraser, _ERASURES_S)] if eraser else [], gate, "erasures", _ERASURES_SHARE),
+        )
+
+    def behind(self) -> dict[str, float]:
+        """The seconds by name, of the works without a metric for their lag; erasures may take hours."""
+        return {each.work.name: each.behind_s for recorder in self._without_lag for each in recorder.works}
 
     def open(self) -> None:
         """Create the largest tables; afterwards their first commit costs no more than the others.

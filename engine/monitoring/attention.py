@@ -175,7 +175,7 @@ def _of_rare(samples: Sequence[MetricsSample]) -> Iterator[Concern]:
     if (failed := growth(samples, "events", "failed redelivery")) > THRESHOLDS["ArborcastRedeliveryFails"]:
         yield Concern("bad", "waiting", f"The redelivery failed {figures.many(failed, 'time')} in 10 minutes")
     if (behind := states.get("record lag", 0.0)) > THRESHOLDS["ArborcastRecordLag"]:
-        yield Concern("warn", "engine", f"The tables are {figures.seconds(behind)} behind")
+        yield Concern("warn", "engine", f"Tables or their upkeep are {figures.seconds(behind)} behind")
     if (restarts := growth(samples, "events", "restart")) > THRESHOLDS["ArborcastPartRestarts"]:
         yield Concern("warn", "engine", f"{figures.many(restarts, 'restart')} of parts in 10 minutes")
     if hangs := growth(samples, "events", "hang") + growth(samples, "events", "hung worker"):

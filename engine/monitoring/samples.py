@@ -206,7 +206,10 @@ def _states(readings: Scrape) -> dict[str, float]:
     """Without those that are 0 in normal operation."""
     found = {
         "batch": readings.most("arborcast_dispatch_batch_under_way_seconds"),
-        "record lag": max(readings.most("arborcast_dispatch_lag_seconds", query=of) for of in ("record", "archive")),
+        "record lag": max(
+            readings.most("arborcast_tables_behind_seconds"),
+            *(readings.most("arborcast_dispatch_lag_seconds", query=of) for of in ("record", "archive")),
+        ),
         "pull dropped": readings.most("arborcast_pull_dropped_messages_total"),  # every gateway counts all of them
     }
     leads, mqtt = readings.sum("arborcast_gateway_duties") > 0, "arborcast_mqtt_connected"

@@ -167,6 +167,7 @@ def test_figures_of_other_sources() -> None:
     metrics = JobMetrics(clock=lambda: 1_060.0)
     metrics.sources = Sources(
         lag=lambda: {"push": Lag(3, 1.5)},
+        behind=lambda: {"dead": 20.0},
         progress=lambda: {"push": QueryProgress(12, {}, {"addBatch": 0.25})},
         view=lambda: ViewSize(100, 1_000.0, 7, 12_345, 678),
         waiting=lambda: {"parked": 4, "due": 1},
@@ -181,6 +182,7 @@ def test_figures_of_other_sources() -> None:
         """
         arborcast_dispatch_lag_records{query="push"} 3
         arborcast_dispatch_lag_seconds{query="push"} 1.5
+        arborcast_tables_behind_seconds{work="dead"} 20.0
         arborcast_dispatch_spark_stage_seconds{query="push",stage="addBatch"} 0.25
         arborcast_dispatch_last_batch_rows{query="push"} 12
         arborcast_deliveries_waiting{kind="parked"} 4

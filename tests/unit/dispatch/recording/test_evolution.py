@@ -137,7 +137,7 @@ def test_retention_of_each_table(tmp_path: Path) -> None:
     )
 
     for recorder in recording._recorders:
-        for each in recorder._works:
+        for each in recorder.works:
             if isinstance(each.work, Upkeep):
                 each.work.step()
 

@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -277,6 +278,17 @@ def test_a_recorder_continues_after_failures_until_the_gate(
         "work cannot be written: Kafka is away",
         "work cannot be written: the disk is full",
     ]
+
+
+def test_a_work_is_behind_from_its_first_failure_until_it_has_read_everything() -> None:
+    work = Mock(Work, step=Mock(side_effect=[False, OSError("the disk is full"), True, False]))
+    work.name = "work"
+    (scheduled,) = Recorder([(work, 0.01)], StopGate()).works
+    behind = []
+    for _ in range(4):
+        scheduled.step()
+        behind.append(scheduled.behind_s > 0)
+    assert behind == [False, True, True, False]
 
 
 class Counting(GatheringFollower):

@@ -83,8 +83,8 @@ METRICS = {
         "bad lag: Dispatch lag: the oldest notification waits 31.0 s",
     ),
     "RecordLag": (
-        'dispatch_lag_seconds{query="record"} 3\ndispatch_lag_seconds{query="archive"} 301',
-        "warn engine: The tables are 5.0 min behind",
+        'dispatch_lag_seconds{query="record"} 3\ntables_behind_seconds{work="dead"} 301',
+        "warn engine: Tables or their upkeep are 5.0 min behind",
     ),
     "BatchStuck": ("dispatch_batch_under_way_seconds 121", "bad lag: A batch does not end: 2.0 min so far"),
     "BatchesFail": ("dispatch_failed_batches_total 4", "bad engine: 4 batches or runs failed in 10 minutes"),

@@ -9,13 +9,15 @@ from arborcast.topic_model.subscriptions import EndpointReference, SoapVersion, 
 
 class Upstream(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The gateway's subscription at a publisher. `topic` is the normal form of the registered topic. Times are
-    milliseconds since the epoch; it is renewed at `renew_ms`. None: no end."""
+    milliseconds since the epoch; it is renewed at `renew_ms`. None: no end. `consumer` is the address to which the
+    publisher sends; empty in records of earlier releases."""
 
     topic: str
     reference: EndpointReference
     terminates_ms: int | None = None
     renew_ms: int | None = None
     paused: bool = False
+    consumer: str = ""
 
 
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

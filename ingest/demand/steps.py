@@ -36,6 +36,7 @@ class Act(Enum):
     RESUME = "there is a subscriber again"
     PAUSE = "no subscriber is left"
     END = "no subscriber is left, and the publisher cannot pause"
+    LEAVE = "it has a former address of this gateway"
     FORGET = "it has expired; the publisher gets no message"
 
 
@@ -50,14 +51,18 @@ class ChangeUpstream:
 Step = SubscribeUpstream | ChangeUpstream
 
 
-def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now_ms: int) -> list[Step]:
-    """The steps for a registration. `wanted` is the test for a topic with subscribers."""
+def steps(registration: Registration, wanted: Callable[[TopicFilter], bool], now_ms: int, consumer: str) -> list[Step]:
+    """The steps for a registration. `wanted` is the test for a topic with subscribers, `consumer` the address to which
+    its publisher has to send."""
     planned: list[Step] = []
     there = {upstream.topic: upstream for upstream in registration.upstream}
     for topic in registration.topics:
         upstream = there.pop(topic.normal, None)
         if upstream is not None and upstream.terminates_ms is not None and upstream.terminates_ms <= now_ms:
             planned.append(ChangeUpstream(Act.FORGET, upstream))
+            upstream = None
+        elif upstream is not None and upstream.consumer not in ("", consumer):
+            planned.append(ChangeUpstream(Act.LEAVE, upstream))
             upstream = None
         if wanted(topic):
             if upstream is None:

@@ -117,7 +117,8 @@ class DemandWorker:
             # Changes during the walk count, hence the current registration.
             current = gateway.registrations.get(registration.id)
             if current is not None and not current.expired(now_ms):
-                planned = steps.steps(current, partial(self._is_wanted, now_ms), now_ms)
+                consumer = consumer_address(gateway, current)
+                planned = steps.steps(current, partial(self._is_wanted, now_ms), now_ms, consumer)
                 if planned:
                     self._start(current.id, self._carry_out(current, planned))
 
@@ -193,7 +194,7 @@ class DemandWorker:
         consumer = consumer_address(self._gateway, registration)
         reference, granted_ms = await self._calls.subscribe(registration, topic, consumer)
         logger.info("registration %s: subscribed at its publisher to %s", registration.id, topic.text)
-        upstream = self._with_time(Upstream(topic.normal, reference), granted_ms)
+        upstream = self._with_time(Upstream(topic.normal, reference, consumer=consumer), granted_ms)
         if not await self._replace(registration, None, upstream):
             # The registration ended meanwhile.
             await self._calls.change(registration, reference, UNSUBSCRIBE)
@@ -213,7 +214,7 @@ class DemandWorker:
                 case Act.PAUSE:
                     await calls.change(registration, to, PAUSE)
                     after = msgspec.structs.replace(upstream, paused=True)
-                case Act.END:
+                case Act.END | Act.LEAVE:
                     await calls.change(registration, to, UNSUBSCRIBE)
         except PublisherRefused as error:
             logger.info("registration %s: its subscription is forgotten (%s): %s", registration.id, act.value, error)

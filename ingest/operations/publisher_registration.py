@@ -90,7 +90,9 @@ def ending(registration_id: str, reason: EndReason, at_ms: int) -> list[ControlR
 
 def consumer_address(gateway: Gateway, registration: Registration) -> str:
     """The address for a publisher's notifications: with required registration one that identifies the publisher."""
-    return registration.address if gateway.settings.requires_registration else gateway.own.broker
+    # Not `registration.address`: the gateway may have had another address at the registration.
+    own = gateway.own
+    return own.resource(Kind.REGISTRATION, registration.id) if gateway.settings.requires_registration else own.broker
 
 
 def _read(gateway: Gateway, request: Request, now: datetime) -> Registration:

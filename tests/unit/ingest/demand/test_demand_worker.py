@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from arborcast.core.backoff import Backoff
+from arborcast.ingest.addresses import OwnAddresses
 from arborcast.ingest.demand import calls
 from arborcast.ingest.demand.worker import DemandWorker
 from arborcast.topic_model.publishers import Upstream
@@ -191,6 +192,20 @@ async def test_renewals_and_replacement_of_a_lost_subscription() -> None:
         gateway.parts.later(seconds=81)
         await gateway.until(lambda: bool(gateway.upstream) and gateway.upstream[0].reference != before.reference)
         assert publisher.operations == ["Subscribe", "Renew", "Renew", "Subscribe"]
+
+
+async def test_after_a_change_of_the_own_address_publishers_get_a_new_subscription() -> None:
+    async with running() as (gateway, publisher):
+        await gateway.register("t:a")
+        await gateway.subscribe("t:a")
+        await gateway.until_held()
+        (before,) = gateway.upstream
+        await gateway.stop_worker()
+        gateway.parts.gateway.own = OwnAddresses("127.0.0.1", 8081)
+        gateway.start_worker()
+        await gateway.until(lambda: bool(gateway.upstream) and gateway.upstream[0] != before)
+        assert publisher.operations == ["Subscribe", "Unsubscribe", "Subscribe"]
+        assert gateway.upstream[0].consumer == "http://127.0.0.1:8081/wsn/NotificationBroker"
 
 
 async def test_failures_of_ended_registrations_are_removed() -> None:

@@ -28,6 +28,7 @@ from tests.support.make import subscription
 
 A, B = TopicFilter("", "a", "a"), TopicFilter("", "b", "b")
 HELD = Upstream("a", EndpointReference("http://p/1"), terminates_ms=1_000, renew_ms=800)
+HERE, ELSEWHERE = (msgspec.structs.replace(HELD, consumer=each) for each in ("http://here", "http://elsewhere"))
 PAUSED = msgspec.structs.replace(HELD, paused=True)
 AHEAD = msgspec.structs.replace(HELD, terminates_ms=86_401_000, renew_ms=86_400_800)
 
@@ -49,6 +50,10 @@ AHEAD = msgspec.structs.replace(HELD, terminates_ms=86_401_000, renew_ms=86_400_
         ([HELD], set(), 0, False, [ChangeUpstream(Act.END, HELD)]),
         ([HELD], set(), 900, True, [ChangeUpstream(Act.PAUSE, HELD)]),
         ([HELD], set(), 1_000, True, [ChangeUpstream(Act.FORGET, HELD)]),
+        ([HERE], {"a"}, 0, True, []),
+        ([ELSEWHERE], {"a"}, 0, True, [ChangeUpstream(Act.LEAVE, ELSEWHERE), SubscribeUpstream(A)]),
+        ([ELSEWHERE], set(), 0, True, [ChangeUpstream(Act.LEAVE, ELSEWHERE)]),
+        ([ELSEWHERE], {"a"}, 1_000, True, [ChangeUpstream(Act.FORGET, ELSEWHERE), SubscribeUpstream(A)]),
         ([PAUSED], set(), 900, True, []),  # paused: no renewal
         ([PAUSED], set(), 1_000, True, [ChangeUpstream(Act.FORGET, PAUSED)]),
         ([PAUSED], {"a"}, 900, True, [ChangeUpstream(Act.RESUME, PAUSED)]),
@@ -57,7 +62,7 @@ AHEAD = msgspec.structs.replace(HELD, terminates_ms=86_401_000, renew_ms=86_400_
 )
 def test_steps(upstream: list[Upstream], wanted: set[str], now_ms: int, pausable: bool, expected: list[Step]) -> None:
     registration = Registration("r", "", topics=(A, B), demand=True, upstream=tuple(upstream), pausable=pausable)
-    assert steps(registration, lambda topic: topic.normal in wanted, now_ms) == expected
+    assert steps(registration, lambda topic: topic.normal in wanted, now_ms, "http://here") == expected
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,10 @@ class CameraSession:
         self._worker = worker
         self._gateway = worker.gateway
         self._spread_s = spread_s
+        self._consumer = f"{self._gateway.own.base}{PATH}{camera.key}"
         known = worker.cameras.state(camera.name)
+        if known is not None and known.push and known.consumer not in ("", self._consumer):
+            known = None  # it pushes to a former address of this gateway, until its lease ends
         self.conversation = Conversation(
             camera.url,
             None if known is None else known.subscription,
@@ -163,8 +166,7 @@ class CameraSession:
     async def _call(self, request: Request) -> tuple[Outcome, Sequence[Notice]]:
         connection = self._connected()
         clock = self._gateway.now() + timedelta(seconds=self.conversation.offset_s)
-        consumer = f"{self._gateway.own.base}{PATH}{self.camera.key}"
-        message, media_type = written(request, self._credentials, clock, consumer)
+        message, media_type = written(request, self._credentials, clock, self._consumer)
         try:
             answer = await connection.post(request.url, {"Content-Type": media_type}, message, request.patience_s)
         except NotCalled as error:
@@ -195,16 +197,18 @@ class CameraSession:
             return
         conversation, name = self.conversation, self.camera.name
         before, (state, error) = self._worker.cameras.state(name), conversation.status
+        consumer = self._consumer if conversation.by_push else ""
         if state is None or self._worker.cameras.get(name) != self.camera:
             return
         if before is not None and before.state == state:
-            same = before.subscription == conversation.subscription and before.push == conversation.by_push
-            if same or time.monotonic() < self._recorded_at + _RECORD_S:
+            same = (before.subscription, before.push) == (conversation.subscription, conversation.by_push)
+            if (same and before.consumer == consumer) or time.monotonic() < self._recorded_at + _RECORD_S:
                 return
             since_ms = before.since_ms
         else:
             since_ms = times.to_ms(self._gateway.now())
-        after = CameraState(name, state, since_ms, error[:500], conversation.subscription, conversation.by_push)
+        subscription = conversation.subscription
+        after = CameraState(name, state, since_ms, error[:500], subscription, conversation.by_push, consumer)
         self._recorded_at = time.monotonic()
         self._recording = asyncio.create_task(self._write(before, after))
 

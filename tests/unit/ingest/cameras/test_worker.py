@@ -300,6 +300,9 @@ async def test_the_address_and_parameters_of_a_subscription() -> None:
             assert "SubscriptionId" in header
 
 
+CONSUMER = "http://127.0.0.1:1/cameras/key-of-the-gate"
+
+
 async def test_a_camera_that_pushes() -> None:
     parts, settings = GatewayParts(), dataclasses.replace(GatewaySettings(), port=0)
     listener = listen(settings)
@@ -315,6 +318,13 @@ async def test_a_camera_that_pushes() -> None:
         refused = await parts.request("POST", "/cameras/another-key", b"<a/>")
         assert refused.status == 410
         assert gateway.worker.counts["gate"].events == 1
+        parts.gateway.own.base = CONSUMER.partition("/cameras")[0]
+        gateway.task.cancel()
+        async with running(parts) as again:
+            await wait_until_async(lambda: len(camera.subscriptions) == 2, lambda: camera.operations)
+            assert [each.consumer for each in camera.subscriptions.values()] == [held.consumer, CONSUMER]
+            state = again.cameras.state
+            await wait_until_async(lambda: (found := state("gate")) is not None and found.consumer == CONSUMER)
     server.stop()
     await serving
 

@@ -95,13 +95,17 @@ def configure(form: Form, part: str, level: int = logging.INFO) -> None:
     """Send the log of this process to standard error in this format, with a limit of repeated lines.
 
     Messages of the Kafka client are dropped: while a broker is down it logs each connection attempt several times, as
-    errors, many per second. Its users log such a failure once. With `level` debug its warnings appear.
+    errors, many per second. Its users log such a failure once. With `level` debug its warnings appear; those of a quota
+    of Kafka, which delays requests and fails none, always do.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(form, part))
     handler.addFilter(LogLimit())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.getLogger("kafka").setLevel(logging.WARNING if level <= logging.DEBUG else logging.CRITICAL)
+    connections = logging.getLogger("kafka.net.connection")
+    connections.setLevel(logging.WARNING)
+    connections.filters = [lambda record: level <= logging.DEBUG or "throttled by broker" in str(record.msg)]
 
 
 def configure_worker() -> None:

@@ -3,8 +3,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from kafka.net.connection import KafkaConnection
 
 from arborcast.core.telemetry.log_format import Form, LineFormatter, configure, message_of, write
 
@@ -56,11 +59,28 @@ def test_messages_are_read_back_from_lines(form: Form) -> None:
         assert message_of(line) is None
 
 
-def test_repeated_lines_are_bounded(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    for logger in (logging.root, logging.getLogger("kafka")):
-        monkeypatch.setattr(logger, "handlers", [])
+def configure_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process of its own, until the end of the test."""
+    for logger in (logging.root, logging.getLogger("kafka"), logging.getLogger("kafka.net.connection")):
+        for attribute in ("handlers", "filters"):
+            monkeypatch.setattr(logger, attribute, [])
         monkeypatch.setattr(logger, "level", logger.level)
     configure("human", "gateway")
+
+
+def test_of_the_kafka_client_only_delays_by_a_quota_are_logged(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    configure_here(monkeypatch)
+    connection = KafkaConnection(Mock(), node_id=1)
+    connection._maybe_throttle(SimpleNamespace(throttle_time_ms=250))
+    logging.getLogger("kafka.net.connection").error("the connection was refused")
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.endswith("throttled by broker (250 ms)")
+
+
+def test_repeated_lines_are_bounded(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    configure_here(monkeypatch)
     for _ in range(1_000):
         logging.getLogger("arborcast.ingest").warning("refused")
     logging.getLogger("arborcast.ingest").error("another call")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 import time
@@ -133,8 +134,10 @@ class Sources:
 # Parallel requests of pages, or several gauges of one page, use one reading.
 _FRESH_S = 1.0
 
-# Timeout of a query to Kafka; without an answer its figures are left out.
-_PATIENCE_S = 2.0
+# Timeout of a query to Kafka; without an answer the figures of all followers are left out, for a pause: a scrape that
+# waits for Kafka each time fails, and the job seems to be gone.
+_PATIENCE_S = 1.5
+_PAUSE_S = 15.0
 
 
 class Watched(NamedTuple):
@@ -149,11 +152,12 @@ class FollowerFigures:
 
     def __init__(self, kafka: KafkaSettings, followers: Mapping[str, Watched]) -> None:
         self._followers = followers
+        kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _PATIENCE_S))
         self._logs = {each.log: LogConsumer(kafka, each.log) for each in followers.values()}
         self._clocks = {name: LagClock() for name in followers}
         self._lock = threading.Lock()
         self._began = time.monotonic()
-        self._read_at = 0.0
+        self._read_at = self._asks_at = 0.0
         self._progress: dict[str, QueryProgress] = {}
         self._lag: dict[str, Lag] = {}
 
@@ -183,11 +187,13 @@ class FollowerFigures:
                     self._lag[name] = self._clocks[name].measure(now, ends, settled)
             self._read_at = time.monotonic()
 
-    @staticmethod
-    def _ends(log: LogConsumer) -> Mapping[int, int]:
+    def _ends(self, log: LogConsumer) -> Mapping[int, int]:
         """The offset of the next record, by partition; empty if unknown."""
+        if time.monotonic() < self._asks_at:
+            return {}
         try:
             return log.ends(_PATIENCE_S)
         except InfrastructureError:
             log.close()
+            self._asks_at = time.monotonic() + _PAUSE_S
             return {}

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.telemetry.jvm import declare_jvm
 from arborcast.core.telemetry.metrics import Registry, merged
@@ -104,6 +105,22 @@ def test_a_follower_without_a_position_lags_since_the_start(monkeypatch: pytest.
     progress[0] = QueryProgress(settled={0: 5})
     now[0] += 10
     assert followers.lag() == {"record": Lag(2, 0)}
+
+
+def test_scrapes_do_not_wait_for_kafka_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, log = [100.0], Mock(**{"ends.side_effect": InfrastructureError("no answer")})
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sources, "LogConsumer", Mock(return_value=log))
+    watched = {name: Watched(name, lambda: QueryProgress(settled={0: 5})) for name in ("attempts", "notifications")}
+    followers = FollowerFigures(KafkaSettings(), watched)
+    asked = []
+    for now[0] in (100.0, 105.0, 110.0, 116.0, 120.0):
+        assert followers.lag() == {}
+        asked.append(log.ends.call_count)
+    assert asked == [1, 1, 1, 2, 2]
+    log.ends.side_effect = lambda _timeout: {0: 7}
+    now[0] = 140.0
+    assert followers.lag().keys() == watched.keys()
 
 
 def test_the_progress_of_a_query() -> None:

@@ -63,6 +63,7 @@ _opening = ThreadPoolExecutor(1).submit(open_session) if __name__ == "__main__" 
 
 from arborcast.core import fence
 from arborcast.core.errors import ArborcastError
+from arborcast.core.eventlog.topics import for_existing_records
 from arborcast.core.mqtt.settings import check_installed
 from arborcast.core.telemetry import log_format
 from arborcast.core.telemetry.jvm import declare_jvm
@@ -171,7 +172,7 @@ def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLeas
     serve_job_sometime(metrics, settings.metrics)
     job_settings = JobSettings(
         settings.home,
-        settings.kafka,
+        for_existing_records(settings.kafka),
         settings.dispatch,
         settings.push,
         settings.tables,

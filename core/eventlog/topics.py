@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.eventlog.client import Admin, PartitionState
@@ -16,6 +16,8 @@ from arborcast.core.settings import KafkaSettings
 logger = logging.getLogger(__name__)
 
 _HOUR_MS = 3_600_000
+
+_LONGEST = "max.message.bytes"
 
 # Bytes of a `parked` or `dead` record beyond its notification.
 PARKED_OVERHEAD = 16 * 1024
@@ -46,7 +48,7 @@ def min_insync_replicas(replication: int) -> int:
 def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
     """The configuration of the logs under these settings."""
     record_bytes = {
-        "max.message.bytes": str(kafka.max_record_bytes),
+        _LONGEST: str(kafka.max_record_bytes),
         # "acks=all" means all in-sync replicas. Without a minimum that may be the leader alone, whose loss would lose
         # acknowledged records.
         "min.insync.replicas": str(min_insync_replicas(kafka.replication)),
@@ -90,7 +92,7 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
     # Waiting and dead deliveries: mostly short-lived, so old segments are compacted soon. Nulls stay as long as in the
     # control log, for readers that continue.
     unfinished = latest_by_key | {
-        "max.message.bytes": str(kafka.max_record_bytes + PARKED_OVERHEAD),
+        _LONGEST: str(kafka.max_record_bytes + PARKED_OVERHEAD),
         "delete.retention.ms": str(CONTROL_HISTORY_MS),
         "min.cleanable.dirty.ratio": "0.2",
     }
@@ -165,9 +167,24 @@ def _check_none_lost(kafka: KafkaSettings, required: Collection[str], existing: 
             )
 
 
+def for_existing_records(kafka: KafkaSettings) -> KafkaSettings:
+    """The settings with the largest record size that all existing logs take: records from before a reduction of
+    kafka.max_record_bytes must still be parked, or become dead letters. Raises InfrastructureError."""
+    with closing(Admin(kafka)) as admin:
+        existing = admin.topics()
+        spare = [
+            int(admin.configs(each.name)[_LONGEST]) - int(each.configs[_LONGEST])
+            for each in specifications(kafka)
+            if each.name in existing
+        ]
+    return replace(kafka, max_record_bytes=kafka.max_record_bytes + max(0, min(spare, default=0)))
+
+
 def _alter(admin: Admin, specification: LogSpecification) -> None:
     current = admin.configs(specification.name)
-    changed = {key: value for key, value in specification.configs.items() if current.get(key) != value}
+    required = dict(specification.configs)
+    required[_LONGEST] = max(required[_LONGEST], current[_LONGEST], key=int)  # see `for_existing_records`
+    changed = {key: value for key, value in required.items() if current.get(key) != value}
     if changed:
         admin.alter(specification.name, changed)
         was = ", ".join(f"{key}={value} (before: {current.get(key)})" for key, value in sorted(changed.items()))

@@ -11,15 +11,17 @@ from kafka.admin import KafkaAdminClient
 
 from arborcast.core.errors import ConfigError, InfrastructureError, RecordVersionError
 from arborcast.core.eventlog.client import Admin, make_producer
-from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.eventlog.topics import ensure_topics, for_existing_records
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries
 from arborcast.engine.embedded.kafka_broker import answers
 from arborcast.topic_model.control_log import ControlFollower, ControlLog
 from arborcast.topic_model.records import control
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, Tombstone, TopicRecord
 from arborcast.topic_model.subscriptions import EndpointReference, Subscription
 from arborcast.topic_model.topics import TopicPath
+from tests.support import make
 from tests.support.broker import BrokerProcess, settings_for
 from tests.support.waiting import wait_until
 
@@ -142,6 +144,22 @@ def test_existing_topics_get_a_changed_configuration_on_request(kafka_settings: 
         wait_until(lambda: configured() == ["3600000", "3600000", str(256 * 1024**2)])
         with pytest.raises(InfrastructureError, match=r"could not be changed: .*retention\.ms"):
             admin.alter(notifications, {"retention.ms": "-7"})
+
+
+def test_larger_records_than_a_reduced_limit_can_be_parked(kafka_settings: KafkaSettings) -> None:
+    reduced = dataclasses.replace(kafka_settings, max_record_bytes=100_000)
+    assert for_existing_records(reduced) == reduced, "without logs"
+    ensure_topics(kafka_settings)
+    ensure_topics(reduced, alter=True)
+    assert for_existing_records(reduced) == kafka_settings
+    with closing(ParkingLog(for_existing_records(reduced))) as log:
+        message = make.notification(payload=b"<m>" + b"x" * 200_000 + b"</m>")
+        log.park(Delivery("s", Place(1, 0, 1)), message, Tries())
+        log.settle(120)
+    raised = dataclasses.replace(kafka_settings, max_record_bytes=kafka_settings.max_record_bytes + 1)
+    assert for_existing_records(raised) == raised
+    ensure_topics(raised, alter=True)
+    wait_until(lambda: for_existing_records(reduced) == raised)
 
 
 def test_a_missing_log_is_a_retryable_error(kafka_settings: KafkaSettings) -> None:

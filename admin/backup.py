@@ -40,7 +40,7 @@ from arborcast.dispatch.logs.parked import roomy
 from arborcast.dispatch.realtime.messages import read_progress
 from arborcast.topic_model.projections.pull_store import PullLimits, PullStore
 from arborcast.topic_model.records import notifications, pull
-from arborcast.topic_model.records.operations import change
+from arborcast.topic_model.records.operations import RESTORE, change
 
 
 def backup(kafka: KafkaSettings, folder: Path, limits: PullLimits, progress: Progress = no_progress) -> Manifest:
@@ -167,7 +167,7 @@ def restore(folder: Path, kafka: KafkaSettings, progress: Progress = no_progress
         _require_empty(kafka, specification.name.removeprefix(kafka.prefix))
     with (
         closing(make_producer(roomy(kafka))) as producer,
-        recorded(kafka, "restore", [change(str(folder))]) as results,
+        recorded(kafka, RESTORE, [change(str(folder))]) as results,
     ):
         for log in manifest.logs:
             total = manifest.logs[log].records

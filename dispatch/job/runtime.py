@@ -11,7 +11,6 @@ from contextlib import closing, suppress
 
 from pyspark.sql import DataFrame, SparkSession
 
-from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import pool
@@ -239,7 +238,7 @@ class DispatchJob:
         start.
         """
         try:
-            ensure_topics(self._settings.kafka)
+            self._control.ensure_created()
             self.modes.open()
             self._open()
             self._gate.raise_if_closed()

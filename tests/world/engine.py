@@ -172,7 +172,7 @@ def exchanges(kernel: Kernel, broker: Broker, network: Network) -> Mapping[tuple
     return {
         (runtime, "Recording"): _Recording,
         (runtime, "warm_up"): lambda *arguments: None,
-        (runtime, "ensure_topics"): lambda kafka: None,
+        ("arborcast.topic_model.control_log", "ensure_topics"): lambda kafka, alter: None,
         (runtime, "empty_frame"): lambda session, partitions: _NoFrame(),
         (runtime, "pool"): lambda *arguments: _Executor(kernel),
         (realtime, "KnownEnds"): lambda *arguments: SimpleNamespace(forget=lambda: None, show=lambda ends: None),

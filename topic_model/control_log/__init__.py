@@ -9,8 +9,10 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from arborcast.core.errors import InfrastructureError
+from arborcast.core.errors import ConfigError, InfrastructureError
+from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.eventlog.follower import LogFollower
+from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import OPERATIONS_LOG, ensure_topics
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
@@ -28,8 +30,26 @@ class ControlLog(LogWriter):
         super().__init__(kafka, "control")
 
     def ensure_created(self, *, alter: bool = False) -> None:
-        """Create the missing Kafka topics of all logs; see `core.eventlog.topics.ensure_topics`."""
+        """Create the missing Kafka topics of all logs; see `core.eventlog.topics.ensure_topics`.
+
+        Raises InfrastructureError; ConfigError also if a restore into them did not end, or failed.
+        """
         ensure_topics(self._kafka, alter=alter)
+        with LogScan(self._kafka, OPERATIONS_LOG) as log:
+            read = (
+                unless_damaged(OPERATIONS_LOG, each.offset, operations.decode, each.value) for each in log.read_all()
+            )
+            first = next(read, None)  # a restore needs empty logs
+            incomplete = (
+                isinstance(first, OperationBegun)
+                and first.what == operations.RESTORE
+                and not any(isinstance(each, OperationEnded) and each.succeeded(first) for each in read)
+            )
+        if incomplete:
+            raise ConfigError(
+                f"the restore into the Kafka topics with the prefix {self._kafka.prefix!r} has not ended, or failed: "
+                "wait for its end, or delete these topics, or choose another kafka.prefix, and restore the backup again"
+            )
 
     def append(self, batch: Sequence[ControlRecord]) -> int:
         """Append records in this order; returns the offset of the last one; see `append_encoded`.

@@ -34,6 +34,11 @@ Door = Literal["command", "console", "directory"]
 _MAX_CHARACTERS = 4_000
 _CHANGES_PER_RECORD = 32
 
+RESTORE = "restore"
+"""The operation that fills empty logs from a backup."""
+
+_FAILED = "failed: "
+
 MAX_CHANGES = 1_000
 """Maximum number of recorded changes of an operation; the others are only counted."""
 
@@ -75,6 +80,10 @@ class OperationEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended
     result: str
     changes: int
 
+    def succeeded(self, operation: OperationBegun) -> bool:
+        """Whether this is the end of the operation, without a failure."""
+        return self.id == operation.id and not self.result.startswith(_FAILED)
+
 
 class _Value(Versioned, frozen=True):
     record: OperationBegun | OperationEnded
@@ -115,7 +124,7 @@ def ended(operation: OperationBegun, result: str) -> OperationEnded:
 
 def failed(operation: OperationBegun, error: BaseException) -> OperationEnded:
     """The record of the operation's failure."""
-    return ended(operation, f"failed: {str(error) or type(error).__name__}")
+    return ended(operation, f"{_FAILED}{str(error) or type(error).__name__}")
 
 
 def change(subject: str, before: object = None, after: object = None) -> RecordedChange:

@@ -35,6 +35,7 @@ from arborcast.admin.archive import (
 from arborcast.admin.data_directory import ARCHIVE, KEYS, AuditCounts, back_up, copy, drill, restore_copy
 from arborcast.cli import app, maintenance
 from arborcast.cli.maintenance import print_backup
+from arborcast.core.errors import ConfigError
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import dead_letters, parked
 from arborcast.dispatch.logs.dead_letters import DeadLetter
@@ -45,8 +46,11 @@ from arborcast.engine.embedded.home import Home
 from arborcast.engine.processes import processes
 from arborcast.engine.processes.errors import HomeError, HomeInUse
 from arborcast.engine.settings.loading import Settings, load_settings
+from arborcast.topic_model import control_log
+from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.projections.pull_store import PullLimits
-from arborcast.topic_model.records import notifications
+from arborcast.topic_model.records import notifications, operations
+from arborcast.topic_model.records.operations import Operator
 from tests.support.fake_producer import FakeProducer, Sent
 from tests.support.listed_logs import ListedLogs
 from tests.support.make import notification
@@ -159,6 +163,24 @@ def test_a_restore_flushes_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     backup._fill(cast(Any, producer), "control", "control", records)
     assert (len(producer.taken), producer.open) == (50, [])
     assert producer.most < 1_500
+
+
+@pytest.mark.parametrize(
+    ("first", "result", "starts"),
+    [("restore", None, False), ("restore", "failed: away", False), ("restore", "9 records", True), ("x", None, True)],
+)
+def test_no_part_starts_on_the_logs_of_an_incomplete_restore(
+    monkeypatch: pytest.MonkeyPatch, first: str, result: str | None, starts: bool
+) -> None:
+    logs = Logs(monkeypatch)
+    logs.scanned(monkeypatch, control_log)
+    monkeypatch.setattr(control_log, "ensure_topics", lambda *_, **__: None)
+    operation, later = (operations.begun(Operator("command", "anna"), what, []) for what in (first, "restore"))
+    ended = [] if result is None else [operations.ended(operation, result)]
+    for record in (operation, later, operations.ended(later, "done"), *ended):
+        logs.write("operations", *operations.encode(record))
+    with nullcontext() if starts else pytest.raises(ConfigError, match="has not ended, or failed"):
+        ControlLog(KafkaSettings()).ensure_created()
 
 
 RECORDS = [BackupRecord(b"k1", b"v" * 100_000), BackupRecord(b"k2", None), BackupRecord(b"", b"")]

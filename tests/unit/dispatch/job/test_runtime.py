@@ -98,11 +98,11 @@ def test_a_stop_ends_a_start_that_reads_parked_deliveries(monkeypatch: pytest.Mo
         stopping.wait()
         raise InfrastructureError("the redelivery stops")
 
-    monkeypatch.setattr(runtime, "ensure_topics", lambda kafka: None)
     redeliverer = SimpleNamespace(start=read, begin_stop=begin_stop)
     hot = SimpleNamespace(start=lambda: events.append("query"), gave_up=False)
     modes = SimpleNamespace(open=lambda: None)
-    job: Any = SimpleNamespace(_settings=SimpleNamespace(kafka=None), _gate=gate, _hot=hot, modes=modes)
+    control = SimpleNamespace(ensure_created=lambda: None)
+    job: Any = SimpleNamespace(_control=control, _gate=gate, _hot=hot, modes=modes)
     job._redeliverer, job._warm_up, job._stop = redeliverer, gate.close, lambda: events.append("end")
     job._open = lambda: DispatchJob._open(cast(DispatchJob, job))
     assert DispatchJob.run(cast(DispatchJob, job), lambda: events.append("ready"))
@@ -144,10 +144,10 @@ def test_a_start_that_takes_long_becomes_ready_nevertheless(closes: bool, monkey
             gate.close()
         return next(running)
 
-    monkeypatch.setattr(runtime, "ensure_topics", lambda kafka: None)
     query = SimpleNamespace(start=lambda: None, wait_running=wait_running, gave_up=False)
     modes = SimpleNamespace(open=lambda: None, watch=lambda: None, wait_ready=lambda timeout_s: True)
-    job: Any = SimpleNamespace(_settings=SimpleNamespace(kafka=None), _gate=gate, _hot=query, modes=modes)
+    control = SimpleNamespace(ensure_created=lambda: None)
+    job: Any = SimpleNamespace(_control=control, _gate=gate, _hot=query, modes=modes)
     job._open = job._stop = job._keep_warm = lambda: None
     job._events, job._deadlines, job._recording = step("events"), step("deadlines"), step("recording")
     job._delivers = lambda timeout_s: DispatchJob._delivers(cast(DispatchJob, job), timeout_s)

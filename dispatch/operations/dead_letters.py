@@ -52,6 +52,9 @@ class DeadLetterAdmin:
         self._attempts.connect()
         self._parking = ParkingLog(kafka)
         self._dead = DeadLetterLog(kafka)
+        self._log = LogScan(parked.roomy(kafka), "dead")
+        self._read = self._log.ends()
+        self._removed: set[bytes] = set()  # since
 
     def __enter__(self) -> DeadLetterAdmin:
         return self
@@ -60,11 +63,12 @@ class DeadLetterAdmin:
         self._attempts.close()
         self._parking.close()
         self._dead.close()
+        self._log.close()
 
     def redrive(self, letters: Iterable[tuple[Delivery, DeadLetter]]) -> int:
         """Park these deliveries again, each at its old place in its lane; returns their number. Letters younger than
-        SETTLED_AFTER_S stay. A crash between a letter and its row may leave two letters of a delivery, with different
-        places: the second is only removed.
+        SETTLED_AFTER_S stay; letters that another process has redriven or purged meanwhile are omitted. A crash between
+        a letter and its row may leave two letters of a delivery, with different places: the second is only removed.
 
         The key of a parked record is derived from its letter, so that a repetition after a crash has no effect; it
         differs from the earlier key, so that a late record of the first delivery cannot end it. The attempts are
@@ -77,7 +81,7 @@ class DeadLetterAdmin:
         for some in _chunks(each for each in letters if settled(each[1], now_s)):
             now_ms = time_ms()
             firsts = []
-            for each in some:
+            for each in self._present(some):
                 if (name := (each[1].subscription, each[1].notification.id)) not in known:
                     known.add(name)
                     firsts.append(each)
@@ -106,6 +110,14 @@ class DeadLetterAdmin:
             self._forget(some)
             done += len(some)
         return done
+
+    def _present(self, some: Iterable[tuple[Delivery, DeadLetter]]) -> list[tuple[Delivery, DeadLetter]]:
+        """Those that were not removed since this object was made."""
+        ends = self._log.ends()
+        for record in self._log.read_from(self._read, ends):
+            (self._removed.add if record.value is None else self._removed.discard)(record.key)
+        self._read = ends
+        return [each for each in some if each[0].key() not in self._removed]
 
     def _forget(self, letters: Iterable[tuple[Delivery, DeadLetter]]) -> None:
         for delivery, _ in letters:

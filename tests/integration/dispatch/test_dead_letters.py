@@ -159,6 +159,22 @@ def test_two_letters_of_a_delivery_are_redriven_once(kafka_settings: KafkaSettin
     assert [each.notification.id for each in waiting(kafka_settings)] == ["n1"]
 
 
+def test_a_letter_that_another_process_redrives_is_redriven_once(
+    kafka_settings: KafkaSettings, buried: DeadLetterLog
+) -> None:
+    write_dead_letter(buried, letter("n1"), letter("n2"))
+    everything = LetterConditions()
+    with DeadLetterAdmin(kafka_settings) as desk, DeadLetterAdmin(kafka_settings) as other:
+        read = list(letters(kafka_settings, everything.includes))
+        assert other.redrive(letters(kafka_settings, LetterConditions(notification="n1").includes)) == 1
+        with closing(ParkingLog(kafka_settings)) as parking:  # delivered
+            parking.finished(waiting(kafka_settings)[0].delivery, tried=True)
+            parking.settle(120)
+        assert desk.redrive(read) == 1
+    assert [each.notification.id for each in waiting(kafka_settings)] == ["n2"]
+    assert [each.notification for each in attempts_in(kafka_settings)] == ["n1", "n2"]
+
+
 def test_the_commands(kafka_settings: KafkaSettings, buried: DeadLetterLog, tmp_path: Path) -> None:
     run = Shell(tmp_path / "arborcast.toml", kafka_settings, "dead-letters")
     write_dead_letter(buried, letter("n1"), letter("n2", "s2", "a/c"), letter("n3", "gone"), letter("n4", topic="b"))

@@ -540,12 +540,12 @@ class Oracle:
         a second before it, or before an outage of Kafka that outlasted the process."""
         if not before.received or before.timed_out or before.cut or before.request is again.request:
             return True
-        if before.reported and (
-            before.reported > before.began + RESULT_S
-            or any(before.began <= each <= again.began for each in self._kernel.notes.get("clock set", ()))
-        ):
+        clock_was_set = any(before.began <= each <= again.began for each in self._kernel.notes.get("clock set", ()))
+        if before.reported and (before.reported > before.began + RESULT_S or clock_was_set):
             return True  # its result was late, by this clock
         if again.began < before.received:
+            if clock_was_set:
+                return True  # so was its answer
             # Its process waited for Kafka, and read the answer after the time limit of a push.
             return again.began - before.began >= PUSH_TIMEOUT_S and self.kafka_was_slow_at(before.answered or 0.0)
         # A task that Spark has cut off writes nothing more, even if its worker still runs.

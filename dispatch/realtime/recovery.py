@@ -60,7 +60,8 @@ class Recovery:
         """The start of the next run, with the deliveries that are settled behind it. Raises InfrastructureError."""
         known = self._listener.known
         newest = self.newest()
-        is_lost = not known and not self._listener.damaged and newest != NO_BATCH
+        # After a restore, letters of the earlier logs may have been redriven before the first start.
+        is_lost = not known and not self._listener.damaged and self.newest(redriven=False) != NO_BATCH
         if is_lost and self._settings.dispatch.fail_on_data_loss:
             raise InfrastructureError(
                 f"Kafka topic {self._kafka.topic(PROGRESS_LOG)} has no positions, although pushes were made: it was "
@@ -105,13 +106,13 @@ class Recovery:
         self._shared = context.broadcast(begin.recovered) if begin.since >= 0 else None
         return self._shared
 
-    def newest(self) -> int:
-        """The highest number of a run or batch so far."""
+    def newest(self, redriven: bool = True) -> int:
+        """The highest number of a run or batch so far, also in the places of `redriven` deliveries."""
         known = max((each.run for each in self._listener.known.values()), default=NO_BATCH)
         if known != NO_BATCH and not self._listener.damaged:
             return known
         # A first start, or records of the log `progress` were lost.
-        return max(known, self._redeliverer.newest_batch(), newest_batch(self._kafka))
+        return max(known, self._redeliverer.newest_batch(redriven), newest_batch(self._kafka))
 
     def write_start(self, run: int, begin: StartState) -> None:
         """Write the start of this run to `progress`: the next start is at the same positions until the run has settled

@@ -140,11 +140,11 @@ def _waiting(lane: str, row: tuple[Any, ...]) -> WaitingDelivery:
     )
 
 
-def newest_batch(file: Path) -> int:
-    """The highest batch number of the waiting deliveries, as of the last commit; NO_BATCH without any. Thread-safe.
-    Raises InfrastructureError."""
+def newest_batch(file: Path, redriven: bool = True) -> int:
+    """The highest batch number of the waiting deliveries, also of `redriven` ones, as of the last commit; NO_BATCH
+    without any. Thread-safe. Raises InfrastructureError."""
     with _readable(file) as opened:
-        (newest,) = opened.execute("SELECT MAX(batch) FROM waiting").fetchone()
+        (newest,) = opened.execute("SELECT MAX(batch) FROM waiting WHERE redrive = 0 OR ?", (redriven,)).fetchone()
     return NO_BATCH if newest is None else int(newest)
 
 

@@ -191,10 +191,10 @@ class Redeliverer(SubscriptionListener):
             if self._reads_done < requested:
                 raise InfrastructureError("the redelivery stops")
 
-    def newest_batch(self) -> int:
-        """The highest batch number of the parked deliveries, NO_BATCH without any; after the start. Raises
-        InfrastructureError."""
-        return newest_batch(self._parts.file)
+    def newest_batch(self, redriven: bool) -> int:
+        """The highest batch number of the parked deliveries, also of `redriven` ones, NO_BATCH without any; after the
+        start. Raises InfrastructureError."""
+        return newest_batch(self._parts.file, redriven)
 
     def parked_behind(self, positions: Mapping[int, int]) -> Iterator[tuple[str, str, Place]]:
         """Subscription, notification and place of the parked deliveries of notifications behind these offsets; after

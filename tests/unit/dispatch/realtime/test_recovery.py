@@ -41,6 +41,7 @@ class Stopped:
         self.known = {each.partition: each for each in known}
         self.written: list[WorkerProgress] = []
         self.newest, self.parked_newest = EARLIER_RUN + 2, EARLIER_RUN + 3
+        self.redriven_newest = self.parked_newest
         self.parked_read = False
         self.recalled: list[tuple[int, Mapping[int, int], int]] = []
         self.settings = job_settings(home, KafkaSettings())
@@ -58,7 +59,7 @@ class Stopped:
         self.reported: list[PartitionReport] = []
         parked = SimpleNamespace(
             parked_behind=self._parked_behind,
-            newest_batch=lambda: self.parked_newest,
+            newest_batch=lambda redriven: self.redriven_newest if redriven else self.parked_newest,
             batch_done=self.reported.extend,
         )
         self.listener = SimpleNamespace(known=self.known, damaged=False)
@@ -207,6 +208,12 @@ def test_run_numbers_increase_also_without_the_log_of_the_progress(stop: Stop) -
     stopped.known[0] = WorkerProgress(EARLIER_RUN, 0, 5, EARLIER_RUN)
     stopped.listener.damaged = True  # the record of the newest run
     assert stopped.recovery.start_state().newest == EARLIER_RUN + 3
+
+
+def test_redriven_letters_of_a_backup_do_not_prevent_the_first_start(stop: Stop) -> None:
+    stopped = stop({0: 5}, [])
+    stopped.newest = stopped.parked_newest = NO_BATCH
+    assert stopped.recovery.start_state() == StartState({0: 0}, NOTHING, EARLIER_RUN + 3)
 
 
 def test_a_first_start_follows_the_settings(stop: Stop) -> None:

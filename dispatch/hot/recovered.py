@@ -104,21 +104,23 @@ NOTHING = RecoveredDeliveries()
 
 
 class StartState(NamedTuple):
-    """Where a query starts: the offset in each partition of the `notifications` log; the deliveries that are settled
-    behind these; and the highest number of a run or batch so far. `since` is the first run whose rows count behind the
-    positions, -1 if no push was started behind them. `batches`: batches were cut off behind the positions."""
+    """Where a query starts: the offset in each partition of the `notifications` log, whose Kafka topic has the id
+    `topic`; the deliveries that are settled behind these; and the highest number of a run or batch so far. `since` is
+    the first run whose rows count behind the positions, -1 if no push was started behind them. `batches`: batches were
+    cut off behind the positions."""
 
     positions: Mapping[int, int]
     recovered: RecoveredDeliveries
     newest: int
     since: int = -1
     batches: bool = False
+    topic: str = ""
 
     def advanced(self, positions: Mapping[int, int], ends: Mapping[int, int], newest: int) -> StartState:
         """The start of the next query, given how far this one got, with the log ending at `ends` when it started. The
         recovered deliveries are kept until every partition is past its end."""
         if self.since < 0 or all(positions[partition] >= end for partition, end in ends.items()):
-            return StartState(positions, NOTHING, newest)
+            return StartState(positions, NOTHING, newest, topic=self.topic)
         return self._replace(positions=positions, newest=newest, batches=False)
 
     def starting(self, kafka: KafkaSettings) -> str:

@@ -91,13 +91,14 @@ class WorkerUpdate(msgspec.Struct, frozen=True, array_like=True):
 class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
     """The progress in a partition of the `notifications` log.
 
-    Everything before `position` is settled; `clean`: no push was started behind it. Otherwise `since` is the first run
-    whose rows count. Since the previous message, `notifications` were matched with `deliveries`, without those
-    `thinned` by a minimum interval; `signs` are observations of endpoints, the receivers of `gone` answered 410, and
-    the conditions of `costly` exceeded their budget. The first message of a `task` reports that it is ready; its
-    partition is -1 before its first notification. `stopped` is in the last message after a stop. `pid` is its process.
-    Everything before `taken` is matched; `matched` has the newest acceptance per subscription and topic with a
-    deadline, `new_letters` the new dead letters. A worker on another host sends heartbeats with `alive` only.
+    Everything before `position` is settled, in the Kafka topic with the id `topic`; `clean`: no push was started behind
+    it. Otherwise `since` is the first run whose rows count. Since the previous message, `notifications` were matched
+    with `deliveries`, without those `thinned` by a minimum interval; `signs` are observations of endpoints, the
+    receivers of `gone` answered 410, and the conditions of `costly` exceeded their budget. The first message of a
+    `task` reports that it is ready; its partition is -1 before its first notification. `stopped` is in the last message
+    after a stop. `pid` is its process. Everything before `taken` is matched; `matched` has the newest acceptance per
+    subscription and topic with a deadline, `new_letters` the new dead letters. A worker on another host sends
+    heartbeats with `alive` only.
     """
 
     run: int
@@ -118,6 +119,7 @@ class WorkerProgress(msgspec.Struct, frozen=True, array_like=True):
     thinned: int = 0
     alive: bool = False
     new_letters: NewLetters = NO_LETTERS
+    topic: str = ""
 
     def is_newer_than(self, known: WorkerProgress | None) -> bool:
         """Whether it is newer for its partition. A late message of a replaced worker may follow one of its successor; a

@@ -81,6 +81,7 @@ class RealtimeMode:
             began_s=clock_of(self.here)(),
             again=ends if recovered is not None else {},
             since=begin.since,
+            topic=begin.topic,
             base=None if self.here else updates.base,
         )
         remove_checkpoint(parts.spark, checkpoint := parts.settings.checkpoint("realtime"))

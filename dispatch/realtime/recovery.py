@@ -50,6 +50,7 @@ class Recovery:
         self._shared: Broadcast[RecoveredDeliveries] | None = None
         self.partitions = 0
         self.ends: Mapping[int, int] = {}
+        self._topic = ""
 
     def read_partitions(self) -> None:
         """Read the number of partitions. Raises InfrastructureError."""
@@ -76,7 +77,7 @@ class Recovery:
             if number in known and not known[number].clean and position < self.ends[number]
         }
         if not begun:
-            return StartState(positions, NOTHING, newest)
+            return StartState(positions, NOTHING, newest, topic=self._topic)
         since = min(known[number].since for number in begun)
         behind_ms = appended_ms(self._kafka, begun)
         if len(known) < len(positions):
@@ -96,7 +97,8 @@ class Recovery:
         settled = len(found.deliveries) + len(behind.unwritten)
         logger.info("%d deliveries were settled before the workers were cut off", settled)
         # Tasks write their own number, the driver -1.
-        return StartState(positions, behind, newest, since, any(known[number].task < 0 for number in begun))
+        batches = any(known[number].task < 0 for number in begun)
+        return StartState(positions, behind, newest, since, batches, self._topic)
 
     def share(self, begin: StartState, context: SparkContext) -> Broadcast[RecoveredDeliveries] | None:
         """The recovered deliveries for the tasks of the next run, None without any. Those of the run before are
@@ -125,7 +127,7 @@ class Recovery:
         Kafka. Raises InfrastructureError if Kafka's acknowledgement of earlier positions is very late."""
         for number, position in positions.items():
             since = begin.since if self._is_recovered(begin, number, position) else run
-            self._write(WorkerProgress(run, number, position, since, task=-1))
+            self._write(WorkerProgress(run, number, position, since, task=-1, topic=begin.topic))
         if self._log is not None and self._log.is_late():
             self.settle()
 
@@ -134,7 +136,7 @@ class Recovery:
         InfrastructureError."""
         for number, position in positions.items():
             if not self._is_recovered(begin, number, position):
-                self._write(WorkerProgress(run, number, position, run, clean=True, task=-1))
+                self._write(WorkerProgress(run, number, position, run, clean=True, task=-1, topic=begin.topic))
         self.settle()
 
     def settle(self) -> None:
@@ -153,21 +155,23 @@ class Recovery:
     def _placed(self, positions: Mapping[int, int]) -> dict[int, int]:
         """The positions of all partitions. Raises InfrastructureError if the log was replaced."""
         with LogScan(self._kafka, "notifications") as log:
-            begins, ends = log.beginnings(), log.ends()
+            begins, ends, topic = log.beginnings(), log.ends(), log.topic_id()
         is_first = not (positions or self._listener.damaged)
         first = ends if self._settings.dispatch.starting_offsets == "latest" and is_first else begins
         found = {number: positions.get(number, first[number]) for number in ends}
         for number, position in found.items():
-            if begins[number] <= position <= ends[number]:
+            before = self._listener.known[number].topic if number in positions else ""
+            is_other = bool(before and topic) and before != topic
+            if begins[number] <= position <= ends[number] and not is_other:
                 continue
             if self._settings.dispatch.fail_on_data_loss:
                 raise InfrastructureError(
                     f"partition {number} of the notifications log reaches from {begins[number]} to {ends[number]}, and "
-                    f"the job is at {position}: notifications are lost, or the log was created again. "
-                    f"dispatch.fail_on_data_loss = false continues behind the gap"
+                    f"the job is at {position}{' of an earlier log' * is_other}: notifications are lost, or the log "
+                    "was created again. dispatch.fail_on_data_loss = false continues behind the gap"
                 )
             found[number] = begins[number]
-        self.partitions, self.ends = len(ends), ends
+        self.partitions, self.ends, self._topic = len(ends), ends, topic
         return found
 
     def _write(self, progress: WorkerProgress) -> None:

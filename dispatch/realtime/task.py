@@ -46,13 +46,14 @@ class RealtimeJob(TaskJob):
 
     Its `number` is that of its rows; parked records have a higher one, which grows by one each millisecond since
     `began_s`, by the clock `clock_of`. The recovered deliveries are before the offset `again` of each partition;
-    `since` is as in `StartState`. `base` is the base of the routing view for a worker on another host, which cannot
-    open the driver's files.
+    `since` and `topic` are as in `StartState`. `base` is the base of the routing view for a worker on another host,
+    which cannot open the driver's files.
     """
 
     began_s: float
     again: Mapping[int, int] = field(default_factory=dict)
     since: int = -1
+    topic: str = ""
     base: SharedBase | None = None
 
 
@@ -228,6 +229,7 @@ class LogLink(DriverLink):
                 tuple((*each, accepted_ms) for each, accepted_ms in report.matched.items()),
                 report.thinned,
                 new_letters=report.new_letters,
+                topic=self._job.topic,
             )
         )
 

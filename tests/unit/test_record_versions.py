@@ -248,7 +248,7 @@ LOGS = {
         msgspec.msgpack,
         lambda value: messages.decode_progress(b"1", value),
         lambda progress: messages.encode_progress(progress)[1],
-        named("progress", [3, 1, 99, 2, True, 5, 6, SIGNS, ["s"], ["c"], 4, True, 7, 8, MATCHED, 9, True, DIED]),
+        named("progress", [3, 1, 99, 2, True, 5, 6, SIGNS, ["s"], ["c"], 4, True, 7, 8, MATCHED, 9, True, DIED, "id"]),
     ),
 }
 

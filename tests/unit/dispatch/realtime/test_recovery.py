@@ -45,7 +45,8 @@ class Stopped:
         self.parked_read = False
         self.recalled: list[tuple[int, Mapping[int, int], int]] = []
         self.settings = job_settings(home, KafkaSettings())
-        log = SimpleNamespace(beginnings=lambda: self.begins, ends=lambda: self.ends)
+        self.topic = ""
+        log = SimpleNamespace(beginnings=lambda: self.begins, ends=lambda: self.ends, topic_id=lambda: self.topic)
         patch.setattr(recovery, "LogScan", lambda kafka, name: nullcontext(log))
         patch.setattr(recovery, "appended_ms", lambda kafka, positions: {each: APPENDED_MS[each] for each in positions})
         patch.setattr(recovery, "settled_since", self._recall)
@@ -236,3 +237,16 @@ def test_a_position_outside_of_the_log(stop: Stop) -> None:
     with pytest.raises(InfrastructureError, match="reaches from 30 to 50, and the job is at 20"):
         stopped.recovery.start_state()
     assert stopped.tolerant().start_state().positions == {0: 30}
+
+
+def test_a_position_in_a_log_that_was_created_again(stop: Stop) -> None:
+    """Its notifications before the position were omitted."""
+    stopped = stop({0: 50}, [WorkerProgress(RUN, 0, 20, RUN, clean=True)])
+    stopped.topic = "first"
+    stopped.recovery.write_start(RUN, stopped.recovery.start_state())
+    assert stopped.written == [WorkerProgress(RUN, 0, 20, RUN, task=-1, topic="first")]
+    stopped.topic = "second"
+    with pytest.raises(InfrastructureError, match="the job is at 20 of an earlier log"):
+        stopped.recovery.start_state()
+    again = stopped.tolerant().start_state()
+    assert (again.positions, again.advanced({0: 9}, {0: 0}, RUN).topic) == ({0: 0}, "second")

@@ -44,7 +44,7 @@ def beginning(text: str, now: float, what: str = "since") -> float:
 
 def moment_ms(what: str, text: str) -> int:
     """Milliseconds of the epoch, for a span before now (1h) or an ISO time. Raises ConfigError."""
-    return int(beginning(text, time.time(), what) * 1000)
+    return round(beginning(text, time.time(), what) * 1000)
 
 
 def period_ms(since: str, until: str) -> tuple[int, int | None]:

@@ -213,6 +213,10 @@ def replay(
     topic: TopicsOption = "",
     limit: Annotated[int, typer.Option(help="Refuse to replay more than this.", min=1)] = 10_000,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print their number.")] = False,
+    continued: Annotated[
+        str,
+        typer.Option("--continue", help="Omit what this failed replay has sent.", metavar="REPLAY", callback=condition),
+    ] = "",
     yes: YesOption = False,
     namespace: NamespaceOption = None,
     config: ConfigOption = None,
@@ -225,7 +229,8 @@ def replay(
     since_ms, until_ms = period_ms(since, until)
     kafka = kafka_of(config, home)
     with ProgressShown() as progress:
-        planned = plan(kafka, subscription, since_ms, until_ms, topic_filter(topic, namespace), limit, progress)
+        topics = topic_filter(topic, namespace)
+        planned = plan(kafka, subscription, since_ms, until_ms, topics, limit, progress, continued)
     found = len(planned.places)
     between = f"accepted between {moment(planned.since_ms)} and {moment(planned.until_ms)}"
     sent = 0

@@ -64,16 +64,19 @@ class Replay:
         subscription_id: str,
         span: ReplaySpan,
         erased: Sequence[ErasureScope] = (),
+        continued: str = "",
     ) -> None:
         """`erased` are scopes of erasures: covered notifications are in the log until Kafka deletes them, and are not
-        replayed. Raises ReplayRefused if nothing could be delivered to the subscription."""
+        replayed. `continued` is the id of a failed replay: what it has sent is omitted. Raises ReplayRefused if nothing
+        could be delivered to the subscription."""
         self._kafka = kafka
         self._table = table
         self._subscription = _checked(table, subscription_id)
         self._span = span
         self._conditions = Conditions()
         self._erased = erased
-        self.id = secrets.token_hex(6)
+        self._continues = bool(continued)
+        self.id = continued or secrets.token_hex(6)
 
     def find(self, limit: int, progress: Progress = no_progress) -> list[tuple[int, int]]:
         """Partitions and offsets of the matching notifications, in order.
@@ -85,11 +88,17 @@ class Replay:
             first, ends = log.at(self._span.since_ms - CLOCKS_APART_MS), log.at(self._span.until_ms + CLOCKS_APART_MS)
             total = sum(max(0, ends[partition] - start) for partition, start in first.items())
             examined = 0
+            ours = (
+                each
+                for record in (log.read_from(first) if self._continues else ())
+                if (each := notification_in(record)) and (each.replay, each.only) == (self.id, self._subscription.id)
+            )
+            sent = {each.original_id for each in ours}
             for partition, start in first.items():
                 for notification, offset in _readable(log, partition, OffsetRange(start, ends[partition])):
                     examined += 1
                     progress("searching matching notifications", examined, total)
-                    if self._matches(notification):
+                    if self._matches(notification) and notification.id not in sent:
                         found.append((partition, offset))
                         if len(found) > limit:
                             return found

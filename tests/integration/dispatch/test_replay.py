@@ -10,7 +10,10 @@ import pytest
 from arborcast.admin.control_log import read_table
 from arborcast.admin.filters import TopicTest
 from arborcast.admin.replay import plan
+from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.writers import DurableWriter
 from arborcast.core.settings import KafkaSettings
+from arborcast.dispatch.operations import replay
 from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.operations.replay import Replay, ReplayRefused, ReplaySpan
 from arborcast.topic_model.expressions.conditions import XPATH_1
@@ -39,8 +42,8 @@ def test_a_replay_to_one_subscription_with_its_label(own: Own, receiver: Receive
     own.subscribe("two", receiver.url("/two"), "a")
     first = [own.notify("a"), own.notify("a/b")]
     receiver.wait_for(1, "/two")
-    replay = make(kafka, one, since_ms)
-    assert replay.send(replay.find(10)) == 2
+    one_replay = make(kafka, one, since_ms)
+    assert one_replay.send(one_replay.find(10)) == 2
 
     def labels() -> list[tuple[str, str]]:
         headers = [each.headers for each in receiver.received("/one") if "arborcast-replay" in each.headers]
@@ -50,7 +53,7 @@ def test_a_replay_to_one_subscription_with_its_label(own: Own, receiver: Receive
         return sorted((name, label) for each in pairs for name, label in each if label != "-")
 
     wait_until(lambda: len(labels()) >= 2)
-    assert labels() == [(each, replay.id) for each in sorted(first)]
+    assert labels() == [(each, one_replay.id) for each in sorted(first)]
     report = audit(kafka, since_ms, deep=True, patience_s=120)
     assert report.balanced, report.problems
     assert (report.subscriptions[one].delivered, report.subscriptions[two].delivered) == (4, 1)
@@ -94,3 +97,30 @@ def test_a_replay_has_current_matches_up_to_the_limit(kafka_settings: KafkaSetti
     assert timely.send(timely.find(10)) == 1
     sent = {(each.only, each.reliable) for each in notifications_in(kafka)}
     assert sent == {("", False), ("all", False), ("timely", True)}, "a timely subscription gets the whole replay"
+
+
+def test_a_failed_replay_is_continued_without_repetitions(
+    kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka, since_ms = kafka_settings, int(time.time() * 1000)
+    with logs(kafka) as log:
+        log.subscribe(subscription("s", "http://r/", "//."))
+        for number in range(5):
+            log.notify(f"a/t{number}")
+    planned = plan(kafka, "s", since_ms, None, TopicTest(), 10)
+
+    class FailingWriter(DurableWriter):
+        def settle(self, timeout_s: float) -> None:
+            super().settle(timeout_s)
+            if self.sent == 3:
+                raise InfrastructureError("Kafka is away")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(replay, "_AT_ONCE", 1)
+        broken.setattr(replay, "DurableWriter", FailingWriter)
+        with pytest.raises(InfrastructureError, match=f"--continue {planned.replay.id} and"):
+            planned.send()
+    again = plan(kafka, "s", since_ms, planned.until_ms, TopicTest(), 10, continued=planned.replay.id)
+    assert again.send() == 2
+    sent = [each.id for each in notifications_in(kafka) if each.replay]
+    assert (len(sent), len(set(sent))) == (5, 5)

@@ -142,6 +142,18 @@ def listed(kafka: KafkaSettings, selection: OperationFilter, limit: int) -> tupl
     return newest, count - len(newest)
 
 
+def unfinished(kafka: KafkaSettings, what: str) -> set[RecordedChange]:
+    """The changes of operations of this kind in the log that have no result, or failed. Raises as `listed`."""
+    found: dict[str, set[RecordedChange]] = {}
+    with LogScan(kafka, OPERATIONS_LOG) as log:
+        for read in map(_decoded, log.read_all()):
+            if isinstance(read, OperationBegun) and read.what == what:
+                found.setdefault(read.id, set()).update(read.changes)
+            elif isinstance(read, OperationEnded) and read.succeeded:
+                found.pop(read.id, None)
+    return set().union(*found.values())
+
+
 class ChangesPlace(NamedTuple):
     """A place in the log: the offset behind the earlier records, and results of operations among these."""
 

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 
-from arborcast.admin import control_log
+from arborcast.admin import control_log, operations
 from arborcast.admin.operations import recorded_control
 from arborcast.core.errors import TopicError
 from arborcast.core.settings import KafkaSettings
 from arborcast.topic_model.expressions import XPATH, XPathPattern, compile_normal, parse, parse_friendly, with_codes
 from arborcast.topic_model.patterns.patterns import parse_normal
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
+from arborcast.topic_model.records.operations import control_changes
 from arborcast.topic_model.topics import TopicPath
-from arborcast.topic_model.tree.plans import plan_create, plan_move, plan_remove, plan_rename, plan_update
+from arborcast.topic_model.tree.plans import (
+    Created,
+    plan_create,
+    plan_move,
+    plan_remove,
+    plan_rename,
+    plan_update,
+    without_place,
+)
 from arborcast.topic_model.tree.tree import TopicTree
 
 
@@ -98,13 +108,21 @@ def remove(kafka: KafkaSettings, path: TopicPath, *, recursive: bool = False) ->
 
 
 def move(kafka: KafkaSettings, old: TopicPath, new: TopicPath) -> TreeChange:
-    """Move a topic, with all topics below it, to a free path."""
-    return _change(kafka, "topics move", lambda tree: plan_move(tree, old, new))
+    """Move a topic, with all topics below it, to a free path; or complete an interrupted move."""
+    what = "topics move"
+    return _change(kafka, what, lambda tree: plan_move(tree, old, new, _created_by(kafka, what)))
 
 
 def rename(kafka: KafkaSettings, path: TopicPath, name: str) -> TreeChange:
-    """Change the last step of a topic's path."""
-    return _change(kafka, "topics rename", lambda tree: plan_rename(tree, path, name))
+    """Change the last step of a topic's path; or complete an interrupted change."""
+    what = "topics rename"
+    return _change(kafka, what, lambda tree: plan_rename(tree, path, name, _created_by(kafka, what)))
+
+
+def _created_by(kafka: KafkaSettings, what: str) -> Created:
+    """Whether an unfinished operation of this kind has created a topic."""
+    changes = cache(lambda: operations.unfinished(kafka, what))  # read only if there is a topic in the way
+    return lambda topic: changes() >= {*control_changes([without_place(topic)], lambda _: None)[0]}
 
 
 def _change(kafka: KafkaSettings, what: str, plan: Callable[[TopicTree], Sequence[ControlRecord]]) -> TreeChange:

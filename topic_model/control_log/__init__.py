@@ -43,7 +43,7 @@ class ControlLog(LogWriter):
             incomplete = (
                 isinstance(first, OperationBegun)
                 and first.what == operations.RESTORE
-                and not any(isinstance(each, OperationEnded) and each.succeeded(first) for each in read)
+                and first.id not in (each.id for each in read if isinstance(each, OperationEnded) and each.succeeded)
             )
         if incomplete:
             raise ConfigError(

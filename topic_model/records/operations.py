@@ -80,9 +80,9 @@ class OperationEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended
     result: str
     changes: int
 
-    def succeeded(self, operation: OperationBegun) -> bool:
-        """Whether this is the end of the operation, without a failure."""
-        return self.id == operation.id and not self.result.startswith(_FAILED)
+    @property
+    def succeeded(self) -> bool:
+        return not self.result.startswith(_FAILED)
 
 
 class _Value(Versioned, frozen=True):

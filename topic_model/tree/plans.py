@@ -7,7 +7,7 @@ Tombstone for compaction. Every refusal is a TopicError with the topic.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -57,7 +57,11 @@ def plan_remove(tree: TopicTree, path: TopicPath, *, recursive: bool = False) ->
     return _removal(_subtree(tree, path))
 
 
-def plan_rename(tree: TopicTree, path: TopicPath, name: str) -> list[ControlRecord]:
+Created = Callable[[TopicRecord], bool]
+"""Whether an earlier move, which was interrupted, has created this topic."""
+
+
+def plan_rename(tree: TopicTree, path: TopicPath, name: str, created: Created = lambda _: False) -> list[ControlRecord]:
     """Rename the last step of a topic or node (`b` keeps its namespace, or `{urn:t}b`)."""
     own_namespace = last_step(path).rpartition("}")[0]
     step = name if name.startswith("{") or not own_namespace else f"{own_namespace}}}{name}"
@@ -65,20 +69,21 @@ def plan_rename(tree: TopicTree, path: TopicPath, name: str) -> list[ControlReco
     target = parse_path(step if parent is None else f"{parent}/{step}")
     if parent_of(target) != parent:
         raise TopicError(f"{name[:200]!r} is a path, not a name: move {path} to change its parent")
-    return plan_move(tree, path, target)
+    return plan_move(tree, path, target, created)
 
 
-def plan_move(tree: TopicTree, path: TopicPath, target: TopicPath) -> list[ControlRecord]:
-    """Move a topic or node with its subtree from `path` to `target`, which must be free and not below `path`. Steps
-    below keep their text: a child without an explicit namespace gets that of its new parent."""
+def plan_move(
+    tree: TopicTree, path: TopicPath, target: TopicPath, created: Created = lambda _: False
+) -> list[ControlRecord]:
+    """Move a topic or node with its subtree from `path` to `target`, which must not be below `path`, and must be free,
+    or have been `created` with the same properties. Steps below keep their text: a child without an explicit namespace
+    gets that of its new parent."""
     _check_node(tree, path)
     target = parse_path(target)
     if target == path:
         raise TopicError(f"{path} cannot be moved to itself")
     if path in ancestors(target):
         raise TopicError(f"{path} cannot be moved below itself, to {target}")
-    if tree.is_node(target):
-        raise TopicError(f"there is a topic at {target} already, or below it")
     _check_parent(tree, target)
     old = _subtree(tree, path)
     new: dict[TopicPath, TopicRecord] = {}
@@ -87,6 +92,9 @@ def plan_move(tree: TopicTree, path: TopicPath, target: TopicPath) -> list[Contr
         if moved in new:
             raise TopicError(f"two topics below {path} would both become {moved}")
         new[moved] = without_place(msgspec.structs.replace(_existing(tree, each), path=moved))
+    for there in (_existing(tree, each) for each in _subtree(tree, target)):
+        if not created(there) or new.pop(there.path, without_place(there)) != without_place(there):
+            raise TopicError(f"there is a topic at {target} already, or below it")
     return [*new.values(), *_removal(old)]
 
 

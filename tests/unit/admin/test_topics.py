@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
-from arborcast.admin import control_log
+from arborcast.admin import control_log, operations
 from arborcast.admin.topic_documents import Format, format_of, import_topics, plan_import, read_document, write_document
 from arborcast.admin.topics import (
     TopicNode,
@@ -27,12 +27,16 @@ from arborcast.admin.topics import (
     with_code,
 )
 from arborcast.cli.topics import documents
-from arborcast.core.errors import ConfigError, ExpressionError, TopicError
+from arborcast.core.errors import ConfigError, ExpressionError, InfrastructureError, TopicError
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.settings.loading import load_settings
+from arborcast.topic_model.records import operations as operation_records
 from arborcast.topic_model.records.control import ControlRecord, Tombstone, TopicRemoved
+from arborcast.topic_model.records.operations import OperationBegun
 from tests.support.directory import topic
+from tests.support.listed_logs import ListedLogs
 from tests.support.routing import tree_of
+from tests.support.written_operations import WrittenOperations
 
 BASE = "ou=topics,dc=arborcast"
 
@@ -93,6 +97,42 @@ def test_changes_are_appended_and_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert remove(kafka, topic("d").path, recursive=True) == ((), ("d/e", "d"))
     assert sorted(tree.paths()) == ["c"]
     assert topic("c", code="C") in written
+
+
+@pytest.mark.parametrize("appended", range(6))
+@pytest.mark.parametrize("result", ["failed: Kafka is away", None, "done"])
+def test_an_interrupted_move_can_be_repeated(
+    monkeypatch: pytest.MonkeyPatch, written_operations: WrittenOperations, appended: int, result: str | None
+) -> None:
+    tree = tree_of(topic("a", code="A"), topic("a/b"), topic("a/c"))
+    logs = ListedLogs(monkeypatch)
+    logs.scanned(monkeypatch, operations)
+
+    def append(_: KafkaSettings, records: Sequence[ControlRecord]) -> None:
+        for record in records:
+            tree.apply(record)
+
+    def interrupted(kafka: KafkaSettings, records: Sequence[ControlRecord]) -> None:
+        append(kafka, records[:appended])
+        raise InfrastructureError("killed")
+
+    monkeypatch.setattr(control_log, "read_tree", lambda _: tree)
+    monkeypatch.setattr(control_log, "append", interrupted)
+    with pytest.raises(InfrastructureError):
+        move(KafkaSettings(), topic("a").path, topic("d").path)
+    begun = written_operations.records[0]
+    assert isinstance(begun, OperationBegun)
+    logs.write("operations", *operation_records.encode(begun))
+    if result is not None:
+        logs.write("operations", *operation_records.encode(operation_records.ended(begun, result)))
+    monkeypatch.setattr(control_log, "append", append)
+    if appended and result == "done":
+        with pytest.raises(TopicError, match="at d already"):
+            move(KafkaSettings(), topic("a").path, topic("d").path)
+        return
+    move(KafkaSettings(), topic("a").path, topic("d").path)
+    assert sorted(tree.paths()) == ["d", "d/b", "d/c"]
+    assert tree.get(topic("d").path) == topic("d", code="A")
 
 
 def test_the_format_and_the_base_of_a_document() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import defaultdict
@@ -17,6 +18,12 @@ from arborcast.dispatch.recording.follower import Work
 from arborcast.dispatch.tables.delta_table import REWRITE_TURNS
 from arborcast.dispatch.tables.repair import delete_removed
 from arborcast.dispatch.tables.spec import TableSpec, open_table, table_exists
+
+logger = logging.getLogger(__name__)
+
+# A clock further ahead of the rows may be wrong: old days are deleted later.
+_AHEAD = timedelta(days=2)
+_POSTPONED_S = 86_400.0
 
 # A file of this size is not compacted.
 TARGET_BYTES = 128 * 1024 * 1024
@@ -41,6 +48,7 @@ class Upkeep(Work):
         unused_hours: int = 24,
         old: str = "",
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`days` is the retention of rows, None for ever. `old` is the condition of the rows to remove, with {} for a
         time; without it whole days are removed."""
@@ -53,6 +61,8 @@ class Upkeep(Work):
         self._unused_hours = unused_hours
         self._old = old
         self._clock = clock
+        self._monotonic = monotonic
+        self._ahead_since: float | None = None  # by the monotonic clock
         self._deleted_at = -1  # the version after the last deletion
         self._again_at = 0.0  # the time of a further deletion at this version
 
@@ -79,11 +89,31 @@ class Upkeep(Work):
 
     def _rewrites(self, table: DeltaTable) -> Iterator[Callable[[], None]]:
         if self._days is not None:
-            before = datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=self._days)
-            yield partial(self._delete_old, table, before)
+            yield partial(self._delete_old, table, self._now(table) - timedelta(days=self._days))
         for day, sizes in _file_sizes(table).items():
             if joined := join_bytes(sizes, self._target_bytes):
                 yield partial(self._join, self._location, day, joined)
+
+    def _now(self, table: DeltaTable) -> datetime:
+        """The time of the clock. While it is far ahead of the days of the table, that of these days, for a day. The
+        newest day is not counted: its rows may be of the wrong clock."""
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        newest = sorted(_days(table))[-2:] if self._spec.partition_by else []
+        if not newest or now.date() <= newest[0] + _AHEAD:
+            self._ahead_since = None
+            return now
+        at = self._monotonic()
+        if self._ahead_since is None:
+            self._ahead_since = at
+            logger.warning(
+                "%s: the clock shows %s, and the second newest day of the table is %s: older days are deleted after a "
+                "day. Correct the clock if it is wrong",
+                self.name,
+                now.isoformat(timespec="seconds"),
+                newest[0],
+            )
+        is_over = at >= self._ahead_since + _POSTPONED_S
+        return now if is_over else datetime.combine(newest[0] + _AHEAD, datetime.min.time(), UTC)
 
     def _delete_unused(self) -> None:
         # A listing costs the size of the table, a deletion two commits: after a change, and once more when the files

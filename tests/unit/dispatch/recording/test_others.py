@@ -142,7 +142,7 @@ def health_row(day: int, endpoint: str) -> dict[str, object]:
 def test_upkeep_joins_files_and_removes_old_days(tmp_path: Path) -> None:
     table = DeltaTableWriter(ENDPOINT_HEALTH, str(tmp_path))
     for number in range(10):
-        rows = ENDPOINT_HEALTH.arrow([health_row(day, f"e{number}") for day in (0, 30)])
+        rows = ENDPOINT_HEALTH.arrow([health_row(day, f"e{number}") for day in (0, 29, 30)])
         table.extend(rows, {"w": number})
     now = datetime(2026, 2, 1, tzinfo=UTC).timestamp()
 
@@ -150,9 +150,11 @@ def test_upkeep_joins_files_and_removes_old_days(tmp_path: Path) -> None:
     upkeep.step()
 
     kept = DeltaTable(str(tmp_path))
-    assert read(tmp_path, "endpoint", "day") == [(f"e{number}", date(2026, 1, 31)) for number in range(10)]
-    assert len(kept.file_uris()) == 1
-    assert len([*tmp_path.glob("day=*/*.parquet")]) == 1, "unused files are deleted"
+    assert read(tmp_path, "endpoint", "day") == [
+        (f"e{number}", date(2026, 1, day)) for number in range(10) for day in (30, 31)
+    ]
+    assert len(kept.file_uris()) == 2
+    assert len([*tmp_path.glob("day=*/*.parquet")]) == 2, "unused files are deleted"
 
     version = kept.version()
     upkeep.step()
@@ -161,7 +163,26 @@ def test_upkeep_joins_files_and_removes_old_days(tmp_path: Path) -> None:
     # The writer continues with the changed table.
     assert table.progress("w") == 9
     table.extend(ENDPOINT_HEALTH.arrow([health_row(30, "new")]), {"w": 10})
-    assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 11
+    assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 21
+
+
+def test_a_clock_far_ahead_deletes_old_days_only_after_a_day(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = DeltaTableWriter(ENDPOINT_HEALTH, str(tmp_path))
+    # The last row is of the wrong clock.
+    table.extend(ENDPOINT_HEALTH.arrow([health_row(day, "e") for day in (0, 2, 10, 11, 400)]), {})
+    now, uptime = Clock(datetime(2027, 2, 5, tzinfo=UTC).timestamp()), Clock(0.0)
+    upkeep = Upkeep(ENDPOINT_HEALTH, str(tmp_path), days=11, clock=now, monotonic=uptime)
+
+    def days() -> list[int]:
+        upkeep.step()
+        return [(day - date(2026, 1, 1)).days for (day,) in read(tmp_path, "day")]
+
+    assert days() == [2, 10, 11, 400]
+    uptime.after(86_399)
+    assert days() == [2, 10, 11, 400]
+    assert [each.message.partition(":")[0] for each in caplog.records] == ["upkeep of endpoint_health"]
+    uptime.after(1)
+    assert days() == [400]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +248,7 @@ def test_files_removed_by_a_repair_are_deleted_after_a_week(tmp_path: Path, spec
 def test_a_damaged_file_does_not_stop_the_upkeep_of_other_days(tmp_path: Path) -> None:
     table = DeltaTableWriter(ENDPOINT_HEALTH, str(tmp_path))
     for number in range(10):
-        table.extend(ENDPOINT_HEALTH.arrow([health_row(day, f"e{number}") for day in (0, 30)]), {"w": number})
+        table.extend(ENDPOINT_HEALTH.arrow([health_row(day, f"e{number}") for day in (0, 29, 30)]), {"w": number})
     unused = tmp_path / "day=2026-01-31" / "part-of-a-killed-writer.parquet"
     unused.write_bytes(b"x")
     damaged = min(tmp_path.glob("day=2026-01-01/*.parquet"))

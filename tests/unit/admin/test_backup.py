@@ -50,7 +50,7 @@ from arborcast.topic_model import control_log
 from arborcast.topic_model.control_log import ControlLog
 from arborcast.topic_model.projections.pull_store import PullLimits
 from arborcast.topic_model.records import notifications, operations
-from arborcast.topic_model.records.operations import Operator
+from arborcast.topic_model.records.operations import OperationBegun, OperationEnded, Operator
 from tests.support.fake_producer import FakeProducer, Sent
 from tests.support.listed_logs import ListedLogs
 from tests.support.make import notification
@@ -176,8 +176,10 @@ def test_no_part_starts_on_the_logs_of_an_incomplete_restore(
     logs.scanned(monkeypatch, control_log)
     monkeypatch.setattr(control_log, "ensure_topics", lambda *_, **__: None)
     operation, later = (operations.begun(Operator("command", "anna"), what, []) for what in (first, "restore"))
-    ended = [] if result is None else [operations.ended(operation, result)]
-    for record in (operation, later, operations.ended(later, "done"), *ended):
+    written: list[OperationBegun | OperationEnded] = [operation, later, operations.ended(later, "done")]
+    if result is not None:
+        written.append(operations.ended(operation, result))
+    for record in written:
         logs.write("operations", *operations.encode(record))
     with nullcontext() if starts else pytest.raises(ConfigError, match="has not ended, or failed"):
         ControlLog(KafkaSettings()).ensure_created()

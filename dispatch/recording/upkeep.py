@@ -89,17 +89,18 @@ class Upkeep(Work):
 
     def _rewrites(self, table: DeltaTable) -> Iterator[Callable[[], None]]:
         if self._days is not None:
-            yield partial(self._delete_old, table, self._now(table) - timedelta(days=self._days))
+            yield partial(self._delete_old, table, self._now(table, self._days) - timedelta(days=self._days))
         for day, sizes in _file_sizes(table).items():
             if joined := join_bytes(sizes, self._target_bytes):
                 yield partial(self._join, self._location, day, joined)
 
-    def _now(self, table: DeltaTable) -> datetime:
+    def _now(self, table: DeltaTable, kept: int) -> datetime:
         """The time of the clock. While it is far ahead of the days of the table, that of these days, for a day. The
         newest day is not counted: its rows may be of the wrong clock."""
         now = datetime.fromtimestamp(self._clock(), UTC)
-        newest = sorted(_days(table))[-2:] if self._spec.partition_by else []
-        if not newest or now.date() <= newest[0] + _AHEAD:
+        days = sorted(_days(table)) if self._spec.partition_by else []
+        newest = days[-2:]
+        if not days or now.date() <= newest[0] + _AHEAD or now.date() <= days[0] + timedelta(days=kept):
             self._ahead_since = None
             return now
         at = self._monotonic()

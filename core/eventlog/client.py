@@ -25,10 +25,8 @@ _RECONNECT_BACKOFF_MAX_MS = 1_000
 # Retry-After for usually transient failures: about the restart of a broker.
 RETRY_AFTER_S = 2.0
 
-# Permanent failures: wrong credentials, rights or settings.
+# Permanent failures: wrong settings. Kafka's administrator may add a missing right or user at any time.
 _FINAL = (
-    errors.AuthorizationError,
-    errors.SaslAuthenticationFailedError,
     errors.UnsupportedSaslMechanismError,
     errors.KafkaConfigurationError,
     errors.UnsupportedVersionError,

@@ -27,12 +27,15 @@ def test_keys_have_the_partitions_of_all_kafka_clients(key: bytes, murmur2: int)
 def test_every_exception_of_the_library_is_caught() -> None:
     found = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
     assert [cls for cls in found if not issubclass(cls, errors.KafkaError)] == []
-    again = (errors.KafkaTimeoutError, errors.NotEnoughReplicasError, errors.KafkaConnectionError, OSError)
-    never = (
+    again = (
+        errors.KafkaTimeoutError,
+        errors.NotEnoughReplicasError,
+        errors.KafkaConnectionError,
         errors.TopicAuthorizationFailedError,
         errors.SaslAuthenticationFailedError,
-        errors.MessageSizeTooLargeError,
+        OSError,
     )
+    never = (errors.UnsupportedSaslMechanismError, errors.MessageSizeTooLargeError)
     for kind in (*again, *never):
         with (
             pytest.raises(InfrastructureError, match="writing went wrong: ") as caught,

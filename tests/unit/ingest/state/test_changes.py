@@ -14,10 +14,11 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.errors import SaslAuthenticationFailedError, TopicAuthorizationFailedError
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog import consumer, follower
-from arborcast.core.eventlog.client import TopicPartition
+from arborcast.core.eventlog.client import TopicPartition, as_infrastructure_error
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.fence import clock
 from arborcast.core.settings import KafkaSettings
@@ -144,14 +145,17 @@ class CompactedLog:
 
     placed, name, topic = True, "control", "arborcast.control"
 
-    def __init__(self, offsets: list[int]) -> None:
+    def __init__(self, offsets: list[int], refused: list[InfrastructureError] | None = None) -> None:
         self._offsets = offsets
         self._at = 0
+        self._refused = refused or []
 
     def partitions(self) -> list[int]:
         return [0]
 
     def ends(self, _timeout_s: float) -> dict[int, int]:
+        if self._refused:
+            raise self._refused.pop()
         return {0: self._offsets[-1] + 1}
 
     def close(self) -> None: ...
@@ -179,6 +183,20 @@ async def test_a_view_ends_where_unread_records_were_compacted_away(monkeypatch:
     offsets.append(9)
     error = await asyncio.wait_for(failed, 60.0)
     assert "from 7 to 8 of the control log" in str(error)
+    await view.stop()
+
+
+@pytest.mark.parametrize("refusal", [TopicAuthorizationFailedError, SaslAuthenticationFailedError])
+async def test_a_view_reads_on_when_a_missing_right_or_user_of_kafka_is_added(
+    monkeypatch: pytest.MonkeyPatch, refusal: type[Exception]
+) -> None:
+    refused = [as_infrastructure_error("the control log cannot be read", refusal())]
+    monkeypatch.setattr(follower, "LogConsumer", lambda *_, **__: CompactedLog([2], refused))
+    failed: list[Exception] = []
+    view = ControlLogView(KafkaSettings(), ControlView(), failed.append)
+    view.start()
+    await asyncio.wait_for(view.until_caught_up(), 60.0)
+    assert (failed, refused, view.failures) == ([], [], 1)
     await view.stop()
 
 

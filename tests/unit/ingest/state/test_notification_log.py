@@ -8,7 +8,7 @@ import threading
 
 import msgspec
 import pytest
-from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, TopicAuthorizationFailedError
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import partition_of_key
@@ -167,7 +167,7 @@ async def test_reconnect_after_a_missing_acknowledgement(brokers: Brokers, lost:
         first.fail(KafkaTimeoutError("expired"))
     if lost == "by a refusal":  # of the broker, after which kafka-python's producer refuses all records
         brokers.producers[0].broken = True
-        first.fail(TopicAuthorizationFailedError("arborcast.notifications"))
+        first.fail(MessageSizeTooLargeError("arborcast.notifications"))
     words = "within 0.05 s" if lost == "by time-out" else "cannot be stored|within"
     for future in futures:
         with pytest.raises(InfrastructureError, match=words) as caught:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
-from kafka import errors
+from kafka import codec, errors
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.partitioner import murmur2
 
@@ -137,11 +137,22 @@ class PartitionState(NamedTuple):
     in_sync: int
 
 
+class _AdminClient(KafkaAdminClient):  # type: ignore[misc]  # the base has no types
+    """KafkaAdminClient, whose result is an empty configuration if the right to read it is missing."""
+
+    @classmethod
+    def _describe_configs_process_responses(cls, responses: Sequence[Any], *config_filter: Any) -> Any:
+        for result in (each for response in responses for each in response.results):
+            if result.error_code == _DENIED.errno:
+                raise _refused("DescribeConfigs", result.resource_name)
+        return super()._describe_configs_process_responses(responses, *config_filter)
+
+
 class Admin:
     """Administrative requests over KafkaAdminClient."""
 
     def __init__(self, kafka_settings: KafkaSettings) -> None:
-        self._client = _connected(KafkaAdminClient, kafka_settings, {})
+        self._client = _connected(_AdminClient, kafka_settings, {})
 
     def create_topics(self, topics: Mapping[str, tuple[int, int, Mapping[str, str]]]) -> set[str]:
         """Create the missing ones of these topics, given with their partitions, replication and configuration, in one
@@ -156,6 +167,8 @@ class Admin:
         for topic in answer["topics"]:
             with translated(f"Kafka topic {topic['name']} could not be created"):
                 error = errors.for_code(topic["error_code"])
+                if error is _DENIED:
+                    raise _refused("Create", topic["name"])
                 if error is errors.NoError:
                     created.add(topic["name"])
                 elif error is not errors.TopicAlreadyExistsError:
@@ -163,11 +176,6 @@ class Admin:
         with translated("Kafka topics could not be created"):
             self._client.wait_for_topics(created)
         return created
-
-    def topics(self) -> Collection[str]:
-        """The names of all topics."""
-        with translated("Kafka topics could not be listed"):
-            return cast(list[str], self._client.list_topics())
 
     def configs(self, name: str) -> dict[str, str]:
         return self._configs(ConfigResourceType.TOPIC, name)
@@ -182,19 +190,22 @@ class Admin:
         if result != "OK":
             raise InfrastructureError(f"{what}: {result}", RETRY_AFTER_S)
 
-    def policies(self, names: Collection[str]) -> dict[str, str]:
-        """The `cleanup.policy` of each of these topics, as far as it is there."""
-        policy = "cleanup.policy"
+    def configs_of(self, names: Collection[str], keys: Collection[str]) -> dict[str, dict[str, str]]:
+        """These keys of the configuration of each of these topics; none of a topic that does not exist."""
         with translated("the configuration of Kafka topics could not be read"):
             described = self._client.describe_configs(
-                [ConfigResource(ConfigResourceType.TOPIC, name, {policy: None}) for name in names], config_filter="all"
+                [ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(keys)) for name in names],
+                config_filter="all",
             )
-        return {name: found[policy]["value"] for name, found in described["topic"].items() if policy in found}
+        return {name: {key: found[key]["value"] for key in found} for name, found in described["topic"].items()}
 
     def partitions(self, names: Collection[str]) -> dict[str, list[PartitionState]]:
         """The state of each partition, in order, of those of these topics that exist."""
         with translated("Kafka topics could not be described"):
             topics = self._client.describe_topics(list(names))
+        for topic in topics:
+            if topic["error_code"] == _DENIED.errno:
+                raise _refused("Describe", topic["name"])
         return {
             topic["name"]: [
                 PartitionState(each["leader_id"], len(each["replica_nodes"]), len(each["isr_nodes"]))
@@ -255,6 +266,11 @@ def _producing(kafka_settings: KafkaSettings, linger_ms: int = 0) -> dict[str, A
         "delivery_timeout_ms": total_ms + linger_ms,
         "max_block_ms": total_ms,
     }
+
+
+def can_read(compression_type: str) -> bool:
+    """Whether records in this `compression.type` of a topic can be read: some need a package beside kafka-python."""
+    return bool(getattr(codec, f"has_{compression_type}", lambda: True)())
 
 
 _FETCH_BYTES = 8 * 1024 * 1024
@@ -319,6 +335,16 @@ def translated(what: str) -> Iterator[None]:
         # kafka-python does not wrap errors of unreadable certificates and unresolvable names.
         where = f"{error.filename}: " if error.filename else ""
         raise InfrastructureError(f"{what}: {where}{reason_of(error)}", RETRY_AFTER_S) from error
+    except RuntimeError as error:
+        # KafkaAdminClient's without a controller.
+        raise as_infrastructure_error(what, error) from error
+
+
+_DENIED = errors.TopicAuthorizationFailedError
+
+
+def _refused(operation: str, topic: str) -> InfrastructureError:
+    return as_infrastructure_error(f"Kafka refuses {operation} on topic {topic}", _DENIED())
 
 
 def as_infrastructure_error(what: str, error: BaseException) -> InfrastructureError:

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from arborcast.core.errors import ConfigError
-from arborcast.core.eventlog.client import Admin, PartitionState
+from arborcast.core.eventlog.client import Admin, PartitionState, can_read
 from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
 
@@ -57,6 +57,8 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         # The broker sets timestamps. With the writers' clocks, Kafka would refuse records an hour ahead of its own
         # clock, keep records of a clock a year ahead for ever, and delete those of a clock a month behind in minutes.
         "message.timestamp.type": "LogAppendTime",
+        # A broker's default may be a codec that kafka-python cannot read.
+        "compression.type": "producer",
     }
     time_limited = record_bytes | {
         "cleanup.policy": "delete",
@@ -127,43 +129,50 @@ def ensure_topics(kafka: KafkaSettings, only: Collection[str] = (), *, alter: bo
     selected = {kafka.topic(name) for name in only}
     required = {each.name: each for each in specifications(kafka) if not selected or each.name in selected}
     with closing(Admin(kafka)) as admin:
-        _check_none_lost(kafka, required, admin.topics())
-        created = admin.create_topics(
-            {name: (each.partitions, kafka.replication, each.configs) for name, each in required.items()}
-        )
+        # Only these: a request for an existing topic needs the right to create it, and a controller.
+        missing = required.keys() - admin.partitions(required).keys()
+        created = set[str]()
+        if missing:
+            _check_none_lost(kafka, admin, {name: required[name] for name in missing})
+            created = admin.create_topics(
+                {name: (required[name].partitions, kafka.replication, required[name].configs) for name in missing}
+            )
         for name in sorted(created):
             logger.info("created Kafka topic %s", name)
         existing = required.keys() - created
         if not existing:
             return
         until = time.monotonic() + kafka.request_timeout_s
-        policies, partitions = admin.policies(existing), admin.partitions(existing)
+        configs, partitions = admin.configs_of(existing, _CHECKED), admin.partitions(existing)
         # The broker may not have the whole description of a topic that another process has just created.
-        while not all(policies.get(name) and partitions.get(name) for name in existing) and time.monotonic() < until:
+        while not all(configs.get(name) and partitions.get(name) for name in existing) and time.monotonic() < until:
             time.sleep(0.1)
-            policies, partitions = admin.policies(existing), admin.partitions(existing)
+            configs, partitions = admin.configs_of(existing, _CHECKED), admin.partitions(existing)
         for name in sorted(existing):
-            _check(required[name], kafka.replication, policies.get(name, ""), partitions.get(name, []))
+            _check(required[name], kafka.replication, configs.get(name, {}), partitions.get(name, []))
             if alter:
                 _alter(admin, required[name])
+            else:
+                _check_records(required[name], configs.get(name, {}))
 
 
 NEVER_EMPTY = ("control", "parked")
 """Logs whose loss ends all subscriptions, or loses all waiting deliveries."""
 
 
-def _check_none_lost(kafka: KafkaSettings, required: Collection[str], existing: Collection[str]) -> None:
+def _check_none_lost(kafka: KafkaSettings, admin: Admin, missing: Mapping[str, LogSpecification]) -> None:
     """Raises ConfigError if one of these is missing although the engine has accepted notifications."""
-    missing = [name for each in NEVER_EMPTY if (name := kafka.topic(each)) in required and name not in existing]
-    if not missing or kafka.topic("notifications") not in existing:
+    lost = [name for each in NEVER_EMPTY if (name := kafka.topic(each)) in missing]
+    if not lost or not admin.partitions([kafka.topic("notifications")]):
         return
     with closing(LogConsumer(kafka, "notifications")) as log:
         if any(log.ends().values()):
-            contents = "all subscriptions" if missing[0] == kafka.topic("control") else "the waiting deliveries"
+            contents = "all subscriptions" if lost[0] == kafka.topic("control") else "the waiting deliveries"
             raise ConfigError(
-                f"Kafka topic {missing[0]} does not exist, although {log.topic} has notifications: it was deleted, "
+                f"Kafka topic {lost[0]} does not exist, although {log.topic} has notifications: it was deleted, "
                 f"with {contents}. Restore it (docs/backup.md). To continue without its records, create it with "
-                "kafka-topics --create --config cleanup.policy=compact"
+                "kafka-topics --create --config cleanup.policy=compact --config max.message.bytes="
+                + missing[lost[0]].configs["max.message.bytes"]
             )
 
 
@@ -191,7 +200,29 @@ def _alter(admin: Admin, specification: LogSpecification) -> None:
         logger.info("altered Kafka topic %s: %s", specification.name, was)
 
 
-def _check(specification: LogSpecification, replication: int, policy: str, partitions: list[PartitionState]) -> None:
+_CHECKED = ("cleanup.policy", "max.message.bytes", "compression.type")
+
+
+def _check_records(specification: LogSpecification, configs: Mapping[str, str]) -> None:
+    """Records must fit, and be readable."""
+    alter = "alter it with kafka-configs --alter --add-config"
+    most, longest = configs.get("max.message.bytes", "0"), specification.configs["max.message.bytes"]
+    if int(most) < int(longest):
+        raise ConfigError(
+            f"Kafka topic {specification.name} has max.message.bytes={most}, {longest} is needed: {alter} "
+            f"max.message.bytes={longest}, or lower kafka.max_record_bytes"
+        )
+    if not can_read(codec := configs.get("compression.type", "producer")):
+        raise ConfigError(
+            f"Kafka topic {specification.name} has compression.type={codec}, which cannot be read here: {alter} "
+            "compression.type=producer"
+        )
+
+
+def _check(
+    specification: LogSpecification, replication: int, configs: Mapping[str, str], partitions: list[PartitionState]
+) -> None:
+    policy = configs.get("cleanup.policy", "")
     # More partitions or another retention are the operator's choice. These two checks are required for correctness.
     # With both policies records of a subscription would be deleted by their age.
     if ("compact" in policy) != specification.compacted or (specification.compacted and "delete" in policy):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock, create_autospec, patch
 
 import pytest
-from kafka import errors
+from kafka import codec, errors
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, TopicAuthorizationFailedError
 
 from arborcast.core.errors import ConfigError, InfrastructureError
@@ -34,6 +34,7 @@ def test_every_exception_of_the_library_is_caught() -> None:
         errors.TopicAuthorizationFailedError,
         errors.SaslAuthenticationFailedError,
         OSError,
+        RuntimeError,  # without a controller
     )
     never = (errors.UnsupportedSaslMechanismError, errors.MessageSizeTooLargeError)
     for kind in (*again, *never):
@@ -92,11 +93,16 @@ def test_the_logs_of_the_design() -> None:
         assert segment_bytes >= int(log.configs["max.message.bytes"]), f"Kafka refuses a larger record in {log.name}"
 
 
-def ensured(policies: list[dict[str, str]], partitions: list[dict[str, list[PartitionState]]]) -> MagicMock:
+CONTROL = KafkaSettings().topic("control")
+CONFIGS = dict(specifications(KafkaSettings())[0].configs)
+ONE = {CONTROL: [PartitionState(1, 1, 1)]}
+
+
+def ensured(configs: list[dict[str, dict[str, str]]], partitions: list[dict[str, list[PartitionState]]]) -> MagicMock:
     """The client that checks the existing log `control`, with these descriptions one after the other."""
     admin: MagicMock = create_autospec(Admin, instance=True)
     admin.create_topics.return_value = set()
-    admin.policies.side_effect = policies
+    admin.configs_of.side_effect = configs
     admin.partitions.side_effect = partitions
     with patch("arborcast.core.eventlog.topics.Admin", return_value=admin):
         ensure_topics(KafkaSettings(request_timeout_s=60.0), only=["control"])
@@ -104,11 +110,31 @@ def ensured(policies: list[dict[str, str]], partitions: list[dict[str, list[Part
 
 
 def test_the_creation_of_a_topic_by_another_process_is_awaited() -> None:
-    topic = KafkaSettings().topic("control")
-    compact, one = {topic: "compact"}, {topic: [PartitionState(1, 1, 1)]}
-    assert ensured([{}, compact, compact], [{}, {}, one]).policies.call_count == 3
-    with pytest.raises(ConfigError, match="=delete, compact is needed"):
-        ensured([{topic: "delete"}], [one])
+    made = {CONTROL: CONFIGS}
+    admin = ensured([{}, made, made], [{}, {}, {}, {}, ONE])
+    assert (admin.configs_of.call_count, list(admin.create_topics.call_args.args[0])) == (3, [CONTROL])
+
+
+def test_the_creation_of_existing_topics_is_not_requested() -> None:
+    ensured([{CONTROL: CONFIGS}], [ONE, ONE]).create_topics.assert_not_called()
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"cleanup.policy": "delete"}, "=delete, compact is needed"),
+        ({"max.message.bytes": "1048588"}, "max.message.bytes=1048588, 8388608 is needed"),
+        ({"compression.type": "zstd"}, "compression.type=zstd, which cannot be read here"),
+    ],
+)
+def test_an_existing_topic_with_an_unusable_configuration_is_refused(
+    config: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec, "has_zstd", lambda: False)
+    with pytest.raises(ConfigError, match=words):
+        ensured([{CONTROL: CONFIGS | config}], [ONE, ONE])
+    for readable in ("gzip", "producer", "uncompressed"):
+        ensured([{CONTROL: CONFIGS | {"compression.type": readable}}], [ONE, ONE])
 
 
 class PlayedProducer:

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Literal
 
-from arborcast.core.eventlog.client import Admin, PartitionState
+from arborcast.core.eventlog.client import Admin, PartitionState, can_read
 from arborcast.core.eventlog.scan import LogScan, OffsetRange
 from arborcast.core.eventlog.topics import (
     FEED_LOG,
@@ -213,6 +213,12 @@ def _of_topic(
             "fail",
             f"{name} takes records of {largest} bytes, kafka.max_record_bytes = {kafka.max_record_bytes}",
             f"{alter} max.message.bytes={specification.configs['max.message.bytes']}",
+        )
+    if not can_read(codec := configs.get("compression.type", "producer")):
+        yield KafkaRisk(
+            "fail",
+            f"{name} has compression.type = {codec}, which cannot be read here",
+            f"{alter} compression.type=producer",
         )
     stamps, required = configs.get("message.timestamp.type", ""), specification.configs["message.timestamp.type"]
     if stamps != required:

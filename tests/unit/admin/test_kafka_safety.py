@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from kafka import codec
 
 from arborcast.admin.kafka_safety import ClusterFacts, KafkaRisk, TopicFacts, unsafe
 from arborcast.core.eventlog.client import PartitionState
@@ -61,6 +62,7 @@ def test_inconsistent_numbers_of_replicas_and_brokers() -> None:
         ("notifications", {"retention_ms": "3600000"}, "is kept for 1 h, deliveries may wait for 24 h", "fail"),
         ("notifications", {"retention_bytes": "1000000"}, "is cut at 1000000 bytes", "warn"),
         ("notifications", {"max_message_bytes": "1000"}, "takes records of 1000 bytes", "fail"),
+        ("notifications", {"compression_type": "lz4"}, "compression.type = lz4, which cannot be read here", "fail"),
         ("notifications", {"message_timestamp_type": "CreateTime"}, "message.timestamp.type = CreateTime", "warn"),
         ("notifications", {"cleanup_policy": "compact"}, "has cleanup.policy = compact", "fail"),
         ("notifications", {"retention_ms": "172800000"}, "is kept for 48 h, kafka.retention_hours is 168", "warn"),
@@ -72,7 +74,10 @@ def test_inconsistent_numbers_of_replicas_and_brokers() -> None:
         ("parked", {"max_compaction_lag_ms": str(2**63 - 1)}, "has max.compaction.lag.ms = 92233720", "warn"),
     ],
 )
-def test_dangers_of_a_configuration(log: str, configs: dict[str, str], words: str, level: str) -> None:
+def test_dangers_of_a_configuration(
+    log: str, configs: dict[str, str], words: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec, "has_lz4", lambda: False)
     (found,) = unsafe(with_topic(as_made(THREE, 3), f"arborcast.{log}", **configs), THREE, DAY_S, NOW_MS)
     assert (found.level, words in found.what) == (level, True), found
     assert found.advice

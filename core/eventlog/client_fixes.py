@@ -7,7 +7,7 @@
     LeanConsumer     consumer/fetcher.py, Fetcher.send_fetches   no search for requests during another
     LeanProducer     producer/kafka.py, KafkaProducer.send       a shorter path for bytes on a chosen partition
     LeanProducer     producer/kafka.py, KafkaProducer.close      no flush for timeout=0
-    built            the constructors of all clients             free threads and sockets after a failure
+    built            the constructors of all clients             free threads and sockets after a failure; its cause
     built            cluster.py, ClusterMetadata                 take its settings from the client
     Loop.resolve     net/inet.py, KafkaNetSocket.dns_lookup      look up names without blocking
 
@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import kafka
+from kafka.errors import KafkaTimeoutError, SaslAuthenticationFailedError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
@@ -179,9 +180,18 @@ class TlsTransport(_DirectWrite, KafkaSSLTransport):  # type: ignore[misc]  # th
 
 
 class Connections(KafkaConnectionManager):  # type: ignore[misc]  # the base has no types
+    failure: BaseException | None = None
+    """Why the last attempt to connect failed. Refused credentials stay: later attempts may be cut without a reason."""
+
     def nodes(self) -> list[int]:
         """The brokers with a connection."""
         return list(self._conns)
+
+    async def _connect(self, node: Any, conn: Any, **options: Any) -> None:
+        await super()._connect(node, conn, **options)
+        failure = conn.init_future.exception
+        if failure is None or (failure.args and not isinstance(self.failure, SaslAuthenticationFailedError)):
+            self.failure = failure
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         place = node.host, node.port
@@ -271,7 +281,8 @@ class LeanProducer(kafka.KafkaProducer):  # type: ignore[misc]  # the base has n
 
 
 def built(factory: Callable[..., _T], arguments: Mapping[str, Any]) -> _T:
-    """Build a connected client of kafka-python; after a failure free its thread and sockets.
+    """Build a connected client of kafka-python; after a failure free its thread and sockets, and raise its cause, if
+    known, instead of a time-out.
 
     kafka-python does not free them: a process that waits for its broker would gain a thread with every attempt.
     """
@@ -289,7 +300,10 @@ def built(factory: Callable[..., _T], arguments: Mapping[str, Any]) -> _T:
 
     try:
         return factory(**arguments, kafka_client=network)
-    except BaseException:
+    except BaseException as error:
+        cause = next((each._manager.failure for each in networks), None)  # noqa: SLF001  # no public way to see it
         for client in networks:
             client.close()
+        if cause is not None and isinstance(error, KafkaTimeoutError):
+            raise cause from error
         raise

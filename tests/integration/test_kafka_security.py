@@ -8,20 +8,24 @@ from __future__ import annotations
 import dataclasses
 import gc
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
 from pyspark.sql import SparkSession
 
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import Admin, TopicPartition, make_consumer, make_producer
+from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.spark.source import connection_options
 from arborcast.engine.embedded.kafka_broker import BrokerLayout, controller_port
 from tests.support.broker import broker_of
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.held_port import HeldPort
+from tests.support.waiting import wait_until
 
 PASSWORD = 'p"a\\ss; word'  # noqa: S105  # with characters that need an escape
 
@@ -47,6 +51,9 @@ class GuardedLayout(BrokerLayout):
             f"{name}.ssl.truststore.type": "PEM",
             f"{name}.ssl.truststore.location": self.certificates.authority,
             f"{name}.ssl.client.auth": "required",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",  # of the plain listeners
+            "allow.everyone.if.no.acl.found": "true",
             f"{name}.sasl.enabled.mechanisms": "PLAIN",
             f"{name}.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
             f'user_arborcast="{escaped}";',
@@ -101,20 +108,54 @@ def test_clients_of_the_engine_and_of_spark_connect(guarded: KafkaSettings, spar
     assert [bytes(row.value) for row in rows] == [b"v"]
 
 
+ALLOWED = {
+    "Describe": [ACLOperation.DESCRIBE_CONFIGS],
+    "DescribeConfigs": [ACLOperation.READ, ACLOperation.WRITE],
+    "Create": [ACLOperation.READ, ACLOperation.DESCRIBE_CONFIGS],
+}
+
+
+@pytest.mark.parametrize("missing", ALLOWED)
+def test_a_missing_right_is_named_with_its_topic(guarded: KafkaSettings, missing: str) -> None:
+    def rule(operation: ACLOperation, pattern: ResourcePattern, kind: str = "ALLOW") -> ACL:
+        return ACL("User:arborcast", "*", operation, ACLPermissionType[kind], pattern)
+
+    def refusal(log: str) -> str:
+        try:
+            ensure_topics(kafka, [log])
+        except InfrastructureError as error:
+            return str(error)
+        return ""
+
+    kafka = dataclasses.replace(guarded, prefix=f"{missing}.")
+    assert refusal("control") == ""
+    cluster = ResourcePattern(ResourceType.CLUSTER, "kafka-cluster")
+    topics = ResourcePattern(ResourceType.TOPIC, kafka.prefix, ACLResourcePatternType.PREFIXED)
+    rules = [rule(ACLOperation.ALL, cluster), *(rule(each, topics) for each in ALLOWED[missing])]
+    if missing == "Create":
+        rules.append(rule(ACLOperation.CREATE, cluster, "DENY"))
+    with closing(Admin(guarded)) as admin:
+        assert admin._client.create_acls(rules)["failed"] == []
+    log = "dead" if missing == "Create" else "control"
+    wait_until(lambda: refusal(log).startswith(f"Kafka refuses {missing} on topic {missing}.{log}: its access rules"))
+    assert (refusal("control") == "") is (missing == "Create"), "an existing topic needs no right to create it"
+
+
 # kafka-python leaves the TLS sockets of refused attempts to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "cause"),
     [
-        {"sasl_password": "another"},
-        {"ssl_ca_file": ""},
-        {"ssl_certificate_file": "", "ssl_key_file": ""},
+        ({"sasl_password": "another"}, "does not accept the credentials"),
+        ({"ssl_ca_file": ""}, "certificate verify failed"),
+        ({"ssl_certificate_file": "", "ssl_key_file": ""}, ""),
+        ({"bootstrap_servers": "nowhere.invalid:9092"}, "DNS Resolution failure"),
     ],
 )
 def test_connections_without_one_of_them_are_refused_and_no_error_shows_the_password(
-    guarded: KafkaSettings, wrong: dict[str, str], caplog: pytest.LogCaptureFixture
+    guarded: KafkaSettings, wrong: dict[str, str], cause: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(InfrastructureError) as refused:
+    with pytest.raises(InfrastructureError, match=f"does not answer: .*{cause}") as refused:
         make_producer(dataclasses.replace(guarded, request_timeout_s=2, **wrong))  # type: ignore[arg-type]
     gc.collect()
     shown = f"{refused.value!r} {refused.value.__cause__!r} {caplog.text}"

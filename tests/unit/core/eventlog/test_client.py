@@ -70,7 +70,7 @@ def test_credentials_and_authorities_reach_the_library() -> None:
 def test_a_fetch_ends_within_the_shortest_request_timeout() -> None:
     """kafka-python refuses a longer one as a wrong configuration, which no retry repairs."""
     nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:1", request_timeout_s=1)
-    with pytest.raises(InfrastructureError, match="no answer in time") as caught:
+    with pytest.raises(InfrastructureError, match=r"127\.0\.0\.1:1 does not answer: .*ECONNREFUSED") as caught:
         client.make_consumer(nowhere, wait_ms=2_000)
     assert caught.value.retry_after is not None
 

@@ -21,6 +21,9 @@ T = TypeVar("T")
 
 _BACKOFF = Backoff(1.0, 15.0)
 
+# Failures of one kind in the log until a success.
+_LOGGED = 5
+
 
 def start_thread(name: str, work: Callable[..., object], *args: object) -> threading.Thread:
     """Run `work(*args)` in a daemon thread."""
@@ -50,8 +53,8 @@ class Service:
     """A thread that repeats `step` until it is stopped.
 
     `step` returns the seconds until its next call, or None to end the thread. When it raises, the thread calls it again
-    after the pause of `backoff`. The log has one entry for each kind of exception until a step succeeds, and one for
-    that success.
+    after the pause of `backoff`. Until a step succeeds, the log has one entry for each message, up to five of a kind
+    of exception, and one for that success.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class Service:
         self._close = close
         self._what = what or name
         self._failures = 0
-        self._logged: set[type[Exception]] = set()
+        self._logged: dict[type[Exception], set[str]] = {}
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -125,8 +128,10 @@ class Service:
                 pause_s = self._step()
             except Exception as error:
                 self._failures += 1
-                if not (self._stopping.is_set() or type(error) in self._logged):
-                    self._logged.add(type(error))
+                logged = self._logged.setdefault(type(error), set())
+                # The bound is for messages with a number or a time.
+                if not self._stopping.is_set() and len(logged) < _LOGGED and str(error) not in logged:
+                    logged.add(str(error))
                     self._log_failure(error)
                 self._stopping.wait(self._backoff.after(self._failures))
                 continue

@@ -91,7 +91,7 @@ def test_stop_waits_for_a_hanging_step_up_to_its_timeout() -> None:
     assert Service("never started", results()).stop(None)
 
 
-def test_failures_are_logged_once_by_kind_until_a_step_succeeds(caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_are_logged_once_until_a_step_succeeds(caplog: pytest.LogCaptureFixture) -> None:
     away = InfrastructureError("Kafka is away")
     step = results(away, away, ValueError("a mistake"), away, 0.0, away)
     with caplog.at_level(logging.INFO):
@@ -105,6 +105,12 @@ def test_failures_are_logged_once_by_kind_until_a_step_succeeds(caplog: pytest.L
         ("INFO", "test works again"),
     ]
     assert [each.exc_info is not None for each in caplog.records] == [False, True, False, False, False]
+
+
+def test_different_failures_of_a_kind_are_logged_up_to_a_bound(caplog: pytest.LogCaptureFixture) -> None:
+    numbers = [1, 2, 1, 2, 3, 4, 5, 6, 7]
+    run_to_its_end(results(*(InfrastructureError(f"failure {each}") for each in numbers)))
+    assert [each.getMessage().rpartition(" ")[2] for each in caplog.records] == ["1", "2", "3", "4", "5"]
 
 
 def test_a_failure_after_a_success_within_a_step_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import re
 import sys
+from itertools import islice
 
 import msgspec
 from lxml import etree
@@ -165,15 +166,16 @@ def _check_readable(message: etree._Element, stored: bytes, number: int) -> None
 
 
 async def end_pull_point(gateway: Gateway, pull_point_id: str) -> None:
-    """Append the end of a pull point and of the subscriptions that fill it, in one piece."""
-    now_ms = times.to_ms(gateway.now())
-    subscriptions = sorted(gateway.pull_points.subscriptions_of(pull_point_id))
-    async with gateway.locks.hold_all(subscriptions):
-        records: list[ControlRecord] = [
-            record for each in subscriptions for record in ending(each, "destroyed", now_ms)
-        ]
-        records += ending_pull_point(pull_point_id, "destroyed", now_ms)
-        await gateway.changes.commit(records)
+    """Append the end of a pull point, after the ends of the subscriptions that fill it, some with each append."""
+    now_ms, more = times.to_ms(gateway.now()), True
+    while more:
+        ended = sorted(islice(gateway.pull_points.subscriptions_of(pull_point_id), _AT_ONCE))
+        more = len(ended) == _AT_ONCE
+        records: list[ControlRecord] = [record for each in ended for record in ending(each, "destroyed", now_ms)]
+        if not more:
+            records += ending_pull_point(pull_point_id, "destroyed", now_ms)
+        async with gateway.locks.hold_all(ended):
+            await gateway.changes.commit(records)
 
 
 async def end_unused(gateway: Gateway) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -87,18 +88,27 @@ async def end(gateway: Gateway, request: Request, target: Target) -> None:
 async def _end_of_endpoint(gateway: Gateway, request: Request, endpoint: str) -> None:
     """End the subscription of a client of HPwsn with this endpoint. Raises UnknownResource or InvalidRequest."""
     await gateway.changes.catch_up()
-    async with gateway.locks.hold_all(sorted(gateway.pull_points.endpoints.subscriptions_of(endpoint))):
-        found = map(gateway.table.get, sorted(gateway.pull_points.endpoints.subscriptions_of(endpoint)))
-        meant = [one for one in found if one is not None and may_manage(request.caller, one.owner, one.topics)]
-        if not meant:
-            raise UnknownResource(f"there is no subscription with the endpoint {endpoint[:200]!r} (any more)")
-        if len({one.consumer.address for one in meant}) > 1:
-            # Clients with the same name. None may end another one's subscription by mistake.
-            raise InvalidRequest(
-                "several subscribers have this endpoint: send Unsubscribe to the address in the SubscriptionReference"
-            )
-        now_ms = times.to_ms(gateway.now())
-        await gateway.changes.commit([record for one in meant for record in ending(one.id, "unsubscribed", now_ms)])
+    bound = sorted(gateway.pull_points.endpoints.subscriptions_of(endpoint))
+    meant: list[str] = []
+    addresses: set[str] = set()
+    for begin in range(0, len(bound), _AT_ONCE):
+        found = map(gateway.table.get, bound[begin : begin + _AT_ONCE])
+        some = [one for one in found if one is not None and may_manage(request.caller, one.owner, one.topics)]
+        meant += [one.id for one in some]
+        addresses.update(one.consumer.address for one in some)
+        await asyncio.sleep(0)
+    if not meant:
+        raise UnknownResource(f"there is no subscription with the endpoint {endpoint[:200]!r} (any more)")
+    if len(addresses) > 1:
+        # Clients with the same name. None may end another one's subscription by mistake.
+        raise InvalidRequest(
+            "several subscribers have this endpoint: send Unsubscribe to the address in the SubscriptionReference"
+        )
+    now_ms = times.to_ms(gateway.now())
+    for begin in range(0, len(meant), _AT_ONCE):
+        async with gateway.locks.hold_all(meant[begin : begin + _AT_ONCE]):
+            left = [each for each in meant[begin : begin + _AT_ONCE] if gateway.table.get(each) is not None]
+            await gateway.changes.commit([record for each in left for record in ending(each, "unsubscribed", now_ms)])
 
 
 @asynccontextmanager

@@ -46,9 +46,9 @@ class BoundEndpoints:
         return min(self._named.get((owner, name), ()), default="")
 
     def name_of(self, endpoint_id: str, owner: str) -> str:
-        """The owner's name for the pull point; empty for none."""
+        """The owner's name for the pull point, the same in all of its subscriptions; empty for none."""
         bound = map(self._bound.__getitem__, self.subscriptions_of(endpoint_id))
-        return min((endpoint.name for its_owner, endpoint in bound if its_owner == owner), default="")
+        return next((endpoint.name for its_owner, endpoint in bound if its_owner == owner), "")
 
     def __len__(self) -> int:
         """The number of subscriptions with such a pull point."""

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.ingest.operations import pull_points, subscription_manager
 from arborcast.ingest.operations.pull_points import end_orphans
 from arborcast.ingest.settings import GatewaySettings
-from arborcast.topic_model.records.control import PullPointEnded, PullPointRecord, SubscriptionEnded, Tombstone
+from arborcast.topic_model.records.control import (
+    ControlRecord,
+    PullPointEnded,
+    PullPointRecord,
+    SubscriptionEnded,
+    SubscriptionRecord,
+    Tombstone,
+)
+from arborcast.topic_model.subscriptions import BoundEndpoint, EndpointReference, Subscription
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer, live, only_subscription
 from tests.support.oasis import validate
@@ -110,6 +122,36 @@ def test_destroy_ends_the_subscriptions(parts: GatewayParts) -> None:
         answer = parts.post(body, path)
         validate(answer.body)
         assert answer.fault == "ResourceUnknownFault"
+
+
+@pytest.mark.parametrize(
+    ("module", "body", "link"),
+    [
+        (pull_points, "<wsnt:DestroyPullPoint/>", {"pull_point": "p"}),
+        (subscription_manager, "<wsnt:Unsubscribe/>", {"endpoint": BoundEndpoint("p")}),
+    ],
+)
+def test_many_subscriptions_are_ended_in_pieces(
+    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch, module: ModuleType, body: str, link: dict[str, Any]
+) -> None:
+    if "pull_point" in link:
+        parts.control.apply(PullPointRecord("p", "http://127.0.0.1:8080/wsn/pullpoints/p"))
+    for number in range(5):
+        made = Subscription(f"s{number}", EndpointReference("http://127.0.0.1:9/"), **link)
+        parts.control.apply(SubscriptionRecord(made))
+    together: list[int] = []
+    commit = parts.control.commit
+
+    async def counted(records: Sequence[ControlRecord]) -> int:
+        together.append(sum(isinstance(each, SubscriptionEnded) for each in records))
+        return await commit(records)
+
+    monkeypatch.setattr(parts.control, "commit", counted)
+    monkeypatch.setattr(module, "_AT_ONCE", 2)
+    assert parts.post(soap.envelope(body), "/wsn/pullpoints/p").status == 200
+    assert together == [2, 2, 1]
+    assert list(parts.table.subscriptions()) == []
+    assert not parts.pull_points.exists("p")
 
 
 def test_a_pull_point_as_a_consumer(parts: GatewayParts) -> None:

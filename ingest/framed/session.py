@@ -284,8 +284,8 @@ class FramedSession:
         consumer, task, _ = self._consumers.pop(identifier, (None, None, False))
         if consumer is not None and task is not None:
             task.cancel()
-            consumer.close()
             consumer.outgoing.forget(consumer)
+            consumer.close()
         await subscriptions.unsubscribe(self._edge.gateway, identifier, caller)
         return identifier
 

@@ -150,7 +150,8 @@ class Outgoing:
 
     def forget(self, sender: Sender) -> None:
         """Wait for no answers to the messages of a subscription that has ended."""
-        self._unanswered = {number: each for number, each in self._unanswered.items() if each is not sender}
+        for number in sender.given:
+            self._unanswered.pop(number, None)
         self._few.set()
 
     async def until_writable(self) -> None:

@@ -233,18 +233,17 @@ async def end_expired(gateway: Gateway) -> int:
     now_ms = times.to_ms(gateway.now())
     renewed_s = gateway.settings.expiry_grace_s + gateway.changes.append_s + _CLOCKS_APART_S
     before_ms = now_ms - int(renewed_s * 1000)
-    # Listed once: the list of a million takes seconds.
-    due, ended = gateway.table.due(before_ms), 0
-    for begin in range(0, len(due), _AT_ONCE):
+    ended = 0
+    while due := gateway.table.due(before_ms, _AT_ONCE):
         await gateway.changes.catch_up()  # one may be renewed through another gateway
         # A concurrent renewal has the lock: checked again in the next round. Others were renewed meanwhile.
         free = [
             each
-            for each in due[begin : begin + _AT_ONCE]
+            for each in due
             if each not in gateway.locks and (there := gateway.table.get(each)) is not None and there.expired(before_ms)
         ]
         if not free:
-            continue
+            break
         async with gateway.locks.hold_all(free):
             await gateway.changes.commit([record for one in free for record in ending(one, "expired", now_ms)])
         logger.info("ended %d expired subscriptions", len(free))

@@ -53,16 +53,16 @@ class Expiry:
         self._live -= 1
         self._sweep_when_stale()
 
-    def due(self, now_ms: int) -> tuple[str, ...]:
-        """Ids of the expired subscriptions, earliest first. They stay until their end is applied."""
+    def due(self, now_ms: int, limit: int) -> tuple[str, ...]:
+        """Ids of the expired subscriptions, the earliest, up to this number. They stay until their end is applied."""
         self._begun = max(self._begun, now_ms >> _BITS)
         while self._numbers and self._numbers[0] <= self._begun:
             number = heapq.heappop(self._numbers)
-            for subscription_id, time in self._times(number).items():
-                heapq.heappush(self._soon, (time, subscription_id))
+            self._soon += [(time, subscription_id) for subscription_id, time in self._times(number).items()]
+            heapq.heapify(self._soon)
             self._buckets.pop(number, None)
         found: list[tuple[int, str]] = []
-        while self._soon and self._soon[0][0] <= now_ms:
+        while self._soon and self._soon[0][0] <= now_ms and len(found) < limit:
             first = heapq.heappop(self._soon)
             if self._time(first[1]) == first[0] and first not in found[-1:]:
                 found.append(first)

@@ -168,9 +168,9 @@ class RoutingTable(Resolver):
         """All subscriptions, triggers included, in no particular order."""
         return iter(self._subscriptions.values())
 
-    def due(self, now_ms: int) -> tuple[str, ...]:
-        """Ids of the expired subscriptions, earliest first; they stay until their end is applied."""
-        return self._expiry.due(now_ms)
+    def due(self, now_ms: int, limit: int) -> tuple[str, ...]:
+        """Ids of the expired subscriptions, the earliest, up to this number; they stay until their end is applied."""
+        return self._expiry.due(now_ms, limit)
 
     def who(self, path: TopicPath, limit: int | None = None) -> list[Route]:
         """The subscriptions of a topic with the matching filter, including paused ones, up to this number."""

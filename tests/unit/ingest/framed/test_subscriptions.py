@@ -83,11 +83,16 @@ def test_the_window_and_the_number_of_unacknowledged_messages(
         raw.send(frames.encode(FrameKind.ACK, each.correlation))
     assert raw.read().kind == FrameKind.MESSAGE
     raw = dial(edge)
-    deliver(edge, raw.subscribe("b", window=10_000), *(stored("b", "<x/>", f"m{number}") for number in range(400)))
+    subscription = raw.subscribe("b", window=10_000)
+    deliver(edge, subscription, *(stored("b", "<x/>", f"m{number}") for number in range(400)))
     some = [raw.read() for _ in range(200)]
     assert raw.is_alive(), "no further message"
     raw.send(b"".join(frames.encode(FrameKind.ACK, each.correlation) for each in some))
     assert [raw.read().kind for _ in range(200)] == [FrameKind.MESSAGE] * 200
+    deliver(edge, raw.subscribe("c"), stored("c", "<x/>", "o1"))
+    assert raw.is_alive(), "the other subscription has too many unanswered ones"
+    raw.send(frames.encode(FrameKind.UNSUBSCRIBE, 9, frames.UnsubscribeBody(subscription)))
+    assert {raw.read().kind, raw.read().kind} == {FrameKind.RECEIPT, FrameKind.MESSAGE}
 
 
 def test_bytes_of_unacknowledged_messages(edge: FramedEdge, dial: Connects, monkeypatch: pytest.MonkeyPatch) -> None:

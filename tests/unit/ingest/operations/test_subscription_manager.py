@@ -176,8 +176,8 @@ def test_expiry_in_several_steps_keeps_a_renewed_subscription(renewal: str, monk
     listed: list[int] = []
     due = RoutingTable.due
 
-    def counted(table: RoutingTable, now_ms: int) -> tuple[str, ...]:
-        found = due(table, now_ms)
+    def counted(table: RoutingTable, now_ms: int, limit: int) -> tuple[str, ...]:
+        found = due(table, now_ms, limit)
         listed.append(len(found))
         return found
 
@@ -198,4 +198,4 @@ def test_expiry_in_several_steps_keeps_a_renewed_subscription(renewal: str, monk
 
     assert asyncio.run(scenario()) == 6
     assert only_subscription(parts).id == kept
-    assert listed == [7], "due subscriptions are listed once"
+    assert max(listed) == 2

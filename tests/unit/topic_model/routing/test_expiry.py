@@ -34,7 +34,8 @@ def test_due_subscriptions_against_a_scan(steps: list[tuple[str, bool, int | Non
         times = {each.id: each.terminates_ms for each in subscriptions.values() if each.terminates_ms is not None}
         for now in asked:
             expected = sorted((at, each) for each, at in times.items() if at <= now)
-            assert expiry.due(now) == tuple(each for _, each in expected)
+            for limit in (0, 1, 2, 7):
+                assert expiry.due(now, limit) == tuple(each for _, each in expected[:limit])
 
 
 def test_a_look_reads_only_what_is_due() -> None:
@@ -51,10 +52,12 @@ def test_a_look_reads_only_what_is_due() -> None:
         made = make_subscription(str(number), "a", terminates_ms=65_000 + number // 10)
         subscriptions[made.id] = made
         expiry.added(made)
-    expiry.due(0)
+    expiry.due(0, 7)
     subscriptions.reads = 0
-    assert len(expiry.due(65_000)) == 10
+    assert len(expiry.due(65_000, 1_000)) == 10
     assert subscriptions.reads == 10
+    assert len(expiry.due(70_000, 7)) == 7
+    assert subscriptions.reads == 17
 
 
 def test_ends_and_renewals_are_swept() -> None:
@@ -67,7 +70,7 @@ def test_ends_and_renewals_are_swept() -> None:
         if old is not None:
             expiry.removed(old)
     assert len(expiry) < 1_100
-    assert expiry.due(1 << 62) == ("s",)
+    assert expiry.due(1 << 62, 7) == ("s",)
     expiry.removed(subscriptions.pop("s"))
-    assert expiry.due(1 << 62) == ()
+    assert expiry.due(1 << 62, 7) == ()
     assert len(expiry) == 0

@@ -84,7 +84,7 @@ def everything(table: RoutingTable, asked: list[TopicPath]) -> list[object]:
         {path: table.who(path) for path in asked},
         {path: table.who(path) for path in table.topics.paths()},
         {key: set(targets) for key, targets in table._links.frozen().items()},
-        table.due(5),
+        table.due(5, 1_000),
         {each.id: each for each in table.subscriptions()},
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -43,6 +44,9 @@ _PIECE_S = 1.0
 
 _RETRY_S = 0.5
 
+# Topics that are matched before others get their turn: with the most expensive expression 0.1 s.
+_MATCHED_AT_ONCE = 1_000
+
 # A record may be compacted between finding and reading it; then a newer one exists.
 _ATTEMPTS = 3
 
@@ -80,7 +84,11 @@ class RetainedMessages:
 
         Raises InfrastructureError.
         """
-        return await self._run(lambda: self._matching(matches, among))
+        paths, found = await self._run(lambda: self._topics(among)), list[TopicPath]()
+        for begin in range(0, len(paths), _MATCHED_AT_ONCE):
+            some = paths[begin : begin + _MATCHED_AT_ONCE]
+            found += await self._run(partial(list, filter(matches, some)))
+        return found
 
     async def latest(self, paths: Sequence[TopicPath]) -> list[Notification]:
         """The current messages of these topics, in the order of acceptance; topics without one are omitted.
@@ -105,9 +113,9 @@ class RetainedMessages:
         else:
             self._offsets.pop(path, None)
 
-    def _matching(self, matches: Callable[[TopicPath], bool], among: Sequence[TopicPath] | None) -> list[TopicPath]:
+    def _topics(self, among: Sequence[TopicPath] | None) -> list[TopicPath]:
         self._follower.read_to_end(self._timeout_s)
-        return [path for path in (self._offsets if among is None else among) if path in self._offsets and matches(path)]
+        return [path for path in (self._offsets if among is None else among) if path in self._offsets]
 
     def _latest(self, paths: Sequence[TopicPath]) -> list[Notification]:
         for _ in range(_ATTEMPTS):

@@ -304,3 +304,25 @@ async def test_an_erased_message_whose_null_was_compacted_away_is_not_current(mo
     assert [each.topic for each in await retained.latest(topics)] == ["b", "c"]
     assert set(await retained.topics(lambda _: True)) == {"b", "c"}
     retained.close()
+
+
+async def test_an_expensive_search_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "LogConsumer", CompactedLog)
+    monkeypatch.setattr(current_message, "LogReader", CompactedLog)
+    monkeypatch.setattr(current_message, "_MATCHED_AT_ONCE", 2)
+    done, topics = list[str](), [TopicPath(each) for each in "abcde"]
+    records = {offset: notifications.encode(notification("read", each))[1] for offset, each in enumerate(topics)}
+    monkeypatch.setattr(CompactedLog, "records", records)
+
+    def matches(path: TopicPath) -> bool:
+        done.append(path)
+        return path != "d"
+
+    async def latest() -> None:
+        done.append((await retained.latest(topics[:1]))[0].id)
+
+    retained = RetainedMessages(KafkaSettings())
+    found, _ = await asyncio.gather(retained.topics(matches), latest())
+    assert found == ["a", "b", "c", "e"]
+    assert done.index("read") < done.index("e")
+    retained.close()

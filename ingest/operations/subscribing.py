@@ -42,6 +42,9 @@ from arborcast.wire.errors import ConsumerRefused, OperationRefused, TooLarge, U
 
 _DEFAULT = SubscriptionPolicy()
 
+# Topics that one evaluation of an XPath visits, on the event loop: half a second, if it selects all of them.
+_MOST_SEARCHED = 1_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRequest:
@@ -146,9 +149,16 @@ def check_supported(gateway: Gateway, expression: TopicFilter) -> None:
             f"the expression has {pattern.steps} steps from the first wildcard of each alternative on, "
             f"more than {gateway.settings.expression_steps}: use fewer alternatives, or several subscriptions"
         )
+    tree = gateway.table.topics
+    if isinstance(pattern, XPathPattern) and expression.normal not in gateway.table.xpath_selectors:
+        searches = expression.text.count("//")
+        if searches > max(1, _MOST_SEARCHED // max(1, len(tree))):
+            raise ExpressionError(
+                f"the XPath searches {len(tree)} topics {searches} times (//), more than {_MOST_SEARCHED} together: "
+                "use // less often, another dialect, or several subscriptions"
+            )
     if not gateway.topics.fixed:
         return
-    tree = gateway.table.topics
     if not (pattern.select(tree) if isinstance(pattern, XPathPattern) else selects_any(pattern, tree)):
         raise TopicNotSupported(f"the expression {expression.text!r} selects no topic of the fixed topic set")
 

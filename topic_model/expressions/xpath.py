@@ -14,6 +14,7 @@ libxml2 evaluates one `//` at a time; the cost is about the number of visited to
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NoReturn, Protocol, cast
@@ -74,23 +75,22 @@ class XPathPattern:
 
     def select(self, tree: TopicTree) -> frozenset[TopicPath]:
         """The selected topics of the tree; for the thread that changes it."""
-        return frozenset(path for path in self._select(tree.topic_set()) if path in tree)
+        topics = tree.topic_set()
+        return frozenset(path for path in topics.paths_of(self._select(topics.root)) if path in tree)
 
     def matches(self, path: TopicPath) -> bool:
         """Whether the topic is selected. Raises ValueError unless `path_only`."""
         if not self.path_only:
             raise ValueError(f"{self.text!r} depends on more than a topic's path: use select")
-        return path in self._select(_topic_set_of(path))
+        return path in map(path_of, self._select(_topic_set_of(path)))
 
-    def _select(self, root: etree._Element) -> set[TopicPath]:
-        selected: set[TopicPath] = set()
+    def _select(self, root: etree._Element) -> set[etree._Element]:
+        selected: set[etree._Element] = set()
         for segments in self._segments:
-            try:
-                selected.update(path_of(element) for element in _evaluate(segments, root) if element is not root)
-            except etree.XPathError:
-                # A type error that the sample at parse time did not reach: such a path selects nothing.
-                continue
-        return selected
+            # A type error that the sample at parse time did not reach: such a path selects nothing.
+            with suppress(etree.XPathError):
+                selected.update(_evaluate(segments, root))
+        return selected - {root}
 
 
 @lru_cache(maxsize=1)

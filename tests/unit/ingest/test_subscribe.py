@@ -10,6 +10,7 @@ import pytest
 from lxml import etree
 
 from arborcast.ingest.elements.filters import read_delivery_policy, write_delivery_policy
+from arborcast.ingest.operations import subscribing
 from arborcast.ingest.settings import GatewaySettings, TopicSettings
 from arborcast.topic_model.records.control import SubscriptionRecord
 from arborcast.topic_model.subscriptions import DeliveryPolicy, XPathFilter
@@ -233,15 +234,28 @@ def test_the_steps_of_an_expression_are_limited() -> None:
     refused(parts, many, "InvalidTopicExpressionFault", "17 steps", "more than 16")
 
 
+def by_xpath(text: str, to: str = "http://one/") -> str:
+    return soap.subscribe(to, f'<wsnt:TopicExpression Dialect="{soap.XPATH_1}">{text}</wsnt:TopicExpression>')
+
+
 def test_the_number_of_xpath_topic_expressions_is_limited() -> None:
     parts = GatewayParts(GatewaySettings(xpath_expressions=1))
+    assert parts.post(soap.envelope(by_xpath("//a"))).status == 200
+    refused(parts, by_xpath("//b"), "SubscribeCreationFailedFault", "gateway.xpath_expressions")
+    assert parts.post(soap.envelope(by_xpath("//a", "http://two/"))).status == 200, "the same expression"
 
-    def subscribe(text: str, to: str) -> str:
-        return soap.subscribe(to, f'<wsnt:TopicExpression Dialect="{soap.XPATH_1}">{text}</wsnt:TopicExpression>')
 
-    assert parts.post(soap.envelope(subscribe("//a", "http://one/"))).status == 200
-    refused(parts, subscribe("//b", "http://one/"), "SubscribeCreationFailedFault", "gateway.xpath_expressions")
-    assert parts.post(soap.envelope(subscribe("//a", "http://two/"))).status == 200, "the same expression"
+def test_the_searches_of_an_xpath_are_limited_by_the_number_of_topics(
+    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscribing, "_MOST_SEARCHED", 6)
+    parts.have_topics("a", "b", "c")
+    assert parts.post(soap.envelope(by_xpath("//a|//b"))).status == 200
+    refused(parts, by_xpath("//a|//b//c"), "InvalidTopicExpressionFault", "3 topics 3 times", "more than 6")
+    parts.have_topics(*"defgh")
+    refused(parts, by_xpath("//a|//c"), "InvalidTopicExpressionFault", "8 topics 2 times")
+    for text in ("//a|//b", "//c", "a|b|c"):
+        assert parts.post(soap.envelope(by_xpath(text, "http://two/"))).status == 200
 
 
 def test_a_fixed_topic_set_is_traversed_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,12 @@ def test_expressions_that_need_the_topic_set(text: str) -> None:
         pattern.matches(TopicPath("a"))
 
 
+def test_few_and_many_selected_topics() -> None:
+    names = {f"a/n{number}" for number in range(40)}
+    for text, selected in (("a/n7", {"a/n7"}), ("a/*|//n7", names)):
+        assert _compile(text).select(tree_of(*names)) == selected
+
+
 def test_a_topic_is_selected_if_it_exists(tree: TopicTree) -> None:
     pattern = _compile("tns:plain[@w:topic='true']")
     assert pattern.select(tree) == set()

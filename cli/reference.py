@@ -15,6 +15,7 @@ from typer.main import get_command
 from arborcast.analysis import Tables
 from arborcast.analysis.plots import Plots
 from arborcast.cli import app
+from arborcast.core.settings import LONGEST_S
 from arborcast.core.telemetry.jvm import declare_jvm
 from arborcast.core.telemetry.metrics import Metric, Registry
 from arborcast.dispatch.logs import attempts
@@ -182,7 +183,7 @@ def _default(declaration: Declaration) -> str:
     if others := [f"`{choice}`" for choice in choices if choice and choice != declaration.default]:
         return ", ".join([default or "empty", *others])
     low, high = declaration.info.minimum, declaration.info.maximum
-    span = "" if low is None or high is None else f"{low}\u2013{high}"
+    span = "" if low is None or high in (None, LONGEST_S) else f"{low}\u2013{high}"
     named = declaration.name.endswith(f"_{_ENDINGS.get(declaration.info.unit, declaration.info.unit)}")
     unit = f"\u00a0{declaration.info.unit}" if declaration.info.unit and not named else ""
     return f"{default}{unit}, {span}" if span else f"{default}{unit}"

@@ -18,6 +18,9 @@ from arborcast.core.errors import ConfigError
 # Kafka allows 249 characters in the name of a topic.
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{0,200}")
 
+LONGEST_S = 1_000_000_000
+"""Maximum of settings in seconds without another: a time that is so far from now is a date, and a possible wait."""
+
 
 @dataclass(frozen=True)
 class SettingInfo:
@@ -38,6 +41,7 @@ def setting(
     secret: bool = False,
 ) -> Any:
     """A data class field with its description and range."""
+    maximum = LONGEST_S if maximum is None and unit == "s" else maximum
     info = SettingInfo(help, minimum, maximum, unit, secret)
     return dataclasses.field(default=default, metadata={"setting": info}, repr=not secret)
 
@@ -67,7 +71,11 @@ class KafkaSettings:
     )
     replication: int = setting(1, "Replicas of each log at its creation.", minimum=1, maximum=16)
     retention_hours: int = setting(
-        168, "Retention of notifications and attempts (external broker: at creation).", minimum=1, unit="h"
+        168,
+        "Retention of notifications and attempts (external broker: at creation).",
+        minimum=1,
+        maximum=1_000_000,
+        unit="h",
     )
     max_record_bytes: int = setting(
         8 * 1024 * 1024,
@@ -76,7 +84,7 @@ class KafkaSettings:
         maximum=256 * 1024 * 1024,
         unit="bytes",
     )
-    request_timeout_s: float = setting(10.0, "Timeout of requests to Kafka.", minimum=1, maximum=300, unit="s")
+    request_timeout_s: float = setting(10.0, "Of requests to Kafka.", minimum=1, maximum=300, unit="s")
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
         "PLAINTEXT", "Security protocol of the brokers."
     )

@@ -152,7 +152,7 @@ class ZmqSettings:
     results: str = setting("", "PULL, for PUSH sockets of workers that publish results.")
     tasks_topics: str = setting("", "Topic expression of tasks, such as jobs//.")
     topics: Literal["slash", "colon"] = setting("slash", "Form of sent topics: a/b or a:b.")
-    send_hwm: int = setting(1_000, "Messages for one receiver; others are dropped.", minimum=1)
+    send_hwm: int = setting(1_000, "Messages per receiver; others are dropped.", minimum=1, maximum=1_000_000)
     user: str = setting("", "User of the edges at a gateway with users.")
     password: str = setting("", "Its password.", secret=True)
     curve_key_file: str = setting("", "Secret key for CURVE (.key_secret file), required beyond loopback.")

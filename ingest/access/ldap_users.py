@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -105,9 +106,7 @@ class LdapUsers:
             # Two entries with one name are ambiguous.
             return "", ""
         dn = str(found[0]["dn"])
-        if attribute is None:
-            return dn, name.casefold()
-        values = found[0]["attributes"].get(attribute[1], ())
+        values = found[0]["attributes"].get(attribute[1], ()) if attribute else " ".join(_folded(name))
         texts = [str(value) for value in ([values] if isinstance(values, str) else values)]
         same = [text for text in texts if _folded(text) == _folded(name) and may_be_name(text)]
         return (dn, same[0]) if same else ("", "")
@@ -131,5 +130,5 @@ class LdapUsers:
 
 
 def _folded(text: str) -> list[str]:
-    # As LDAP compares most names: without case, and however many spaces.
-    return text.casefold().split()
+    # As LDAP compares most names (RFC 4518): NFKC, without case, and however many spaces.
+    return unicodedata.normalize("NFKC", text.casefold()).casefold().split()

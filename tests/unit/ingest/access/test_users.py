@@ -290,6 +290,20 @@ def test_a_failed_tls_handshake_is_not_a_wrong_password(
     assert "no secure connection" in caplog.text
 
 
+@pytest.mark.parametrize("user_filter", ["(uid={user})", "(|(uid={user})(mail={user}))", "(uid~={user})"])
+def test_spellings_that_ldap_finds_equal_are_one_user(monkeypatch: pytest.MonkeyPatch, user_filter: str) -> None:
+    found = {"type": "searchResEntry", "dn": "uid=r,o=x", "attributes": {"uid": ["Ren\u00e9 B"]}}
+    connection = Mock(result={"result": 0}, response=[found])
+    monkeypatch.setattr(ldap_users, "connect", Mock(return_value=connection))
+    users = LdapUsers(
+        AccessSettings(users="ldap", ldap_user_base="o=x", ldap_user_filter=user_filter), DirectorySettings()
+    )
+    identities = {users.find(name) for name in ("Ren\u00e9 B", "REN\u00c9  b", "Rene\u0301 B")}
+    assert len(identities) == 1
+    assert None not in identities
+    assert users.find("\uff20admins") is None, "it begins with @ as LDAP compares it"
+
+
 BIND_RESPONSE = bytes.fromhex("300c02010161070a010004000400")
 
 

@@ -86,7 +86,8 @@ class EventStreams:
                 raise
             # After an answer of another status a browser never connects again.
             await send(_head(EVENT_STREAM))
-            await send({"type": "http.response.body", "body": f"retry: {_RETRY_MS}\n: {error}\n\n".encode()})
+            comment = " ".join(str(error).split())  # a line break would begin a field
+            await send({"type": "http.response.body", "body": f"retry: {_RETRY_MS}\n: {comment}\n\n".encode()})
             return
         disconnected = asyncio.ensure_future(until_disconnected(receive))
         stream = _Stream(self._gateway, reservation, subscription, request.media, send, disconnected)

@@ -315,7 +315,9 @@ async def test_a_browser_reconnects_while_the_gateway_starts(parts: GatewayParts
     assert answer.body.startswith(b"retry: 1000\n: the gateway is starting")
     assert (await parts.request("GET", "/events/a")).status == 503
     parts.started = True
-    parts.control.error = InfrastructureError("Kafka is unavailable", 2.0)
+    parts.control.error = InfrastructureError("Kafka is unavailable:\ndata: x", 2.0)
+    answer = await parts.request("GET", "/events/a", headers={"accept": "text/event-stream"})
+    assert answer.body == b"retry: 1000\n: Kafka is unavailable: data: x\n\n"
     assert (await parts.request("GET", "/events/a")).status == 503
 
 

@@ -117,6 +117,13 @@ def effective(settings: Settings) -> Settings:
             f"kafka.max_record_bytes = {settings.kafka.max_record_bytes} is too large for the embedded broker: at most "
             f"{kafka_broker.LONGEST_RECORD}, or set stack.broker to external"
         )
+    # Kafka's log cleaner enlarges a buffer for reading and one for writing to the longest record of a log.
+    needed = -(-2 * settings.kafka.max_record_bytes // 2**20)
+    if settings.stack.kafka_heap_mb < needed:
+        raise ConfigError(
+            f"stack.kafka_heap_mb = {settings.stack.kafka_heap_mb} is too small for kafka.max_record_bytes = "
+            f"{settings.kafka.max_record_bytes}: set it to {needed} or more, or reduce kafka.max_record_bytes"
+        )
     port = _port(settings.stack.kafka_port, "Kafka", "--kafka-port")
     return _replace(
         settings,

@@ -112,6 +112,8 @@ def test_external_parts_are_neither_started_nor_probed(home: Home, tools: Tools,
     given = settings(home, kafka__bootstrap_servers="kafka.example:9092", stack__broker="external", console__port=0)
     with pytest.raises(ConfigError, match=r"kafka\.max_record_bytes = 104857600 .* at most 104792064"):
         engine.effective(settings(home, kafka__max_record_bytes=104_857_600))
+    with pytest.raises(ConfigError, match=r"stack\.kafka_heap_mb = 96 .* set it to 200 or more"):
+        engine.effective(settings(home, kafka__max_record_bytes=104_792_064, stack__kafka_heap_mb=96))
     chosen = engine.effective(given)
     assert chosen.kafka.bootstrap_servers == "kafka.example:9092"
     assert parts(chosen) == {"dispatch", "gateway"}

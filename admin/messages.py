@@ -314,6 +314,6 @@ def busiest(kafka: KafkaSettings, most: int) -> Busiest:
         while time.monotonic() < deadline and any(log.positions()[number] < end for number, end in ends.items()):
             for records in log.poll(0.2).values():
                 for record in records:
-                    counted[record.key.decode() if record.key else ""] += 1
+                    counted[(record.key or b"").decode(errors="replace")] += 1
                     since_ms = min(since_ms or record.timestamp, record.timestamp)
     return Busiest(counted.most_common(most), counted.total(), since_ms)

@@ -5,6 +5,7 @@ A door translates what it receives into a `SubscriptionRequest` and calls `creat
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -261,6 +262,9 @@ async def _commit(
             return await _renew(gateway, request, existing, subscription, ended)
     if not over:
         _check_room(gateway, subscription)
+    if request.id and request.consumer is None:
+        # Messages of an ended one of this id may be in the log still, and in the views of other gateways.
+        await gateway.pulls.resume(request.id, sys.maxsize)
     subscription, secret = _protected(gateway, request, subscription)
     made, since = await _commit_new(gateway, msgspec.structs.replace(subscription, endpoint=bound), [*over, *ended])
     if ended:

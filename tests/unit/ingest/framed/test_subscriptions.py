@@ -14,6 +14,7 @@ from arborcast.ingest.http.inflight import Reservation
 from arborcast.ingest.state.pull_queues import Handout, PullQueues
 from arborcast.topic_model.records.control import ending
 from arborcast.topic_model.records.pull import StoredMessage
+from arborcast.topic_model.subscriptions import Subscription
 from arborcast.wire import frames, times
 from arborcast.wire.frames import FrameKind
 from tests.support.framed import Connects, FramedEdge, client, deliver, element, framed_edge, stored
@@ -69,6 +70,22 @@ def test_only_durable_subscriptions_outlive_their_connection(edge: FramedEdge) -
     with client(edge).connection() as connection:
         assert connection.session().consumer("b//.", print, name="archive").subscription == durable
         assert [each.text for each in only_subscription(edge.parts).topics] == ["b//."]
+
+
+def test_a_new_durable_subscription_gets_no_messages_of_an_ended_one_with_its_name(edge: FramedEdge) -> None:
+    body, parts = frames.SubscribeBody("a", name="archive"), edge.parts
+
+    async def subscribe() -> Subscription:
+        return await subscriptions.subscribe(parts.gateway, body, None, "")
+
+    async def end_elsewhere() -> None:
+        await parts.control.commit(ending(first.id, "unsubscribed", 1))
+
+    first = edge.on_loop(subscribe)
+    deliver(edge, first.id, stored("a", "<x/>", "n1"))
+    edge.on_loop(end_elsewhere)
+    assert edge.on_loop(subscribe).id == first.id
+    assert nothing_waits(edge)
 
 
 def test_the_window_and_the_number_of_unacknowledged_messages(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import MAXYEAR, datetime
 from typing import IO
 
 from lxml import etree
@@ -44,6 +44,7 @@ from arborcast.topic_model.records.packages import (
     unwrap_part,
 )
 from arborcast.topic_model.topics import TopicPath
+from arborcast.wire import times
 from arborcast.wire.endpoints import read_reference
 from arborcast.wire.envelope import Request, parse
 from arborcast.wire.errors import InvalidRequest
@@ -400,8 +401,11 @@ def _reference(reply: Reply, element: str, operation: str) -> Remote:
 def _terminates(reply: Reply) -> datetime | None:
     text = "" if reply is None else (reply.operation.findtext(wsnt("TerminationTime")) or "").strip()
     try:
-        return datetime.fromisoformat(text) if text else None
-    except ValueError as error:
+        # .NET's last day, and years that no datetime can have, mean no end.
+        if not text or int(text.partition("-")[0]) >= MAXYEAR:
+            return None
+        return times.date_time(text) if "T24" in text else datetime.fromisoformat(text)
+    except (ValueError, OverflowError) as error:
         raise UnreadableAnswer(f"the broker's TerminationTime {text[:60]!r} is not a time") from error
 
 

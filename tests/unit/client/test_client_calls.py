@@ -105,6 +105,22 @@ EPR = "<wsa:Address> http://b/1 </wsa:Address><wsa:ReferenceParameters><k xmlns=
 PARAMETERS = ("<k xmlns='urn:k'>v</k>",)
 
 
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("2029-12-31T24:00:00Z", datetime(2030, 1, 1, tzinfo=UTC)),
+        ("2030-01-01T00:00:00.5+00:00", datetime(2030, 1, 1, 0, 0, 0, 500_000, UTC)),
+        ("9999-12-31T24:00:00Z", None),
+        ("9999-12-31T23:59:59.9999999", None),
+        ("12000-01-01T00:00:00Z", None),
+    ],
+)
+def test_termination_times_of_xml_schema(text: str, at: datetime | None) -> None:
+    ends = f"<wsnt:TerminationTime>{text}</wsnt:TerminationTime>"
+    body = f"<wsnt:R><wsnt:SubscriptionReference>{EPR}</wsnt:SubscriptionReference>{ends}</wsnt:R>"
+    assert subscription(reply(body)).terminates == at
+
+
 def test_references_are_kept_unchanged() -> None:
     ends = "<wsnt:TerminationTime>2030-01-01T00:00:00Z</wsnt:TerminationTime>"
     body = f"<wsnt:R><wsnt:SubscriptionReference>{EPR}</wsnt:SubscriptionReference>{ends}</wsnt:R>"

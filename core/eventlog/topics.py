@@ -172,7 +172,7 @@ def _check_none_lost(kafka: KafkaSettings, admin: Admin, missing: Mapping[str, L
                 f"Kafka topic {lost[0]} does not exist, although {log.topic} has notifications: it was deleted, "
                 f"with {contents}. Restore it (docs/backup.md). To continue without its records, create it with "
                 "kafka-topics --create --config cleanup.policy=compact --config max.message.bytes="
-                + missing[lost[0]].configs["max.message.bytes"]
+                + missing[lost[0]].configs[_LONGEST]
             )
 
 
@@ -180,12 +180,9 @@ def for_existing_records(kafka: KafkaSettings) -> KafkaSettings:
     """The settings with the largest record size that all existing logs take: records from before a reduction of
     kafka.max_record_bytes must still be parked, or become dead letters. Raises InfrastructureError."""
     with closing(Admin(kafka)) as admin:
-        existing = admin.topics()
-        spare = [
-            int(admin.configs(each.name)[_LONGEST]) - int(each.configs[_LONGEST])
-            for each in specifications(kafka)
-            if each.name in existing
-        ]
+        required = {each.name: int(each.configs[_LONGEST]) for each in specifications(kafka)}
+        configs = admin.configs_of(admin.partitions(required), [_LONGEST])
+    spare = [int(found[_LONGEST]) - required[name] for name, found in configs.items()]
     return replace(kafka, max_record_bytes=kafka.max_record_bytes + max(0, min(spare, default=0)))
 
 
@@ -200,13 +197,13 @@ def _alter(admin: Admin, specification: LogSpecification) -> None:
         logger.info("altered Kafka topic %s: %s", specification.name, was)
 
 
-_CHECKED = ("cleanup.policy", "max.message.bytes", "compression.type")
+_CHECKED = ("cleanup.policy", _LONGEST, "compression.type")
 
 
 def _check_records(specification: LogSpecification, configs: Mapping[str, str]) -> None:
     """Records must fit, and be readable."""
     alter = "alter it with kafka-configs --alter --add-config"
-    most, longest = configs.get("max.message.bytes", "0"), specification.configs["max.message.bytes"]
+    most, longest = configs.get(_LONGEST, "0"), specification.configs[_LONGEST]
     if int(most) < int(longest):
         raise ConfigError(
             f"Kafka topic {specification.name} has max.message.bytes={most}, {longest} is needed: {alter} "

@@ -21,7 +21,7 @@ from arborcast.topic_model.expressions.namespaces import Declarations
 from arborcast.topic_model.expressions.writing import write_full
 from arborcast.topic_model.expressions.xpath import parse_xpath
 from arborcast.topic_model.patterns.grammar import Axis, Notation, RawPath, check_length, refuse, scan
-from arborcast.topic_model.patterns.patterns import EVERYTHING, Pattern, alternative, parse_normal, pattern
+from arborcast.topic_model.patterns.patterns import EVERYTHING, Pattern, alternative, keep, parse_normal, pattern
 from arborcast.topic_model.subscriptions import TopicFilter
 from arborcast.topic_model.topics import (
     MAX_DEPTH,
@@ -67,6 +67,7 @@ def parse(text: str, dialect: str | None, namespaces: Mapping[str, str], *, lega
     paths = scan(text, Notation.PREFIXES)
     _check(text, paths, dialect)
     compiled = compile_paths(text, paths, declarations)
+    keep(compiled)
     return TopicFilter(dialect, text.strip(), compiled.normal, declarations.used)
 
 

@@ -121,8 +121,24 @@ def pattern(alternatives: Iterable[Alternative]) -> Pattern:
 
 
 @lru_cache(maxsize=1024)
+def _kept(_normal: str) -> list[Pattern]:
+    """The place of a pattern in the cache, empty at first."""
+    return []
+
+
+def keep(compiled: Pattern) -> None:
+    """Keep a pattern for `parse_normal`: a long one takes 0.1 s to parse."""
+    _kept(compiled.normal)[:] = [compiled]
+
+
 def parse_normal(normal: str) -> Pattern:
     """The pattern of a normal form, or of other text in its notation; cached. Raises ExpressionError."""
+    if not (kept := _kept(normal)):
+        kept[:] = [_parse_normal(normal)]
+    return kept[0]
+
+
+def _parse_normal(normal: str) -> Pattern:
     if normal.startswith(XPATH_SCHEME):
         raise ExpressionError("an XPath expression requires the topic set: use expressions.xpath.parse_normal")
     found = []

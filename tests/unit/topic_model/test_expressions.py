@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from arborcast.core.errors import ExpressionError, MultipleTopics, UnknownDialect
 from arborcast.topic_model import expressions
 from arborcast.topic_model.expressions import CONCRETE, CONCRETE_SET, FULL, SIMPLE, XPATH
+from arborcast.topic_model.patterns import patterns
 from arborcast.topic_model.patterns.patterns import EVERYTHING, Pattern
 from arborcast.topic_model.topics import TopicPath
 
@@ -34,6 +35,7 @@ def test_legal_expression(entry: dict[str, Any]) -> None:
     pattern = expressions.compile_normal(parsed.normal)
     assert isinstance(pattern, Pattern)
     assert pattern.normal == entry["normal"]
+    assert pattern == patterns._parse_normal(parsed.normal)
     assert [topic for topic in entry["matches"] if not pattern.matches(topic)] == []
     assert [topic for topic in entry["misses"] if pattern.matches(topic)] == []
 
@@ -279,3 +281,10 @@ def test_unknown_codes_are_named(text: str) -> None:
 def test_any_text_with_codes_is_read_or_refused(text: str) -> None:
     with suppress(ExpressionError):
         expressions.parse_friendly(expressions.with_codes(text, {}, find))
+
+
+def test_an_expression_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    filters = [expressions.parse(f"a{n}//b/*|c{n}/./d//.", FULL, {}) for n in range(3)]
+    parsed = [patterns._parse_normal(each.normal) for each in filters]
+    monkeypatch.setattr(patterns, "_parse_normal", lambda _: pytest.fail("parsed again"))
+    assert [expressions.compile_normal(each.normal) for each in filters] == parsed

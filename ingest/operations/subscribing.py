@@ -269,6 +269,10 @@ async def _commit(
     made, since = await _commit_new(gateway, msgspec.structs.replace(subscription, endpoint=bound), [*over, *ended])
     if ended:
         gateway.pulls.forget(request.endpoint)
+    if not request.id and (first := gateway.table.find_equal(made)) is not None and first.id != made.id:
+        # Another gateway has made an equal one at the same time.
+        await gateway.changes.commit(ending(made.id, "unsubscribed", times.to_ms(gateway.now())))
+        return await _commit(gateway, request, subscription)
     return CreatedSubscription(made, True, secret), since
 
 

@@ -4,15 +4,16 @@ generated code."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from lxml import etree
+from msgspec.structs import replace
 
 from arborcast.ingest.elements.filters import read_delivery_policy, write_delivery_policy
 from arborcast.ingest.operations import subscribing
 from arborcast.ingest.settings import GatewaySettings, TopicSettings
-from arborcast.topic_model.records.control import SubscriptionRecord
+from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord
 from arborcast.topic_model.subscriptions import DeliveryPolicy, XPathFilter
 from arborcast.topic_model.topics import TopicPath
 from arborcast.topic_model.tree.tree import TopicTree
@@ -136,6 +137,24 @@ def test_a_repeated_subscription_is_renewed_and_its_pause_ends(parts: GatewayPar
     assert path_of(again) == path_of(first)
     assert again.text("TerminationTime") == "2026-01-01T00:01:30Z"
     assert (only_subscription(parts).terminates_ms, only_subscription(parts).paused) == (1_767_225_690_000, False)
+
+
+async def test_an_equal_subscription_that_another_gateway_makes_at_the_same_time_is_renewed(
+    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = parts.control.commit
+
+    async def later(records: Sequence[ControlRecord]) -> int:
+        monkeypatch.setattr(parts.control, "commit", commit)
+        (record,) = records
+        assert isinstance(record, SubscriptionRecord)
+        earlier = record.subscription.created_ms - 1
+        await commit([SubscriptionRecord(replace(record.subscription, id="other", created_ms=earlier))])
+        return await commit(records)
+
+    monkeypatch.setattr(parts.control, "commit", later)
+    answer = await parts.request("POST", "/wsn/NotificationBroker", soap.envelope(soap.subscribe()))
+    assert (answer.status, only_subscription(parts).id) == (200, "other")
 
 
 async def test_concurrent_equal_subscriptions_become_one(parts: GatewayParts) -> None:

@@ -132,19 +132,18 @@ class Broker:
             self.kernel.count("logs cut by retention")
 
     def _compact(self, each: Partition) -> None:
-        """Keep the last record of each key, records younger than a day, and the last record of the log: Kafka begins a
-        segment only with an append, and does not compact the newest segment."""
+        """Keep the last record of each key, records from the first one younger than a day on, and the last record of
+        the log: Kafka begins a segment only with an append, and does not compact the newest segment."""
         if self.kernel.now < each.compacted_at + _HOUR_S or len(each.records) < 2:
             return
         each.compacted_at = self.kernel.now
         young_ms = int((self.kernel.wall_s(self.host) - 24 * _HOUR_S) * 1000)
+        young = next((record.offset for record in each.records if record.timestamp >= young_ms), each.end - 1)
         last = {record.key: record.offset for record in each.records}
         kept = [
             record
             for record in each.records
-            if record.timestamp >= young_ms
-            or record.offset == each.end - 1
-            or (last[record.key] == record.offset and record.value is not None)
+            if record.offset >= young or (last[record.key] == record.offset and record.value is not None)
         ]
         if len(kept) < len(each.records):
             self.kernel.count("logs compacted")

@@ -105,7 +105,9 @@ class Kernel:
         self.notes: dict[str, list[float]] = {}
         self.current: Fiber | None = None
         self.of_callback: Process | None = None  # the process of the running callback, outside simulated threads
-        self.stretch = 1.0  # the factor of timeouts of waits: an idle engine polls in vain
+        self.stretched = [
+            (0.0, 1.0)
+        ]  # times, and factors of timeouts of waits from then on: an idle engine polls in vain
         self._stretched: dict[Fiber, int] = {}
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -230,8 +232,8 @@ class Kernel:
         fiber.woken = False
         turn = fiber.turn
         if timeout_s is not None:
-            if stretches and self.stretch > 1.0 and timeout_s > 0.01:
-                timeout_s *= self.stretch
+            if stretches and timeout_s > 0.01 and (factor := self.stretched[-1][1]) > 1.0:
+                timeout_s *= factor
                 self._stretched[fiber] = turn
             self.call(max(timeout_s, 1e-6), lambda: self._resume(fiber, turn))  # each step takes time
         self.hub.switch()
@@ -239,9 +241,17 @@ class Kernel:
         self.check_alive()
         return fiber.woken
 
+    def stretch(self, factor: float) -> None:
+        """Set the factor of timeouts of waits."""
+        self.stretched.append((self.now, factor))
+
+    def stretch_at(self, at: float) -> float:
+        """The factor of waits that began at this time."""
+        return next(factor for since, factor in reversed(self.stretched) if since <= at)
+
     def unstretch(self) -> None:
         """Set the factor of timeouts to 1 again."""
-        self.stretch = 1.0
+        self.stretched.append((self.now, 1.0))
         for fiber, turn in list(self._stretched.items()):
             self.call(0.0, lambda fiber=fiber, turn=turn: self._resume(fiber, turn))  # type: ignore[misc]  # mypy infers no lambda with a default
         self._stretched.clear()

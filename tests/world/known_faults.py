@@ -69,7 +69,7 @@ def settled(history: History, within_s: float = 300.0) -> None:
 
 
 def rest(history: History, seconds: float) -> None:
-    history.kernel.stretch = 5_000.0
+    history.kernel.stretch(5_000.0)
     history.kernel.sleep(seconds)
     history.kernel.unstretch()
     history.kernel.sleep(0.1)

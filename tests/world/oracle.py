@@ -555,7 +555,8 @@ class Oracle:
             # It waited for Kafka, and reported the answer after the time limit of a push.
             is_late = before.received - before.began >= PUSH_TIMEOUT_S
             return is_late and self.kafka_was_slow_at(before.received)
-        return bool(died_at - before.received <= UNWRITTEN_S or self.kafka_was_slow_at(before.received))
+        unwritten_s = UNWRITTEN_S * self._kernel.stretch_at(before.received + UNWRITTEN_S)
+        return bool(died_at - before.received <= unwritten_s or self.kafka_was_slow_at(before.received))
 
     def kafka_was_slow_at(self, at: float) -> bool:
         """Whether there was an outage of Kafka or of a partition at this time, shortly before it, or before a due row

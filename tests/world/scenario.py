@@ -197,7 +197,7 @@ class Scenario:
         self.settle(fully=False)
         self.history.say(f"nothing for {lasts_s / HOUR_S:.2f} h")
         idle = not (self._waits() or self.history.oracle.left())
-        self.kernel.stretch = 200.0 if idle else 100.0
+        self.kernel.stretch(200.0 if idle else 100.0)
         self.kernel.sleep(_CATCHES_UP_S)
         before = dict(self.history.broker.bytes)
         self.kernel.sleep(lasts_s - _CATCHES_UP_S)
@@ -222,7 +222,7 @@ class Scenario:
             if not self.history.oracle.left():
                 break
             if waited_s == 120:
-                self.kernel.stretch = 20.0
+                self.kernel.stretch(20.0)
             self.kernel.sleep(1.0)
         self.kernel.unstretch()
         if fully:

@@ -197,7 +197,7 @@ class Admin:
                 [ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(keys)) for name in names],
                 config_filter="all",
             )
-        return {name: {key: found[key]["value"] for key in found} for name, found in described["topic"].items()}
+        return {name: {key: found[key]["value"] for key in found} for name, found in described.get("topic", {}).items()}
 
     def partitions(self, names: Collection[str]) -> dict[str, list[PartitionState]]:
         """The state of each partition, in order, of those of these topics that exist."""

@@ -84,6 +84,7 @@ class _Recording:
 
     archive = None
     attempts = SimpleNamespace(progress=None)
+    behind = dict
 
     def __init__(self, *_: object, **__: object) -> None:
         pass

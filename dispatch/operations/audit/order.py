@@ -320,12 +320,13 @@ def _overtaken(them: _Deliveries, times_ms: Numbers) -> tuple[Numbers, int]:
 
 
 def _after_a_crash(them: _Deliveries, at: int, overtaking: _Rows, times_ms: Numbers) -> bool:
-    """Whether the last earlier sender of the lane may have pushed this delivery, too, and lost the row: its last row is
-    before the pushes of all later ones, or little after them."""
+    """Whether an earlier sender of the lane may have pushed this delivery, too, and lost the row: the last rows of the
+    last one are before the pushes of all later ones, or those of any are of that time."""
     begin = max(int(np.searchsorted(them.lane, them.lane[at])), at - _LATER)
     earlier = them.first["sender"][begin:at]
     others = earlier[them.first_is[begin:at] & (earlier != them.until["sender"][at])]
-    return len(others) > 0 and bool((overtaking["started_ms"] > times_ms[others[-1], 1] - _LOST_MS).all())
+    after_ms = overtaking["started_ms"].min() - times_ms[others, 1]
+    return len(others) > 0 and bool(after_ms[-1] > -_LOST_MS or (np.abs(after_ms) <= _LOST_MS).any())
 
 
 def _wrote_later(rows: _Rows, times_ms: Numbers) -> npt.NDArray[np.bool_]:

@@ -135,6 +135,16 @@ def test_a_possible_repetition_is_undecided_if_others_pushed_after_the_crash() -
     assert late(checked(THREE, *history, alive, more, apart_ms=12_000)) == ["out-of-order n2"]
 
 
+def test_a_possible_repetition_is_undecided_if_its_sender_was_not_the_last_of_the_lane() -> None:
+    # w was killed soon after n1, and may have pushed n3. The redelivery pushes n2 before it, and n4 after it.
+    four = [evaluation({"n1": 1, "n2": 1, "n3": 1, "n4": 1})]
+    of_r = (pushed("n2", "r-1", 1), pushed("n4", "r-2", 2_000), pushed("n3", "x-1", 14_000))
+    more = pushed("n4", "r-3", 40_000, number=2)
+    report = checked(four, pushed("n1", "w-1"), *of_r, more, apart_ms=6_000)
+    assert (report.disordered, report.undecided) == (0, 1)
+    assert late(checked(four, *of_r, more, apart_ms=6_000)) == ["out-of-order n3"]
+
+
 def test_each_topic_priority_and_subscription_has_its_own_order() -> None:
     turned = pushes("n2 w-1, n1 w-2")
     assert not checked(

@@ -287,12 +287,14 @@ def built(factory: Callable[..., _T], arguments: Mapping[str, Any]) -> _T:
     kafka-python does not free them: a process that waits for its broker would gain a thread with every attempt.
     """
     networks: list[KafkaNetClient] = []
+    connections: list[Connections] = []
 
     def network(**options: Any) -> KafkaNetClient:
         options["selector"] = KeepingSelector
         loop = Loop(**options)
         kind = getattr(factory, "network", KafkaNetClient)
-        networks.append(kind(loop, Connections(loop, **options)))
+        connections.append(Connections(loop, **options))
+        networks.append(kind(loop, connections[-1]))
         # The clients' settings of these names have no effect on the cluster metadata, which by default waits 100 ms
         # between the requests for brokers and for topics.
         networks[-1].cluster.config |= {"retry_backoff_ms": _METADATA_RETRY_MS, "allow_auto_create_topics": False}
@@ -301,7 +303,7 @@ def built(factory: Callable[..., _T], arguments: Mapping[str, Any]) -> _T:
     try:
         return factory(**arguments, kafka_client=network)
     except BaseException as error:
-        cause = next((each._manager.failure for each in networks), None)  # noqa: SLF001  # no public way to see it
+        cause = next((each.failure for each in connections), None)
         for client in networks:
             client.close()
         if cause is not None and isinstance(error, KafkaTimeoutError):

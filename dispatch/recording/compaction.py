@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Minimum number of small files for a compaction.
 _FEWEST_FILES = 8
 
-# With this value a process gets a tenth of a core that another one could use alone.
+# A process with this nice value gets a tenth of the CPU time of one with the value 0.
 _NICENESS = 10
 
 Joiner = Callable[[str, str, int], None]
@@ -48,7 +48,7 @@ def join_in_process(location: str, day: str, target_bytes: int) -> None:
     """With delta-rs, in a process of low priority."""
     request = json.dumps([location, options_of(location), day, target_bytes])  # options have secrets: no arguments
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # with the bundle of spark-submit
-    done = subprocess.run(  # noqa: S603  # this interpreter
+    done = subprocess.run(  # noqa: S603  # this interpreter and this module, no shell
         [sys.executable, "-P", "-m", __name__], input=request, stderr=subprocess.PIPE, text=True, env=environ
     )
     if done.returncode:

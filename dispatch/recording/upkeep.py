@@ -32,8 +32,7 @@ TARGET_BYTES = 128 * 1024 * 1024
 MERGED_TARGET_BYTES = 16 * 1024 * 1024
 
 
-# With a commit every 5 s a day has 17,000 files; compacted they are a few dozen. Only files since the last compaction
-# are rewritten.
+# With a commit every 5 s a day has 17,000 files; compacted they are a few dozen.
 class Upkeep(Work):
     """The upkeep of one table. Concurrent appends and restarted writes are possible (`DeltaTableWriter.overwrite`);
     changes by key and snapshots of the same table are not."""

@@ -73,8 +73,8 @@ _DISPLACED = _of_delivery("SELECT 1 FROM waiting", " AND turn < 0")
 _EARLIER = _of_delivery("UPDATE waiting SET turn = ?")
 _DELETE = _of_delivery("DELETE FROM waiting")
 _LATER = " AND (number < ? OR number = ? AND counted < ?)"
-_TRIES = "number = ?, counted = ?, due_ms = ?, decided_ms = ?, awaits = ?"
-_TRIED = _of_delivery(f"UPDATE waiting SET tried = 1, {_TRIES}", _LATER)  # noqa: S608  # constants
+_TRIES = "UPDATE waiting SET tried = 1, number = ?, counted = ?, due_ms = ?, decided_ms = ?, awaits = ?"
+_TRIED = _of_delivery(_TRIES, _LATER)
 
 # An operator requests an attempt: the tries are those of the store, decided later. An untried delivery has no time yet.
 _REQUESTED = "UPDATE waiting SET decided_ms = ?1, due_ms = CASE due_ms WHEN 0 THEN ?2 ELSE MIN(due_ms, ?2) END"

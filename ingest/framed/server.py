@@ -30,8 +30,9 @@ from arborcast.wire.frames import Decoder, FrameError, FrameKind
 
 logger = logging.getLogger(__name__)
 
-# One buffer for all connections: data are processed before the next read.
-_BUFFER = 256 * 1024
+# One buffer for all connections: data are processed before the next read. The answers to refused frames of 16 bytes
+# have five times their size.
+_BUFFER = 128 * 1024
 
 # Time limit for the authentication of a new connection, also of a slow machine.
 _CONNECT_S = 20.0

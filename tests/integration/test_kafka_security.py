@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
@@ -153,13 +154,13 @@ def test_a_missing_right_is_named_with_its_topic(guarded: KafkaSettings, missing
     ],
 )
 def test_connections_without_one_of_them_are_refused_and_no_error_shows_the_password(
-    guarded: KafkaSettings, wrong: dict[str, str], cause: str, caplog: pytest.LogCaptureFixture
+    guarded: KafkaSettings, wrong: dict[str, Any], cause: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     errors: list[InfrastructureError] = []
 
     def refused_with_cause() -> bool:
         with pytest.raises(InfrastructureError, match="does not answer: ") as refused:
-            make_producer(dataclasses.replace(guarded, request_timeout_s=2, **wrong))  # type: ignore[arg-type]
+            make_producer(dataclasses.replace(guarded, request_timeout_s=2, **wrong))
         errors.append(refused.value)
         return cause in str(refused.value)
 

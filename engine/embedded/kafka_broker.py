@@ -8,6 +8,7 @@ before it answers. It does not survive a power cut before the page cache is writ
 from __future__ import annotations
 
 import base64
+import shutil
 import socket
 import struct
 import subprocess
@@ -48,6 +49,10 @@ class BrokerLayout:
     @property
     def data(self) -> Path:
         return self.home / "data"
+
+    @property
+    def temporary(self) -> Path:
+        return self.home / "tmp"
 
     def properties(self) -> dict[str, str]:
         """The broker's configuration. Other properties have Kafka's defaults."""
@@ -184,6 +189,9 @@ class KafkaBroker:
                 "kafka",
             )
         layout.data.mkdir(parents=True, exist_ok=True)
+        # A killed broker leaves its temporary files: the native libraries of compression.
+        shutil.rmtree(layout.temporary, ignore_errors=True)
+        layout.temporary.mkdir()
         _write_properties(layout.properties_file, layout.properties())
         if (layout.data / "meta.properties").exists():
             return
@@ -210,7 +218,8 @@ class KafkaBroker:
             raise PartFailed(f"Kafka could not format {layout.data}: {output}", "kafka")
 
     def _java_command(self, sharing_options: Sequence[str], main: str, *arguments: str) -> list[str]:
-        options = (*sharing_options, *java_options(self.layout.heap_mb))
+        temporary = f"-Djava.io.tmpdir={self.layout.temporary}"
+        options = (*sharing_options, *java_options(self.layout.heap_mb), temporary)
         return [str(self._java), *options, "-cp", self._class_path, main, *arguments]
 
 

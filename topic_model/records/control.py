@@ -253,8 +253,8 @@ CameraCondition = Literal["connected", "away", "refused"]
 class CameraState(msgspec.Struct, frozen=True, omit_defaults=True, tag="camera-state"):
     """The state of a camera since `since_ms`, written at each change. away: it does not answer; refused: it answers,
     but grants no subscription; `error` is the reason. `subscription` is the engine's subscription at the camera: of
-    base notification if `push`, else a pull point. `consumer` is the address to which the camera pushes, empty in
-    records of earlier releases."""
+    base notification if `push`, else a pull point. `consumer` is the address to which the camera pushes; empty:
+    unknown."""
 
     name: str
     state: CameraCondition

@@ -22,6 +22,12 @@ def test_a_folder_may_have_any_name_in_any_locale(tmp_path: Path, monkeypatch: p
     assert (broker.layout.data / "meta.properties").exists()
     assert list(tmp_path.iterdir()) == [home], "nothing is written outside of it"
 
+    # Also the libraries that a JVM unpacks; a killed broker leaves them.
+    assert f"-Djava.io.tmpdir={broker.layout.temporary}" in broker.command()
+    (broker.layout.temporary / "liblz4-java-1.so").touch()
+    broker.prepare()
+    assert not any(broker.layout.temporary.iterdir())
+
 
 def test_a_name_that_kafka_would_split_in_two_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PartFailed, match=r"a comma .* --home"):

@@ -10,7 +10,7 @@ from arborcast.topic_model.subscriptions import EndpointReference, SoapVersion, 
 class Upstream(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The gateway's subscription at a publisher. `topic` is the normal form of the registered topic. Times are
     milliseconds since the epoch; it is renewed at `renew_ms`. None: no end. `consumer` is the address to which the
-    publisher sends; empty in records of earlier releases."""
+    publisher sends; empty: unknown."""
 
     topic: str
     reference: EndpointReference

@@ -27,6 +27,9 @@ RETRY = RetrySettings(
     suspend_after_s=2_592_000.0,
     lifespan_s=2_592_000.0,
 )
+# Changes before the routing table is shared with the workers as a whole again: few, so that it occurs.
+_MIN_OVERLAY = 5
+
 PUSH = PushSettings(max_notify_messages=4)
 
 
@@ -55,6 +58,8 @@ class Engine:
 
         self.gate = query_supervisor.StopGate()
         self.job = DispatchJob(cast(Any, self.spark), self._settings, self.gate)
+        rebuilder = self.job._view._rebasing
+        rebuilder._min_overlay = rebuilder._limit = _MIN_OVERLAY
         try:
             self.healthy = self.job.run(self._is_ready)
         except Exit:

@@ -41,6 +41,9 @@ RULES = (
     "bytes",
 )
 
+# Normal forms that select all topics of the scenario: by the name, and by the topics that exist.
+ALL_TOPICS = ("{}*", 'xpath:{"namespaces":{},"text":"//*"}')
+
 # At the end of its validity a message may be in flight, or next in its lane.
 LATE_S = 60.0
 
@@ -116,9 +119,8 @@ class Member:
         """The name in its rows: that of the queue for a server."""
         return f"queue:{self.topic}" if self.subscription.queue else self.name
 
-    @property
-    def topics(self) -> list[str]:
-        return self.topic.split("|")
+    def selects(self, topic: str) -> bool:
+        return self.topic in ALL_TOPICS or topic in self.topic.split("|")
 
     def change(self, at: float, receives: bool | None) -> Change:
         self.changes.append(Change(at, receives, terminates_ms=self.subscription.terminates_ms))
@@ -388,7 +390,7 @@ class Oracle:
         """An acknowledged message is due for all subscriptions that were in force during its Notify."""
         accepted.acknowledged = self._kernel.now
         for member in self.members.values():
-            if accepted.topic not in member.topics or member.subscription.policy.interval_ms:
+            if not member.selects(accepted.topic) or member.subscription.policy.interval_ms:
                 continue
             if member.subscription.queue:
                 continue  # its queue is a member, too
@@ -514,6 +516,8 @@ class Oracle:
         # By its gateway's clock, which was put back, it was created before: `topic_model.routing.history.standing`.
         created_before = member.subscription.created_ms <= accepted.accepted_ms and member.changes[0].began > until
         is_for_one = accepted.only == name or (name, number) in self.current
+        if not member.selects(accepted.topic):
+            return [f"stranger: {name} got {number[-6:]} of {accepted.topic}"]
         if member.in_force(accepted.began, until, accepted.accepted_ms) is False and not (created_before or is_for_one):
             return [f"stranger: {name} got {number[-6:]}, accepted at {accepted.began:.3f} when it was not in force"]
         return []

@@ -18,7 +18,7 @@ from arborcast.topic_model.topics import TopicPath
 from tests.world.gateways import GatewayProcess
 from tests.world.history import History
 from tests.world.kernel import Process, Waiters
-from tests.world.oracle import Member
+from tests.world.oracle import ALL_TOPICS, Member
 from tests.world.receivers import TAKES_S, Behaviour, Push
 
 HOUR_S = 3_600.0
@@ -44,6 +44,7 @@ class Scenario:
         self.kernel, self.random = history.kernel, history.random
         self.until = days * 86_400.0
         self.topics = list(self._topics())
+        self.added: list[str] = []
         self.members: list[Member] = []
         self.numbers = 0
         self.stopping = False
@@ -66,6 +67,7 @@ class Scenario:
             (4, "clock put back or forward", self.set_clock),
             (4, "gateway's view lags", self.lag),
             (8, "subscription changes", self.change_subscription),
+            (4, "topic added", self.add_topic),
             (4, "gateway killed", self.kill_gateway),
             (3, "dead letters redriven", history.operators.redrive),
             (3, "replay", self.replay),
@@ -98,7 +100,8 @@ class Scenario:
     @property
     def busy(self) -> list[str]:
         partitions = self.history.kafka.partitions
-        return [each for each in self.topics if partition_of_key(each.encode(), partitions) != 3]
+        topics = [each for each in self.topics if partition_of_key(each.encode(), partitions) != 3]
+        return [*topics, *self.added]
 
     def __call__(self, history: History) -> None:
         history.mode = self.random.choice(["auto", "auto", "realtime", "batch"])
@@ -112,6 +115,9 @@ class Scenario:
         for topic in self.topics:
             for form in ("raw", "notify"):
                 self.new_member(topic, form=form)
+        for expression in ALL_TOPICS:
+            self.new_member(expression, form="raw")
+        self.new_member("|".join(self.topics[:3]))
         self.new_member(self.topics[0], form="raw", order="strict")
         self.new_member(self.topics[1], form="raw", reliability="strict")
         self.new_member(self.topics[2], form="raw", interval_ms=15_000)
@@ -172,6 +178,8 @@ class Scenario:
     def notify(self, topic: str) -> None:
         """Publish a message, sometimes with a priority, an end of its validity, as reliable, or of 4 MB."""
         gateway = self.gateway()
+        if topic in self.added and TopicPath(topic) not in gateway.control.table.topics:
+            return
         said: dict[str, Any] = {}
         if self.random.random() < 0.1:
             said["priority"] = self.random.choice((1, 9))
@@ -358,7 +366,7 @@ class Scenario:
             self.history.network.receiver(member.subscription.consumer.address).behaviour = "gone"
             member.gone = True
             member.change(self.kernel.now, None)
-            self.notify(member.topic)
+            self.notify(self._topic_of(member))
 
     def _plain(self) -> list[Member]:
         """Subscriptions that may change, without a change in progress."""
@@ -372,6 +380,20 @@ class Scenario:
             and each is not self.server
             and all(change.answered is not None or change.failed for change in each.changes)
         ]
+
+    def _topic_of(self, member: Member) -> str:
+        """One of its topics."""
+        return self.random.choice([each for each in [*self.busy, self._idle(), self.queue] if member.selects(each)])
+
+    def add_topic(self) -> None:
+        """Add a topic that is never idle, and publish on it as soon as the gateway knows it."""
+        gateway, name = self.gateway(), f"n{len(self.added)}"
+        while partition_of_key(name.encode(), self.history.kafka.partitions) == 3:
+            name += "n"
+        if gateway.ready:
+            self.added.append(name)
+            record = TopicRecord(TopicPath(name), policy=TopicPolicy(retain=self.retains))
+            gateway.commit([record], lambda result: [self.notify(name) for _ in range(4)])
 
     def report(self, push: Push) -> None:
         """Report the later result of a push some time later, mostly, until it is in the log."""
@@ -461,14 +483,15 @@ class Scenario:
         if not (plain := self._plain()):
             return
         member = self.random.choice(plain)
-        topic = member.topic
+        topic = self._topic_of(member)
         what = self.random.choice(
             ("subscribe", "subscribe", "pause", "resume", "renew", "expire", "expire", "replace", "unsubscribe")
         )
-        self.history.notify(self.gateway(), topic)
+        self.notify(topic)
         if what == "subscribe" or member.changes[-1].failed:
-            current = self.retains and topic != self.queue and self.random.random() < 0.5
-            made = self.new_member(topic, form=self.random.choice(("raw", "notify")), current=current)
+            current = self.retains and topic in self.topics and self.random.random() < 0.5
+            expression = topic if current else self.random.choice((topic, topic, *ALL_TOPICS))
+            made = self.new_member(expression, form=self.random.choice(("raw", "notify")), current=current)
             self._notify_when_answered(made, topic)
         elif what == "unsubscribe" and len(plain) > 12:
             self.history.unsubscribe(self.gateway(), member)
@@ -489,7 +512,7 @@ class Scenario:
                 for _ in range(8):
                     at = self.random.uniform(0.5, 1.5) * lasts_s
                     self.kernel.call(at, lambda: self.notify(topic))
-        self.history.notify(self.gateway(), topic)
+        self.notify(topic)
 
     def _notify_when_answered(self, member: Member, topic: str) -> None:
         """Publish immediately after the answer, through either gateway."""
@@ -498,7 +521,7 @@ class Scenario:
         def look() -> None:
             if change.answered is not None:
                 for _ in range(2):
-                    self.history.notify(self.gateway(), topic)
+                    self.notify(topic)
             elif not change.failed and self.kernel.now - change.began < 60.0:  # a killed gateway never answers
                 self.kernel.call(0.002, look)
 

@@ -56,12 +56,17 @@ class SubscriptionEnds:
         self._subscriptions = subscriptions
         self._publish = publish
         self._control = ControlLog(kafka)
+        self._unwritten: set[str] = set()
 
     def end(self, ids: Iterable[str]) -> list[Subscription]:
-        """The receivers of these have answered 410; returns those that existed."""
-        found = self._existing(ids)
+        """The receivers of these have answered 410; returns those that existed. After a failure the next call ends
+        them."""
+        self._unwritten.update(ids)
+        ended = [*self._unwritten]
+        found = self._existing(ended)
         if found:
             self._control.append([record for each in found for record in ending(each.id, "gone", time_ms())])
+        self._unwritten.difference_update(ended)
         return found
 
     def suspend(self, since_ms: Mapping[str, int]) -> None:

@@ -157,6 +157,7 @@ class RedeliverySession:
         held.caught_up()
         self.redelivery.caught_up()
         parts.context.subscriptions.catch_up(parts.kafka.request_timeout_s)
+        parts.end_subscriptions(())  # those of a failed session
         if restore:
             self.redelivery.workers_ended()  # of another process
             # After the subscriptions: health is restored only for their endpoints.
@@ -292,9 +293,12 @@ class RedeliverySession:
         if self._journal.dirty:
             gone, suspended = self._journal.gone, self._journal.suspended
             self._journal.gone, self._journal.suspended = set(), {}
-            if gone:
-                self._parts.end_subscriptions(gone)
-            self._journal.catch_up()
+            try:
+                if gone:
+                    self._parts.end_subscriptions(gone)
+            finally:
+                # Pushes without a written outcome are repeated by the next session.
+                self._journal.catch_up()
             self._moved = True
             if suspended:
                 self._parts.suspend_subscriptions(suspended)

@@ -6,9 +6,11 @@ import gc
 from collections.abc import Iterable
 from pathlib import Path
 from types import FunctionType, ModuleType
+from unittest.mock import Mock
 
 import pytest
 
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.recent import Recent
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.capacity import InFlightLimiter, scopes_of
@@ -169,11 +171,15 @@ def test_rounds_of_subscribe_fail_unsubscribe_leave_no_memory(
 
 
 def test_the_end_of_a_subscription_removes_its_suspension(
-    log: FakeControlLog, redeliverer: Redeliverer, state: ControlState
+    log: FakeControlLog, redeliverer: Redeliverer, state: ControlState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log.append([SubscriptionRecord(numbered(1)), SubscriptionSuspended("s1", "refused", NOW_MS, NOW_MS)])
-    redeliverer.batch_done([PartitionReport(gone={"s1", "never"})])
-    assert log.live == {}
+    with monkeypatch.context() as away:
+        away.setattr(log, "append", Mock(side_effect=InfrastructureError("no answer in time")))
+        with pytest.raises(InfrastructureError):
+            redeliverer.batch_done([PartitionReport(gone={"s1", "never"})])
+    redeliverer._parts.end_subscriptions(())
+    assert log.live == {}, "also after a failure"
 
     log.append([SubscriptionRecord(numbered(1)), SubscriptionRecord(numbered(2))])
     log.append(ending("s1", "unsubscribed", NOW_MS))

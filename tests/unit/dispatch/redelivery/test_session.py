@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -225,6 +226,19 @@ def test_a_session_after_a_failure_awaits_the_answers_of_workers(
         session_over(store, Records(0)).begin(lambda: False, restore)
         ((due_ms,),) = store.query("SELECT due_ms FROM waiting")
     assert (due_ms > time_ms() + 5_000) is waits
+
+
+def test_outcomes_are_written_although_the_end_of_a_subscription_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next session would push again what is not written."""
+    with closing(ParkedStore(None)) as store:
+        begun = session_over(store, Records(0))
+        begun._parts = replace(begun._parts, end_subscriptions=Mock(side_effect=InfrastructureError("no answer")))
+        begun._journal.gone.add("s")
+        written = Mock()
+        monkeypatch.setattr(begun._journal, "catch_up", written)
+        with pytest.raises(InfrastructureError):
+            begun._write()
+    written.assert_called_once()
 
 
 def test_figures_get_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

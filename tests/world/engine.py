@@ -5,13 +5,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from arborcast.core.errors import InfrastructureError
 from arborcast.core.security.outbound import AddressPolicy
 from arborcast.core.settings import KafkaSettings, SecretSettings
 from arborcast.dispatch.job.runtime import DispatchJob
+from arborcast.dispatch.operations.erasure import Eraser
 from arborcast.dispatch.settings import DispatchSettings, JobSettings, PushSettings, RetrySettings, TableSettings
 from arborcast.dispatch.spark.query_supervisor import StopGate
 from tests.world import spark
@@ -27,6 +31,9 @@ RETRY = RetrySettings(
     suspend_after_s=2_592_000.0,
     lifespan_s=2_592_000.0,
 )
+# The pause between two passes of erasures.
+_ERASES_S = 5.0
+
 # Changes before the routing table is shared with the workers as a whole again: few, so that it occurs.
 _MIN_OVERLAY = 5
 
@@ -35,7 +42,9 @@ PUSH = PushSettings(max_notify_messages=4)
 
 def settings(home: Path, kafka: KafkaSettings, mode: str, key_file: str, retry: RetrySettings) -> JobSettings:
     dispatch = DispatchSettings(mode=cast(Any, mode), max_rows_per_batch=400)
-    return JobSettings(home, kafka, dispatch, PUSH, TableSettings(), AddressPolicy(), retry, SecretSettings(key_file))
+    return JobSettings(
+        home, kafka, dispatch, PUSH, TableSettings(archive=False), AddressPolicy(), retry, SecretSettings(key_file)
+    )
 
 
 class Engine:
@@ -85,18 +94,26 @@ class Engine:
 
 
 class _Recording:
-    """Replaces the tables, which are not simulated."""
+    """Replaces the tables, which are not simulated. Erasures are."""
 
     archive = None
     attempts = SimpleNamespace(progress=None)
     behind = dict
 
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
+    def __init__(self, kernel: Kernel, *_: object, eraser: Eraser, **__: object) -> None:
+        self._kernel, self._eraser = kernel, eraser
 
     def open(self) -> None: ...
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        assert self._kernel.running is not None
+        self._kernel.spawn(self._kernel.running, self._erase, "eraser")
+
+    def _erase(self) -> None:
+        while True:
+            with suppress(InfrastructureError):
+                self._eraser.step()
+            self._kernel.sleep(_ERASES_S)
 
     def stop(self, timeout_s: float) -> None: ...
 
@@ -176,7 +193,9 @@ def exchanges(kernel: Kernel, broker: Broker, network: Network) -> Mapping[tuple
 
     queues = SimpleNamespace(Queue=lambda most=0: _Queue(kernel), Full=queue.Full)
     return {
-        (runtime, "Recording"): _Recording,
+        (runtime, "Recording"): partial(_Recording, kernel),
+        # Erasures stay in the control log until the end of the history.
+        ("arborcast.dispatch.operations.erasure", "kept_until"): lambda kafka, now_ms, is_cut: {"log": 1 << 60},
         (runtime, "warm_up"): lambda *arguments: None,
         ("arborcast.topic_model.control_log", "ensure_topics"): lambda kafka, alter: None,
         (runtime, "empty_frame"): lambda session, partitions: _NoFrame(),

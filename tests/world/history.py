@@ -21,7 +21,7 @@ from arborcast.dispatch.operations.audit.order import BY_PRIORITY, OrderCheck, o
 from arborcast.dispatch.operations.audit.report import Report
 from arborcast.ingest.elements.publication import Publication
 from arborcast.topic_model.records import control, notifications, pull, results
-from arborcast.topic_model.records.control import SubscriptionEnded, SubscriptionRecord, TriggerRecord
+from arborcast.topic_model.records.control import Erasure, SubscriptionEnded, SubscriptionRecord, TriggerRecord
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import (
     DeliveryPolicy,
@@ -248,6 +248,9 @@ class History:
             change = control.decode(record.key, record.value)
             if isinstance(change, SubscriptionEnded):
                 self.oracle.ended(change.id)
+            elif isinstance(change, Erasure) and change.done_ms:
+                self.kernel.count("erasures done")
+                self.oracle.erased_at.setdefault(change.scope.id, self.kernel.now)
 
     def _unacknowledged(self, log: str, record: Record) -> None:
         if log == "parked" and record.value is not None:

@@ -16,6 +16,7 @@ from arborcast.dispatch.delivery.envelope import PUSH_HEADER
 from arborcast.dispatch.hot.triggers import derived_id
 from arborcast.dispatch.logs.attempts import FINAL, Attempt
 from arborcast.dispatch.settings import PushSettings
+from arborcast.topic_model.records.control import ErasureScope
 from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.records.results import Result
 from arborcast.topic_model.subscriptions import Subscription
@@ -207,6 +208,8 @@ class Oracle:
         self.gone_at: dict[str, float] = {}  # when a process received the answer 410 for it
         self.missed: dict[str, list[tuple[float, int]]] = defaultdict(list)  # times of notices, and their `since`
         self.last_notices: dict[str, str] = {}  # the kind of the last notice of each subscription with a deadline
+        self.erasures: list[ErasureScope] = []
+        self.erased_at: dict[str, float] = {}  # by its id, when an erasure was done
         self.kafka_was_slow: list[tuple[float, float]] = []
         # Records of a notification in the log: triggers and notices are repeated after a crash or a timeout.
         self.copies: Counter[str] = Counter()
@@ -272,6 +275,8 @@ class Oracle:
         newest, change = self.newest.get(member.topic), member.changes[0]
         if newest is None or change.answered is None or self._clock_was_set(math.inf) or newest.valid_until_ms:
             return
+        if self._is_erased(newest):
+            return
         is_earlier = newest.acknowledged and newest.acknowledged < change.began
         if is_earlier and (member.name, newest.id) not in self.current:
             self.faults.append(f"lost: {newest.id[-6:]} is the current message for {member.name}, and was not sent")
@@ -333,6 +338,8 @@ class Oracle:
                 if late_s > LATE_S:
                     self.faults.append(f"late: {each[-6:]} left for {push.subscription} {late_s:.1f} s too late")
             member = self.members.get(push.subscription)
+            if accepted is not None and self._is_erased(accepted, push.began):
+                self.faults.append(f"stranger: {push.subscription} got {each[-6:]} after its erasure")
             if accepted is not None and member is not None and member.has_paused(accepted):
                 self.faults.append(f"stranger: {push.subscription} got {each[-6:]} while it was paused")
             lane = member.lane if member is not None else push.subscription
@@ -409,7 +416,7 @@ class Oracle:
     def _is_through(self, member: Member, accepted: Accepted) -> bool:
         """Whether a delivery is complete."""
         delivery = member.name, accepted.id
-        if self._has_expired(member, accepted):
+        if self._has_expired(member, accepted) or self._is_erased(accepted):
             return True
         if member.subscription.pull_point:
             return delivery in self.in_pull_points
@@ -428,6 +435,16 @@ class Oracle:
         """Whether a message is past its validity."""
         is_late = accepted.valid_until_ms <= self._kernel.wall_s() * 1000 or self._clock_was_set(math.inf)
         return accepted.valid_until_ms > 0 and is_late
+
+    def _is_erased(self, accepted: Accepted, at: float = math.inf) -> bool:
+        """Whether an erasure covers a message; with a time, whether it was done before."""
+        return any(
+            each.topic in ("", accepted.topic)
+            and accepted.id.startswith(each.notification)
+            and accepted.accepted_ms < each.before_ms
+            and (at == math.inf or self.erased_at.get(each.id, math.inf) < at)
+            for each in self.erasures
+        )
 
     def depends_on_clock(self, accepted: Accepted) -> bool:
         """Whether the end of a message's validity differs between hosts."""

@@ -11,7 +11,14 @@ import msgspec
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.client import partition_of_key
 from arborcast.dispatch.delivery.envelope import CALLBACK_HEADER
-from arborcast.topic_model.records.control import Tombstone, TopicPolicy, TopicRecord, suspension_key
+from arborcast.topic_model.records.control import (
+    Erasure,
+    ErasureScope,
+    Tombstone,
+    TopicPolicy,
+    TopicRecord,
+    suspension_key,
+)
 from arborcast.topic_model.records.results import PATH
 from arborcast.topic_model.subscriptions import DEFAULT_POLICY, DeliveryPolicy, Peer, TopicFilter, Trigger, queue_of
 from arborcast.topic_model.topics import TopicPath
@@ -19,7 +26,7 @@ from tests.world.gateways import GatewayProcess
 from tests.world.history import History
 from tests.world.kernel import Process, Waiters
 from tests.world.oracle import ALL_TOPICS, Member
-from tests.world.receivers import TAKES_S, Behaviour, Push
+from tests.world.receivers import TAKES_S, Behaviour, Push, Receiver
 
 HOUR_S = 3_600.0
 
@@ -73,6 +80,7 @@ class Scenario:
             (3, "replay", self.replay),
             (2, "attempts requested", self.retry),
             (1, "subscriptions resumed", self.resume),
+            (4, "erasure", self.erase),
         ]
         self.queue = next(
             name
@@ -427,6 +435,43 @@ class Scenario:
             if found:
                 gateway.commit([Tombstone(suspension_key(each)) for each in found], lambda result: None)
 
+    def erase(self) -> None:
+        """Erase a message that waits for an endpoint, or all of its topic so far."""
+        # Whether an erased message counts for an interval depends on the time of its erasure.
+        topics = [each for each in self.busy if each not in self.topics[2:4]]
+        plain = [each for each in self._plain() if each.topic in topics]
+        if not plain:
+            return
+        member = self.random.choice(plain)
+        receiver = self.history.network.receiver(member.subscription.consumer.address)
+        receiver.behaviour = "refusing"
+        self.kernel.call(60.0, lambda: self._recover(receiver))
+        for _ in range(3):
+            self.notify(member.topic)
+        self.kernel.call(self.random.choice((0.01, 0.3, 3.0, 20.0)), lambda: self._erase(member))
+
+    def _erase(self, member: Member) -> None:
+        self.history.oracle.left()
+        waiting = [accepted for waits, accepted in self.history.oracle.open if waits is member]
+        gateway = self.gateway()
+        if not waiting or not gateway.ready:
+            return
+        chosen, one = self.random.choice(waiting), self.random.random() < 0.5
+        at_ms = int(self.kernel.wall_s(gateway.process.host) * 1000)
+        scope = ErasureScope(
+            f"e{len(self.history.oracle.erasures)}",
+            at_ms,
+            topic="" if one else chosen.topic,
+            notification=chosen.id if one else "",
+        )
+        self.history.say(f"erasure {scope.id} of {scope.topic or scope.notification[-6:]}")
+        self.history.oracle.erasures.append(scope)
+        gateway.commit([Erasure(scope, "operator", at_ms)], lambda result: None)
+
+    def _recover(self, receiver: Receiver) -> None:
+        if receiver.behaviour != "gone":
+            receiver.behaviour = "well"
+
     def change_behaviour(self) -> None:
         member = self.random.choice([each for each in self.members if each.subscription.pushed and not each.gone])
         receiver = self.history.network.receiver(member.subscription.consumer.address)
@@ -435,12 +480,7 @@ class Scenario:
         lasts_s = self.random.choice((2.0, 20.0, 120.0, 2 * HOUR_S))
         self.history.say(f"{member.name} is {behaviour} for {lasts_s:g} s")
         self.kernel.count(f"endpoint {behaviour}")
-
-        def recover() -> None:
-            if receiver.behaviour != "gone":
-                receiver.behaviour = "well"
-
-        self.kernel.call(lasts_s, recover)
+        self.kernel.call(lasts_s, lambda: self._recover(receiver))
 
     def lose_leader(self) -> None:
         name = self.random.choice(("notifications", "attempts", "parked", "feed", "progress", "control", "results"))

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 # Minimum number of small files for a compaction.
 _FEWEST_FILES = 8
 
+# The process ends after this time, for instance if the storage of the tables hangs: the next upkeep tries again.
+_LONGEST_S = 4 * 3600.0
+
 # A process with this nice value gets a tenth of the CPU time of one with the value 0.
 _NICENESS = 10
 
@@ -48,9 +51,13 @@ def join_in_process(location: str, day: str, target_bytes: int) -> None:
     """With delta-rs, in a process of low priority."""
     request = json.dumps([location, options_of(location), day, target_bytes])  # options have secrets: no arguments
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # with the bundle of spark-submit
-    done = subprocess.run(  # noqa: S603  # this interpreter and this module, no shell
-        [sys.executable, "-P", "-m", __name__], input=request, stderr=subprocess.PIPE, text=True, env=environ
-    )
+    command = [sys.executable, "-P", "-m", __name__]
+    try:
+        done = subprocess.run(  # noqa: S603  # this interpreter and this module, no shell
+            command, input=request, stderr=subprocess.PIPE, text=True, env=environ, timeout=_LONGEST_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"compaction of {location} was stopped after {error.timeout:g} s") from error
     if done.returncode:
         reason = done.stderr.strip().rpartition("\n")[2] or f"its process ended with {done.returncode}"
         raise RuntimeError(f"compaction of {location} failed: {reason}")

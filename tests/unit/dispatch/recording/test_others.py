@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import threading
 import tracemalloc
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,8 @@ from arborcast.core.eventlog.follower import LogCursor
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.delivery.health import Health
 from arborcast.dispatch.logs import attempts
-from arborcast.dispatch.recording import endpoint_health
-from arborcast.dispatch.recording.compaction import join_bytes
+from arborcast.dispatch.recording import compaction, endpoint_health
+from arborcast.dispatch.recording.compaction import join_bytes, join_in_process
 from arborcast.dispatch.recording.endpoint_health import HealthHistory
 from arborcast.dispatch.recording.follower import GatheringFollower, Work
 from arborcast.dispatch.recording.recording import Recorder
@@ -203,6 +204,15 @@ def test_a_clock_far_ahead_deletes_old_days_only_after_a_day(tmp_path: Path, cap
 def test_a_file_is_joined_when_the_smaller_ones_have_its_size(megabytes: list[int], joined: int) -> None:
     """Otherwise each compaction of a day rewrites the whole day."""
     assert join_bytes([each << 20 for each in megabytes], 128 << 20) >> 20 == joined
+
+
+def test_a_compaction_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (hanging := tmp_path / "python").write_text("#!/bin/sh\nexec sleep 600\n")
+    hanging.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(hanging))
+    monkeypatch.setattr(compaction, "_LONGEST_S", 0.01)
+    with pytest.raises(RuntimeError, match="stopped after"):
+        join_in_process(str(tmp_path), "", 1 << 20)
 
 
 def test_the_longest_accepted_retention_keeps_every_row(tmp_path: Path) -> None:

@@ -39,10 +39,12 @@ class _State(msgspec.Struct, frozen=True):
     v: int
     directory: str
     topics: tuple[TopicRecord, ...]
+    log: str = ""
+    """The id of the control log's Kafka topic; empty in files of earlier versions, and from a broker without ids."""
 
 
-def load_known(path: Path, directory: str) -> dict[TopicPath, TopicRecord]:
-    """The saved state for this directory; empty if it is missing, unreadable, or for another directory."""
+def load_known(path: Path, directory: str, log: str = "") -> dict[TopicPath, TopicRecord]:
+    """The saved state for this directory and control log; empty if it is missing, unreadable, or of others."""
     try:
         state = msgspec.json.decode(path.read_bytes(), type=_State)
     except FileNotFoundError:
@@ -52,14 +54,17 @@ def load_known(path: Path, directory: str) -> dict[TopicPath, TopicRecord]:
         return {}
     if state.v != _VERSION or state.directory != directory:
         return {}
+    if state.log and log and state.log != log:
+        _log.warning("directory.state-lost %s: of another control log; topics of only one side are copied", path)
+        return {}
     return {record.path: record for record in state.topics}
 
 
-def save_known(path: Path, directory: str, topics: Iterable[TopicRecord]) -> None:
+def save_known(path: Path, directory: str, topics: Iterable[TopicRecord], log: str = "") -> None:
     """Replace the file atomically. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not durable: it is written often, and after a power failure an older state is sufficient.
-    write_atomically(path, msgspec.json.encode(_State(_VERSION, directory, tuple(topics))), durable=False)
+    write_atomically(path, msgspec.json.encode(_State(_VERSION, directory, tuple(topics), log)), durable=False)
 
 
 Records = Mapping[TopicPath, TopicRecord]

@@ -143,9 +143,10 @@ class _Known:
         self._save_after = 0.0
         self._followed: Listing | None = None  # that of the last call of `follow`; None after `agree`
         self.topics: dict[TopicPath, TopicRecord] = {}
+        self.log = ""
 
     def load(self) -> None:
-        self.topics = load_known(self._file, self._directory)
+        self.topics = load_known(self._file, self._directory, self.log)
 
     def agree(self, agreed: Mapping[TopicPath, TopicRecord | None], listing: Listing) -> None:
         """Add the topics of the plan that are equal in the directory to the common state."""
@@ -185,7 +186,7 @@ class _Known:
         if not self._unsaved:
             return
         try:
-            save_known(self._file, self._directory, self.topics.values())
+            save_known(self._file, self._directory, self.topics.values(), self.log)
             self._unsaved = False
         except OSError as error:
             _log.warning("directory.state-not-saved %s: %s", self._file, error)
@@ -304,6 +305,10 @@ class DirectorySync:
                 return
         self._tree.apply(path, value)
         self._service.wake()
+
+    def of_log(self, topic_id: str) -> None:
+        """Before `start`: the id of the control log's Kafka topic. A state saved with another log is not used."""
+        self._known.log = topic_id
 
     def start(self) -> None:
         """Start the thread. Returns at once, even if the directory is unavailable."""

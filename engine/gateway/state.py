@@ -12,6 +12,7 @@ from typing import Any
 
 from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import start_thread
 from arborcast.engine.embedded.pending_operations import append_pending
@@ -49,6 +50,7 @@ class GatewayControl:
 
     def __init__(self, settings: Settings, share: Share | None, failed: Failed) -> None:
         singletons = share is None or share.first
+        self._kafka = settings.kafka
         self.log = ControlLog(settings.kafka)
         self.sync = directory_sync(settings, self.log) if singletons else None
         self.codes = TopicCodes() if singletons and settings.topics.codes == "position" else None
@@ -58,6 +60,13 @@ class GatewayControl:
         applied = self.sync.applied if self.sync else lambda _: None
         self.view = ControlLogView(settings.kafka, self.projections, failed, applied, self.positions.moved)
         self.changes = ControlChanges(settings.kafka, self.log, self.view, self.positions)
+
+    def create(self, *, alter: bool) -> None:
+        """Create the missing logs; see `ControlLog.ensure_created`."""
+        self.log.ensure_created(alter=alter)
+        if self.sync is not None:
+            with closing(LogConsumer(self._kafka, self.log.name)) as log:
+                self.sync.of_log(log.topic_id())
 
     def close(self) -> None:
         """Waits for Kafka and for the directory."""
@@ -108,7 +117,7 @@ class GatewayState:
 
         `read_more` is called after the history of requests is read, in the same thread.
         """
-        await _until_kafka(self._kafka, partial(self.control.log.ensure_created, alter=self._own_broker))
+        await _until_kafka(self._kafka, partial(self.control.create, alter=self._own_broker))
         await _until_kafka(self._kafka, self._append_pending_operations)
         spawn(self._read_history(read_more), "history")
         for view in self._views:

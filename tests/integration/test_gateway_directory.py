@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import requests
 
 from arborcast.admin.operations import OperationFilter, Recorded, listed
+from arborcast.core.eventlog.consumer import LogConsumer
 from arborcast.core.settings import KafkaSettings
 from tests.support.command import Shell
 from tests.support.gateway_process import GatewayRun, gateway_run
@@ -89,6 +91,8 @@ def test_edits_of_the_file_apply_at_run_time_except_broken_ones(tmp_path: Path, 
         gateway.kill()
         gateway.start()
         assert topics(gateway) == 2
+    with closing(LogConsumer(kafka_settings, "control")) as log:
+        assert json.loads((tmp_path / "home" / "directory-known.json").read_text())["log"] == log.topic_id()
 
 
 def codes_in_ldap(slapd: Slapd) -> dict[str, str]:

@@ -371,6 +371,19 @@ def test_agreed_topics_are_stored_for_the_next_process(tmp_path: Path) -> None:
     assert load_known(state, "one") == {"a": topic("a")}
 
 
+@pytest.mark.parametrize(
+    ("log", "left"), [("first", {"a"}), ("", {"a"}), ("second", {"a", "b"})], ids=["same", "no-ids", "created-again"]
+)
+def test_the_common_state_with_another_control_log_is_not_used(tmp_path: Path, log: str, left: set[str]) -> None:
+    save_known(tmp_path / "state", "scripted", [topic("a"), topic("b")], "first")
+    rig = Rig(ScriptedDirectory(topic("a"), topic("b")), tmp_path / "state")
+    rig.log.append([topic("a")])  # removed since then, or a backup from before b
+    rig.sync.of_log(log)
+    rig.start()
+    wait_until(lambda: rig.directory.paths() == left == rig.paths())
+    rig.sync.close()
+
+
 def test_a_thousand_problems_are_listed_each_kind_with_advice(tmp_path: Path) -> None:
     found = [EntryProblem(ProblemKind.FOREIGN, f"cn={number}", "none of ours") for number in range(5_000)]
     listed = SyncProblems().now("one", found, 1_000)

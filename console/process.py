@@ -94,7 +94,7 @@ class ConsoleProcess:
         self._stop()
 
     def _trouble(self) -> str:
-        if self._view.caught_up and not self._view.reachable:
+        if self._view.caught_up and self._view.obstacle:
             return "Kafka is not responding. Data may be stale and changes can't be saved; your draft is kept."
         return ""
 

@@ -410,7 +410,7 @@ _MEANING: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((errors.UnsupportedSaslMechanismError,), "it does not support the mechanism in kafka.sasl_mechanism"),
     (
         (errors.AuthorizationError,),
-        "its access rules do not allow this to the user: the administrator of Kafka can grant it",
+        "its access rules do not allow this to the user{}: the administrator of Kafka can grant it",
     ),
     ((errors.UnknownTopicOrPartitionError,), "there is no such topic"),
     (
@@ -421,11 +421,23 @@ _MEANING: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
 )
 
 
+# kafka-python has no exception for the refusal of an idempotent producer.
+_NO_PRODUCER_ID = "InitProducerIdResponse: [Error 31]"
+
+
+def _what(names: object = "", *_: object) -> str:
+    """What is refused, as an exception of kafka-python names it: a topic, several topics, or nothing."""
+    found = ", ".join(names) if isinstance(names, set) else names
+    return f" ({found})" if found else ""
+
+
 def meaning_of(error: BaseException) -> str:
     """A message for operators; with Kafka's name of the error if it is not in the table."""
+    if _NO_PRODUCER_ID in str(error):
+        error = errors.ClusterAuthorizationFailedError("Write on any topic")
     for kinds, words in _MEANING:
         if isinstance(error, kinds):
-            return words
+            return words.format(_what(*error.args))
     if not isinstance(error, errors.KafkaError):
         return str(error)
     text = " ".join(str(each) for each in error.args) or getattr(error, "description", "") or "no reason was given"

@@ -84,6 +84,8 @@ class LoopProducer:
             client, client.cluster, self._accumulator, guarantee_message_order=True, **shared, **configs | {"acks": -1}
         )
         while not self._transactions.has_producer_id():
+            if self.broken:  # for instance without the right to write
+                raise self._transactions.last_error
             self._check_time("no producer id")
             self._sender.run_once()
         self._longest = int(configs["max_request_size"])

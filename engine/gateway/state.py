@@ -13,7 +13,6 @@ from typing import Any
 from arborcast.core.backoff import Backoff
 from arborcast.core.errors import InfrastructureError
 from arborcast.core.eventlog.consumer import LogConsumer
-from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import start_thread
 from arborcast.engine.embedded.pending_operations import append_pending
 from arborcast.engine.gateway.parts import directory_sync, pull_limits
@@ -110,6 +109,7 @@ class GatewayState:
         self._window_s = settings.gateway.deduplication_window_s
         self.memory = RepeatMemory(self._window_s, share.memory if share else None)
         self._history_read = False
+        self._failure = ""  # of work at the start
         self._views = (self.control.view, self.pulls.view, self.part_view)
 
     async def open(self, spawn: Spawn, read_more: Callable[[], None] | None) -> None:
@@ -117,8 +117,8 @@ class GatewayState:
 
         `read_more` is called after the history of requests is read, in the same thread.
         """
-        await _until_kafka(self._kafka, partial(self.control.create, alter=self._own_broker))
-        await _until_kafka(self._kafka, self._append_pending_operations)
+        await self._until_kafka(partial(self.control.create, alter=self._own_broker))
+        await self._until_kafka(self._append_pending_operations)
         spawn(self._read_history(read_more), "history")
         for view in self._views:
             view.start()
@@ -139,12 +139,11 @@ class GatewayState:
     def obstacle(self) -> str:
         """Why requests cannot be served; empty if they can."""
         if not self._has_read():
-            return "the logs are not read to their ends yet"
+            failures = [self._failure, *(view.obstacle for view in self._views)]
+            return ": ".join(["the logs are not read to their ends yet", *filter(None, failures)])
         if not self.control.positions.shown:
             return "the other gateways have not seen this one in the lease log yet"
-        if not (self.notifications.connected and self.control.view.reachable):
-            return "the Kafka broker does not answer"
-        return ""
+        return self.notifications.obstacle or self.control.view.obstacle
 
     async def close(self) -> None:
         """Stop the threads and close the logs. Does not wait longer than a second for a server that is away."""
@@ -167,23 +166,25 @@ class GatewayState:
 
     async def _read_history(self, read_more: Callable[[], None] | None) -> None:
         if self.memory.enabled:
-            await _until_kafka(self._kafka, lambda: remember_history(self._kafka, self.memory, self._window_s))
+            await self._until_kafka(lambda: remember_history(self._kafka, self.memory, self._window_s))
         if read_more is not None:
-            await _until_kafka(self._kafka, read_more)
+            await self._until_kafka(read_more)
         self._history_read = True
 
-
-async def _until_kafka(kafka: KafkaSettings, work: Callable[[], object]) -> None:
-    """Run `work` in a thread, and repeat it until Kafka answers."""
-    for failures in itertools.count(1):
-        try:
-            await asyncio.to_thread(work)
-            return
-        except InfrastructureError as error:
-            if error.retry_after is None:
-                raise
-            logger.warning("waiting for Kafka at %s: %s", kafka.bootstrap_servers, error)
-            await asyncio.sleep(_BACKOFF.after(failures))
+    async def _until_kafka(self, work: Callable[[], object]) -> None:
+        """Run `work` in a thread, and repeat it until Kafka answers."""
+        for failures in itertools.count(1):
+            try:
+                await asyncio.to_thread(work)
+            except InfrastructureError as error:
+                if error.retry_after is None:
+                    raise
+                self._failure = str(error)
+                logger.warning("waiting for Kafka at %s: %s", self._kafka.bootstrap_servers, error)
+                await asyncio.sleep(_BACKOFF.after(failures))
+            else:
+                self._failure = ""
+                return
 
 
 async def within(seconds: float, work: Callable[[], None]) -> None:

@@ -83,16 +83,13 @@ class LogView(Generic[Record]):
             what=f"reading the {name} log",
         )
         self._replaying = True
-        self._checked = 0.0  # the time of the last question for the end; negative without an answer
+        self._checked = 0.0  # the time of the last answered question for the end
         self._applied = 0
         self._caught_up = asyncio.Event()
         self.failures = 0
         """The number of questions that the log did not answer."""
-
-    @property
-    def reachable(self) -> bool:
-        """Whether the log answered the last question."""
-        return self._checked >= 0
+        self.obstacle = ""
+        """Why the log did not answer the last question; empty if it did."""
 
     @property
     def caught_up(self) -> bool:
@@ -167,8 +164,9 @@ class LogView(Generic[Record]):
                 raise
             self._checked = -1.0
             self.failures += 1
+            self.obstacle = str(error)
             return error
-        self._checked = time.monotonic()
+        self._checked, self.obstacle = time.monotonic(), ""
         return None
 
     def _moved(self, position: int) -> None:

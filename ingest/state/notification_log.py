@@ -164,15 +164,16 @@ class NotificationLog:
         # A connecting thread cannot be cancelled: after a stop it closes its own connection.
         self._ending = threading.Lock()
         self._ended = False
+        self._failure = "not connected yet"
         self.unacknowledged_bytes = 0
         self.acknowledged: Callable[[int, float], object] = lambda _count, _seconds: None
         """Called for every request when its notifications are stored, with the number of new ones and the seconds it
         took. A current message that is stored again for a new subscriber is not new."""
 
     @property
-    def connected(self) -> bool:
-        """Whether an append has a chance."""
-        return self._topics is not None
+    def obstacle(self) -> str:
+        """Why no append has a chance; empty if one has."""
+        return f"Kafka takes no notifications: {self._failure}" if self._topics is None else ""
 
     def start(self) -> None:
         """Start to connect to the broker, with retries until the stop. Call on the event loop."""
@@ -213,7 +214,7 @@ class NotificationLog:
         """
         topics = self._topics
         if topics is None:
-            raise InfrastructureError("the Kafka broker does not answer", RETRY_AFTER_S)
+            raise InfrastructureError(self.obstacle, RETRY_AFTER_S)
         records, size = self._encoded({topics.notifications: notifications, topics.retained: retained})
         began = self._loop.time()
         accepted = sum(not each.only for each in notifications)
@@ -278,6 +279,7 @@ class NotificationLog:
 
     def _give_up(self, why: str) -> None:
         logger.warning("%s; connecting again", why)
+        self._failure = why
         topics, self._topics = self._topics, None
         if topics is not None:
             self._loop.call_soon(topics.producer.abort)  # this may be one of its callbacks
@@ -304,7 +306,11 @@ class NotificationLog:
     def _find_producer(self) -> None:
         # With the partitions of both topics `send` does not wait for them on the event loop.
         names = self._kafka.topic("notifications"), self._kafka.topic("retained")
-        producer, (partitions, _) = producer_for(self._kafka, names, make_loop_producer)
+        try:
+            producer, (partitions, _) = producer_for(self._kafka, names, make_loop_producer)
+        except InfrastructureError as error:
+            self._failure = str(error)
+            raise
         with self._ending:
             if not self._ended:
                 self._topics = _Topics(producer, *names, partitions)

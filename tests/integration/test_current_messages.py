@@ -32,7 +32,7 @@ def over_logs(
         log, retained = NotificationLog(settings, GatewaySettings()), RetainedMessages(settings)
         log.start()
         try:
-            while not log.connected:
+            while log.obstacle:
                 await asyncio.sleep(0.01)
             await work(log, retained)
         finally:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,9 @@ from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePattern
 from pyspark.sql import SparkSession
 
 from arborcast.core.errors import InfrastructureError
-from arborcast.core.eventlog.client import Admin, TopicPartition, make_consumer, make_producer
+from arborcast.core.eventlog.client import Admin, TopicPartition, make_consumer, make_loop_producer, make_producer
 from arborcast.core.eventlog.topics import ensure_topics
+from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.spark.source import connection_options
 from arborcast.engine.embedded.kafka_broker import BrokerLayout, controller_port
@@ -116,11 +117,15 @@ ALLOWED = {
 }
 
 
+def rule(operation: ACLOperation, pattern: ResourcePattern, kind: str = "ALLOW") -> ACL:
+    return ACL("User:arborcast", "*", operation, ACLPermissionType[kind], pattern)
+
+
+CLUSTER = ResourcePattern(ResourceType.CLUSTER, "kafka-cluster")
+
+
 @pytest.mark.parametrize("missing", ALLOWED)
 def test_a_missing_right_is_named_with_its_topic(guarded: KafkaSettings, missing: str) -> None:
-    def rule(operation: ACLOperation, pattern: ResourcePattern, kind: str = "ALLOW") -> ACL:
-        return ACL("User:arborcast", "*", operation, ACLPermissionType[kind], pattern)
-
     def refusal(log: str) -> str:
         try:
             ensure_topics(kafka, [log])
@@ -130,16 +135,40 @@ def test_a_missing_right_is_named_with_its_topic(guarded: KafkaSettings, missing
 
     kafka = dataclasses.replace(guarded, prefix=f"{missing}.")
     assert refusal("control") == ""
-    cluster = ResourcePattern(ResourceType.CLUSTER, "kafka-cluster")
     topics = ResourcePattern(ResourceType.TOPIC, kafka.prefix, ACLResourcePatternType.PREFIXED)
-    rules = [rule(ACLOperation.ALL, cluster), *(rule(each, topics) for each in ALLOWED[missing])]
+    rules = [rule(ACLOperation.ALL, CLUSTER), *(rule(each, topics) for each in ALLOWED[missing])]
     if missing == "Create":
-        rules.append(rule(ACLOperation.CREATE, cluster, "DENY"))
+        rules.append(rule(ACLOperation.CREATE, CLUSTER, "DENY"))
     with closing(Admin(guarded)) as admin:
         assert admin._client.create_acls(rules)["failed"] == []
     log = "dead" if missing == "Create" else "control"
     wait_until(lambda: refusal(log).startswith(f"Kafka refuses {missing} on topic {missing}.{log}: its access rules"))
     assert (refusal("control") == "") is (missing == "Create"), "an existing topic needs no right to create it"
+
+
+def test_the_missing_right_to_write_is_named(guarded: KafkaSettings) -> None:
+    kafka = dataclasses.replace(guarded, prefix="unwritten.")
+    ensure_topics(kafka, ["control"])
+    topics, control = (ResourcePattern(ResourceType.TOPIC, name) for name in ("*", kafka.topic("control")))
+    rights = [rule(ACLOperation.ALL, CLUSTER), rule(ACLOperation.ALL, topics)]
+    rules = [*rights, rule(ACLOperation.WRITE, topics, "DENY"), rule(ACLOperation.IDEMPOTENT_WRITE, CLUSTER, "DENY")]
+
+    def has(refusal: str, append: Callable[[], object]) -> bool:
+        with pytest.raises(InfrastructureError) as refused:
+            append()
+        return f"the user ({refusal}):" in str(refused.value)
+
+    with closing(Admin(guarded)) as admin, closing(LogWriter(kafka, "control")) as log:
+        assert admin._client.create_acls(rules)["failed"] == []
+        try:
+            wait_until(lambda: has("Write on any topic", lambda: make_loop_producer(kafka)))
+            wait_until(lambda: has("Write on any topic", lambda: log.append_encoded([(b"k", b"v")])))
+            rules.append(rule(ACLOperation.WRITE, control, "DENY"))
+            assert admin._client.create_acls(rules[-1:])["failed"] == []
+            admin._client.delete_acls(rules[2:4])
+            wait_until(lambda: has("unwritten.control", lambda: log.append_encoded([(b"k", b"v")])))
+        finally:
+            admin._client.delete_acls(rules)
 
 
 # kafka-python leaves the TLS sockets of refused attempts to the garbage collector.

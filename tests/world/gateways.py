@@ -146,7 +146,7 @@ class GatewayProcess:
             retains=self._retains,
             admit=self._admit,
         )
-        while not self.log.connected:
+        while self.log.obstacle:
             await asyncio.sleep(0.01)
         self.ready = True
 

@@ -30,6 +30,7 @@ from arborcast.engine.administrator import __main__ as administrator
 from arborcast.engine.gateway import __main__ as command
 from arborcast.engine.gateway import parts, workers
 from arborcast.engine.gateway.federation import close_links
+from arborcast.engine.gateway.state import GatewayState
 from arborcast.engine.gateway.workers import Share, WorkerMetrics, Workers
 from arborcast.engine.install import jars
 from arborcast.engine.processes.errors import JarError
@@ -45,6 +46,7 @@ from arborcast.topic_model.subscriptions import Peer
 from tests.support.gateway_parts import GatewayParts
 from tests.support.make import subscription
 from tests.support.outbound import THIS_MACHINE
+from tests.support.waiting import wait_until_async
 
 
 def test_records_must_have_room_for_bodies(tmp_path: Path) -> None:
@@ -56,6 +58,15 @@ def test_records_must_have_room_for_bodies(tmp_path: Path) -> None:
     parts.check_sizes(load_settings(home=tmp_path, overrides=frames))
     with pytest.raises(ConfigError, match=r"framed\.max_frame_bytes = 8388608"):
         parts.check_sizes(load_settings(home=tmp_path, overrides=frames | {"framed.port": 1}))
+
+
+async def test_an_unready_gateway_names_the_cause(tmp_path: Path) -> None:
+    unreachable = {"kafka.bootstrap_servers": "127.0.0.1:1", "kafka.request_timeout_s": 1}
+    state = GatewayState(load_settings(home=tmp_path, overrides=unreachable), None, Mock())
+    opening = asyncio.create_task(state.open(Mock(), None))
+    await wait_until_async(lambda: "ECONNREFUSED" in state.obstacle())
+    opening.cancel()
+    await state.close()
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from arborcast.core import liveness
 from arborcast.core.errors import ExpressionError
 from arborcast.core.eventlog.client import Admin, ConsumerRecord
 from arborcast.core.eventlog.damaged import unless_damaged
+from arborcast.core.eventlog.removal import remove_keys
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.eventlog.topics import FRAGMENT_LOG, PULL_LOG
 from arborcast.core.eventlog.writers import LogWriter
@@ -310,22 +311,8 @@ class Eraser(Work):
                 last.pop(record.key, None)
                 if message is not None and (name := covering(scopes, message)):
                     last[record.key] = name
-            if not last:
-                return Counter()
-            with closing(LogWriter(self._kafka, "retained")) as writer:
-                for keys in _pieces(last, 500):
-                    writer.append_encoded([(key, None) for key in keys])
-                # A message published meanwhile is the current one again.
-                newer: dict[bytes, bytes] = {}
-                overtaken: dict[bytes, bytes] = {}
-                for record in log.read_from(ends):
-                    if record.value is not None:
-                        newer[record.key] = record.value
-                        overtaken.pop(record.key, None)
-                    elif record.key in newer and record.key in last:
-                        overtaken[record.key] = newer[record.key]
-                if overtaken:
-                    writer.append_encoded(list(overtaken.items()))
+        if last:
+            remove_keys(self._kafka, "retained", last, ends)
         return Counter(last.values())
 
     def _pull_points(self, scopes: Sequence[ErasureScope]) -> Counter[str]:

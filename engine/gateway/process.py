@@ -37,6 +37,7 @@ from arborcast.ingest.http.listening import listen_on, on_signals
 from arborcast.ingest.http.serving import GatewayServer, make_server
 from arborcast.ingest.http.tls import ServerTls
 from arborcast.ingest.mqtt.outgoing import keep_subscriptions
+from arborcast.ingest.operations.current_message import remove_orphans_forever
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.ingest.operations.legacy import parts
 from arborcast.ingest.operations.pull_points import end_orphans
@@ -142,6 +143,7 @@ class GatewayProcess:
         work: dict[str, Work] = {
             "expiry": partial(end_expired_forever, self._gateway),
             "parts": partial(parts.maintain_forever, self._gateway),
+            "retained": partial(remove_orphans_forever, self._gateway),
             "demand": lambda: DemandWorker(self._gateway, lambda: control.view.applied).run(),
         }
         if self._gateway.cameras is not None:

@@ -11,9 +11,11 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from arborcast.core.backoff import Backoff, repeated
 from arborcast.core.errors import InfrastructureError, TopicNotSupported
 from arborcast.core.eventlog.client import RETRY_AFTER_S
 from arborcast.core.eventlog.follower import LogFollower
+from arborcast.core.eventlog.removal import remove_keys
 from arborcast.core.eventlog.scan import LogReader
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import pool, within
@@ -57,6 +59,7 @@ class RetainedMessages:
     """Current messages, for the event loop; one thread does the reading."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
+        self._kafka = kafka
         self._timeout_s = kafka.request_timeout_s
         self._offsets: dict[TopicPath, int] = {}
         self._follower: LogFollower[tuple[TopicPath, bool]] = LogFollower(
@@ -96,6 +99,15 @@ class RetainedMessages:
         All are in memory at once: request few at a time. Raises InfrastructureError.
         """
         return await self._run(lambda: self._latest(paths))
+
+    async def end(self) -> int:
+        """The offset behind the last record. Raises InfrastructureError."""
+        return await self._run(lambda: self._follower.read_to_end(self._timeout_s))
+
+    async def remove(self, paths: Sequence[TopicPath], end: int) -> None:
+        """Remove the messages of these topics, except those that are stored since this end. Raises
+        InfrastructureError."""
+        await asyncio.to_thread(remove_keys, self._kafka, "retained", [path.encode() for path in paths], {0: end})
 
     def close(self) -> None:
         self._thread.submit(self._follower.close)
@@ -138,6 +150,10 @@ class RetainedMessages:
 
 # Maximum number of current messages in memory at a time.
 _AT_A_TIME = 16
+
+# Between looks for messages of removed topics: a topic that is only moved away and back keeps its message.
+_LOOK_S = 3600.0
+_REMOVED_AT_ONCE = 10_000
 
 # Topics of a subscription that are checked for a current message instead of all topics with one: some milliseconds.
 _FEW = 2_000
@@ -229,6 +245,27 @@ async def _topics_with_message(gateway: Gateway, subscription: Subscription) -> 
     tree = gateway.table.topics
     paths = await gateway.retained.topics(topic_matcher(subscription.topics, tree), _few(subscription.topics, tree))
     return [path for path in paths if path in tree and gateway.retains(path)]
+
+
+async def remove_orphans_forever(gateway: Gateway) -> None:
+    """Remove the current messages of removed topics. Run until cancelled."""
+    work = partial(remove_orphans, gateway, set())
+    what = "the current messages of removed topics cannot be removed now"
+    await repeated(what, work, _LOOK_S, Backoff(_LOOK_S, _LOOK_S), InfrastructureError)
+
+
+async def remove_orphans(gateway: Gateway, missing: set[TopicPath]) -> None:
+    """Remove the current messages of topics that do not exist, and are among these, which are missing since the last
+    look; these become those of this look. Raises InfrastructureError."""
+    end = await gateway.retained.end()  # first: the message of a new topic is behind the record of the topic
+    await gateway.changes.catch_up()
+    tree = gateway.table.topics
+    found = await gateway.retained.topics(lambda path: path not in tree)
+    if gone := [path for path in found if path in missing][:_REMOVED_AT_ONCE]:
+        await gateway.retained.remove(gone, end)
+        logger.info("removed the current messages of %d removed topics", len(gone))
+    missing.clear()
+    missing.update(found)
 
 
 def _few(topics: Iterable[TopicFilter], tree: TopicTree) -> list[TopicPath] | None:

@@ -77,6 +77,10 @@ class CurrentMessages(Protocol):
 
     async def latest(self, paths: Sequence[TopicPath]) -> list[Notification]: ...
 
+    async def end(self) -> int: ...
+
+    async def remove(self, paths: Sequence[TopicPath], end: int) -> None: ...
+
 
 class GatewayView(ControlView):
     """The fold over the control log with what the operations read."""

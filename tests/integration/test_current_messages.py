@@ -56,3 +56,16 @@ def test_an_acknowledged_current_message_is_found_at_once(kafka_settings: KafkaS
         assert await retained.topics(B.__eq__) == [B]
 
     over_logs(kafka_settings, work)
+
+
+def test_a_removed_message_does_not_return_and_a_later_one_stays(kafka_settings: KafkaSettings) -> None:
+    async def work(log: NotificationLog, retained: RetainedMessages) -> None:
+        first = [notification(A, 1), notification(B, 1)]
+        await log.append(first, first)
+        end = await retained.end()
+        later = [notification(B, 2)]
+        await log.append(later, later)
+        await retained.remove([A, B], end)
+        assert await retained.latest([A, B]) == later
+
+    over_logs(kafka_settings, work)

@@ -131,6 +131,13 @@ class CurrentMessageList:
     async def latest(self, paths: Sequence[TopicPath]) -> list[Notification]:
         return [self.log.current[path] for path in paths if path in self.log.current]
 
+    async def end(self) -> int:
+        return 0
+
+    async def remove(self, paths: Sequence[TopicPath], end: int) -> None:
+        for path in paths:
+            del self.log.current[path]
+
 
 class PullRecordList(RecordList[KeyedRecord]):
     """The log of the pull points. `failures` is set by the test."""

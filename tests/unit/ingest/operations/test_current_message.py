@@ -247,6 +247,19 @@ def test_retain_all_and_topics_without_retain() -> None:
     assert len(sent(parts)) == 3
 
 
+def test_the_message_of_a_removed_topic_is_removed_unless_the_topic_returns() -> None:
+    parts = parts_with("a", "gone", "moved")
+    publish(parts, a="1", gone="2", moved="3")
+    for name in ("gone", "moved"):
+        parts.table.apply(TopicRemoved(TopicPath(f"{{urn:t}}{name}")))
+    missing = set[TopicPath]()
+    asyncio.run(current_message.remove_orphans(parts.gateway, missing))
+    assert len(parts.notifications.current) == 3
+    parts.have_topics("{urn:t}moved", retain=True)
+    asyncio.run(current_message.remove_orphans(parts.gateway, missing))
+    assert set(parts.notifications.current) == {"{urn:t}a", "{urn:t}moved"}
+
+
 def test_concurrent_requests_while_kafka_is_unavailable() -> None:
     settings = KafkaSettings(bootstrap_servers="127.0.0.1:1", request_timeout_s=0.5)
 

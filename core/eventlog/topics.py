@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 _HOUR_MS = 3_600_000
 
 _LONGEST = "max.message.bytes"
+_SEGMENT = "segment.bytes"
 
 # Bytes of a `parked` or `dead` record beyond its notification.
 PARKED_OVERHEAD = 16 * 1024
@@ -67,7 +68,7 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         "segment.ms": str(min(24, kafka.retention_hours) * _HOUR_MS),
         # After a kill or a power cut the broker reads the last segment of each partition before it starts. With the
         # default of 1 GB that is many gigabytes.
-        "segment.bytes": str(256 * 1024 * 1024),
+        _SEGMENT: str(256 * 1024 * 1024),
     }
     # Kafka refuses a record above the size of a segment: a message could be accepted, and not be parked.
     compacted_bytes = str(max(64 * 1024 * 1024, kafka.max_record_bytes + PARKED_OVERHEAD))
@@ -77,14 +78,14 @@ def specifications(kafka: KafkaSettings) -> tuple[LogSpecification, ...]:
         "delete.retention.ms": str(CONTROL_HISTORY_MS),
         # Only closed segments are compacted. With the defaults (1 GB, a week, half dirty) a million former
         # subscriptions would be replayed at every start.
-        "segment.bytes": compacted_bytes,
+        _SEGMENT: compacted_bytes,
         "segment.ms": str(CONTROL_HISTORY_MS),
         "min.cleanable.dirty.ratio": "0.2",
     }
     latest_by_key = record_bytes | {
         "cleanup.policy": "compact",
         # Older records are useless: compacted as soon as a segment is full, or in an hour.
-        "segment.bytes": compacted_bytes,
+        _SEGMENT: compacted_bytes,
         "segment.ms": str(_HOUR_MS),
         # Without a limit a quiet log keeps the records that a null removed (an erased message) for ever.
         "max.compaction.lag.ms": str(24 * _HOUR_MS),
@@ -190,6 +191,8 @@ def _alter(admin: Admin, specification: LogSpecification) -> None:
     current = admin.configs(specification.name)
     required = dict(specification.configs)
     required[_LONGEST] = max(required[_LONGEST], current[_LONGEST], key=int)  # see `for_existing_records`
+    if _SEGMENT in required:
+        required[_SEGMENT] = max(required[_SEGMENT], required[_LONGEST], key=int)
     changed = {key: value for key, value in required.items() if current.get(key) != value}
     if changed:
         admin.alter(specification.name, changed)

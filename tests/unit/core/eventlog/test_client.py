@@ -98,14 +98,20 @@ CONFIGS = dict(specifications(KafkaSettings())[0].configs)
 ONE = {CONTROL: [PartitionState(1, 1, 1)]}
 
 
-def ensured(configs: list[dict[str, dict[str, str]]], partitions: list[dict[str, list[PartitionState]]]) -> MagicMock:
-    """The client that checks the existing log `control`, with these descriptions one after the other."""
+def ensured(
+    configs: list[dict[str, dict[str, str]]],
+    partitions: list[dict[str, list[PartitionState]]],
+    current: dict[str, str] | None = None,
+) -> MagicMock:
+    """The client that checks the existing log `control`, with these descriptions one after the other; with its
+    `current` configuration it alters the log."""
     admin: MagicMock = create_autospec(Admin, instance=True)
     admin.create_topics.return_value = set()
     admin.configs_of.side_effect = configs
     admin.partitions.side_effect = partitions
+    admin.configs.return_value = current
     with patch("arborcast.core.eventlog.topics.Admin", return_value=admin):
-        ensure_topics(KafkaSettings(request_timeout_s=60.0), only=["control"])
+        ensure_topics(KafkaSettings(request_timeout_s=60.0), only=["control"], alter=current is not None)
     return admin
 
 
@@ -117,6 +123,13 @@ def test_the_creation_of_a_topic_by_another_process_is_awaited() -> None:
 
 def test_the_creation_of_existing_topics_is_not_requested() -> None:
     ensured([{CONTROL: CONFIGS}], [ONE, ONE]).create_topics.assert_not_called()
+
+
+def test_segments_keep_room_for_records_from_before_a_reduction() -> None:
+    """Kafka refuses a record above the size of a segment."""
+    before = CONFIGS | {"max.message.bytes": str(2**27), "segment.bytes": str(2**27 + 2**14)}
+    altered = ensured([{CONTROL: before}], [ONE, ONE], before).alter.call_args.args[1]
+    assert altered == {"segment.bytes": str(2**27)}
 
 
 @pytest.mark.parametrize(

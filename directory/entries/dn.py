@@ -7,6 +7,7 @@ are any NCName and namespaces any URI, so commas, equal signs and non-ASCII lett
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from arborcast.directory.errors import DnError
 
@@ -143,11 +144,13 @@ def _escape(value: str) -> str:
 
 def fold(dn: Dn) -> Dn:
     """A form that is equal for DNs of the same entry: sorted values, folded case for case-insensitive types."""
+    return tuple(map(_fold_rdn, dn))
+
+
+@lru_cache(maxsize=4_096)  # entries have those above in common
+def _fold_rdn(rdn: Rdn) -> Rdn:
     return tuple(
-        tuple(
-            sorted((kind, value if kind in _CASE_EXACT else " ".join(value.casefold().split())) for kind, value in rdn)
-        )
-        for rdn in dn
+        sorted((kind, value if kind in _CASE_EXACT else " ".join(value.casefold().split())) for kind, value in rdn)
     )
 
 

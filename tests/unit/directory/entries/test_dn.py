@@ -53,3 +53,9 @@ def test_names_of_topics_are_compared_with_case_and_the_base_without() -> None:
     assert is_below(fold(parse_dn("topicName=a,ou=topics")), base)
     assert not is_below(base, base)
     assert not is_below(fold(parse_dn("topicName=a,ou=others")), base)
+
+
+def test_entries_share_the_folded_names_above_them() -> None:
+    one, other = (fold(parse_dn(f"topicName={name},OU=Topics,dc=ARBORCAST")) for name in "ab")
+    assert one[1:] == ((("ou", "topics"),), (("dc", "arborcast"),))
+    assert all(each is same for each, same in zip(one[1:], other[1:], strict=True))

@@ -254,7 +254,7 @@ async def end_expired(gateway: Gateway) -> int:
 async def end_expired_registrations(gateway: Gateway) -> None:
     """End the publisher registrations that are due. There is no grace: a publisher registers again."""
     now_ms = times.to_ms(gateway.now())
-    due = gateway.registrations.due(now_ms)[:_AT_ONCE]
+    due = gateway.registrations.due(now_ms, _AT_ONCE)
     if due:
         await gateway.changes.commit(
             [record for one in due for record in publisher_registration.ending(one, "expired", now_ms)]

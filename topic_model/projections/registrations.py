@@ -13,6 +13,7 @@ from arborcast.topic_model.patterns.patterns import EVERYTHING, parse_normal
 from arborcast.topic_model.projections.owners import discard, drop
 from arborcast.topic_model.publishers import Registration
 from arborcast.topic_model.records.control import ControlRecord, RegistrationEnded, RegistrationRecord, Tombstone
+from arborcast.topic_model.routing.expiry import Expiry
 from arborcast.topic_model.topics import TopicPath, last_step
 
 
@@ -21,6 +22,7 @@ class Registrations:
 
     def __init__(self) -> None:
         self._registrations: dict[str, Registration] = {}
+        self._expiry = Expiry(self._registrations)
         # Patterns by the id and their keys: each notification is tested, and a publisher may register thousands.
         self._patterns: dict[str, Mapping[str, tuple[str, ...]]] = {}
         self._by_address: dict[str, dict[str, set[str]]] = {}  # ids by the address and these keys
@@ -31,6 +33,7 @@ class Registrations:
             case RegistrationRecord(registration=registration):
                 self._remove(registration.id)
                 self._registrations[registration.id] = registration
+                self._expiry.added(registration)
                 self._owned[registration.owner] += 1
                 patterns = self._patterns[registration.id] = _patterns(registration)
                 for address in _names(registration):
@@ -53,9 +56,9 @@ class Registrations:
         """The number of this owner's registrations."""
         return self._owned[owner]
 
-    def due(self, now_ms: int) -> list[str]:
-        """Ids of the expired registrations."""
-        return [one.id for one in self._registrations.values() if one.expired(now_ms)]
+    def due(self, now_ms: int, limit: int) -> tuple[str, ...]:
+        """Ids of the expired registrations, the earliest, up to this number."""
+        return self._expiry.due(now_ms, limit)
 
     def is_known(self, address: str) -> bool:
         """Whether a registration has this address for its publisher, or for the engine's subscription at it."""
@@ -80,6 +83,7 @@ class Registrations:
         old = self._registrations.pop(registration_id, None)
         if old is None:
             return
+        self._expiry.removed(old)
         drop(self._owned, old.owner)
         patterns = self._patterns.pop(registration_id)
         for address in _names(old):

@@ -1,25 +1,32 @@
-"""Expired subscriptions: ids by the minute of their termination."""
+"""Expired subscriptions and registrations: ids by the minute of their termination."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-
-from arborcast.topic_model.subscriptions import Subscription
+from typing import Protocol
 
 _BITS = 16  # bits of a time in milliseconds left out of its bucket's number: about a minute
 _SLACK = 1024  # stale entries that are not worth a sweep
 
 
+class _Ends(Protocol):
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def terminates_ms(self) -> int | None: ...
+
+
 class Expiry:
-    """Termination times of a table's subscriptions.
+    """Termination times of a table's subscriptions, or of registrations.
 
     A heap with an entry per subscription would cost 80 bytes for each of a million; ids in buckets cost 9, and only
     those of buckets whose time has begun move to a heap. A renewal or an end leaves a stale entry, since a list cannot
     be searched; they are swept when half of all entries are stale, so a change takes constant time on average.
     """
 
-    def __init__(self, subscriptions: Mapping[str, Subscription]) -> None:
+    def __init__(self, subscriptions: Mapping[str, _Ends]) -> None:
         self._subscriptions = subscriptions
         self._buckets: dict[int, list[str]] = {}
         self._numbers: list[int] = []  # a heap of bucket numbers
@@ -31,7 +38,7 @@ class Expiry:
     def __len__(self) -> int:
         return self._entries
 
-    def added(self, subscription: Subscription) -> None:
+    def added(self, subscription: _Ends) -> None:
         """The subscription was added to the table."""
         if subscription.terminates_ms is None:
             return
@@ -46,7 +53,7 @@ class Expiry:
             self._buckets.setdefault(number, []).append(subscription.id)
         self._sweep_when_stale()
 
-    def removed(self, subscription: Subscription) -> None:
+    def removed(self, subscription: _Ends) -> None:
         """The subscription, as in the table, was removed."""
         if subscription.terminates_ms is None:
             return

@@ -72,7 +72,7 @@ class LogView(Generic[Record]):
         self._on_moved = moved
         self._gathered: list[tuple[Record, int]] = []
         self._follower = make(self._take)
-        self._name = name = self._follower.name
+        name = self._follower.name
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._numbers = itertools.count()
         self._service = Service(
@@ -142,7 +142,7 @@ class LogView(Generic[Record]):
             self._hand_over()
         except Exception as error:
             if not self._service.stopping:
-                logger.critical("the %s log cannot be followed: %s", self._name, error)
+                logger.critical("the %s log cannot be followed: %s", self._follower.name, error)
                 self._loop.call_soon_threadsafe(self._on_failure, error)
             return None
         if failure is not None:
@@ -180,8 +180,8 @@ class LogView(Generic[Record]):
         if offset > (position := self._follower.position):
             # After days without Kafka, or of a suspended machine: the ends of subscriptions may be among them.
             raise InfrastructureError(
-                f"the records from {position} to {offset - 1} of the {self._name} log were compacted away before they "
-                "were read: restart this process to read the log from its beginning"
+                f"the records from {position} to {offset - 1} of the {self._follower.name} log were compacted away "
+                "before they were read: restart this process to read the log from its beginning"
             )
         self._gathered.append((record, offset))
 
@@ -216,7 +216,7 @@ class LogView(Generic[Record]):
             self._moved(position)
             self._release()
         except Exception as error:
-            logger.exception("a record of the %s log could not be applied", self._name)
+            logger.exception("a record of the %s log could not be applied", self._follower.name)
             self._on_failure(error)
         finally:
             done.set()

@@ -266,11 +266,13 @@ async def _commit(
         # Messages of an ended one of this id may be in the log still, and in the views of other gateways.
         await gateway.pulls.resume(request.id, sys.maxsize)
     subscription, secret = _protected(gateway, request, subscription)
-    made, since = await _commit_new(gateway, msgspec.structs.replace(subscription, endpoint=bound), [*over, *ended])
+    with gateway.concurrent.watch(subscription.id if request.id else subscription.identity()) as seen:
+        made, since = await _commit_new(gateway, msgspec.structs.replace(subscription, endpoint=bound), [*over, *ended])
     if ended:
         gateway.pulls.forget(request.endpoint)
-    if not request.id and (first := gateway.table.find_equal(made)) is not None and first.id != made.id:
-        # Another gateway has made an equal one at the same time.
+    first = next((each.subscription.id for each in seen if isinstance(each, SubscriptionRecord)), made.id)
+    if not request.id and first != made.id:
+        # Another gateway has made an equal one at the same time, before this one in the log.
         await gateway.changes.commit(ending(made.id, "unsubscribed", times.to_ms(gateway.now())))
         return await _commit(gateway, request, subscription)
     return CreatedSubscription(made, True, secret), since

@@ -1,4 +1,4 @@
-"""Changes of a subscription by other processes while this one changes it.
+"""Changes of a subscription by other processes while this one changes it, and equal ones that they make meanwhile.
 
 A control record has the whole state of a subscription. So of two processes that change it at the same time, the later
 record would undo the other change, and a record after the end would create the subscription again.
@@ -6,7 +6,7 @@ record would undo the other change, and a record after the end would create the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionEnded, SubscriptionRecord
@@ -18,24 +18,29 @@ class ConcurrentChanges:
     """The records of watched subscriptions, in the order of the log."""
 
     def __init__(self) -> None:
-        self._watched: dict[str, list[Change]] = {}
+        self._watched: dict[Hashable, list[Change]] = {}
 
     def apply(self, record: ControlRecord) -> None:
+        if not self._watched:
+            return
+        keys: tuple[Hashable, ...] = ()
         match record:
             case SubscriptionRecord(subscription=subscription):
-                identifier = subscription.id
+                keys = subscription.id, subscription.identity()
             case SubscriptionEnded(id=identifier):
-                pass
+                keys = (identifier,)
             case _:
                 return
-        if (changes := self._watched.get(identifier)) is not None:
-            changes.append(record)
+        for key in keys:
+            if (changes := self._watched.get(key)) is not None:
+                changes.append(record)
 
     @contextmanager
-    def watch(self, subscription_id: str) -> Iterator[list[Change]]:
-        """The records of a subscription since the begin of the context. One context for each subscription at a time."""
-        changes = self._watched[subscription_id] = []
+    def watch(self, key: Hashable) -> Iterator[list[Change]]:
+        """The records of a subscription, by its id, or of all with the same identity, since the begin of the context.
+        One context for each key at a time."""
+        changes = self._watched[key] = []
         try:
             yield changes
         finally:
-            del self._watched[subscription_id]
+            del self._watched[key]

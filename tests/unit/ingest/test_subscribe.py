@@ -139,8 +139,9 @@ def test_a_repeated_subscription_is_renewed_and_its_pause_ends(parts: GatewayPar
     assert (only_subscription(parts).terminates_ms, only_subscription(parts).paused) == (1_767_225_690_000, False)
 
 
+@pytest.mark.parametrize("clock_ms", [-1, 1])
 async def test_an_equal_subscription_that_another_gateway_makes_at_the_same_time_is_renewed(
-    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch
+    parts: GatewayParts, monkeypatch: pytest.MonkeyPatch, clock_ms: int
 ) -> None:
     commit = parts.control.commit
 
@@ -148,8 +149,8 @@ async def test_an_equal_subscription_that_another_gateway_makes_at_the_same_time
         monkeypatch.setattr(parts.control, "commit", commit)
         (record,) = records
         assert isinstance(record, SubscriptionRecord)
-        earlier = record.subscription.created_ms - 1
-        await commit([SubscriptionRecord(replace(record.subscription, id="other", created_ms=earlier))])
+        created_ms = record.subscription.created_ms + clock_ms
+        await commit([SubscriptionRecord(replace(record.subscription, id="other", created_ms=created_ms))])
         return await commit(records)
 
     monkeypatch.setattr(parts.control, "commit", later)

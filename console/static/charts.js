@@ -10,7 +10,10 @@ const written = (value, unit) => (UNITS[unit] ?? ((number) => number.toLocaleStr
 const plots = () => document.querySelectorAll(".plot[data-begin]");
 
 /** A time in the time zone of the page. */
-const iso = (plot, at) => new Date((at + Number(plot.dataset.offset)) * 1000).toISOString().slice(0, 19);
+const iso = (plot, at) => {
+  const { offset, change, later } = plot.dataset;
+  return new Date((at + Number(at >= change ? later : offset)) * 1000).toISOString().slice(0, 19);
+};
 
 function timeAt(plot, event) {
   const box = plot.getBoundingClientRect();

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from arborcast.engine.monitoring.attention import THRESHOLDS
 from arborcast.engine.monitoring.figures import WORDS, Points, line_plot
 from arborcast.engine.monitoring.samples import MetricsSample, collecting_shares, cpu_shares, quantiles, rates
-from arborcast.engine.monitoring.ticks import Unit
+from arborcast.engine.monitoring.ticks import Ahead, Unit, utc
 
 POINTS = 360
 """The number of pixels of a chart."""
@@ -46,10 +46,9 @@ class Chart(NamedTuple):
     """The threshold of an alert rule."""
 
     def draw(
-        self, samples: Sequence[MetricsSample], span: tuple[float, float] | None = None, offset_s: float = 0.0
+        self, samples: Sequence[MetricsSample], span: tuple[float, float] | None = None, ahead: Ahead = utc
     ) -> str:
-        """The figure. `span` is the range of its time axis, by default that of the samples. `offset_s` is the
-        difference of the axis's time zone from UTC."""
+        """The figure. `span` is the range of its time axis, by default that of the samples; `ahead` its time zone."""
         at = [sample.at for sample in samples]
         spacing = sorted(later - earlier for earlier, later in itertools.pairwise(at))
         gap = 4 * spacing[len(spacing) // 2] + 1 if spacing else 0.0
@@ -57,7 +56,7 @@ class Chart(NamedTuple):
             name: list(zip(at, values, strict=True)) for name, values in self.series(samples).items()
         }
         colours = {name: self.order.index(name) if name in self.order else zlib.crc32(name.encode()) for name in drawn}
-        return line_plot(self.title, drawn, self.unit, gap, span, colours if self.order else {}, offset_s, self.limit)
+        return line_plot(self.title, drawn, self.unit, gap, span, colours if self.order else {}, ahead, self.limit)
 
 
 def _one(name: str, title: str, unit: Unit, of: Callable[[MetricsSample], float | None], rule: str = "") -> Chart:
@@ -149,7 +148,7 @@ CHARTS: Sequence[Chart] = (
 
 
 def draw_all(
-    samples: Sequence[MetricsSample], span: tuple[float, float] | None = None, offset_s: float = 0.0
+    samples: Sequence[MetricsSample], span: tuple[float, float] | None = None, ahead: Ahead = utc
 ) -> Iterator[tuple[str, str]]:
     """(name, figure) of each."""
-    return ((chart.name, chart.draw(samples, span, offset_s)) for chart in CHARTS)
+    return ((chart.name, chart.draw(samples, span, ahead)) for chart in CHARTS)

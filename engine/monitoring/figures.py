@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from arborcast.core.printable import as_html
-from arborcast.engine.monitoring.ticks import Unit, clock, linear
+from arborcast.engine.monitoring.ticks import Ahead, Unit, change_of, clock, linear, utc
 
 # Display names of terms of the tables, logs and metrics: one term for each, everywhere. Columns, logs, metrics and
 # JSON fields keep their own names; docs/glossary.md has the list.
@@ -39,13 +39,13 @@ def line_plot(
     gap_s: float,
     span: tuple[float, float] | None = None,
     colours: Mapping[str, int] | None = None,
-    offset_s: float = 0.0,
+    ahead: Ahead = utc,
     limit: float | None = None,
 ) -> str:
     """A figure with one line for each of `series`, from 0 up. A line has a gap between points further apart than
     `gap_s`. `span` is the range of the time axis, by default that of the points. The last and the highest value of each
-    line are also text. `colours` are colour numbers by series, by default their positions. `offset_s` is the difference
-    of the axis's time zone from UTC. `limit` is a threshold, drawn if it is on the scale. A time without any point is
+    line are also text. `colours` are colour numbers by series, by default their positions. `ahead` is the
+    time zone of the axis. `limit` is a threshold, drawn if it is on the scale. A time without any point is
     marked as an outage. The drawing is stretched to the available width and contains only lines: labels beside it keep
     their size on a small screen."""
     times = [at for points in series.values() for at, _ in points]
@@ -71,8 +71,7 @@ def line_plot(
     for value, text in scale:
         drawing.append(f'<path class="grid" d="M0 {y(value):.2f}H{_WIDTH}"/>')
         labels.append(f'<span class="y" style="top:{y(value):.2f}%">{as_html(text)}</span>')
-    for shifted, text in clock(begin + offset_s, end + offset_s):
-        at = shifted - offset_s
+    for at, text in clock(begin, end, ahead=ahead):
         drawing.append(f'<path class="grid" d="M{x(at):.1f} 0V{_HEIGHT}"/>')
         labels.append(f'<span class="x" style="left:{x(at) / _WIDTH:.2%}">{as_html(text)}</span>')
     drawing += [
@@ -93,10 +92,12 @@ def line_plot(
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{as_html(title)}">'
         f"{''.join(drawing)}</svg>"
     )
+    before, after = ahead(begin), ahead(end)
     facts = (
-        f'data-begin="{begin:.3f}" data-end="{end:.3f}" data-offset="{offset_s:g}" data-top="{top:g}" '
-        f'data-unit="{unit}"'
+        f'data-begin="{begin:.3f}" data-end="{end:.3f}" data-offset="{before:g}" data-top="{top:g}" data-unit="{unit}"'
     )
+    if before != after:
+        facts += f' data-change="{change_of(begin, end, ahead)}" data-later="{after:g}"'
     return f'<figure class="chart">{caption}<div class="plot" {facts}>{picture}{"".join(labels)}</div></figure>'
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -76,12 +77,32 @@ def _decimal(least: float) -> float:
     return float(f"{step:.6g}")
 
 
-def clock(begin: float, end: float, most: int = 5) -> Ticks:
-    """Round times (UTC) between two, in seconds of the epoch; midnight is shown as its day."""
+Ahead = Callable[[float], float]
+
+"""By how many seconds the local time is ahead of UTC at a time."""
+
+
+def utc(_at: float) -> float:
+    return 0.0
+
+
+def clock(begin: float, end: float, most: int = 5, ahead: Ahead = utc) -> Ticks:
+    """Round local times between two, in seconds of the epoch; midnight is shown as its day."""
     least = max(end - begin, 1.0) / max(1, most)
     step = next((step for step in _CLOCK if step >= least), _DAY * math.ceil(least / _DAY))
-    first = math.ceil(begin / step)
-    return [(float(number * step), _clock_label(number * step, step)) for number in range(first, int(end // step) + 1)]
+    offsets = {ahead(begin), ahead(end)}
+    found = [
+        (number * step - offset, _clock_label(number * step, step))
+        for offset in offsets
+        for number in range(math.ceil((begin + offset) / step), int((end + offset) // step) + 1)
+        if len(offsets) == 1 or ahead(number * step - offset) == offset
+    ]
+    return sorted(found)
+
+
+def change_of(begin: float, end: float, ahead: Ahead) -> int:
+    """The second in which the local time changes to that of the end, which differs from that of the begin."""
+    return int(begin) + bisect_left(range(int(begin), int(end)), True, key=lambda at: ahead(at) != ahead(begin))
 
 
 def _clock_label(at: float, step: float) -> str:

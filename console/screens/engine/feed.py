@@ -154,8 +154,7 @@ class EngineFeed:
 
 
 def _drawn(points: Sequence[MetricsSample], between: tuple[float, float]) -> Mapping[str, Markup]:
-    ahead = datetime.fromtimestamp(between[1]).astimezone().utcoffset()
-    drawn = draw_all(points, between, ahead.total_seconds() if ahead else 0.0)
+    drawn = draw_all(points, between, lambda at: time.localtime(at).tm_gmtoff)
     return {name: Markup(figure) for name, figure in drawn}  # noqa: S704  # `line_plot` escapes all texts
 
 

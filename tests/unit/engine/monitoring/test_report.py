@@ -140,6 +140,30 @@ def test_clock_times_are_round(begin: timedelta, span: timedelta, expected: str)
 
 
 @pytest.mark.parametrize(
+    ("before_h", "after_h", "hours"),
+    [(1, 2, [0, 5, 11, 17, 23]), (2, 1, [0, 7, 13, 19]), (2, 2, [0, 6, 12, 18, 24])],
+    ids=["spring", "autumn", "summer"],
+)
+def test_a_day_with_a_change_of_summer_time_has_the_hours_of_both(
+    before_h: int, after_h: int, hours: list[int]
+) -> None:
+    first = NOON.timestamp() - 3_600 * (12 + before_h)
+    change = first + 3 * 3_600
+
+    def ahead(at: float) -> float:
+        return 3_600.0 * (before_h if at < change else after_h)
+
+    ticks = clock(first, first + 86_400, ahead=ahead)
+    assert [(at - first) / 3_600 for at, _ in ticks] == hours
+    assert [text for _, text in ticks] == ["2 Jan", "06:00", "12:00", "18:00", "3 Jan"][: len(hours)]
+    figure = line_plot("lag", {"": [(first, 1.0)]}, "seconds", 20.0, (first, first + 86_400), None, ahead)
+    (plot,) = html.fragment_fromstring(figure).xpath("//*[@class='plot']")
+    shown = [plot.get(f"data-{name}") for name in ("offset", "change", "later")]
+    changed = [f"{change:.0f}", f"{after_h * 3_600}"] if before_h != after_h else [None, None]
+    assert shown == [f"{before_h * 3_600}", *changed]
+
+
+@pytest.mark.parametrize(
     ("low", "high", "expected"),
     [
         (5, 40, "1 ms, 2 ms, 5 ms, 10 ms, 20 ms, 50 ms, 100 ms"),
@@ -153,7 +177,7 @@ def test_decades_of_time_have_usual_names(low: float, high: float, expected: str
 
 
 def drawn(values: list[tuple[float, float | None]], limit: float | None = None) -> html.HtmlElement:
-    return html.fragment_fromstring(line_plot("lag", {"": values}, "seconds", 20.0, (0.0, 100.0), None, 0.0, limit))
+    return html.fragment_fromstring(line_plot("lag", {"": values}, "seconds", 20.0, (0.0, 100.0), None, limit=limit))
 
 
 def test_a_plot_has_its_threshold_and_times_without_samples() -> None:

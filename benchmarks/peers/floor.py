@@ -48,7 +48,7 @@ def _answers(port: int) -> bool:
 async def _serve(settings: KafkaSettings, port: int) -> None:
     log, topic = NotificationLog(settings, GatewaySettings()), TopicPath("{urn:t}plant/line1/press")
     log.start()
-    while not log.connected:
+    while log.obstacle:
         await asyncio.sleep(0.05)
     parser = make_parser()
 

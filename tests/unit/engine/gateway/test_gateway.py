@@ -61,7 +61,10 @@ def test_records_must_have_room_for_bodies(tmp_path: Path) -> None:
 
 
 async def test_an_unready_gateway_names_the_cause(tmp_path: Path) -> None:
-    unreachable = {"kafka.bootstrap_servers": "127.0.0.1:1", "kafka.request_timeout_s": 1}
+    unreachable: dict[str, str | int | float | bool] = {
+        "kafka.bootstrap_servers": "127.0.0.1:1",
+        "kafka.request_timeout_s": 1,
+    }
     state = GatewayState(load_settings(home=tmp_path, overrides=unreachable), None, Mock())
     opening = asyncio.create_task(state.open(Mock(), None))
     await wait_until_async(lambda: "ECONNREFUSED" in state.obstacle())

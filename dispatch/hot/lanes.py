@@ -213,13 +213,13 @@ class Lanes:
             lane.queued = False
             if not lane.ready:
                 # It was drained or deferred before its turn, and may have a slot at its endpoint.
-                self._put_first(self._capacity.pass_on(lane.scopes))
+                self._next.extendleft(self._capacity.pass_on(lane.scopes))
                 if not lane.waiting and not lane.in_flight:
                     del self._lanes[name]
             elif self._capacity.wait(name, lane.scopes, lane.subscription.policy.priority):
                 lane.queued = True
                 # It may have a slot of its host, while its endpoint is full.
-                self._put_first(self._capacity.pass_on(lane.scopes[1:]))
+                self._next.extendleft(self._capacity.pass_on(lane.scopes[1:]))
             else:
                 self._capacity.enter(lane.scopes)
                 before = len(lane.waiting)
@@ -252,8 +252,7 @@ class Lanes:
             lane.queued = self._capacity.wait(subscription_id, lane.scopes, priority)
         if queues and not lane.queued:
             self._queue(lane)
-        if names := self._capacity.leave(lane.scopes):
-            self._put_first(names)
+        self._next.extendleft(self._capacity.leave(lane.scopes))
         continues = bool(lane.in_flight or lane.waiting)
         if not continues and not lane.queued:
             del self._lanes[subscription_id]
@@ -328,9 +327,6 @@ class Lanes:
     def _queue(self, lane: Lane) -> None:
         lane.queued = True
         self._ready.add(lane.subscription.id, lane.subscription.policy.priority)
-
-    def _put_first(self, names: list[str]) -> None:
-        self._next.extendleft(names)
 
     @property
     def empty(self) -> bool:

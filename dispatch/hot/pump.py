@@ -146,7 +146,7 @@ class Pump:
         each turn, with the time. Raises InfrastructureError when outcomes cannot be written for too long."""
         while not run.lanes.empty:
             between(self.turn(run))
-            self.drive(_DRIVE_S if self._transport.in_flight else 0.0)
+            self._transport.drive(_DRIVE_S if self._transport.in_flight else 0.0)
         run.show(0)
 
     def turn(self, run: PumpRun) -> float:
@@ -176,10 +176,6 @@ class Pump:
     def unanswered(self) -> int:
         """The others."""
         return self._transport.in_flight - len(self._awaited)
-
-    def drive(self, timeout_s: float) -> None:
-        """Process outcomes; waits up to `timeout_s` for the first."""
-        self._transport.drive(timeout_s)
 
     def begin(self, run: PumpRun) -> None:
         """Begin pushes up to the limits."""

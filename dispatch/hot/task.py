@@ -354,7 +354,7 @@ class PartitionTask:
             until = time.monotonic() + self._patience_s
             while pump.unanswered and time.monotonic() < until:
                 liveness.beat()
-                pump.drive(POLL_S)
+                self.worker.transport.drive(POLL_S)
                 self.worker.journal.write_due()
         self.write_evaluations()
         self.worker.journal.catch_up()

@@ -39,21 +39,17 @@ _NOTHING: deque[Received] = deque()
 class WaitingMessages:
     """The waiting messages of a lane, of one partition and in its order: a queue for each priority."""
 
-    __slots__ = ("_added", "_class", "_count", "_highest", "_queues")
+    __slots__ = ("_added", "_count", "_highest", "_queues", "priority")
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[Received]] = {}
         self._highest = _NOTHING  # of the queues: it is read for each message
-        self._class = 0  # its priority
+        self.priority = 0  # of this queue
         self._count = 0
         self._added = False  # since the last `drop_older`
 
     def __len__(self) -> int:
         return self._count
-
-    @property
-    def priority(self) -> int:
-        return self._class
 
     def may_go(self) -> bool:
         return self._count > 0
@@ -63,8 +59,8 @@ class WaitingMessages:
         queue = self._queues.get(priority)
         if queue is None:
             queue = self._queues[priority] = deque()
-            self._class = max(self._queues)
-            self._highest = self._queues[self._class]
+            self.priority = max(self._queues)
+            self._highest = self._queues[self.priority]
         queue.append(received)
         self._count += 1
         self._added = True
@@ -76,10 +72,10 @@ class WaitingMessages:
         received = self._highest.popleft()
         self._count -= 1
         if not self._highest:
-            del self._queues[self._class]
+            del self._queues[self.priority]
             if self._queues:
-                self._class = max(self._queues)
-                self._highest = self._queues[self._class]
+                self.priority = max(self._queues)
+                self._highest = self._queues[self.priority]
         return received
 
     def drop_older(self, policy: DeliveryPolicy) -> list[Received]:

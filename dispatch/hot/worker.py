@@ -83,7 +83,7 @@ class Worker:
         """Return when no push is in flight and all is written: the process ends after its task."""
         while self.transport.in_flight:
             liveness.beat()
-            self.pump.drive(_REST_S)
+            self.transport.drive(_REST_S)
         self.journal.catch_up()
 
     def _await_answer(self) -> float | None:

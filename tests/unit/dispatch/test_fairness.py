@@ -131,7 +131,7 @@ class FanOut:
     def push(self, answers: int) -> None:
         self.pump.begin(self.run)
         for _ in range(answers):
-            self.pump.drive(0.0)
+            self.transport.drive(0.0)
             self.pump.begin(self.run)
 
     @property

@@ -134,7 +134,7 @@ class Slow:
 
     def after(self, seconds: float) -> None:
         self.clock.after(seconds)
-        self.pump.drive(0.0)
+        self.transport.drive(0.0)
         self.pump.turn(self.run)
 
     def answer(self, result: PushResult) -> None:
@@ -338,7 +338,7 @@ def test_a_lane_is_parked_after_its_pushes_in_flight(ends: tuple[PushResult, Pus
     pump = Pump(transport, Envelope, 100, RETRY.batch_wait_s, now)
     run = PumpRun(lanes, outcomes_in(journal, now))
     pump.begin(run)
-    pump.drive(0)
+    transport.drive(0)
     pump.begin(run)
     for left, end in zip((2, 1), ends, strict=True):
         assert [name for name, state, _ in journal.states("s") if state == "parked"] in ([], ["b1"])

@@ -17,11 +17,10 @@ from arborcast.core import liveness
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.hot.recovered import OutcomeEnds, RecoveredDeliveries, parked_in_batch, settled_in_batch
 from arborcast.dispatch.hot.sink_journal import OUTCOMES_TIMEOUT_S
-from arborcast.dispatch.hot.task import DriverLink, PartitionTask, TaskJob
+from arborcast.dispatch.hot.task import PartitionTask, TaskJob
 from arborcast.dispatch.hot.worker import Worker, forget_worker, worker_for
 from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.matching.view import SharedView
-from arborcast.dispatch.monitoring.in_flight_gauge import Gauge
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
 
 # Bytes of the notifications of a round, and of further rows that a task reads. A batch with more in a partition costs
@@ -96,17 +95,6 @@ class RoundRows:
             self._bytes_left -= len(row[0])
 
 
-class RoundLink(DriverLink):
-    """The connection of a round with the driver on its host: whether the job stops."""
-
-    def __init__(self, gauge: Gauge) -> None:
-        self._gauge = gauge
-
-    @property
-    def ends(self) -> bool:
-        return self._gauge.stops
-
-
 def round_task(job: SinkJob, worker: Worker, known: RecoveredDeliveries) -> PartitionTask:
     recipients = job.view.open()  # the control log was read to its end before the round
     return PartitionTask(
@@ -118,7 +106,7 @@ def round_task(job: SinkJob, worker: Worker, known: RecoveredDeliveries) -> Part
         lambda notification, *_: recipients.of(notification),
         known.number,
         control=job.view.control,
-        link=RoundLink(worker.gauge),
+        ends=lambda: worker.gauge.stops,
     )
 
 

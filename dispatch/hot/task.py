@@ -106,11 +106,6 @@ class DriverLink:
     """Whether the task must take no more notifications, and settle the others."""
 
     @property
-    def ends(self) -> bool:
-        """Whether the job stops while the taken notifications are settled."""
-        return False
-
-    @property
     def complete(self) -> bool:
         """Whether notifications may be matched."""
         return True
@@ -187,19 +182,21 @@ class PartitionTask:
         parked_as: Callable[[int, int], int | None],
         *,
         control: int = UNSTAMPED,
+        ends: Callable[[], bool] = lambda: False,
         link: DriverLink | None = None,
         taken: TakenIn | None = None,
         buffered: int = 0,
         slow: SlowLanes | None = None,
     ) -> None:
         """`number` is that of the task. `parked_as` returns the number under which a notification at a partition and
-        offset is parked, None for that of the batch. `control` is the position in the control log. Up to `buffered`
-        messages may wait for held lanes; `slow` are the lanes for which a task without end does not wait."""
+        offset is parked, None for that of the batch. `control` is the position in the control log. `ends` returns
+        whether the job stops while the taken notifications are settled. Up to `buffered` messages may wait for held
+        lanes; `slow` are the lanes for which a task without end does not wait."""
         settings, journal = job.settings, worker.journal
         push = settings.push
         self.worker = worker
         self.taken = taken or TakenIn()
-        self._link = link or DriverLink()
+        self._ends, self._link = ends, link or DriverLink()
         self._finds, self._parked_as, self._batch = finds, parked_as, job.number
         self._patience_s = settings.retry.batch_wait_s
         self._allowance = push.conditions_ms, push.owner_conditions_ms
@@ -371,7 +368,7 @@ class PartitionTask:
 
     def _leave(self) -> None:
         """During a stop, leave deliveries that have not joined their lanes to the next run: there may be a million."""
-        self.stopped = self.stopped or self._link.ends
+        self.stopped = self.stopped or self._ends()
         if self.stopped and self.intake.lanes.fan_outs.size:
             self.left = self.intake.lanes.leave_fan_outs()
 

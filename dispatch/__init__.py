@@ -1,7 +1,9 @@
 """Log in, pushes out: the streaming job, the sink that runs in Spark's workers, and their records.
 
     hot/            a batch: from the log to the receivers that answer
+    realtime/       notifications one by one; changes between the modes
     redelivery/     parked deliveries, pushed again beside the batches
+    queues/         work queues: requests to one server each, beside them
     delivery/       one push: envelope, transport, outcome, decision
     matching/       matching in workers: the routing table's base and overlay, content filters
     logs/           the records that dispatch writes

@@ -35,7 +35,7 @@ _FEW_SLOTS = (
 
 
 class RealtimeMode:
-    """Starts and ends runs. Used under the lock of `ModeController`, except `show` and `has_failed`."""
+    """Starts and ends runs. Used under the lock of `ModeController`, except `show` and `_has_failed`."""
 
     def __init__(self, parts: JobParts) -> None:
         self._parts = parts

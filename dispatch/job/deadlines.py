@@ -204,7 +204,7 @@ class DeadlineWatch(SubscriptionListener):
         self,
         kafka: KafkaSettings,
         view: RoutingView,
-        positions: Callable[[], Mapping[int, int] | None],
+        positions: Callable[[], Mapping[int, int]],
         follows: Callable[[], bool],
         publish: EventListener,
     ) -> None:
@@ -292,7 +292,7 @@ class DeadlineWatch(SubscriptionListener):
 
     def _check(self, now_ms: int) -> None:
         """Report the silences past their deadline for which everything accepted before is matched."""
-        at = self._positions() or {}
+        at = self._positions()
         # Matches are reported before, or with, the position: apply them now.
         self._apply_reports()
         for silence, at_ms in self._pending.take(at):

@@ -22,12 +22,12 @@ _TRANSIT_MS = 10_000
 
 
 class Unmatched:
-    """`settled` returns the positions of the batches: by partition the next offset; None if unknown."""
+    """`settled` returns the positions of the batches: by partition the next offset."""
 
     def __init__(
         self,
         kafka: KafkaSettings,
-        settled: Callable[[], Mapping[int, int] | None],
+        settled: Callable[[], Mapping[int, int]],
         transit_ms: int = _TRANSIT_MS,
     ) -> None:
         self._kafka = kafka
@@ -36,12 +36,9 @@ class Unmatched:
         self._thread: threading.Thread | None = None
         self._found: int | None = None
 
-    def oldest(self) -> int | None:
-        """The position; None if unknown. Raises InfrastructureError, RecordVersionError."""
-        settled = self._settled()
-        if settled is None:
-            return None
-        since_ms, oldest = time_ms(), sys.maxsize
+    def oldest(self) -> int:
+        """The position. Raises InfrastructureError, RecordVersionError."""
+        settled, since_ms, oldest = self._settled(), time_ms(), sys.maxsize
         with LogScan(self._kafka, "notifications") as log:
             for record in log.first_behind({each: settled.get(each, 0) for each in log.partitions()}):
                 since_ms = min(since_ms, record.timestamp)

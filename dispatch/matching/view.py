@@ -2,7 +2,7 @@
 
 The driver folds the control log. Workers get a base (a snapshot, see `bases`) and, in a Spark broadcast, an overlay
 (later changes) with the history for notifications accepted before; a worker opens each once. Without changes a batch
-costs a query of the log's end; a change needs a new overlay; a new base is built in a thread (`rebasing`).
+costs a query of the log's end; a change needs a new overlay; a new base is built in a thread.
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ class RoutingView(ControlState):
         now = time.monotonic()
         if self._pruned_at is None:
             # The log has a day of changes, most of them without unmatched notifications: none of those must stay.
-            oldest = self._unmatched.oldest()
+            oldest: int | None = self._unmatched.oldest()
             self._pruned_at = now
         else:
             oldest = self._unmatched.take()

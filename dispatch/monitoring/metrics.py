@@ -99,8 +99,8 @@ class EndpointsSeen:
     def together(self, now: float) -> dict[str, EndpointFigures]:
         """Both windows, by endpoint."""
         self._rotate(now)
-        together = dict(tuple(self._before.items()))
-        for endpoint, one in tuple(self._now.items()):
+        together = self._before.copy()
+        for endpoint, one in self._now.items():
             known = together.get(endpoint)
             together[endpoint] = known.with_more(one) if known else one
         return together

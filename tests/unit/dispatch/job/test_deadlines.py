@@ -86,7 +86,7 @@ class Watching:
         self.view = ControlState()
         self.now_ms = 1_000_000
         self.end: int | InfrastructureError = 5
-        self.at: Mapping[int, int] | None = {0: 5}
+        self.at: Mapping[int, int] = {0: 5}
         self.events: list[OperatorEvent] = []
         self.watch = DeadlineWatch(
             KafkaSettings(), cast(Any, self.view), lambda: self.at, lambda: True, self.events.append
@@ -127,7 +127,7 @@ def test_a_missed_deadline_is_reported_after_the_log_is_matched(watching: Watchi
     watching.end = 9
     assert watching.round() == []
     assert watching.round(60_000) == []
-    watching.at = None
+    watching.at = {}
     assert watching.round() == []
     watching.at = {0: 9}
     watching.end = 12  # accepted later

@@ -103,7 +103,7 @@ class Backlog:
         """Let these wait again, for this server; empty for any server that has not refused them."""
         waits = f"UPDATE waiting SET server = ?, refused = ?, due_ms = ? WHERE {_KEY}"  # noqa: S608  # constants
         for delivery in together:
-            self._store.query(waits, server, " ".join(sorted(refused)), due_ms, *_row(delivery))
+            self._store.query(waits, server, " ".join(sorted(refused)), due_ms, delivery.subscription, *delivery.place)
 
     def release(self, lane: str, server: str, now_ms: int) -> None:
         """The server failed or left: another may get its requests, except those that it accepted."""
@@ -111,7 +111,7 @@ class Backlog:
         self._store.query(free, now_ms, lane, server)
 
     def refused(self, delivery: Delivery) -> frozenset[str]:
-        found = self._store.query(f"SELECT refused FROM waiting WHERE {_KEY}", *_row(delivery))  # noqa: S608  # constants
+        found = self._store.query(f"SELECT refused FROM waiting WHERE {_KEY}", delivery.subscription, *delivery.place)  # noqa: S608  # constants
         return frozenset(str(found[0][0]).split()) if found else frozenset()
 
     def refused_by_all(self, lane: str, servers: Collection[str]) -> Iterator[WaitingDelivery]:
@@ -134,10 +134,11 @@ class Backlog:
         self._store.query(due, now_ms, now_ms)
 
     def _is_maybe_sent(self, waiting: WaitingDelivery) -> bool:
-        last = self._maybe_sent.get(waiting.delivery.subscription)
+        delivery = waiting.delivery
+        last = self._maybe_sent.get(delivery.subscription)
         if last is None:
             return False
-        rows = self._store.query(f"SELECT turn FROM waiting WHERE {_KEY}", *_row(waiting.delivery))  # noqa: S608  # constants
+        rows = self._store.query(f"SELECT turn FROM waiting WHERE {_KEY}", delivery.subscription, *delivery.place)  # noqa: S608  # constants
         return any(turn <= last for (turn,) in rows)
 
 
@@ -155,7 +156,3 @@ def _few(equal: Iterator[WaitingDelivery]) -> list[WaitingDelivery]:
             break
         found.append(each)
     return found
-
-
-def _row(delivery: Delivery) -> tuple[str | int, ...]:
-    return (delivery.subscription, *delivery.place)

@@ -253,7 +253,7 @@ class ParkedStore:
 
     def _add(self, delivery: Delivery, record: Parked, turn: int) -> bool:
         lane, place, tries = delivery.subscription, delivery.place, record.tries
-        found = self._rows(_NEXT, (lane, place.partition, place.batch, place.offset, place.redrive))
+        found = self.query(_NEXT, lane, place.partition, place.batch, place.offset, place.redrive)
         for *following, its_turn in found:
             if Place(*following) == place:
                 # A repeated batch has parked it again; the store may have a later try.
@@ -287,11 +287,11 @@ class ParkedStore:
         return bool(changed)
 
     def has(self, delivery: Delivery) -> bool:
-        return bool(self._rows(_FIND, (delivery.subscription, *delivery.place)))
+        return bool(self.query(_FIND, delivery.subscription, *delivery.place))
 
     def is_displaced(self, delivery: Delivery) -> bool:
         """Whether its record may be in another partition of the log than that of its subscription."""
-        return self._has_displaced and bool(self._rows(_DISPLACED, (delivery.subscription, *delivery.place)))
+        return self._has_displaced and bool(self.query(_DISPLACED, delivery.subscription, *delivery.place))
 
     def lost(self, delivery: Delivery, now_ms: int) -> None:
         """The result of the push is lost: the delivery is due. A start finds the same in the log."""
@@ -309,7 +309,7 @@ class ParkedStore:
 
     def lose_all(self, now_ms: int) -> list[str]:
         """All results of pushes of workers are lost: their deliveries are due. Returns their lanes."""
-        found = self._rows(f"SELECT DISTINCT lane FROM waiting WHERE {_OF_WORKERS}", _PUSHES)  # noqa: S608  # constants
+        found = self.query(f"SELECT DISTINCT lane FROM waiting WHERE {_OF_WORKERS}", *_PUSHES)  # noqa: S608  # constants
         lost = f"UPDATE waiting SET due_ms = ?, decided_ms = ?, awaits = '' WHERE {_OF_WORKERS}"  # noqa: S608  # constants
         self._execute(lost, (now_ms, now_ms, *_PUSHES))
         return [lane for (lane,) in found]
@@ -421,7 +421,7 @@ class ParkedStore:
         return oldest_ms + lifespan_ms if valid_ms is None else min(oldest_ms + lifespan_ms, valid_ms)
 
     def _first(self, query: str, lane: str, excluded: Collection[Delivery]) -> int | None:
-        rows = self._rows(query, (lane, len(excluded) + 1))
+        rows = self.query(query, lane, len(excluded) + 1)
         return next((ms for *place, ms in rows if Delivery(lane, Place(*place)) not in excluded), None)
 
     def awaiting(self, lane: str, push: str) -> list[WaitingDelivery]:
@@ -432,8 +432,11 @@ class ParkedStore:
         return self._one("SELECT 1 FROM waiting WHERE awaits != '' LIMIT 1") is not None
 
     def query(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """For other tables in the file."""
-        return self._rows(query, values)
+        """The rows of a statement, also about other tables in the file."""
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._translate(error) from error
 
     def lanes(self) -> Iterator[str]:
         # From lane to lane in the index; DISTINCT would scan all deliveries.
@@ -446,7 +449,7 @@ class ParkedStore:
 
     def positions(self) -> dict[int, int]:
         """The next offset in each partition of the log."""
-        return dict(self._rows("SELECT part, next FROM position", ()))
+        return dict(self.query("SELECT part, next FROM position"))
 
     def advance(self, partition: int, position: int) -> None:
         self._execute("INSERT OR REPLACE INTO position VALUES (?, ?)", (partition, position))
@@ -483,7 +486,7 @@ class ParkedStore:
     def _places(
         self, lane: str, condition: str, limit: int, *values: object, excluded: Collection[Delivery] = ()
     ) -> list[Delivery]:
-        rows = self._rows(f"{_PLACES}{condition} LIMIT ?", (lane, *values, limit + len(excluded)))
+        rows = self.query(f"{_PLACES}{condition} LIMIT ?", lane, *values, limit + len(excluded))
         found = (Delivery(lane, Place(*place)) for place in rows)
         return [each for each in found if each not in excluded][:limit]
 
@@ -506,14 +509,8 @@ class ParkedStore:
         except sqlite3.Error as error:
             raise self._translate(error) from error
 
-    def _rows(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        try:
-            return self._db.execute(query, values).fetchall()
-        except sqlite3.Error as error:
-            raise self._translate(error) from error
-
     def _one(self, query: str, *values: object) -> Any:
-        rows = self._rows(query, values)
+        rows = self.query(query, *values)
         return rows[0][0] if rows else None
 
     def _execute(self, query: str, values: Sequence[object]) -> sqlite3.Cursor:

@@ -178,18 +178,16 @@ class Redelivery:
         if self._amounts.too_much(name):
             self._lanes.turns.set(name, now_ms)
 
-    def ended_elsewhere(self, name: str) -> None:
-        """Another process has ended deliveries of this lane: those behind them may be due, or none waits."""
-        self._turn_now(name)
-
     def attempt_requested(self, name: str) -> None:
         """An operator requests attempts in this lane: an open breaker allows a probe now."""
         subscription = self._context.subscriptions.subscription(name)
         if subscription is not None and name in self._lanes:
             self._endpoints.health.allow_probe(subscription.consumer.address, self._clock.now_ms())
-        self._turn_now(name)
+        self.turn_now(name)
 
-    def _turn_now(self, name: str) -> None:
+    def turn_now(self, name: str) -> None:
+        """Give a lane or queue a turn, also after another process has ended deliveries of it: those behind them may be
+        due, or none waits."""
         if queue_topic(name) is not None:
             self._queues.found(name, self._clock.now_ms())
         elif name in self._lanes:

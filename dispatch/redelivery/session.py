@@ -240,7 +240,7 @@ class RedeliverySession:
             for lane in found:
                 self.redelivery.found(str(lane))
             while self._store.ended_elsewhere:
-                self.redelivery.ended_elsewhere(self._store.ended_elsewhere.pop())
+                self.redelivery.turn_now(self._store.ended_elsewhere.pop())
             while self._store.requested:
                 self.redelivery.attempt_requested(self._store.requested.pop())
             position = records[-1].offset + 1

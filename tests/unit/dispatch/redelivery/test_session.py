@@ -206,11 +206,11 @@ def test_ends_and_requests_of_other_processes_reach_the_redelivery(monkeypatch: 
             return {0: [record(0), requested, SimpleNamespace(key=record(0).key, value=None, offset=2)]}
 
     calls: list[tuple[str, str]] = []
-    for name in ("ended_elsewhere", "attempt_requested"):
+    for name in ("turn_now", "attempt_requested"):
         monkeypatch.setattr(Redelivery, name, lambda _, lane, name=name: calls.append((name, lane)))
     with closing(ParkedStore(None)) as store:
         session_over(store, Log(3)).read_to_end(lambda: False)
-    assert calls == [("ended_elsewhere", "s"), ("attempt_requested", "s")]
+    assert calls == [("turn_now", "s"), ("attempt_requested", "s")]
 
 
 @pytest.mark.parametrize(("restore", "waits"), [(True, False), (False, True)], ids=["start", "after a failure"])

@@ -323,6 +323,6 @@ def test_a_lane_is_free_after_another_process_ends_it() -> None:
     for number, each in enumerate(deliveries):
         setup.store.apply(each.key(), None, 98 + number)
     while setup.store.ended_elsewhere:
-        setup.redelivery.ended_elsewhere(setup.store.ended_elsewhere.pop())
+        setup.redelivery.turn_now(setup.store.ended_elsewhere.pop())
     setup.run(1_000)
     assert ("s" in setup.lanes, setup.redelivery.lanes) == (False, 0), "an hour before the next attempt"

@@ -95,9 +95,9 @@ class Pusher:
         started_ms: int,
         envelope_of: Callable[[Subscription], Envelope],
         finished: Callable[[Push, Outcome], None],
-        before_send: Callable[[Push], None] | None = None,
+        before_send: Callable[[Push], None] = lambda _: None,
         sequence: int | None = None,
-        part_taken: Callable[[Push], None] | None = None,
+        part_taken: Callable[[Push], None] = lambda _: None,
     ) -> tuple[Push, Outcome] | None:
         """Begin attempt `number` of these. `before_send` is called just before the push is sent, without a result. A
         later `drive` calls `part_taken` before each further part of a message, and `finished`. If no envelope can be
@@ -131,20 +131,16 @@ class Pusher:
             finished(Push(push_id, notifications, request, result, started_ms), outcome)
 
         begun = Push(push_id, notifications, request, NO_RESULT, started_ms)
-        if before_send is not None:
-            before_send(begun)
-        self._bytes += size
-        self._send(request, self._noted(requests, begun, part_taken), settled)
-        return None
 
-    @staticmethod
-    def _noted(
-        requests: Iterator[PushRequest], push: Push, part_taken: Callable[[Push], None] | None
-    ) -> Iterator[PushRequest]:
-        for request in requests:
-            if part_taken is not None:
-                part_taken(push)
-            yield request
+        def following() -> Iterator[PushRequest]:
+            for each in requests:
+                part_taken(begun)
+                yield each
+
+        before_send(begun)
+        self._bytes += size
+        self._send(request, following(), settled)
+        return None
 
     def _send(
         self, request: PushRequest, following: Iterator[PushRequest], settled: _Settled, earlier_s: float = 0.0

@@ -109,20 +109,18 @@ class _Scheduled:
         since = began if self._behind_since is None else self._behind_since
         try:
             more = self.work.step()
+            least_s = 0.0 if more else self._interval_s
+            if self._logged:
+                logger.info("%s is written again", self.work.name)
+                self._logged.clear()
         except Exception as error:
+            more, least_s = True, _PAUSE_S
             if type(error) not in self._logged:
                 logger.warning("%s cannot be written: %s", self.work.name, error)
             self._logged.add(type(error))
-            self._behind_since, now = since, time.monotonic()
-            self.due = now + max(_PAUSE_S, (now - began) * (self._share - 1))
-            return
-        if self._logged:
-            logger.info("%s is written again", self.work.name)
-            self._logged.clear()
         self._behind_since = since if more else None
-        took = time.monotonic() - began
-        pause = took * (self._share - 1)
-        self.due = time.monotonic() + (pause if more else max(self._interval_s, pause))
+        now = time.monotonic()
+        self.due = now + max(least_s, (now - began) * (self._share - 1))
 
 
 # The snapshot of routes is complete: a busy control log would otherwise have it written all the time.

@@ -36,8 +36,6 @@ from arborcast.topic_model.subscriptions import queue_topic
 
 _HOUR_MS = 3_600_000
 
-_COMMIT_S = 60.0
-
 _BYTES_PER_STEP = 2 * 1024 * 1024
 
 # Hours in memory until the next commit. With more, as in a backlog of the log, the commit is earlier.
@@ -130,8 +128,8 @@ class SloTable(GatheringFollower):
         location: str,
         latency_s: float,
         owner_of: Callable[[str], str],
-        counted: Callable[[Mapping[str, int]], None] = lambda _: None,
-        interval_s: float = _COMMIT_S,
+        counted: Callable[[Mapping[str, int]], None],
+        interval_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._table = DeltaTableWriter(SLO, location)

@@ -386,7 +386,8 @@ def test_a_record_after_a_pause_is_written_within_the_interval() -> None:
 
 
 def test_a_clock_ahead_does_not_end_the_receiver_s_time(tmp_path: Path) -> None:
-    table, week_ms = SloTable(KafkaSettings(), str(tmp_path), 1.0, lambda _: "ann"), 7 * 24 * 3_600_000
+    table = SloTable(KafkaSettings(), str(tmp_path), 1.0, lambda _: "ann", lambda _: None, 60.0)
+    week_ms = 7 * 24 * 3_600_000
     for number, each in enumerate(
         (
             attempt("n1", "other", "delivered", week_ms),

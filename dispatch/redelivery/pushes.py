@@ -66,26 +66,16 @@ class RedeliveryJournal(Journal):
         """Subscriptions to end: their receivers answered 410."""
         self.suspended: dict[str, int] = {}
         """Subscriptions to suspend, with the time since which their endpoints have failed."""
-        self._sent = False
         self._is_displaced = is_displaced
 
     @property
     def dirty(self) -> bool:
-        """Whether records are not yet in the logs."""
-        return self._sent or bool(self._later or self.gone or self.suspended)
-
-    def record(self, attempt: Attempt) -> None:
-        super().record(attempt)
-        self._sent = True
-
-    def write_dead_letter(self, delivery: Delivery, notification: Notification, attempt: Attempt) -> None:
-        super().write_dead_letter(delivery, notification, attempt)
-        self._sent = True
+        """Whether records are not yet in the logs. Each is followed by the tries or the end of its delivery."""
+        return bool(self._later or self.gone or self.suspended)
 
     def put(self, pull_point: str, message: StoredMessage) -> None:
         key, value = pull.encode(pull_point, message)
         self._pulled.send(0, value, key)  # the log has one partition
-        self._sent = True
 
     def park(
         self, delivery: Delivery, notification: Notification, tries: Tries, attempt: Attempt, in_turn: bool = False
@@ -109,7 +99,6 @@ class RedeliveryJournal(Journal):
         for write in later:
             write()
         self._parking.settle(self._timeout_s)
-        self._sent = False
 
 
 # Deliveries ended without a push before the next lane has its turn, and before outcomes are written.

@@ -199,7 +199,7 @@ class PartitionTask:
         self._ends, self._link = ends, link or DriverLink()
         self._finds, self._parked_as, self._batch = finds, parked_as, job.number
         self._patience_s = settings.retry.batch_wait_s
-        self._allowance = push.conditions_ms, push.owner_conditions_ms
+        self._allowance = Allowance(push.conditions_ms, push.owner_conditions_ms)
         lanes = Lanes(push)
         outcomes = BatchOutcomes(journal, push, settings.retry, exclusions.watched)
         self.intake = Intake(
@@ -298,7 +298,7 @@ class PartitionTask:
         return position
 
     def _judge(self, unjudged: frozenset[str]) -> Judge:
-        return Judge(self.worker.conditions, Allowance(*self._allowance), unjudged)
+        return Judge(self.worker.conditions, self._allowance, unjudged)
 
     def _release_buffered(self, now: float) -> None:
         """Queue deferred notifications again, or park them."""

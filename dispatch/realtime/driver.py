@@ -324,13 +324,10 @@ class ProgressListener:
             self._stopped.clear()
 
     def end_workers(self) -> None:
-        """Begin to end the workers of all runs; see `wait_ended`. Raises InfrastructureError."""
+        """Begin to end the workers of all runs; see `WorkersHere.wait_ended`. Raises InfrastructureError."""
         with self._changed:
             self._run = -1
         self._workers.end(max([self._newest, *(each.run for each in self.known.values())]))
-
-    def wait_ended(self) -> None:
-        self._workers.wait_ended()
 
     def catch_up(self, timeout_s: float) -> None:
         """Wait until the log is read to its current end. Raises InfrastructureError."""

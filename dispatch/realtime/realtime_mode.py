@@ -42,8 +42,8 @@ class RealtimeMode:
         self.here = workers_are_here(parts.spark.sparkContext)
         """Whether the workers are on the driver's host."""
         kafka = parts.settings.kafka
-        workers = WorkersHere() if self.here else workers_elsewhere(kafka, self._wait, self._has_failed)
-        self.listener = ProgressListener(kafka, lambda report: parts.take_reports([report]), workers)
+        self._workers = WorkersHere() if self.here else workers_elsewhere(kafka, self._wait, self._has_failed)
+        self.listener = ProgressListener(kafka, lambda report: parts.take_reports([report]), self._workers)
         self._session: SparkSession | None = None
         self._updates: WorkerUpdates | None = None
         self._query: StreamingQuery | None = None  # of the last run
@@ -137,7 +137,7 @@ class RealtimeMode:
             self._ends = None
         self.stop_updates()
         self.listener.end_workers()
-        self.listener.wait_ended()
+        self._workers.wait_ended()
 
     def has_slots(self, partitions: int) -> bool:
         """Whether there is a task slot for each partition; the number of a cluster's slots may change."""

@@ -115,6 +115,10 @@ class Registry:
         """Add gauges; `read` returns a value for each combination of label values."""
         self._metrics.append(Readings(name, help, "gauge", labels, read))
 
+    def gauges_by(self, name: str, help: str, label: str, read: Callable[[], Mapping[str, float]]) -> None:
+        """Add gauges whose values `read` returns, by the value of their only label."""
+        self.gauges(name, help, (label,), lambda: {(value,): number for value, number in read().items()})
+
     def counts(self, name: str, help: str, labels: Labels, read: Callable[[], Mapping[Labels, float]]) -> None:
         """Add counters; `read` returns a value for each combination of label values."""
         self._metrics.append(Readings(name, help, "counter", labels, read))

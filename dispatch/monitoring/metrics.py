@@ -241,11 +241,11 @@ class JobMetrics:
         self._count_latencies(rows)
         self._count_pushes(rows)
 
-    def _burn_rates(self) -> dict[tuple[str, ...], float]:
+    def _burn_rates(self) -> dict[str, float]:
         with self._lock:
             shares = self._burns.shares(self._clock())
         allowed = 1 - self.slo_target
-        return {(name,): round(share / allowed, 3) if allowed > 0 else 0.0 for name, share in shares.items()}
+        return {name: round(share / allowed, 3) if allowed > 0 else 0.0 for name, share in shares.items()}
 
     def slowest(self, count: int = 10) -> list[EndpointFigures]:
         """The endpoints with the longest average push over the last minutes."""
@@ -360,35 +360,31 @@ class JobMetrics:
                 for stage, seconds in progress.stages.items()
             },
         )
-        registry.gauges(
+        registry.gauges_by(
             "arborcast_dispatch_last_batch_rows",
             "Rows of a query's last batch.",
-            ("query",),
-            lambda: {(query,): progress.rows for query, progress in self.sources.progress().items()},
+            "query",
+            lambda: {query: progress.rows for query, progress in self.sources.progress().items()},
         )
-        registry.gauges(
+        registry.gauges_by(
             "arborcast_dispatch_lag_records",
             "Unsettled records of a query's log.",
-            ("query",),
-            lambda: {(query,): lag.records for query, lag in self.sources.lag().items()},
+            "query",
+            lambda: {query: lag.records for query, lag in self.sources.lag().items()},
         )
-        registry.gauges(
+        registry.gauges_by(
             "arborcast_dispatch_lag_seconds",
             "Age of the oldest of these.",
-            ("query",),
-            lambda: {(query,): lag.seconds for query, lag in self.sources.lag().items()},
+            "query",
+            lambda: {query: lag.seconds for query, lag in self.sources.lag().items()},
         )
-        registry.gauges(
-            "arborcast_tables_behind_seconds",
-            "Duration of failures or backlog, of other tables and upkeeps.",
-            ("work",),
-            lambda: {(work,): seconds for work, seconds in self.sources.behind().items()},
-        )
-        registry.gauges(
+        behind = "Duration of failures or backlog, of other tables and upkeeps."
+        registry.gauges_by("arborcast_tables_behind_seconds", behind, "work", lambda: self.sources.behind())
+        registry.gauges_by(
             "arborcast_dispatch_mode",
             "1 for the execution mode in use.",
-            ("mode",),
-            lambda: {(name,): float(name == self.mode()) for name in ("realtime", "batch")},
+            "mode",
+            lambda: {name: float(name == self.mode()) for name in ("realtime", "batch")},
         )
 
     def _declare_deliveries(self, registry: Registry) -> None:
@@ -406,20 +402,16 @@ class JobMetrics:
         self._pushes = registry.counter(
             "arborcast_pushes_total", "By class of failure, empty for success; later: with a later result.", ("error",)
         )
-        registry.gauges(
+        registry.gauges_by(
             "arborcast_pushes_in_flight",
             "batch (first attempts, on the job's host) and redelivery. Everywhere: rate(arborcast_push_seconds_sum).",
-            ("by",),
-            lambda: {(by,): count for by, count in self.sources.pushes().items()},
+            "by",
+            lambda: self.sources.pushes(),
         )
         self._connections = registry.counter("arborcast_push_connections_total", "new or reused.", ("connection",))
         self._bytes = registry.counter("arborcast_push_bytes_total", "Bytes of request bodies.")
-        registry.gauges(
-            "arborcast_deliveries_waiting",
-            "parked (all), due (subscriptions that wait for room).",
-            ("kind",),
-            lambda: {(kind,): value for kind, value in self.sources.waiting().items()},
-        )
+        waiting = "parked (all), due (subscriptions that wait for room)."
+        registry.gauges_by("arborcast_deliveries_waiting", waiting, "kind", lambda: self.sources.waiting())
         registry.counted(
             "arborcast_redelivery_failures_total",
             "Failures; it starts again.",
@@ -430,20 +422,12 @@ class JobMetrics:
         )
         self._slo.begin(("in_time",), ("late",), ("lost",), ("receiver",))
         registry.gauge("arborcast_slo_target", "slo.target.", lambda: self.slo_target)
-        registry.gauges(
-            "arborcast_slo_burn_rate",
-            "Share of late and lost deliveries since the start of the job, by the allowed share.",
-            ("window",),
-            self._burn_rates,
-        )
+        burn = "Share of late and lost deliveries since the start of the job, by the allowed share."
+        registry.gauges_by("arborcast_slo_burn_rate", burn, "window", self._burn_rates)
         registry.gauge("arborcast_erasures_open", "Erasures that are not done.", lambda: self.sources.erasures())
         registry.counted("arborcast_erased_total", "Removed copies of payloads.", lambda: self.sources.erased())
-        registry.gauges(
-            "arborcast_endpoint_breakers",
-            "Failing endpoints.",
-            ("state",),
-            lambda: {(state,): value for state, value in self.sources.breakers().items()},
-        )
+        breakers = "Failing endpoints."
+        registry.gauges_by("arborcast_endpoint_breakers", breakers, "state", lambda: self.sources.breakers())
 
     def _declare_queues(self, registry: Registry) -> None:
         registry.gauges(
@@ -466,12 +450,12 @@ class JobMetrics:
                 for state, count in (("idle", each.idle), ("busy", len(each.busy)), ("sick", each.sick))
             },
         )
-        registry.gauges(
+        registry.gauges_by(
             "arborcast_queue_oldest_seconds",
             "Age of the oldest waiting request; 0: none.",
-            ("queue",),
+            "queue",
             lambda: {
-                (each.queue,): max(0.0, self._clock() - each.oldest_ms / 1000) if each.oldest_ms else 0.0
+                each.queue: max(0.0, self._clock() - each.oldest_ms / 1000) if each.oldest_ms else 0.0
                 for each in self._queues()
             },
         )

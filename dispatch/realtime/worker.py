@@ -22,7 +22,7 @@ from arborcast.dispatch.hot.worker import worker_for
 from arborcast.dispatch.job import heartbeat
 from arborcast.dispatch.realtime.messages import ProgressLog, UpdateReader
 from arborcast.dispatch.realtime.task import RealtimeJob, realtime_task
-from arborcast.dispatch.realtime.worker_lease import WorkerLease
+from arborcast.dispatch.realtime.worker_lease import worker_lease
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +77,7 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
         closing(LogConsumer(kafka, "control")) as control,
         closing(ProgressLog(kafka)) as progress,
         closing(UpdateReader(kafka, job.number, wake)) as updates,
-        WorkerLease(kafka, job.number, number, lambda: updates.read_to) if elsewhere else nullcontext(),
+        worker_lease(kafka, job.number, number, lambda: updates.read_to) if elsewhere else nullcontext(),
     ):
         running = realtime_task(job, worker, number, updates, progress, control.end)
         rows = _Rows(batches, wake)

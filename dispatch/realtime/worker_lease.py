@@ -10,9 +10,8 @@ from __future__ import annotations
 import dataclasses
 import faulthandler
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from arborcast.core import fence
 from arborcast.core.backoff import Backoff
@@ -44,52 +43,37 @@ def renewed_at(
     return requested_at
 
 
-class WorkerLease:
-    """A context around a task: `fence.wait` waits for its lease, and without one the process ends."""
+@contextmanager
+def worker_lease(kafka: KafkaSettings, run: int, task: int, read_to: Callable[[], int]) -> Iterator[None]:
+    """A context around a task: `fence.wait` waits for its lease, and without one the process ends. `read_to` returns
+    the offset to which the task has read `feed` without the end of its run; -1 before its first record."""
+    kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
+    feed, progress = LogConsumer(kafka, FEED_LOG), LogWriter(kafka, PROGRESS_LOG)
+    alive = encode_progress(WorkerProgress(run, -1, -1, run, task=task, pid=os.getpid(), alive=True))
 
-    def __init__(self, kafka: KafkaSettings, run: int, task: int, read_to: Callable[[], int]) -> None:
-        """`read_to` returns the offset to which the task has read `feed` without the end of its run; -1 before its
-        first record."""
-        kafka = dataclasses.replace(kafka, request_timeout_s=min(kafka.request_timeout_s, _REQUEST_S))
-        self._feed = LogConsumer(kafka, FEED_LOG)
-        self._progress = LogWriter(kafka, PROGRESS_LOG)
-        self._alive = WorkerProgress(run, -1, -1, run, task=task, pid=os.getpid(), alive=True)
-        self._read_to = read_to
-        self._fence = ExitStack()
-        self._fence_until: Callable[[float], None] | None = None
-        self._service = Service(
-            "lease", self._step, backoff=Backoff(RENEW_S, RENEW_S), close=self._close, what="the lease of this worker"
-        )
-
-    def __enter__(self) -> WorkerLease:
-        self._fence_until = self._fence.enter_context(fence.own())
-        self._service.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._service.stop(2 * _REQUEST_S + 1)
-        faulthandler.cancel_dump_traceback_later()
-        self._fence.close()
-
-    def _step(self) -> float:
+    def step() -> float:
         try:
-            at = renewed_at(self._feed.end, self._read_to, fence.clock, lambda: self._service.wait(_CHECK_S))
+            at = renewed_at(feed.end, read_to, fence.clock, lambda: service.wait(_CHECK_S))
             if at is not None:
-                self._extend(at)
-                self._progress.append_encoded([encode_progress(self._alive)])
+                if not service.stopping:
+                    fence_until(at + HOLD_S)
+                    # A thread outside the interpreter, whose lock may be held longer.
+                    faulthandler.dump_traceback_later(max(at + LEASE_S - fence.clock(), 0.001), exit=True)
+                progress.append_encoded([alive])
         except InfrastructureError:
-            self._feed.close()
+            feed.close()
             raise
         return RENEW_S
 
-    def _close(self) -> None:
-        self._feed.close()
-        self._progress.close()
+    def close() -> None:
+        feed.close()
+        progress.close()
 
-    def _extend(self, requested_at: float) -> None:
-        if self._fence_until is not None and not self._service.stopping:
-            self._fence_until(requested_at + HOLD_S)
-            # A thread outside the interpreter, whose lock may be held longer.
-            faulthandler.dump_traceback_later(max(requested_at + LEASE_S - fence.clock(), 0.001), exit=True)
+    service = Service("lease", step, backoff=Backoff(RENEW_S, RENEW_S), close=close, what="the lease of this worker")
+    with fence.own() as fence_until:
+        service.start()
+        try:
+            yield
+        finally:
+            service.stop(2 * _REQUEST_S + 1)
+            faulthandler.cancel_dump_traceback_later()

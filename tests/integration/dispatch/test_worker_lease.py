@@ -24,12 +24,12 @@ import sys, time
 from arborcast.core import fence
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.realtime.messages import UpdateReader
-from arborcast.dispatch.realtime.worker_lease import WorkerLease
+from arborcast.dispatch.realtime.worker_lease import worker_lease
 
 kafka = KafkaSettings(bootstrap_servers=sys.argv[1], prefix=sys.argv[2])
 feeding = UpdateReader(kafka, {RUN}, lambda: None)
 feeding.start()
-with WorkerLease(kafka, {RUN}, {TASK}, lambda: feeding.read_to):
+with worker_lease(kafka, {RUN}, {TASK}, lambda: feeding.read_to):
     fence.wait()
     print("may push", flush=True)
     time.sleep(600)

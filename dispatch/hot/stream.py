@@ -259,7 +259,7 @@ class HotPath:
         if self._reports is None:
             self._reports = accumulator(frame)
         try:
-            return run_sink(frame.select("value", "partition", "offset"), job, self._reports)
+            return run_sink(frame, job, self._reports)
         finally:
             if self._parts.gauge is not None:
                 self._parts.gauge.clear()

@@ -197,30 +197,17 @@ def progress_in_records(progress: WorkerProgress) -> Iterator[WorkerProgress]:
     lists of the others, too."""
     lists: dict[str, list[object]] = {"signs": [], "gone": [], "costly": [], "matched": []}
 
-    def part() -> WorkerProgress:
-        return msgspec.structs.replace(
-            progress,
-            signs=tuple(lists["signs"]),
-            gone=frozenset(lists["gone"]),
-            costly=frozenset(lists["costly"]),
-            matched=tuple(lists["matched"]),
-        )
+    def part(**changed: object) -> WorkerProgress:
+        made = {field: type(getattr(progress, field))(found) for field, found in lists.items()}
+        return msgspec.structs.replace(progress, **made, **changed)
 
+    later = {"notifications": 0, "deliveries": 0, "thinned": 0, "stopped": False, "new_letters": NO_LETTERS}
     size = 0
     for field, found in lists.items():
         for each in getattr(progress, field):
             length = len(_encoder.encode(each))
             if size and size + length > _MOST_BYTES:
-                yield msgspec.structs.replace(
-                    part(),
-                    partition=-1,
-                    position=-1,
-                    notifications=0,
-                    deliveries=0,
-                    thinned=0,
-                    stopped=False,
-                    new_letters=NO_LETTERS,
-                )
+                yield part(partition=-1, position=-1, **later)
                 size = 0
                 for full in lists.values():
                     full.clear()

@@ -167,13 +167,13 @@ class SloTable(GatheringFollower):
         if self._held is None:
             self._held = self._known_holds()
         held_ms = self._held.get(row.subscription, 0)
-        result = result_of(row, self._latency_ms, held_ms)
-        if holds(row):
+        result, is_hold = result_of(row, self._latency_ms, held_ms), holds(row)
+        if is_hold:
             held_ms = self._held[row.subscription] = max(held_ms, row.started_ms)
         elif result is None and not row.push:
             return
         count = self._of(int(row.started_ms + row.duration_ms) // _HOUR_MS, row.subscription)
-        count.held_ms = max(count.held_ms, held_ms) if holds(row) else count.held_ms
+        count.held_ms = max(count.held_ms, held_ms if is_hold else 0)
         if row.push:
             count.counts["delivered" if is_accepted(row) else "failed"] += 1
         if result is not None:

@@ -16,7 +16,7 @@ from arborcast.dispatch.delivery.envelope import Envelope
 from arborcast.dispatch.delivery.outcomes import Outcome
 from arborcast.dispatch.delivery.pushes import MOST_BYTES, payload_bytes
 from arborcast.dispatch.delivery.settlement import attempt, unpushed, untried
-from arborcast.dispatch.delivery.transport.contract import NO_REQUEST, Transport
+from arborcast.dispatch.delivery.transport.contract import NO_REQUEST
 from arborcast.dispatch.delivery.transport.contract import NO_RESULT as PUSHED
 from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, policy_of
 from arborcast.dispatch.logs.parked import Delivery, Tries
@@ -75,7 +75,6 @@ class QueueParts:
 
     store: ParkedStore
     subscriptions: RoutingView
-    transport: Transport
     pushes: Pushes
     endpoints: Endpoints
     outcomes: RedeliveryOutcomes
@@ -106,7 +105,7 @@ class Queues:
         self._bytes = 0  # of these pushes
         self._changed: dict[str, None] = {}  # queues whose servers may have changed
         self._envelopes: dict[str, tuple[Subscription, Envelope]] = {}
-        self._users = QueueUsers(parts.transport, parts.journal)
+        self._users = QueueUsers(parts.pushes.pusher.transport, parts.journal)
         parts.outcomes.unanswered = self._users.unanswered
 
     @property

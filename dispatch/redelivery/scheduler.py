@@ -118,7 +118,6 @@ class Redelivery:
         parts = QueueParts(
             store=store,
             subscriptions=subscriptions,
-            transport=transport,
             pushes=self._pushes,
             endpoints=endpoints,
             outcomes=outcomes,

@@ -118,8 +118,8 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
         worker = worker_for(job.settings, job.gauge_file)
         try:
             known, parked, gone = _before(job)
-            log = worker.journal.parked
-            log.held.begin_batch(job.exclusions.held | parked)
+            held = worker.journal.parked.held
+            held.begin_batch(job.exclusions.held | parked)
             task, taken = round_task(job, worker, known), RoundRows(rows, job.done, job.most)
             task.run(taken)
             if taken.unread:
@@ -130,7 +130,7 @@ def push_partition(job: SinkJob, reports: Accumulator[list[PartitionReport]], ro
                 report.done, report.left = dict.fromkeys(taken.done, task.left - 1), True
             report.read, report.size, report.unread = taken.read, taken.size, taken.unread
             report.passed = task.intake.intervals.passed
-            report.reach = log.reach()
+            report.reach = held.take_reach()
             report.gone |= gone
             report.repeated = _is_repeated()
         except BaseException:

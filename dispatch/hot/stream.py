@@ -140,7 +140,7 @@ class HotPath:
         self.clean = False
         """Whether no push was started behind these: a query was started, and no round is in progress or failed."""
         self._rounds = Rounds(_ROUND_S)
-        self._size = BatchSize(parts.settings.dispatch.max_rows_per_batch)
+        self.batch_size = BatchSize(parts.settings.dispatch.max_rows_per_batch)
         self._interval_policies = IntervalPolicies(parts.view)
         self._passed: Passed = {}  # before the next batch
         self._outcomes = OutcomeLogs(parts.settings.kafka)
@@ -169,7 +169,7 @@ class HotPath:
             "notifications",
             starting=begin.starting(kafka),
             fail_on_data_loss=dispatch.fail_on_data_loss,
-            most=self._size.rows,
+            most=self.batch_size.rows,
         )
         return (
             source.select("value", "partition", "offset")
@@ -179,18 +179,13 @@ class HotPath:
             .start()
         )
 
-    @property
-    def outdated(self) -> bool:
-        """Whether another query should begin, with another number of notifications in a batch."""
-        return self._size.outdated
-
     def pause(self) -> None:
         """Begin no further round, and wait for the current one. `positions` are then final. Raises StopRequested if the
         gate is closed meanwhile."""
         self._pausing = True
         self._parts.gate.wait_empty()
         self._parts.gate.raise_if_closed()
-        self._size.outdated = False
+        self.batch_size.outdated = False
 
     def run_batch(self, frame: DataFrame, batch: int) -> None:
         """Dispatch one batch, with Spark's number; returns when every outcome is in the `attempts` log, or parked.
@@ -238,7 +233,7 @@ class HotPath:
             # Parked deliveries of the dead worker were not reported.
             parts.redeliverer.catch_up(timeout_s)
         stages.over("feedback")
-        self._size.read(reports)
+        self.batch_size.read(reports)
         rest = any(report.rest for report in reports)
         if rest:
             self._rounds.took(time.monotonic() - began)

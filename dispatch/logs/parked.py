@@ -229,11 +229,6 @@ class ParkingLog(DurableWriter):
         if label:
             self.held.written(label, acknowledgement.partition, acknowledgement.offset)
 
-    def reach(self) -> dict[str, tuple[int, int]]:
-        """The partition and offset of the last delivery that holds its lane, for each lane with a parked delivery since
-        the last call; complete only after `settle`."""
-        return self.held.take_reach()
-
     def close(self) -> None:
         super().close()
         self._results.close()

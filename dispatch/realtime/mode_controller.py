@@ -254,7 +254,7 @@ class ModeController:
         at, mode, arrivals = time.monotonic(), self.mode, self._arrivals
         if mode != self._target:
             return _CHECK_S  # the query is not yet started in the new mode
-        if mode == "batch" and self._hot.outdated:
+        if mode == "batch" and self._hot.batch_size.outdated:
             logger.info("the query is started again with batches of another size, for the size of its notifications")
             self._switch(mode)
         if not self._may_be_realtime:

@@ -107,17 +107,13 @@ class QuerySupervisor:
         self._failed = failed
         self._planned = False
         self._gate = gate
-        self._query: StreamingQuery | None = None
+        self.query: StreamingQuery | None = None
+        """The last started query."""
         self._running = threading.Event()
         self._thread: threading.Thread | None = None
         self.name = name
         self.failures = 0
         self.gave_up = False
-
-    @property
-    def query(self) -> StreamingQuery | None:
-        """The last started query; None before."""
-        return self._query
 
     def start(self) -> None:
         self._thread = start_thread(f"keep-{self.name}", self._keep)
@@ -129,16 +125,16 @@ class QuerySupervisor:
         while not self._running.wait(min(CHECK_S, timeout_s)):
             if self._gate.closed or time.monotonic() >= deadline:
                 return False
-        if self._query is None:
+        if self.query is None:
             return False
-        self._wait_at_rest(self._query, min(deadline - time.monotonic(), CATCH_UP_S))
+        self._wait_at_rest(self.query, min(deadline - time.monotonic(), CATCH_UP_S))
         return True
 
     @contextmanager
     def planned_restart(self) -> Iterator[None]:
         """A context around the end of the query's work: at its exit the query is stopped and started again at once,
         and its end does not count as a failure."""
-        self._planned, query = True, self._query
+        self._planned, query = True, self.query
         try:
             yield
         except BaseException:
@@ -149,10 +145,10 @@ class QuerySupervisor:
 
     def stop(self, timeout_s: float) -> None:
         """Stop the query; the gate must be closed and empty. Returns when its thread has ended, or after the time."""
-        if self._query is not None:
+        if self.query is not None:
             try:
-                self._wait_at_rest(self._query, timeout_s)
-                self._query.stop()
+                self._wait_at_rest(self.query, timeout_s)
+                self.query.stop()
             except PySparkException as error:
                 logger.info("%s ended while it was being stopped: %s", self.name, error)
         if self._thread is not None:
@@ -162,13 +158,13 @@ class QuerySupervisor:
         while not self._gate.closed:
             started = time.monotonic()
             try:
-                self._query = self._start()
+                self.query = self._start()
                 if self._gate.wait_closed(0):
                     # A stop may have been requested before this query existed.
-                    self._query.stop()
+                    self.query.stop()
                     return
                 self._running.set()
-                self._query.awaitTermination()
+                self.query.awaitTermination()
                 reason = "it ended"
             except StreamingQueryException as error:
                 reason = _first_lines(str(error))

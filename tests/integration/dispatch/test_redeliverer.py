@@ -145,7 +145,7 @@ def test_a_restart_with_a_kept_lost_or_spoilt_file(
         receiver.behave("/s", "status/202")
         with running(kafka_settings, path, known) as redeliverer:
             assert redeliverer.health.get(receiver.url("/s")).degraded == (file == "kept")
-            redeliverer.batch_done([PartitionReport(reach=lot.log.reach())])
+            redeliverer.batch_done([PartitionReport(reach=lot.log.held.take_reach())])
             wait_until(lambda: not redeliverer.lanes.for_workers()[0] and redeliverer.statistics().parked == 0)
             wait_until(lambda: delivered(kafka_settings) == len(names))
         after = receiver.names("/s")[tried:]

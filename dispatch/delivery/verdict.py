@@ -37,16 +37,12 @@ RESULT_TRANSIT_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The policy of one subscription: its own values, else the engine's settings."""
+    """The policy of one subscription: its own values, and the engine's settings of waits."""
 
     maximum_attempts: int
     lifespan_ms: int
-    first_wait_ms: float
-    factor: float
-    longest_wait_ms: float
-    jitter: float
-    longest_retry_after_ms: float
     permanent: frozenset[int]
+    waits: RetrySettings
 
     def expires_ms(self, notification: Notification) -> int:
         """The end of a notification's lifespan or validity, in milliseconds since the epoch."""
@@ -68,12 +64,8 @@ def policy_of(requested: DeliveryPolicy, settings: RetrySettings, *, link: bool 
     return RetryPolicy(
         maximum_attempts=settings.retransmissions + 1 if requested_attempts is None else requested_attempts,
         lifespan_ms=lifespan_ms(requested, settings),
-        first_wait_ms=settings.first_wait_s * 1000,
-        factor=settings.factor,
-        longest_wait_ms=settings.longest_wait_s * 1000,
-        jitter=settings.jitter,
-        longest_retry_after_ms=settings.longest_retry_after_s * 1000,
         permanent=settings.permanent() - _CONFIGURATION_ERRORS if link else settings.permanent(),
+        waits=settings,
     )
 
 
@@ -84,12 +76,13 @@ def is_permanent(outcome: Outcome, policy: RetryPolicy) -> bool:
 
 def wait_ms(policy: RetryPolicy, counted: int, chance: float, retry_after_s: float) -> int:
     """The wait after the `counted`th attempt. Jitter only adds: retries are never earlier than promised."""
+    waits = policy.waits
     if retry_after_s > 0:
-        base = min(max(retry_after_s * 1000, policy.first_wait_ms), policy.longest_retry_after_ms)
+        base_s = min(max(retry_after_s, waits.first_wait_s), waits.longest_retry_after_s)
     else:
         # The exponent is bounded because a delivery without a limit on attempts may be tried for weeks.
-        base = min(policy.first_wait_ms * policy.factor ** min(max(counted - 1, 0), 64), policy.longest_wait_ms)
-    return int(base * (1 + policy.jitter * chance))
+        base_s = min(waits.first_wait_s * waits.factor ** min(max(counted - 1, 0), 64), waits.longest_wait_s)
+    return int(base_s * 1000 * (1 + waits.jitter * chance))
 
 
 class Verdict(NamedTuple):

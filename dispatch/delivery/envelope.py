@@ -112,17 +112,13 @@ class Envelope:
         self._callback = callback_of(subscription, vault.keys, callback_s) if vault is not None else None
         self._url = subscription.consumer.address
         self._mqtt = TopicsOut(self._url) if is_mqtt(self._url) else None
-        self._subscription_id = subscription.id
-        self._addressing = subscription.addressing
+        self._subscription = subscription
         keys = vault.keys if vault is not None else None
         mark = partial(answer_mark, keys, subscription.owner, int(lifespan_s * 1000))
         self._answer_mark = mark if subscription.queue else None
-        self._form = subscription.form
-        self._fragment_bytes = subscription.policy.fragment_bytes
         self._headers = _http_headers(subscription)
         if self._guard is not None:
             self._headers += self._guard.fixed
-        self._peer = subscription.peer
         self._source = ""
         """The engine's public address, of subscriptions for CloudEvents."""
         if is_cloud_events(subscription.form):
@@ -163,8 +159,8 @@ class Envelope:
             piece, now_s = following, time.time()
 
     def _pieces(self, notification: Notification) -> Iterator[Piece]:
-        limit = self._fragment_bytes or notification.split_bytes
-        if not limit or self._form != "legacy":
+        limit = self._subscription.policy.fragment_bytes or notification.split_bytes
+        if not limit or self._subscription.form != "legacy":
             return iter(())
         fragment = read_package(notification.package)[0] if notification.package else Fragment()
         if fragment.part:
@@ -190,9 +186,9 @@ class Envelope:
         the notifications; `push` its id. `sequence` is the number of earlier pushes, default `attempt - 1`.
         """
         now_s = time.time() if now_s is None else now_s
-        if self._peer is not None:
+        if self._subscription.peer is not None:
             headers = (*self._headers, (ATTEMPT_HEADER, str(attempt)))
-            return self._guarded(headers, encode_push(notifications, self._peer), notifications, now_s)
+            return self._guarded(headers, encode_push(notifications, self._subscription.peer), notifications, now_s)
         ids = _header_value(",".join([notification.original_id for notification in notifications]))
         if piece is not None:
             ids += f".{piece.fragment.number}"
@@ -219,9 +215,9 @@ class Envelope:
             callback_headers, by_ms = self._callback.headers(push, int(now_s * 1000), len(notifications))
             headers += callback_headers
         if self._source:
-            events, body = pushed(self._form, [self._event(each) for each in notifications])
+            events, body = pushed(self._subscription.form, [self._event(each) for each in notifications])
             headers += events
-        elif self._form == "legacy":
+        elif self._subscription.form == "legacy":
             body = _LEGACY_START + (_legacy_content(notifications[0]) if piece is None else _part(piece)) + _LEGACY_END
         else:
             body = self._body(notifications, attempt, now_s)
@@ -240,7 +236,7 @@ class Envelope:
     ) -> PushRequest:
         if self._guard is None:
             return PushRequest(self._url, headers, body, result_by_ms=by_ms)
-        message_id = f"msg_{_digest(self._subscription_id, notifications).hex()}{suffix}"
+        message_id = f"msg_{_digest(self._subscription.id, notifications).hex()}{suffix}"
         signature = self._guard.signature(message_id, body, now_s)
         return PushRequest(self._url, (*headers, *signature), body, self._guard.certificate, by_ms)
 
@@ -267,10 +263,10 @@ class Envelope:
             if self._answer_mark is not None:
                 parts.append(_request_entry(notification, self._answer_mark(notification, int(now_s * 1000))))
         parts.append(b"<ac:Attempt>%d</ac:Attempt></ac:Delivery>" % attempt)
-        if self._addressing:
-            parts.append(f"<wsa:MessageID>{_message_id(self._subscription_id, notifications)}</wsa:MessageID>".encode())
+        if self._subscription.addressing:
+            parts.append(f"<wsa:MessageID>{_message_id(self._subscription.id, notifications)}</wsa:MessageID>".encode())
         parts.append(b"</soap:Header><soap:Body>")
-        if self._form == "raw":
+        if self._subscription.form == "raw":
             parts.append(notifications[0].payload)
         else:
             parts.append(_NOTIFY_START)

@@ -174,7 +174,6 @@ class Lanes:
 
     def __init__(self, push: PushSettings) -> None:
         self._push = push
-        self._most = push.max_in_flight_per_endpoint
         self._capacity = InFlightLimiter(push)
         self._lanes: dict[str, Lane] = {}
         self._ready = Turns()
@@ -238,7 +237,7 @@ class Lanes:
 
     def answered(self, subscription_id: str, took: bool, duration_s: float) -> None:
         """The time and success of a push of this lane, before `settle`."""
-        self._lanes[subscription_id].answered(took, duration_s, self._most)
+        self._lanes[subscription_id].answered(took, duration_s, self._push.max_in_flight_per_endpoint)
 
     def settle(self, subscription_id: str, topic: TopicPath) -> bool:
         """The push of this lane with this topic, or its only one, has an outcome. Returns whether messages wait or are

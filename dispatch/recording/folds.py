@@ -4,7 +4,7 @@ record before it changes anything."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import get_args
 
@@ -51,7 +51,7 @@ class SubscriptionsFold(TableFold):
 
     spec = SUBSCRIPTIONS
     writer = "control"
-    patched = ("state", "reason", "ended_at", "suspended_at", "changed_at")
+    patched: Sequence[str] = ("state", "reason", "ended_at", "suspended_at", "changed_at")
     kept = ("suspended_at",)
     mirrors = "state <> 'ended'"
 
@@ -70,16 +70,12 @@ class SubscriptionsFold(TableFold):
                     changes.patch(name, _ended("unknown", record.timestamp, record.timestamp))
 
 
-class SuspensionsFold(TableFold):
+class SuspensionsFold(SubscriptionsFold):
     """Suspensions: separate records, which fill their own column after `SubscriptionsFold`, with their own position."""
 
-    spec = SUBSCRIPTIONS
     writer = "suspensions"
     patched = ("suspended_at",)
     mirrors = "false"
-
-    def patches(self, row: Row, columns: Row) -> bool:
-        return bool(row["state"] != "ended")
 
     def apply(self, record: ConsumerRecord, changes: RowChanges) -> None:
         match control.decode(record.key or b"", record.value):

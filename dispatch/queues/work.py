@@ -92,7 +92,6 @@ class Queues:
 
     def __init__(self, parts: QueueParts) -> None:
         self._parts = parts
-        self._store = parts.store
         self._backlog = Backlog(parts.store)
         self._policy: RetryPolicy = policy_of(DEFAULT_POLICY, parts.retry)
         self._most = max(1, parts.push.max_in_flight // _SHARE)
@@ -165,7 +164,7 @@ class Queues:
             queue.topic,
             self._parts.amounts.count(name) - executing,
             executing,
-            self._store.expires_ms(name, 0, flight) or 0,
+            self._parts.store.expires_ms(name, 0, flight) or 0,
             len(servers) - len(busy) - sum(not each.running for each in sick),
             len(sick),
             tuple(busy),
@@ -262,7 +261,7 @@ class Queues:
         """A queue's turn: servers with room get one request each in turn, while there are requests."""
         lane, outcomes = queue.lane, self._parts.outcomes
         for push in [push for push, each in queue.awaited.items() if each.until_ms <= now_ms]:
-            self._end_awaited(queue, push, self._store.awaiting(lane.name, push), NO_RESULT, now_ms)
+            self._end_awaited(queue, push, self._parts.store.awaiting(lane.name, push), NO_RESULT, now_ms)
         too_much = self._users.too_many
         if not too_much and (
             outcomes.expire(lane, self._policy, now_ms) or outcomes.shed(lane, self._parts.amounts, now_ms)
@@ -306,7 +305,7 @@ class Queues:
         awaits = request.together[0].tries.awaits
         if awaits:
             # An earlier process pushed it, and its result was lost.
-            self._end_awaited(queue, awaits, self._store.awaiting(queue.lane.name, awaits), NO_RESULT, now_ms)
+            self._end_awaited(queue, awaits, self._parts.store.awaiting(queue.lane.name, awaits), NO_RESULT, now_ms)
             return True
         if self._parts.pushes.must_wait(_SLOT + server.id, server.endpoint, request.together):
             return False
@@ -404,7 +403,7 @@ class Queues:
         lane = queue.lane
         # A request may end before the deadline of its result.
         next_check_ms = min([next_check_ms, *(each.until_ms for each in queue.awaited.values())])
-        expires_ms = self._store.expires_ms(lane.name, self._policy.lifespan_ms, lane.flight)
+        expires_ms = self._parts.store.expires_ms(lane.name, self._policy.lifespan_ms, lane.flight)
         if expires_ms is not None:
             due_ms = self._backlog.next_due_ms(lane.name)
             if due_ms is not None and due_ms > now_ms:

@@ -53,7 +53,6 @@ class Upkeep(Work):
         time; without it whole days are removed."""
         self.name = f"upkeep of {spec.name}"
         self._spec = spec
-        self._target_bytes = MERGED_TARGET_BYTES if spec.key else TARGET_BYTES
         self._location = location
         self._join = joiner or join_in_process
         self._days = days
@@ -90,7 +89,7 @@ class Upkeep(Work):
         if self._days is not None:
             yield partial(self._delete_old, table, self._now(table, self._days) - timedelta(days=self._days))
         for day, sizes in _file_sizes(table).items():
-            if joined := join_bytes(sizes, self._target_bytes):
+            if joined := join_bytes(sizes, MERGED_TARGET_BYTES if self._spec.key else TARGET_BYTES):
                 yield partial(self._join, self._location, day, joined)
 
     def _now(self, table: DeltaTable, kept: int) -> datetime:

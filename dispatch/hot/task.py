@@ -197,8 +197,7 @@ class PartitionTask:
         self.worker = worker
         self.taken = taken or TakenIn()
         self._ends, self._link = ends, link or DriverLink()
-        self._finds, self._parked_as, self._batch = finds, parked_as, job.number
-        self._patience_s = settings.retry.batch_wait_s
+        self._finds, self._parked_as, self._job = finds, parked_as, job
         self._allowance = Allowance(push.conditions_ms, push.owner_conditions_ms)
         lanes = Lanes(push)
         outcomes = BatchOutcomes(journal, push, settings.retry, exclusions.watched)
@@ -325,7 +324,7 @@ class PartitionTask:
                 if found is None:
                     return False
                 number = self._parked_as(partition, offset)
-                deliveries = intake.take(Received(notification, partition, offset, self._batch, number), found)
+                deliveries = intake.take(Received(notification, partition, offset, self._job.number, number), found)
                 if len(intake.matched[partition]) >= _MATCHED_AT_ONCE:
                     self.write_evaluations()
             taken.add(offset, len(value))
@@ -348,7 +347,7 @@ class PartitionTask:
             self._release_buffered(math.inf)
             pump.run(self.lanes, self._between)
         if self.stopped:  # this process ends: a late answer saves a second push
-            until = time.monotonic() + self._patience_s
+            until = time.monotonic() + self._job.settings.retry.batch_wait_s
             while pump.unanswered and time.monotonic() < until:
                 liveness.beat()
                 self.worker.transport.drive(POLL_S)

@@ -37,11 +37,6 @@ _AHEAD_BYTES = 16 * 1024 * 1024
 _BATCH_ID = "streaming.sql.batchId"
 
 
-class TaskReplaced(InfrastructureError):
-    """The task replaces that of a dead worker, or belongs to a second batch. It would begin with the state at the start
-    of the run, so the query is started again behind the settled position."""
-
-
 def push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Push rows until the input ends; for `mapInArrow`, with the columns value, partition and offset.
 
@@ -68,16 +63,17 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
     """The number of taken notifications; None after a requested stop."""
     task = TaskContext.get()
     number = task.partitionId() if task is not None else 0
-    elsewhere = job.base is not None
+    # In place of the task of a dead worker, or in a second batch, it would begin with the state at the start of the run,
+    # so the query is started again behind the settled position.
     if task is not None and (task.attemptNumber() > 0 or task.getLocalProperty(_BATCH_ID) != "0"):
-        raise TaskReplaced("this run has had a task of this partition: the query is started again")
+        raise InfrastructureError("this run has had a task of this partition: the query is started again")
     worker = worker_for(job.settings, job.gauge_file)
     kafka, wake = job.settings.kafka, worker.transport.wake
     with (
         closing(LogConsumer(kafka, "control")) as control,
         closing(ProgressLog(kafka)) as progress,
         closing(UpdateReader(kafka, job.number, wake)) as updates,
-        worker_lease(kafka, job.number, number, lambda: updates.read_to) if elsewhere else nullcontext(),
+        nullcontext() if job.base is None else worker_lease(kafka, job.number, number, lambda: updates.read_to),
     ):
         running = realtime_task(job, worker, number, updates, progress, control.end)
         rows = _Rows(batches, wake)

@@ -144,7 +144,7 @@ class GatewayProcess:
             "expiry": partial(end_expired_forever, self._gateway),
             "parts": partial(parts.maintain_forever, self._gateway),
             "retained": partial(remove_orphans_forever, self._gateway),
-            "demand": lambda: DemandWorker(self._gateway, lambda: control.view.applied).run(),
+            "demand": lambda: DemandWorker(self._gateway).run(),
         }
         if self._gateway.cameras is not None:
             work["cameras"] = self._gateway.cameras.run

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
+from collections.abc import Coroutine, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -67,11 +67,10 @@ class _Wildcards:
 
 
 class DemandWorker:
-    """Runs beside the requests in one gateway. `position` is the offset up to which the control log is applied."""
+    """Runs beside the requests in one gateway."""
 
-    def __init__(self, gateway: Gateway, position: Callable[[], int], backoff: Backoff = _BACKOFF) -> None:
+    def __init__(self, gateway: Gateway, backoff: Backoff = _BACKOFF) -> None:
         self._gateway = gateway
-        self._position = position
         self._backoff = backoff
         self._calls = PublisherCalls(gateway.own, _TERMINATION_S, gateway.outbound, gateway.route)
         self._known: dict[str, Registration] = {}
@@ -82,12 +81,12 @@ class DemandWorker:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        looked_at, position = 0.0, -1
+        looked_at, position, table = 0.0, -1, self._gateway.table
         try:
             while True:
                 now = time.monotonic()
-                if self._position() != position or now >= looked_at + _ANYWAY_S:
-                    looked_at, position = now, self._position()
+                if table.position != position or now >= looked_at + _ANYWAY_S:
+                    looked_at, position = now, table.position
                     await self._round()
                 await asyncio.sleep(_CHECK_S)
         finally:
@@ -132,11 +131,11 @@ class DemandWorker:
         topics = {
             topic.normal: topic for one in registrations for topic in one.topics if steps.single_topic(topic) is None
         }
-        seen, position, began = self._wildcards, self._position(), time.monotonic()
+        table = self._gateway.table
+        seen, position, began = self._wildcards, table.position, time.monotonic()
         if not topics or began < seen.next_at or (seen.position == position and seen.topics == topics.keys()):
             return
-        table, now_ms = self._gateway.table, times.to_ms(self._gateway.now())
-        wanted: dict[str, str] = {}
+        now_ms, wanted = times.to_ms(self._gateway.now()), dict[str, str]()
         for normal, topic in topics.items():
             # Usually the same subscription as before.
             before = table.get(seen.wanted.get(normal, ""))

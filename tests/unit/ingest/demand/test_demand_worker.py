@@ -33,7 +33,7 @@ class Running:
         self.start_worker()
 
     def start_worker(self) -> None:
-        worker = DemandWorker(self.parts.gateway, lambda: len(self.parts.control.records), Backoff(0.1, 60.0))
+        worker = DemandWorker(self.parts.gateway, Backoff(0.1, 60.0))
         self._worker = asyncio.create_task(worker.run())
 
     async def stop_worker(self) -> None:
@@ -212,7 +212,7 @@ async def test_failures_of_ended_registrations_are_removed() -> None:
     async def no_threads_left() -> None:
         raise RuntimeError("cannot schedule new futures after shutdown")
 
-    worker = DemandWorker(GatewayParts().gateway, lambda: 0)
+    worker = DemandWorker(GatewayParts().gateway)
     for number in range(10):
         worker._start(f"gone{number}", no_threads_left())
     while worker._busy:

@@ -259,8 +259,7 @@ class Gate:
 
     def publishes(self, client: str, deliveries: Callable[[], int]) -> None:
         """Count notifications of a client before they are stored; `deliveries` returns the number of pushes."""
-        if self._rates.count_deliveries:
-            self._rates.deliveries(client, deliveries)
+        self._rates.deliveries(client, deliveries)
 
     async def identify(self, client_request: ClientRequest, root: etree._Element) -> Caller | None:
         """The identity of the request with its message; None without authentication. Raises AccessRefused."""

@@ -110,11 +110,6 @@ class Rates:
         limits = self._limits
         return limits.requests_per_s > 0 or limits.bytes_per_s > 0 or limits.deliveries_per_minute > 0
 
-    @property
-    def count_deliveries(self) -> bool:
-        """Whether `deliveries` must be called."""
-        return self._limits.deliveries_per_minute > 0
-
     def request(self, client: str) -> None:
         """A request begins. Raises TooManyRequests, and then it does not count."""
         now, limits = self._clock(), self._limits
@@ -131,6 +126,7 @@ class Rates:
 
     def deliveries(self, client: str, count: Callable[[], int]) -> None:
         """A client's notifications cause this number of pushes. Raises TooManyRequests before they are counted."""
-        now, limit = self._clock(), self._limits.deliveries_per_minute
-        self._deliveries.check(client, now, f"your notifications cause more than {limit} deliveries per minute")
-        self._deliveries.take(client, count(), now)
+        if limit := self._limits.deliveries_per_minute:
+            now = self._clock()
+            self._deliveries.check(client, now, f"your notifications cause more than {limit} deliveries per minute")
+            self._deliveries.take(client, count(), now)

@@ -25,7 +25,7 @@ from arborcast.ingest.access.rates import Buckets
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.users_file import User, check_mode, hash_password, no_users, password_matches, read_users
 from arborcast.topic_model.grants import Identity
-from arborcast.wire.errors import IdentitiesAway, TooManyRequests
+from arborcast.wire.errors import IdentitiesAway
 
 _ADDRESSES = 10_000
 
@@ -51,17 +51,9 @@ class Guesses:
 
     def may_begin(self, address: str, name: str = "") -> None:
         """Raises TooManyRequests when there were too many. Tokens have no name that could be trusted: empty."""
-        now = self._clock()
-        wait_s = self._names.missing_s(_pair(address, name), now)
-        if wait_s:
-            raise TooManyRequests(
-                f"more than {self._per_minute} wrong credentials for one name in a minute: try again later", wait_s
-            )
-        wait_s = self._addresses.missing_s(address, now)
-        if wait_s:
-            raise TooManyRequests(
-                f"more than {self._of_address} wrong credentials from one address in a minute: try again later", wait_s
-            )
+        now, names, addresses = self._clock(), self._per_minute, self._of_address
+        self._names.check(_pair(address, name), now, f"more than {names} wrong credentials for one name in a minute")
+        self._addresses.check(address, now, f"more than {addresses} wrong credentials from one address in a minute")
 
     def wrong(self, address: str, name: str = "") -> None:
         self._count(address, name, 1)

@@ -39,12 +39,6 @@ logger = logging.getLogger(__name__)
 # Maximum number, and bytes, of messages in a claim.
 _AT_ONCE, _BYTES = 100, 64 * 1024
 
-# Copies of a message: the element, and its event for the connection.
-_COPIES = 2
-
-# Of the memory for requests: clients that do not read leave the rest to those that publish.
-_SHARE = 0.5
-
 # Proxies and NAT end a connection that is idle for 30 seconds or more.
 _HEARTBEAT_S = 15.0
 
@@ -217,7 +211,7 @@ class _Stream:
             await self._write(b"\n" if self._lines else b":\n\n")
             if not self._sent:  # without an acknowledgement of its system the client is dead, too
                 self._sent.append(_Sent(lambda _: None, self._loop.time(), self._written))
-        elif self._inflight.take(self._reservation, _COPIES * size, _SHARE):
+        elif self._inflight.take_answer(self._reservation, size):
             try:
                 handout = await pulls.take(identifier, _AT_ONCE, 0, size=size)
                 if self._is_ours():
@@ -225,7 +219,7 @@ class _Stream:
                 else:
                     handout.end(())  # another stream has taken over since the claim
             finally:
-                self._inflight.lessen(self._reservation, _COPIES * size)
+                self._inflight.lessen_answer(self._reservation, size)
         else:
             await asyncio.sleep(_AGAIN_S)
 

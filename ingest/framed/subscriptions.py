@@ -56,12 +56,6 @@ _NUMBERS = 2**32
 # Time limit of a wait for messages, and for a client that can take them; then the subscription is checked again.
 _WAIT_S = 60.0
 
-# Copies of a message: the element, and its frame for the connection.
-_COPIES = 2
-
-# Of the memory for requests: clients that do not read leave the rest to those that publish.
-_SHARE = 0.5
-
 # Delay before a refused message is sent again, and before another attempt where there is no memory.
 _AGAIN_S = 1.0
 
@@ -241,14 +235,14 @@ class Sender:
         """A context with the memory for the next messages, and their bytes. Raises InfrastructureError."""
         inflight = self._gateway.inflight
         size = self._gateway.pulls.next_bytes(self.subscription, room, sys.maxsize)
-        if size > SMALL and not inflight.take(self._memory, _COPIES * size, _SHARE):
+        if size > SMALL and not inflight.take_answer(self._memory, size):
             size = self._gateway.pulls.next_bytes(self.subscription, room, SMALL)  # many small ones: some of them
             if size > SMALL:
                 raise InfrastructureError("other messages use the memory for requests", _AGAIN_S)
         try:
             yield size
         finally:
-            inflight.lessen(self._memory, _COPIES * size)
+            inflight.lessen_answer(self._memory, size)
 
     async def _take(self, room: int, size: int) -> None:
         # Not in `run`, whose variable would keep these messages in memory until the next ones.

@@ -128,10 +128,6 @@ _MOST_IDS = 100
 
 _NO_BODY = {"type": "http.response.body", "body": b""}
 
-# Copies of a large answer, as text and as bytes, and the share of the memory for requests that answers may take:
-# clients that do not read leave the rest to those that publish.
-_COPIES, _SHARE = 2, 0.5
-
 # Threads that parse large bodies: libxml2 releases the GIL, so the event loop continues.
 _PARSERS = 2
 
@@ -352,7 +348,7 @@ class GatewayApp:
     def _reserve(self, reservation: Reservation, reply: Reply) -> None:
         """Memory for a large answer until its client has read it. Raises InfrastructureError."""
         size = len(reply.body)
-        if size > SMALL and not self.inflight.take(reservation, _COPIES * size, _SHARE):
+        if size > SMALL and not self.inflight.take_answer(reservation, size):
             if reply.finish is not None:
                 reply.finish(False)
             raise self.inflight.no_memory()

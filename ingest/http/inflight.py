@@ -6,7 +6,7 @@ seconds, or with too many waiting, the answer is 503. While requests wait, a bod
 that keeps connections open without sending reserves no memory. Requests that arrive in one packet never wait, and the
 last part of the budget is for them.
 
-All of it happens on the event loop's thread. The clock and the loop's timer are passed in.
+All of it happens on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -74,6 +74,10 @@ RESERVATION: Final = "arborcast.reservation"
 
 # The share of the budget for bodies that arrive in pieces, and the share at which no further one may wait.
 _BODIES, _WAITING = 5 / 8, 3 / 4
+
+# Copies of an answer, as a message or text and as bytes for the connection, and the share of the budget for answers:
+# clients that do not read leave the rest to those that publish.
+_COPIES, _ANSWERS = 2, 1 / 2
 
 # Maximum wait of a request for memory. Short, since it occupies a connection, and its client may use another gateway.
 _WAIT_S = 5.0
@@ -217,6 +221,14 @@ class Inflight:
             return False
         self.count(reservation, size)
         return True
+
+    def take_answer(self, reservation: Reservation, size: int) -> bool:
+        """Reserve memory for an answer of this size; returns whether it is free."""
+        return self.take(reservation, _COPIES * size, _ANSWERS)
+
+    def lessen_answer(self, reservation: Reservation, size: int) -> None:
+        """The client has read an answer of this size."""
+        self.lessen(reservation, _COPIES * size)
 
     async def wait(self, reservation: Reservation, size: int) -> None:
         """Reserve more bytes as soon as they are free, in turn. Raises InfrastructureError."""

@@ -6,14 +6,13 @@ import contextlib
 import dataclasses
 import json
 import logging
-import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from socketserver import ThreadingMixIn
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -89,8 +88,9 @@ class Endpoint:
         self._server.server_close()
 
 
-class _Server(ThreadingMixIn, HTTPServer):
+class _Server(ThreadingTCPServer):  # HTTPServer looks up the host name, which may take seconds without a name server
     daemon_threads = True
+    allow_reuse_address = True  # connections of a killed process keep its port for a minute
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._lock = threading.Lock()
@@ -131,15 +131,6 @@ class _Server(ThreadingMixIn, HTTPServer):
         self._due.pop(connection, None)
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
-
-    # The base class looks up the host name, which may take seconds without a name server.
-    def server_bind(self) -> None:
-        if os.name == "posix":
-            # Connections of a killed process keep its port for a minute; its successor must be able to listen.
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Clients that disconnect early are no error."""
@@ -201,11 +192,7 @@ def serve_job_sometime(metrics: JobMetrics, settings: MetricsSettings, pause_s: 
         endpoint = serve_job(metrics, settings)
         logger.info("metrics at http://%s:%d/metrics", settings.host, endpoint.port)
 
-    try:
-        serve()
-    except ConfigError as error:
-        logger.warning("%s; tried again every %g s", error, pause_s)
-        Service("metrics-port", serve, delay_s=pause_s, backoff=Backoff(pause_s, pause_s)).start()
+    Service("metrics-port", serve, backoff=Backoff(pause_s, pause_s), what="the endpoint of metrics").start()
 
 
 def serve_job(metrics: JobMetrics, settings: MetricsSettings) -> Endpoint:

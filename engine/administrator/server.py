@@ -141,9 +141,8 @@ class AdministratorApp:
         end = self._clock() + LONG_POLL_S
         # Any other version, not only a later one: the state may be restored from a backup.
         while after == str(self._members.version) and self._clock() < end:
-            changed = self._changed
             try:
-                await asyncio.wait_for(changed.wait(), max(0.01, end - self._clock()))
+                await asyncio.wait_for(self._changed.wait(), max(0.01, end - self._clock()))
             except TimeoutError:
                 break
         return msgspec.json.encode(self._members.topology(self._clock()))

@@ -295,10 +295,8 @@ def _also_logged(home: Home, settings: Settings, report: Report) -> Report:
     log = home.log(SUPERVISOR)
 
     def report_and_log(line: str) -> None:
-        # A full disk, or a terminal or a pipe that was closed, must not stop the engine.
-        with contextlib.suppress(OSError):
-            report(line)
-        with contextlib.suppress(OSError):
+        report(line)
+        with contextlib.suppress(OSError):  # a full disk must not stop the engine
             logfiles.rotate(log, settings.stack.log_bytes)
             log.parent.mkdir(exist_ok=True)
             with log.open("a", encoding="utf-8") as file:

@@ -129,28 +129,16 @@ def answers(port: int, host: str = processes.LOOPBACK, timeout: float = 1.0) -> 
         return False
 
 
-_OTHER_SERVICE = "the server is not a Kafka broker, or requires another kafka.security_protocol"
-
-
 def listed(port: int, host: str, timeout: float) -> int:
     """The number of usable brokers in its answer. Raises OSError without an answer, or for another service."""
     with socket.create_connection((host, port), timeout=timeout) as connection:
         connection.sendall(struct.pack(">i", len(_METADATA)) + _METADATA)
-        head = _receive(connection, 12)  # length, correlation id, number of brokers
-    _, correlation_id, brokers = struct.unpack(">iii", head)
+        with connection.makefile("rb") as answer:
+            head = answer.read(12)  # length, correlation id, number of brokers
+    _, correlation_id, brokers = struct.unpack(">iii", head) if len(head) == 12 else (0, 0, 0)
     if correlation_id != 1:
-        raise ConnectionError(_OTHER_SERVICE)
+        raise ConnectionError("the server is not a Kafka broker, or requires another kafka.security_protocol")
     return int(brokers)
-
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    received = b""
-    while len(received) < size:
-        piece = connection.recv(size - len(received))
-        if not piece:
-            raise ConnectionError(_OTHER_SERVICE)
-        received += piece
-    return received
 
 
 class KafkaBroker:

@@ -20,7 +20,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -147,6 +146,8 @@ def _ivy_jar() -> Path:
     return found[-1]
 
 
+_DESCRIPTOR, _PINS = (Path(__file__).with_name(name) for name in ("jars.xml", "jars.sha256"))
+
 SETS = ("spark", "broker", "wsdl")
 
 # Space for a fetch, with a margin: all sets twice (Ivy's cache and ours).
@@ -170,9 +171,8 @@ def default_cache() -> Path:
 
 def pins(which: str) -> dict[str, str]:
     """File name -> SHA-256 of every jar in a set."""
-    lines = (resources.files("arborcast.engine.install") / "jars.sha256").read_text(encoding="utf-8").splitlines()
     pinned = {}
-    for line in lines:
+    for line in _PINS.read_text(encoding="utf-8").splitlines():
         digest, _, name = line.partition("  ")
         folder, _, file = name.partition("/")
         if folder == which:
@@ -247,8 +247,7 @@ def fetch(
 def _resolve(which: str, draft: Path, cache: Path, java: JavaRuntime, report: Report, progress: Progress) -> None:
     pinned = pins(which)
     report(f"jars: fetching the {which} set, {len(pinned)} jars")
-    with resources.as_file(resources.files("arborcast.engine.install") / "jars.xml") as descriptor:
-        outcome = retrieve(descriptor, which, draft, cache / "ivy", java.executable, len(pinned), progress)
+    outcome = retrieve(_DESCRIPTOR, which, draft, cache / "ivy", java.executable, len(pinned), progress)
     if outcome.problem:
         jar = outcome.jar or next((name for name in sorted(pinned) if not (draft / name).exists()), "")
         if "no space left" in outcome.problem.lower():
@@ -324,17 +323,12 @@ def _disk_errors(cache: Path) -> Iterator[None]:
         ) from error
 
 
-_FOLDER = Path(__file__).parent
-
-
 def pinned_lines(which: str, work: Path) -> list[str]:
     """The lines of one set, in the format of sha256sum. Raises JarError for an unavailable jar."""
     into = work / which
     into.mkdir()
     expected = len(pins(which))
-    outcome = retrieve(
-        _FOLDER / "jars.xml", which, into, work / "ivy", java.find_java().executable, expected, no_progress
-    )
+    outcome = retrieve(_DESCRIPTOR, which, into, work / "ivy", java.find_java().executable, expected, no_progress)
     if outcome.problem:
         raise JarError(f"could not fetch {outcome.jar or which}: {outcome.problem}")
     return [
@@ -350,7 +344,7 @@ def pin() -> None:
     """
     with tempfile.TemporaryDirectory() as work:
         lines = [line for which in SETS for line in pinned_lines(which, Path(work))]
-    (_FOLDER / "jars.sha256").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _PINS.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -213,8 +213,6 @@ def _has_module(home: Path, module: str) -> bool:
 
 
 if __name__ == "__main__":  # python -m arborcast.engine.install.java prints the Java to use
-    import sys
-
     from arborcast.engine.terminal import print_error, print_line
 
     try:

@@ -192,7 +192,7 @@ def made(name: str, password: str, groups: frozenset[str], *, keep_clear: bool) 
 
 def check_mode(path: Path, users: Mapping[str, User]) -> None:
     """Raises ConfigError when others may read passwords in clear text."""
-    if os.name == "posix" and readable_by_others(path.stat()) and any(user.clear for user in users.values()):
+    if readable_by_others(path.stat()) and any(user.clear for user in users.values()):
         raise ConfigError(
             f"the users file {path} contains passwords in clear text and is readable by others: chmod 600 it"
         )

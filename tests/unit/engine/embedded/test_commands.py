@@ -162,8 +162,8 @@ def test_down_signals_the_process_that_takes_over_the_lock(home: Home, monkeypat
 
 
 def test_an_engine_continues_when_its_terminal_is_closed(home: Home) -> None:
-    report = Mock(side_effect=BrokenPipeError)
-    commands._also_logged(home, load_settings(None, home.path, environ={}), report)("kafka: ready")
+    with commands._displayed(Mock(side_effect=BrokenPipeError)) as display:
+        commands._also_logged(home, load_settings(None, home.path, environ={}), display)("kafka: ready")
     assert "kafka: ready" in home.log("supervisor").read_text()
 
 

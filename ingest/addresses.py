@@ -126,14 +126,16 @@ class OwnAddresses:
         """The URL of a subscription, pull point or registration."""
         return self.base + kind.value + identifier
 
-    def target_of_url(self, url: str) -> Target | None:
-        """The addressee with a URL that the gateway issued. The host is ignored: ids are unguessable and unique."""
+    def id_in(self, url: str, kind: Kind) -> str:
+        """The id of the resource of this kind with a URL that the gateway issued; empty for another URL. The host is
+        ignored: ids are unguessable and unique."""
         try:
             path = urlsplit(url).path
         except ValueError:
-            return None
+            return ""
         # The public URL may have a path of its own in front, which a proxy takes off.
-        return target_of(path[max(0, path.rfind("/wsn/")) :])
+        target = target_of(path[max(0, path.rfind("/wsn/")) :])
+        return target.id if target is not None and target.kind is kind else ""
 
     def is_ours(self, url: str) -> bool:
         """Whether a URL begins with our own address."""

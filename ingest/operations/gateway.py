@@ -152,14 +152,10 @@ class Gateway:
     def named_in(self, request: Request, kind: Kind) -> str:
         """The id of the resource of this kind that a message to the broker names inside, as some clients do, or in
         wsa:To; empty when it names none."""
-        candidates = [element.text or "" for element in request.operation.iterdescendants(wsa("Address"))]
+        addresses = [element.text or "" for element in request.operation.iterdescendants(wsa("Address"))]
         if request.addressing is not None:
-            candidates.append(request.addressing.to)
-        for candidate in candidates:
-            target = self.own.target_of_url(candidate.strip())
-            if target is not None and target.kind is kind:
-                return target.id
-        return ""
+            addresses.append(request.addressing.to)
+        return next(filter(None, (self.own.id_in(each.strip(), kind) for each in addresses)), "")
 
     async def resource_of(self, request: Request, target: Target, kind: Kind) -> str:
         """The id of the resource of this kind that a request was sent to, or that it names, in a current view. Raises
@@ -306,13 +302,12 @@ def endpoint_of(
 ) -> tuple[EndpointReference, PullPointRecord | None]:
     """An endpoint of a client, and the pull point at this address, None for one to call; `outbound` replaces the
     gateway's policy. Raises ConsumerRefused."""
-    target = gateway.own.target_of_url(reference.address)
-    if target is not None and target.kind is Kind.PULL_POINT:
-        point = gateway.pull_points.get(target.id)
+    if named := gateway.own.id_in(reference.address, Kind.PULL_POINT):
+        point = gateway.pull_points.get(named)
         if point is not None:
             return EndpointReference(point.address), point
         if gateway.own.is_ours(reference.address):
-            raise ConsumerRefused(f"the ConsumerReference names a pull point that does not exist: {target.id[:200]!r}")
+            raise ConsumerRefused(f"the ConsumerReference names a pull point that does not exist: {named[:200]!r}")
     check_consumer(reference, gateway.own, outbound or gateway.outbound)
     return reference, None
 

@@ -143,8 +143,8 @@ async def subscribed(gateway: Gateway, action: Subscribe, caller: Caller | None)
 
 def _named_endpoint(gateway: Gateway, action: Subscribe) -> str:
     """The id in the address of the pull point that ConsumerReference names; empty where it names none."""
-    target = gateway.own.target_of_url(action.endpoint)
-    return target.id if target is not None and target.kind is Kind.PULL_POINT and len(target.id) <= _MAX_ID else ""
+    named = gateway.own.id_in(action.endpoint, Kind.PULL_POINT)
+    return named if len(named) <= _MAX_ID else ""
 
 
 # An Unsubscribe is accepted under any outbound policy.

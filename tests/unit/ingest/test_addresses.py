@@ -35,8 +35,9 @@ def test_own_addresses() -> None:
     public = OwnAddresses("127.0.0.1", 8080, "https://bus.example/events/")
     assert public.resource(Kind.SUBSCRIPTION, "x") == "https://bus.example/events/wsn/subscriptions/x"
     for each in (own, public, OwnAddresses("127.0.0.1", 8080, "https://bus.example")):
-        assert each.target_of_url(each.resource(Kind.SUBSCRIPTION, "x")) == Target(Kind.SUBSCRIPTION, "x")
-    assert own.target_of_url("http://[x/wsn/subscriptions/y") is None
+        assert each.id_in(each.resource(Kind.SUBSCRIPTION, "x"), Kind.SUBSCRIPTION) == "x"
+    for url in ("http://[x/wsn/subscriptions/y", own.resource(Kind.PULL_POINT, "x"), own.broker):
+        assert own.id_in(url, Kind.SUBSCRIPTION) == ""
 
 
 LOOPBACK, INSIDE = OwnAddresses("127.0.0.1", 8080), OwnAddresses("10.0.0.1", 8080)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+from functools import partial
 
+from arborcast.core.backoff import Backoff, repeated
 from arborcast.core.errors import InfrastructureError
 from arborcast.ingest.operations.gateway import Gateway
 from arborcast.topic_model.records.control import ControlRecord
 from arborcast.topic_model.tree.places import Places
-
-logger = logging.getLogger("arborcast.gateway")
 
 # Codes per plan: some milliseconds, since no request is served meanwhile.
 _AT_ONCE = 500
@@ -32,17 +31,16 @@ class TopicCodes:
 
     async def give_forever(self, gateway: Gateway) -> None:
         """Run until cancelled."""
-        while True:
-            records = self._places.plan(gateway.table.topics, _AT_ONCE)
-            if not records:
-                if self._places.idle:
-                    self._news.clear()
-                    await self._news.wait()
-                await asyncio.sleep(0)
-                continue
+        what, pauses = "topics cannot be given codes now", Backoff(_RETRY_S, _RETRY_S)
+        await repeated(what, partial(self._give, gateway), 0.0, pauses, InfrastructureError)
+
+    async def _give(self, gateway: Gateway) -> None:
+        if self._places.idle:
+            self._news.clear()
+            await self._news.wait()
+        if records := self._places.plan(gateway.table.topics, _AT_ONCE):
             try:
                 await gateway.changes.commit(records)
-            except InfrastructureError as error:
-                logger.warning("topics cannot be given codes now: %s", error)
+            except InfrastructureError:
                 self._places.return_plan(records)
-                await asyncio.sleep(_RETRY_S)
+                raise

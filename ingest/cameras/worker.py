@@ -80,6 +80,7 @@ class CameraWorker:
     async def take(self, path: str, body: bytes) -> None:
         """Store the messages of a Notify of a camera that pushes. Raises UnknownResource, MalformedMessage, TooLarge,
         InfrastructureError."""
+        self.gateway.check_started()
         camera = self.cameras.of_key(path.removeprefix(PATH))
         if camera is None or camera.paused:
             raise UnknownResource("there is no such camera (any more)")

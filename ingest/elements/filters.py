@@ -264,12 +264,12 @@ def _types(elements: list[etree._Element]) -> tuple[str, ...]:
 def _content(element: etree._Element) -> tuple[XPathFilter, ...]:
     if element.tag == dsub.QUERY:
         return dsub.read_query(element)
-    match element.get("Dialect", "").strip():
-        case dialect if dialect == DSUB and len(element) == 1 and element[0].tag == dsub.QUERY:
-            return dsub.read_query(element[0])
-        case dialect if dialect == ITEM_FILTER:
-            namespaces = {prefix: uri for prefix, uri in element.nsmap.items() if prefix and uri}
-            return (to_xpath("" if len(element) else element.text or "", namespaces),)
+    dialect = element.get("Dialect", "").strip()
+    if dialect == DSUB and len(element) == 1 and element[0].tag == dsub.QUERY:
+        return dsub.read_query(element[0])
+    if dialect == ITEM_FILTER:
+        namespaces = {prefix: uri for prefix, uri in element.nsmap.items() if prefix and uri}
+        return (to_xpath("" if len(element) else element.text or "", namespaces),)
     return (_condition(element),)
 
 

@@ -176,7 +176,7 @@ class PeerReceiver:
         self.dropped[why] += 1
         if not self._logged_topics.get(topic):
             self._logged_topics.put(topic, True, len(topic))
-            logger.warning("notifications of other engines on the topic %.200s is dropped: %s", topic, error)
+            logger.warning("notifications of other engines on the topic %.200s are dropped: %s", topic, error)
 
     async def _take_interest(self, interest: peers.Interest) -> None:
         self._check_way(interest.sender, interest.to)

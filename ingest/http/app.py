@@ -244,8 +244,6 @@ class GatewayApp:
                 return
             if gate is not None and client is not None:
                 gate.received(client, len(body))
-            if posted is _CAMERA:
-                self._gateway.check_started()
             await take(path, body)
         except (PeerError, InfrastructureError) as error:
             await self._fail(send, posted.name, http_publish.refused(error), error)

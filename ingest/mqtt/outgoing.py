@@ -18,6 +18,7 @@ from arborcast.ingest.elements.filters import Filters, SubscriptionPolicy
 from arborcast.ingest.mqtt.incoming import entered
 from arborcast.ingest.mqtt.rules import OutRule
 from arborcast.ingest.operations.gateway import Gateway
+from arborcast.ingest.operations.publishing import again
 from arborcast.ingest.operations.subscribing import SubscriptionRequest, create_subscription
 from arborcast.topic_model.mqtt_names import is_mqtt
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, ending
@@ -63,10 +64,9 @@ async def keep(gateway: Gateway, settings: MqttSettings, rule: OutRule) -> None:
 
 
 async def _make(gateway: Gateway, settings: MqttSettings, rule: OutRule, identifier: str) -> None:
-    user, gate = await entered(gateway, settings), gateway.gate
     request = SubscriptionRequest(
         Filters(rule.topics),
-        None if gate is None or user is None else gate.again(user),
+        again(gateway, await entered(gateway, settings), 0).caller,
         consumer=EndpointReference(rule.address),
         policy=SubscriptionPolicy("raw", current_message=rule.retain, delivery=rule.policy),
         id=identifier,

@@ -22,11 +22,11 @@ def client_key(host: str) -> str:
 
 
 class PeerConnections:
-    """Open connections per client of one worker. `key` maps an address, None if it is not counted."""
+    """Open connections per client of one worker; 0: no maximum. `key` maps an address, None if it is not counted."""
 
     def __init__(self, maximum: int, key: Callable[[str], str | None] = client_key) -> None:
         self._maximum = maximum
-        self._key = key
+        self._key = key if maximum else lambda _: None
         self._open: dict[str, int] = {}
 
     def opened(self, host: str) -> bool:
@@ -47,6 +47,9 @@ class PeerConnections:
             self._open[key] = count
         else:
             self._open.pop(key, None)
+
+
+UNLIMITED = PeerConnections(0)
 
 
 class Buckets:

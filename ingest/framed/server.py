@@ -62,7 +62,6 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._decoder = Decoder(min(limits.UNKNOWN_CLIENT, server.edge.settings.max_frame_bytes))
         self._memory: Reservation | None = None  # for the frame that is not whole
         self._held: frozenset[str] = frozenset()  # why it is not read
-        self._transport: asyncio.Transport | None = None
         self._peer = ""
         self._writable: asyncio.Event | None = None  # only while the client does not read
         self._ending = False
@@ -75,11 +74,11 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop, as the following methods are."""
-        connected = self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast(asyncio.Transport, transport)
         client, server = (transport.get_extra_info(name) or ("", 0) for name in ("peername", "sockname"))
         self._peer = client[0]
         self.made_at = self.received_at = self.whole_at = asyncio.get_running_loop().time()
-        connected.set_write_buffer_limits(_UNREAD)
+        self._transport.set_write_buffer_limits(_UNREAD)
         refusal = self._server.opened(self, self._peer)
         if refusal:
             self.refuse("TooManyConnections", refusal, 1.0)
@@ -101,8 +100,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         return self._server.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        transport = self._transport
-        if transport is None or transport.is_closing() or self.session is None:
+        if self._transport.is_closing() or self.session is None:
             return
         self.received_at = asyncio.get_running_loop().time()
         if not self._decoder.pending:
@@ -113,7 +111,7 @@ class FramedConnection(asyncio.BufferedProtocol):
                 another = True
                 self.whole_at = self.received_at
                 self.session.received(frame)
-                if transport.is_closing():
+                if self._transport.is_closing():
                     return
         except FrameError as error:
             self.refuse("FrameError", str(error))
@@ -164,7 +162,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.read(True, _UNREAD_ANSWERS)
 
     def send(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        if not self._transport.is_closing():
             self._transport.write(data)
 
     async def until_writable(self) -> None:
@@ -172,16 +170,16 @@ class FramedConnection(asyncio.BufferedProtocol):
             await self._writable.wait()
 
     def read(self, more: bool, why: str) -> None:
-        transport, before = self._transport, bool(self._held)
+        before = bool(self._held)
         self._held = self._held - {why} if more else self._held | {why}
-        if transport is None or transport.is_closing() or before == bool(self._held):
+        if self._transport.is_closing() or before == bool(self._held):
             return
         if self._held:
-            transport.pause_reading()
+            self._transport.pause_reading()
         else:
             self.received_at = self.whole_at = asyncio.get_running_loop().time()
             self._server.check_by(self, self.whole_at + self._server.frame_s)
-            transport.resume_reading()
+            self._transport.resume_reading()
 
     def close(self) -> None:
         if not self._ending:
@@ -189,8 +187,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             self.send(frames.encode(FrameKind.CLOSE))
             self._closed_at = asyncio.get_running_loop().time()
             self._server.check_by(self, self._closed_at + self._server.unread_s)
-        if self._transport is not None:
-            self._transport.close()
+        self._transport.close()
 
     def refuse(self, code: str, text: str, retry_after: float | None = None) -> None:
         """Send the reason, and close."""
@@ -203,8 +200,7 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def cut_off(self) -> None:
         """Close at once; unsent data are lost."""
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
     def deadlines(self) -> Iterator[tuple[float, Callable[[], None]]]:
         """What happens, and when, if nothing changes."""
@@ -236,15 +232,12 @@ class FramedServer:
         self.edge = Edge(gateway, settings)
         self.buffer = memoryview(bytearray(_BUFFER))
         self.unread_s = limits.send_timeout_s
-        each = limits.connections_per_client
-        self._peers = PeerConnections(each) if each else None
+        self._peers = PeerConnections(limits.connections_per_client)
         self._unknown = PeerConnections(_MOST_UNKNOWN)
         self._tls = tls
         self._connections: set[FramedConnection] = set()
         self._checks: TimerQueue[FramedConnection] = TimerQueue()
         self._closing: set[asyncio.Task[None]] = set()
-        self._listening: Acceptor | None = None
-        self._sweeper: asyncio.Task[None] | None = None
 
     @property
     def counts(self) -> Counts:
@@ -266,17 +259,14 @@ class FramedServer:
         return sum(1 for each in self._connections if each.unread_since)
 
     async def start(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
         listener.listen(_BACKLOG)
         self._listening = Acceptor(listener, self._tls, lambda: FramedConnection(self))
-        self._sweeper = loop.create_task(self._sweep_forever())
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep_forever())
 
     async def stop(self) -> None:
         """Accept nothing more, announce the end to all clients, and complete the current work."""
-        if self._listening is not None:
-            self._listening.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        self._listening.close()
+        self._sweeper.cancel()
         for each in list(self._connections):
             each.close()
         deadline = asyncio.get_running_loop().time() + _STOP_S
@@ -289,7 +279,7 @@ class FramedServer:
         """Register a connection; returns the reason to refuse it, empty for none."""
         self._connections.add(connection)
         self.check_by(connection, connection.made_at + min(_CONNECT_S, self.edge.settings.idle_s))
-        many, too_many = self._unknown.opened(host), self._peers is not None and self._peers.opened(host)
+        many, too_many = self._unknown.opened(host), self._peers.opened(host)
         if many:
             return f"{_MOST_UNKNOWN} connections from this address have no CONNECTED yet"
         if too_many:
@@ -305,8 +295,7 @@ class FramedServer:
     def closed(self, connection: FramedConnection, host: str) -> None:
         self._connections.discard(connection)
         self._checks.cancel(connection)
-        if self._peers is not None:
-            self._peers.closed(host)
+        self._peers.closed(host)
         if connection.session is not None:
             spawn(self._closing, connection.session.close())
 

@@ -26,7 +26,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from arborcast.ingest.access.gate import CERTIFICATE
-from arborcast.ingest.access.rates import PeerConnections
+from arborcast.ingest.access.rates import UNLIMITED, PeerConnections
 from arborcast.ingest.http.asgi import UNACKNOWLEDGED, header
 from arborcast.ingest.http.inflight import RESERVATION, SMALL, Inflight, Reservation
 from arborcast.ingest.http.tls import Handshakes
@@ -85,7 +85,7 @@ class GatewayProtocol(HttpToolsProtocol):
         *arguments: Any,
         limits: GatewaySettings,
         inflight: Inflight,
-        peers: PeerConnections | None = None,
+        peers: PeerConnections = UNLIMITED,
         send_timeout_s: float = 30.0,
         handshakes: Handshakes | None = None,
         idle: dict[GatewayProtocol, None],
@@ -118,7 +118,7 @@ class GatewayProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = _Flow(self)
         self._certificate = transport.get_extra_info("peercert")
-        if self._peers is not None and self.client is not None and self._peers.opened(self.client[0]):
+        if self.client is not None and self._peers.opened(self.client[0]):
             self._refuse(503, "there are too many connections from this address", _RETRY_AFTER)
         elif too_many and not self._idle:
             self._refuse(503, "there are too many connections", _RETRY_AFTER)
@@ -135,7 +135,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._idle.pop(self, None)
         if self._unread is not None:
             self._unread.cancel()
-        if self._peers is not None and self.client is not None:
+        if self.client is not None:
             self._peers.closed(self.client[0])
         while self.pipeline:
             self._drop_newest()

@@ -117,12 +117,11 @@ def make_server(
     """A server for the application; run it with `serve(sockets=[listen(settings)])`."""
     limits = limits or LimitSettings()
     trusted = proxies(settings)
-    each = limits.connections_per_client
     protocol = functools.partial(
         GatewayProtocol,
         limits=settings,
         inflight=app.inflight,
-        peers=PeerConnections(each, trusted.connection_key) if each else None,
+        peers=PeerConnections(limits.connections_per_client, trusted.connection_key),
         send_timeout_s=limits.send_timeout_s,
         idle={},
     )

@@ -325,7 +325,7 @@ def test_an_engine_drops_notifications_that_it_refuses(pair: Pair, receiver: Rec
         assert ids == [each for each in wanted if each in set(ids)], "in order, and once"
     log = b.gateway.log.read_text()
     for topic in ("plant/unknown", "plant/typed"):
-        assert log.count(f"on the topic {topic} is dropped") == 1
+        assert log.count(f"on the topic {topic} are dropped") == 1
 
 
 def _contents(messages: list[ReceivedMessage]) -> list[str]:

@@ -166,10 +166,10 @@ def test_topics_of_a_fixed_set_and_new_topics(tmp_path: Path, caplog: pytest.Log
         assert engine.push(notification(name), notification(f"{name}-there", "there")).status == 200
     assert [each.topic for each in engine.accepted] == ["there", "there"]
     assert engine.receiver.dropped == {"topic": 2}
-    assert caplog.text.count("on the topic a/b is dropped") == 1
+    assert caplog.text.count("on the topic a/b are dropped") == 1
     for number in range(201):
         engine.push(notification(f"m{number}", f"t{number}"))
-    assert "on the topic t200 is dropped" in caplog.text
+    assert "on the topic t200 are dropped" in caplog.text
     # Topics above new_per_minute are added one by one.
     engine = Engine(tmp_path, TopicSettings(new_per_minute=2))
     pushed = [notification(f"n{number}", f"t{number}") for number in range(3)]

@@ -25,7 +25,7 @@ from arborcast.engine.administrator.members import MemberRegister, NameTaken, St
 from arborcast.ingest.federation.calls import LONG_POLL_S, MEMBERS, TOPOLOGY
 from arborcast.ingest.federation.keys import SharedKeys
 from arborcast.ingest.federation.topology import Beat, MemberRegistration
-from arborcast.ingest.http.asgi import Receive, Scope, Send, read_body, send_answer
+from arborcast.ingest.http.asgi import Receive, Scope, Send, read_body, send_answer, send_text
 from arborcast.wire.errors import MalformedMessage, TooLarge
 
 logger = logging.getLogger("arborcast.administrator")
@@ -33,7 +33,6 @@ logger = logging.getLogger("arborcast.administrator")
 _LIMIT = 16 * 1024
 
 _JSON = b"application/json"
-_TEXT = b"text/plain; charset=utf-8"
 
 _CHECK_S = 0.5
 
@@ -69,12 +68,12 @@ class AdministratorApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
         if refusal := self._pages.refusal(method, page_headers(scope["headers"])):
-            await send_answer(send, 403, f"{refusal}\n".encode(), _TEXT, [(b"connection", b"close")])
+            await send_text(send, 403, refusal, [(b"connection", b"close")])
             return
         query = scope.get("query_string", b"").decode("latin-1")
         headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
         if path == "/health/live":
-            await send_answer(send, 200, b"alive\n", _TEXT)
+            await send_text(send, 200, "alive")
             return
         level = logging.DEBUG  # strangers do not fill the log
         try:
@@ -88,10 +87,10 @@ class AdministratorApp:
             answer = await self._answer(method, path, query, body)
         except PeerError as error:
             logger.log(level, "%s %s was refused: %s", method, path[:100], error)
-            await send_answer(send, _status(error), f"{error}\n".encode(errors="replace"), _TEXT)
+            await send_text(send, _status(error), str(error))
             return
         except InfrastructureError as error:
-            await send_answer(send, 503, f"{error}\n".encode(errors="replace"), _TEXT)
+            await send_text(send, 503, str(error))
             return
         signed = [(key.encode(), value.encode()) for key, value in self._keys.answered(headers, answer).items()]
         await send_answer(send, 200, answer, _JSON, signed)

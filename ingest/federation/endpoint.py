@@ -11,14 +11,12 @@ from xml.sax.saxutils import escape
 from arborcast.core.errors import InfrastructureError, PeerError, SignatureError
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.ingest.federation.receiver import PeerReceiver
-from arborcast.ingest.http.asgi import Receive, Scope, Send, read_body, send_answer
+from arborcast.ingest.http.asgi import TEXT, Receive, Scope, Send, read_body, send_answer
 from arborcast.topic_model.records.peers import INTEREST_PATH, PATH
 from arborcast.wire.errors import Compressed, PeerRefused, TooLarge
 from arborcast.wire.faults import seconds_until
 
 logger = logging.getLogger(__name__)
-
-_TEXT = b"text/plain; charset=utf-8"
 
 
 class PeerEndpoint:
@@ -60,7 +58,7 @@ class PeerEndpoint:
             status, body = 500, "internal error"
         self._answers.add(str(status))
         extra = [(b"retry-after", str(retry_after_s).encode())] if retry_after_s else []
-        await send_answer(send, status, body.encode(errors="replace"), _TEXT, extra)
+        await send_answer(send, status, body.encode(errors="replace"), TEXT, extra)
 
 
 def _refusal(error: PeerError) -> tuple[int, str]:

@@ -29,6 +29,7 @@ from arborcast.ingest.cloudevents.publishing import PublishEvents, has_events
 from arborcast.ingest.events import request as events
 from arborcast.ingest.events.stream import EventStreams
 from arborcast.ingest.http.asgi import (
+    TEXT,
     Headers,
     Receive,
     Scope,
@@ -36,6 +37,7 @@ from arborcast.ingest.http.asgi import (
     header,
     read_body,
     send_answer,
+    send_text,
     traceparent_of,
     until_disconnected,
 )
@@ -135,8 +137,6 @@ _PARSERS = 2
 # loop, instead of Python's 5 ms. Permanently it would cost a tenth more CPU per request.
 _GIL_TURN_S = 0.000_5
 
-_TEXT = b"text/plain; charset=utf-8"
-
 
 class GatewayApp:
     """Answers all requests; never raises, never sends a stack trace.
@@ -194,13 +194,11 @@ class GatewayApp:
         except PageRefused as error:
             self._counts.refused.add(type(error).__name__)
             # The body is not read, so no other request can follow on this connection.
-            await send_answer(send, error.status, f"{error}\n".encode(), _TEXT, [(b"connection", b"close")])
+            await send_text(send, error.status, str(error), [(b"connection", b"close")])
         except asyncio.CancelledError:
             # The server stops, and waits no longer. An answer that has begun cannot be completed.
             with contextlib.suppress(RuntimeError):
-                await send_answer(
-                    send, 503, b"the gateway stops: send the request again\n", _TEXT, [(b"retry-after", b"1")]
-                )
+                await send_text(send, 503, "the gateway stops: send the request again", [(b"retry-after", b"1")])
         finally:
             reservation.release()
 
@@ -209,7 +207,7 @@ class GatewayApp:
             gate = self._gateway.gate
             agreement = web_hooks.agreement(scope["headers"], gate.requests_per_minute if gate is not None else 0)
             if agreement is not None:
-                await send_answer(send, 200, b"", _TEXT, agreement)
+                await send_answer(send, 200, b"", TEXT, agreement)
                 return
         if scope["method"] != "POST":
             await _send_not_post(send, scope, "a notification's payload")
@@ -220,7 +218,7 @@ class GatewayApp:
 
     async def _events(self, scope: Scope, receive: Receive, send: Send, reservation: Reservation) -> None:
         if scope["method"] != "GET":
-            await send_answer(send, 405, b"this address takes GET\n", _TEXT, [(b"allow", b"GET")])
+            await send_text(send, 405, "this address takes GET", [(b"allow", b"GET")])
             return
         try:
             await self.streams.answer(scope, receive, send, reservation)
@@ -388,17 +386,17 @@ class GatewayApp:
         match path.rstrip("/"):
             case "/health/live":
                 ill = self._lives()
-                await send_answer(send, 500 if ill else 200, f"{ill or 'alive'}\n".encode(), _TEXT)
+                await send_text(send, 500 if ill else 200, ill or "alive")
             case "/health/ready":
                 obstacle = self._ready()
-                await send_answer(send, 503 if obstacle else 200, f"{obstacle or 'ready'}\n".encode(), _TEXT)
+                await send_text(send, 503 if obstacle else 200, obstacle or "ready")
             case "/metrics" | "/status.json" as page:
                 caller: Caller | None = None
                 if self._gateway.gate is not None:
                     try:
                         caller = await self._gateway.gate.check_page(scope)
                     except AccessRefused as error:
-                        await send_answer(send, error.status, f"{error}\n".encode(), _TEXT, error.headers())
+                        await send_text(send, error.status, str(error), error.headers())
                         return
                 if page == "/metrics":
                     await send_answer(send, 200, self._metrics.text().encode(), CONTENT_TYPE)
@@ -407,8 +405,7 @@ class GatewayApp:
             case page if page.startswith(FOLDER):
                 await self._wsdl(send, lambda descriptions: descriptions.document(page.removeprefix(FOLDER)))
             case _:
-                message = f"no such address; the notification broker is at {self._gateway.own.broker}\n"
-                await send_answer(send, 404, message.encode(), _TEXT)
+                await send_text(send, 404, f"no such address; the notification broker is at {self._gateway.own.broker}")
 
     async def _status(self, scope: Scope, send: Send, caller: Caller | None) -> None:
         """The messages of one pull point, for a caller with the right to fetch them."""
@@ -418,19 +415,19 @@ class GatewayApp:
         known = resource is not None and may_manage(caller, resource.owner, topics)
         status = self._gateway.pulls.status(name) if known else None
         if status is None:
-            await send_answer(send, 404, b"there is no such pull point; its id is the parameter pull_point\n", _TEXT)
+            await send_text(send, 404, "there is no such pull point; its id is the parameter pull_point")
         else:
             await send_answer(send, 200, msgspec.json.encode(status), b"application/json")
 
     async def _wsdl(self, send: Send, find: Callable[[ServiceDescriptions], bytes | None]) -> None:
         descriptions = self._gateway.descriptions
         if descriptions is None:
-            message = b"no WSDL: the published schemas are not on this machine; its operator may run: arborcast fetch\n"
-            await send_answer(send, 503, message, _TEXT)
+            why = "no WSDL: the published schemas are not on this machine; its operator may run: arborcast fetch"
+            await send_text(send, 503, why)
             return
         document = find(descriptions)
         if document is None:
-            await send_answer(send, 404, b"there is no such document\n", _TEXT)
+            await send_text(send, 404, "there is no such document")
         else:
             await send_answer(send, 200, document, b"text/xml; charset=utf-8")
 
@@ -470,8 +467,8 @@ def _stored(stored: Stored) -> dict[str, Any]:
 
 
 async def _send_not_post(send: Send, scope: Scope, what: str, more: str = "") -> None:
-    message = f"this address takes {what} by POST, not {scope['method']}{more}\n"
-    await send_answer(send, 405, message.encode(), _TEXT, [(b"allow", b"POST")])
+    text = f"this address takes {what} by POST, not {scope['method']}{more}"
+    await send_text(send, 405, text, [(b"allow", b"POST")])
 
 
 async def _send_reply(send: Send, request: Request, reply: Reply) -> None:

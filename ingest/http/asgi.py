@@ -14,6 +14,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
+TEXT = b"text/plain; charset=utf-8"
 
 UNACKNOWLEDGED = "arborcast.unacknowledged"
 """Where a request's scope has a function: the bytes of the answer that the client's system has not acknowledged."""
@@ -80,3 +81,8 @@ async def send_answer(send: Send, status: int, body: bytes, content_type: bytes,
         await send({"type": "http.response.body", "body": body, "more_body": True})
         body = b""
     await send({"type": "http.response.body", "body": body})
+
+
+async def send_text(send: Send, status: int, text: str, extra: Headers | None = None) -> None:
+    """Send a line of text."""
+    await send_answer(send, status, f"{text}\n".encode(errors="replace"), TEXT, extra)

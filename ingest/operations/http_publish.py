@@ -24,6 +24,7 @@ from arborcast.ingest.elements.publication import (
     checked_key,
     read_attributes,
 )
+from arborcast.ingest.http.asgi import TEXT
 from arborcast.ingest.operations.gateway import Gateway, Operation, Stored
 from arborcast.ingest.operations.publishing import (
     PublishingClient,
@@ -68,8 +69,6 @@ _HEADERS = {
 
 # Characters of JSON strings that XML does not allow.
 _NOT_IN_XML = {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}
-
-_TEXT = b"text/plain; charset=utf-8"
 
 
 def media_type(content_type: bytes) -> bytes:
@@ -161,13 +160,13 @@ def refused(error: PeerError | InfrastructureError) -> Answer:
     """The answer in place of a SOAP fault."""
     body = f"{error}\n".encode(errors="replace")
     if isinstance(error, InfrastructureError):
-        return Answer(503, body, _TEXT, seconds_until(error))
+        return Answer(503, body, TEXT, seconds_until(error))
     status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 400)
     if isinstance(error, (AccessRefused, ResultRefused)) and status == 400:
         status = error.status
     headers = tuple(error.headers()) if isinstance(error, AccessRefused) else ()
-    return Answer(status, body, _TEXT, headers=headers)
+    return Answer(status, body, TEXT, headers=headers)
 
 
-DEFECT = Answer(500, b"internal error\n", _TEXT)
+DEFECT = Answer(500, b"internal error\n", TEXT)
 """The answer to an unexpected error of the engine."""

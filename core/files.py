@@ -127,7 +127,7 @@ def shared_memory(path: Path) -> memoryview:
 
 def new_shared_memory(path: Path, size: int) -> memoryview:
     """A zero-filled new file as shared memory. Processes that have mapped an older file of this name do not share
-    it."""
+    it. Raises OSError without the space: a later write to a hole of the file would kill the process."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.write_bytes(bytes(size))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from mmap import mmap
 from typing import Any
 
 from arborcast.core.errors import ConfigError
@@ -40,7 +39,9 @@ async def close_links(gateway: Gateway, interests: PeerInterests) -> None:
 class Federation:
     """Made only if `federation.name` is set. Raises ConfigError for an unreadable key file."""
 
-    def __init__(self, gateway: Gateway, settings: Settings, interests: PeerInterests, memory: mmap | None) -> None:
+    def __init__(
+        self, gateway: Gateway, settings: Settings, interests: PeerInterests, memory: memoryview | None
+    ) -> None:
         ensure_home(settings)
         self._gateway = gateway
         self._settings = settings

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import fcntl
 import logging
-import mmap
 import os
 import shutil
 import signal
@@ -31,7 +30,7 @@ from pathlib import Path
 
 from arborcast.core.backoff import Backoff
 from arborcast.core.errors import ConfigError
-from arborcast.core.files import write_atomically
+from arborcast.core.files import new_shared_memory, shared_memory, write_atomically
 from arborcast.core.liveness import OwnTime, Silence
 from arborcast.core.reasons import reason_of
 from arborcast.core.telemetry.metrics import Registry, merged
@@ -57,8 +56,8 @@ _STOP_MARGIN_S = 3.0
 
 _CONFIG_ERROR = 2
 
-# Beginning of the names of folders in the temporary directory.
-_FOLDER = "arborcast-gateway-"
+# Beginning of the names of folders in the temporary directory, and a file there: the shared memory.
+_FOLDER, _MEMORY = "arborcast-gateway-", "memory"
 
 _READY = ".ready"
 
@@ -77,7 +76,7 @@ class Share:
 
     number: int
     listener: socket.socket
-    memory: mmap.mmap
+    memory: memoryview
     folder: Path
 
     def waits_for(self, count: int) -> str:
@@ -87,7 +86,7 @@ class Share:
 
     def positions(self) -> GatewayPositions:
         """Positions of all workers, in the memory behind that of repeated requests."""
-        return GatewayPositions(memoryview(self.memory)[TABLE_BYTES:], self.number)
+        return GatewayPositions(self.memory[TABLE_BYTES:], self.number)
 
     @property
     def first(self) -> bool:
@@ -97,7 +96,7 @@ class Share:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments with which the parent passes a worker's share; not for people."""
-    for name in ("--worker", "--listen-fd", "--memory-fd"):
+    for name in ("--worker", "--listen-fd"):
         parser.add_argument(name, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--share", type=Path, help=argparse.SUPPRESS)
 
@@ -108,7 +107,7 @@ def share_of(options: argparse.Namespace) -> Share | None:
         return None
     listener = socket.socket(fileno=options.listen_fd)
     listener.setblocking(False)
-    return Share(options.worker, listener, mmap.mmap(options.memory_fd, 0), options.share)
+    return Share(options.worker, listener, shared_memory(options.share / _MEMORY), options.share)
 
 
 class WorkerMetrics(Registry):
@@ -265,12 +264,10 @@ class Workers:
         their shared memory."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: self._on_stop_signal(number))
-        with tempfile.TemporaryFile() as memory, _shared_folder() as folder:
-            # Written, not truncated: on a full disk a worker that writes to a hole of the file is killed by SIGBUS.
+        with _shared_folder() as folder:
             size = TABLE_BYTES + GatewayPositions.size(len(self._workers))
             try:
-                memory.write(bytes(size))
-                memory.flush()
+                new_shared_memory(folder / _MEMORY, size)
             except OSError as error:
                 where = tempfile.gettempdir()
                 raise ConfigError(
@@ -280,12 +277,12 @@ class Workers:
             status = 0
             self._show_metrics(folder)
             while not self._stopping and status == 0:
-                status = self._step(memory.fileno(), folder)
+                status = self._step(folder)
                 time.sleep(_POLL_S)
             self._end()
         return status
 
-    def _step(self, memory: int, folder: Path) -> int:
+    def _step(self, folder: Path) -> int:
         """Do due work; returns an exit status if it cannot continue."""
         own_s = self._time.tick()
         if own_s - self._checked_at >= _BEAT_S:
@@ -297,7 +294,7 @@ class Workers:
         now = time.monotonic()
         for worker in self._workers:
             if worker.is_due(now) and not self._stopping:
-                self._start(worker, memory, folder)
+                self._start(worker, folder)
             elif (code := worker.exit_code()) is not None:
                 worker.died(now, now - worker.started)
                 for left in folder.glob(f"{worker.number}.*"):
@@ -331,14 +328,14 @@ class Workers:
         with contextlib.suppress(OSError):  # a full disk ends no worker
             write_atomically(folder / f"{_PARENT}.metrics", self._metrics.text(), durable=False)
 
-    def _start(self, worker: _WorkerProcess, memory: int, folder: Path) -> None:
-        descriptors = (worker.listener.fileno(), memory)
+    def _start(self, worker: _WorkerProcess, folder: Path) -> None:
+        listener = worker.listener.fileno()
         command = [sys.executable, "-m", "arborcast.engine.gateway", *self._arguments, "--worker", str(worker.number)]
-        command += ["--listen-fd", str(descriptors[0]), "--memory-fd", str(descriptors[1]), "--share", str(folder)]
+        command += ["--listen-fd", str(listener), "--share", str(folder)]
         worker.started = time.monotonic()
         worker.silence, worker.beats = None, False
         try:
-            worker.popen = subprocess.Popen(dying_with_us(command), pass_fds=descriptors)  # noqa: S603  # this interpreter, no shell
+            worker.popen = subprocess.Popen(dying_with_us(command), pass_fds=[listener])  # noqa: S603  # this interpreter, no shell
         except OSError as error:  # no memory for it, for example: the other workers continue
             wait_s = worker.died(worker.started, 0.0)
             why = worker.number, reason_of(error), wait_s

@@ -75,9 +75,9 @@ class RepeatMemory:
     is not detected.
     """
 
-    def __init__(self, window_s: float, memory: mmap | None = None) -> None:
+    def __init__(self, window_s: float, memory: memoryview | None = None) -> None:
         self._window_s = window_s
-        self._memory = mmap(-1, TABLE_BYTES) if memory is None else memory
+        self._memory = memoryview(mmap(-1, TABLE_BYTES)) if memory is None else memory
 
     @property
     def enabled(self) -> bool:
@@ -93,7 +93,7 @@ class RepeatMemory:
     def has(self, known: bytes, now_s: float) -> bool:
         """Whether this fingerprint was acknowledged within the window."""
         start = self._start(known)
-        bucket = self._memory[start : start + _BUCKET]
+        bucket = bytes(self._memory[start : start + _BUCKET])
         found = bucket.find(known)
         while found % _ENTRY > 0:  # not at the beginning of an entry; -1 % _ENTRY is not 0 either
             if found < 0:

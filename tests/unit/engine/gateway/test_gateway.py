@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import errno
 import fcntl
-import mmap
 import os
 import resource
 import shutil
@@ -183,8 +182,8 @@ def test_links_end_when_an_engine_leaves_its_federation() -> None:
 def share(tmp_path: Path) -> Iterator[Share]:
     folder = tmp_path / "share"
     folder.mkdir()
-    with socket.socket() as listener, mmap.mmap(-1, 1) as memory:
-        yield Share(0, listener, memory, folder)
+    with socket.socket() as listener:
+        yield Share(0, listener, memoryview(b""), folder)
 
 
 def publish(metrics: WorkerMetrics, until: Callable[[], bool], obstacle: Callable[[], str] = lambda: "") -> None:
@@ -269,8 +268,8 @@ def test_a_worker_may_end_while_metrics_are_read(share: Share, monkeypatch: pyte
 def test_the_shared_memory_has_no_holes(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[os.stat_result] = []
 
-    def step(_: Workers, memory: int, _folder: Path) -> int:
-        found.append(os.fstat(memory))
+    def step(_: Workers, folder: Path) -> int:
+        found.append((folder / "memory").stat())
         return 3
 
     monkeypatch.setattr(Workers, "_step", step)
@@ -334,18 +333,15 @@ def test_a_worker_without_memory_for_its_start_does_not_end_the_others(
     monkeypatch.setattr(workers, "_BACKOFF", Backoff(0.0, 0.0))
     with socket.socket() as first, socket.socket() as second:
         parent = Workers(GatewaySettings(workers=2), (), [first, second])
-        assert parent._step(0, tmp_path) == 0
+        assert parent._step(tmp_path) == 0
         assert [each.popen for each in parent._workers] == [running, None]
         assert "worker 1 cannot be started: Cannot allocate memory; trying again" in caplog.text
-        assert parent._step(0, tmp_path) == 0
+        assert parent._step(tmp_path) == 0
         assert [each.popen for each in parent._workers] == [running, running]
 
 
 def test_the_error_for_full_shared_memory_names_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = Path("/dev/full")
-    if not full.exists():
-        pytest.skip("this system has no /dev/full")
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: full.open("r+b", buffering=0))
+    monkeypatch.setattr(workers, "new_shared_memory", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     with socket.socket() as listener, pytest.raises(ConfigError, match=r"no [\d,]+ bytes .* the disk is full"):
         Workers(GatewaySettings(), (), [listener]).run()

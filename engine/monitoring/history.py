@@ -57,12 +57,6 @@ class MetricsHistory:
     def recent(self) -> list[MetricsSample]:
         return list(self._recent)
 
-    def stored(self, since: float = 0.0) -> list[MetricsSample]:
-        return read_history(self.folder, since)
-
-    def thinned(self, since: float, until: float, most: int) -> list[MetricsSample]:
-        return read_thinned(self.folder, since, until, most)
-
     def _write(self, sample: MetricsSample) -> None:
         current, older = files_in(self.folder)
         if self._file_began is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import threading
 import time
@@ -23,10 +22,10 @@ from arborcast.core.threads import Service
 from arborcast.engine.embedded.questions import fetch
 from arborcast.engine.embedded.state import EngineStatus, PartState
 from arborcast.engine.monitoring.endpoint import Page
-from arborcast.engine.monitoring.history import MOST_SAMPLES, MetricsHistory, encode_samples
+from arborcast.engine.monitoring.history import MOST_SAMPLES, MetricsHistory, encode_samples, read_history, read_thinned
 from arborcast.engine.monitoring.perf_counters import read_jvm
 from arborcast.engine.monitoring.samples import MetricsSample, ProcessFigures, Scrape, sample_of
-from arborcast.engine.processes.processes import resident, started_s, words
+from arborcast.engine.processes.processes import resident, sessions, started_s, words
 from arborcast.engine.settings.loading import Settings
 
 
@@ -103,13 +102,9 @@ class MemoryReader:
 def uses_of(leaders: Mapping[int, str], memory: MemoryReader) -> list[Use]:
     """All processes in the sessions of these leaders, with their parts' names, and this process as the supervisor."""
     found = [_use(psutil.Process(), "supervisor", memory)]
-    for pid in psutil.pids():
+    for leader, process in sessions(leaders):
         with contextlib.suppress(psutil.Error, OSError):
-            part = leaders.get(os.getsid(pid))
-            if part is not None:
-                process = psutil.Process(pid)
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(_use(process, role(part, words(process)), memory))
+            found.append(_use(process, role(leaders[leader], words(process)), memory))
     memory.keep([use.identity for use in found])
     return found
 
@@ -208,7 +203,7 @@ class StackMonitor:
         return {
             "/metrics": Page(CONTENT_TYPE.decode(), lambda: self.reading().text.encode()),
             "/status.json": Page(_JSON, self._status_page),
-            "/history.json": Page(_JSON, lambda: encode_samples(self._history.stored()), self._history_page),
+            "/history.json": Page(_JSON, lambda: self._history_page({}), self._history_page),
             "/recent.json": Page(_JSON, self._recent_page),
         }
 
@@ -243,8 +238,10 @@ class StackMonitor:
         now, since, points = time.time(), float(query.get("since", 0.0)), int(query.get("points", MOST_SAMPLES))
         if not 0 < points <= MOST_SAMPLES or not since < now:
             raise ValueError(f"since is a time before now, points at most {MOST_SAMPLES}")
-        history = self._history
-        return encode_samples(history.thinned(since, now, points) if "points" in query else history.stored(since))
+        folder = self._history.folder
+        return encode_samples(
+            read_thinned(folder, since, now, points) if "points" in query else read_history(folder, since)
+        )
 
     def _status_page(self) -> bytes:
         reading = self.reading()

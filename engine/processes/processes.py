@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -273,19 +273,21 @@ def dying_with_us(command: Sequence[str]) -> list[str]:
 
 
 def session(leader: int) -> list[psutil.Process]:
-    """All running processes of the session of a spawned process, itself first if it runs.
+    """All running processes of the session of a spawned process, itself first if it runs."""
+    return sorted((process for _, process in sessions([leader])), key=lambda process: process.pid != leader)
+
+
+def sessions(leaders: Container[int]) -> Iterator[tuple[int, psutil.Process]]:
+    """All running processes of the sessions of these spawned processes, each with its leader.
 
     In contrast to the tree of descendants this includes processes whose leader has died, and in contrast to the process
     group those with a group of their own, such as Spark's Python workers.
     """
-    members = []
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error, OSError):
-            if os.getsid(pid) == leader:
-                process = psutil.Process(pid)
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    members.append(process)
-    return sorted(members, key=lambda process: process.pid != leader)
+            leader = os.getsid(pid)
+            if leader in leaders and (process := psutil.Process(pid)).status() != psutil.STATUS_ZOMBIE:
+                yield leader, process
 
 
 def stopped(processes: Iterable[psutil.Process]) -> list[psutil.Process]:

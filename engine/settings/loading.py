@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import logging
 import math
 import os
@@ -25,7 +24,7 @@ import msgspec
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.mqtt.settings import MqttSettings
-from arborcast.core.printable import is_utf8
+from arborcast.core.printable import as_json, is_utf8
 from arborcast.core.reasons import reason_of
 from arborcast.core.security.ip_addresses import host_to_reach, in_url
 from arborcast.core.security.outbound import OutboundSettings
@@ -157,20 +156,12 @@ class Declaration:
 
 def declarations() -> list[Declaration]:
     """All settings, in the order of the reference page."""
-    found = []
-    for section, cls in SECTIONS.items():
-        hints = typing.get_type_hints(cls)
-        for field in dataclasses.fields(cls):
-            found.append(
-                Declaration(
-                    section,
-                    field.name,
-                    hints[field.name],
-                    typing.cast(Scalar, field.default),
-                    field.metadata["setting"],
-                )
-            )
-    return found
+    return [
+        Declaration(section, each.name, hints[each.name], typing.cast(Scalar, each.default), each.metadata["setting"])
+        for section, cls in SECTIONS.items()
+        for hints in [typing.get_type_hints(cls)]
+        for each in dataclasses.fields(cls)
+    ]
 
 
 def load_settings(
@@ -191,13 +182,7 @@ def load_settings(
 
     document = _read_file(file) if file else {}
     folder = file.parent if file else Path()
-    home_value, home_origin = DEFAULT_HOME, "default"
-    if "home" in document:
-        raw = document.pop("home")
-        if not isinstance(raw, str) or not raw:
-            raise ConfigError(f"{file}: home = {raw!r} must be the path of the data directory")
-        # Relative to the file, so that the data directory does not depend on the current folder.
-        home_value, home_origin = str(folder / raw), str(file)
+    home_path, origins["home"] = _home(home, environ, document.pop("home", None), file)
     by_variable = {declaration.env: declaration for declaration in known.values()}
     wrong: list[str] = []
 
@@ -230,12 +215,6 @@ def load_settings(
         # All errors: a file with three mistakes is corrected in one step.
         raise ConfigError("\n".join(wrong))
 
-    if environ.get(ENV_PREFIX + "HOME"):
-        home_value, home_origin = environ[ENV_PREFIX + "HOME"], f"${ENV_PREFIX}HOME"
-    if home is not None:
-        home_value, home_origin = str(home), "command line"
-    home_path = Path(home_value).expanduser().absolute()
-    origins["home"] = home_origin
     _fill_from_home(home_path, values, origins)
     for key, value in {"home": str(home_path), **values}.items():
         if isinstance(value, str) and not is_utf8(value):
@@ -279,6 +258,21 @@ def _config_file(config: Path | None, environ: Mapping[str, str]) -> Path | None
         return Path(environ[ENV_PREFIX + "CONFIG"]).expanduser().absolute()
     default_file = Path(DEFAULT_FILE).absolute()
     return default_file if default_file.exists() else None
+
+
+def _home(chosen: Path | None, environ: Mapping[str, str], written: object, file: Path | None) -> tuple[Path, str]:
+    """The data directory, and its origin; `written` is that of the file."""
+    path, origin = Path(DEFAULT_HOME), "default"
+    if file is not None and written is not None:
+        if not isinstance(written, str) or not written:
+            raise ConfigError(f"{file}: home = {written!r} must be the path of the data directory")
+        # Relative to the file, so that the data directory does not depend on the current folder.
+        path, origin = file.parent / written, str(file)
+    if variable := environ.get(ENV_PREFIX + "HOME"):
+        path, origin = Path(variable), f"${ENV_PREFIX}HOME"
+    if chosen is not None:
+        path, origin = chosen, "command line"
+    return path.expanduser().absolute(), origin
 
 
 def _read_file(file: Path) -> dict[str, Any]:
@@ -359,7 +353,5 @@ def _build(cls: type[SectionT], section: str, values: Mapping[str, Scalar]) -> S
 def toml(value: Scalar) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str):
-        # TOML's basic strings accept JSON's escapes.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)
+    # TOML's basic strings accept JSON's escapes.
+    return as_json(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

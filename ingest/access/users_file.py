@@ -14,17 +14,17 @@ import base64
 import binascii
 import hashlib
 import hmac
-import json
 import os
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.files import readable_by_others, write_atomically
-from arborcast.core.printable import is_printable
+from arborcast.core.printable import as_json, is_printable
 from arborcast.core.reasons import reason_of
 from arborcast.topic_model.grants import Identity
 
@@ -84,6 +84,8 @@ def _scrypt(password: str, salt: bytes, log_n: int, r: int, p: int) -> bytes:
 _NAME = re.compile(r"[^\s:@\x00-\x1f\x7f\"\\][^:\x00-\x1f\x7f\"\\]{0,199}")
 
 _KEYS = {"password", "groups", "clear"}
+
+_toml = partial(as_json, ensure_ascii=False)  # TOML's basic strings take JSON's escapes
 
 
 @dataclass(frozen=True)
@@ -196,8 +198,3 @@ def check_mode(path: Path, users: Mapping[str, User]) -> None:
         raise ConfigError(
             f"the users file {path} contains passwords in clear text and is readable by others: chmod 600 it"
         )
-
-
-def _toml(text: str) -> str:
-    # TOML's basic strings take JSON's escapes.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

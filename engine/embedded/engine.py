@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
@@ -170,37 +169,18 @@ def _port(port: int, what: str, option: str, host: str = processes.LOOPBACK) -> 
     return port or processes.free_port()
 
 
-class _WebPart(NamedTuple):
-    """A part that serves HTTP, as a client on this machine reaches it."""
-
-    host: str
-    port: int
-    tls: bool
-
-
-def _gateway_web(settings: Settings) -> _WebPart:
-    return _WebPart(host_to_reach(settings.gateway.host), settings.gateway.port, bool(settings.tls.certificate_file))
-
-
-def _console_web(settings: Settings) -> _WebPart:
-    """Without TLS on loopback, where browsers would not trust the certificate."""
-    console = settings.console
-    tls = bool(settings.tls.certificate_file) and not is_loopback(console.host)
-    return _WebPart(host_to_reach(console.host), console.port, tls)
-
-
 def addresses(settings: Settings) -> dict[str, str]:
     """The addresses of the engine, by name."""
     base = settings.gateway.public_url.rstrip("/") or settings.gateway_url
     tls = "+tls" * bool(settings.tls.certificate_file)
-    host, web = in_url(host_to_reach(settings.gateway.host)), _console_web(settings)
+    host = in_url(host_to_reach(settings.gateway.host))
     framed = {"framed": f"framed{tls}://{host}:{settings.framed.port}"} if settings.framed.port else {}
     zmq = {
         f"zmq {name}": address
         for name in ("subscribe", "publish", "pipeline", "asked", "tasks", "results")
         if settings.zmq.enabled and (address := str(getattr(settings.zmq, name))) and not address.startswith(">")
     }
-    console = {"console": f"http{'s' * web.tls}://{in_url(web.host)}:{web.port}"} if web.port else {}
+    console = {"console": settings.console_url} if settings.console_url else {}
     return {
         "gateway": base,
         "notification_broker": f"{base}/wsn/NotificationBroker",
@@ -221,13 +201,13 @@ def metrics_urls(settings: Settings) -> dict[str, str]:
 
 def questions_of(settings: Settings, home: Home) -> dict[str, Question]:
     """The health check of each part, for effective settings."""
-    found = {"gateway": questions.web(*_gateway_web(settings))}
+    found = {"gateway": questions.web(settings.gateway_url)}
     if settings.stack.job == "embedded":
         found["dispatch"] = questions.job(home.ready_file)
     if settings.stack.broker == "embedded":
         found["kafka"] = questions.kafka(settings.stack.kafka_port)
-    if settings.console.port:
-        found["console"] = questions.web(*_console_web(settings))
+    if settings.console_url:
+        found["console"] = questions.web(settings.console_url)
     return found
 
 
@@ -328,15 +308,14 @@ def _dispatch(settings: Settings, tools: Tools, home: Home, environ: Mapping[str
 
 
 def _gateway(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec:
-    web, after = _gateway_web(settings), ("kafka",) if settings.stack.broker == "embedded" else ()
     return PartSpec(
         "gateway",
         [sys.executable, "-m", "arborcast.engine.gateway", "--config", str(home.settings_file)],
         environ,
         home.run,
         home.log("gateway"),
-        is_ready=lambda: questions.answers_page(*web, "/health/ready"),
-        after=after,
+        is_ready=lambda: questions.answers_page(f"{settings.gateway_url}/health/ready"),
+        after=("kafka",) if settings.stack.broker == "embedded" else (),
         stop_share=0.3,
         hang_timeout_s=settings.stack.hang_timeout_s,
     )
@@ -344,13 +323,12 @@ def _gateway(settings: Settings, home: Home, environ: Mapping[str, str]) -> Part
 
 def _console(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec:
     """As the gateway, but after the parts that deliver."""
-    web = _console_web(settings)
     return dataclasses.replace(
         _gateway(settings, home, environ),
         name="console",
         command=[sys.executable, "-m", "arborcast.console", "--config", str(home.settings_file)],
         log=home.log("console"),
-        is_ready=lambda: questions.answers_page(*web, "/health/live"),
+        is_ready=lambda: questions.answers_page(f"{settings.console_url}/health/live"),
         after=("gateway",),
     )
 

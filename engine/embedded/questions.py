@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 from arborcast.core.backoff import Backoff
 from arborcast.core.liveness import Silence
 from arborcast.core.reasons import reason_of
-from arborcast.core.security.ip_addresses import in_url
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import Service, pool
 from arborcast.engine.embedded import kafka_broker
@@ -34,13 +33,13 @@ _POLL_S = 0.25
 _MOST_HEALTH = 64 * 1024
 
 
-def web(host: str, port: int, tls: bool) -> Question:
+def web(url: str) -> Question:
     """Queries the event loop of the gateway or the console; with several workers, that of one, which also checks their
     parent."""
 
     def check(deadline_s: float) -> str:
-        status, text = _query(host, port, tls, "/health/live", deadline_s)
-        return text if status == 500 else ""
+        status, body = fetch(f"{url}/health/live", deadline_s, most=_MOST_HEALTH, verify=False)
+        return body.decode(errors="replace").strip() if status == 500 else ""
 
     return lambda deadline_s: _failure_of(check, deadline_s)
 
@@ -99,16 +98,10 @@ def fetch(url: str, timeout: float, *, most: int, verify: bool = True) -> tuple[
     return answer.status, body
 
 
-def _query(host: str, port: int, tls: bool, page: str, timeout: float) -> tuple[int, str]:
-    url = f"http{'s' * tls}://{in_url(host)}:{port}{page}"
-    status, body = fetch(url, timeout, most=_MOST_HEALTH, verify=False)
-    return status, body.decode(errors="replace").strip()
-
-
-def answers_page(host: str, port: int, tls: bool, page: str, timeout: float = 0.5) -> bool:
-    """Whether the server answers with this page. `timeout` in seconds."""
+def answers_page(url: str, timeout: float = 0.5) -> bool:
+    """Whether a server of this engine answers with this page. `timeout` in seconds."""
     try:
-        return _query(host, port, tls, page, timeout)[0] == 200
+        return fetch(url, timeout, most=_MOST_HEALTH, verify=False)[0] == 200
     except OSError:
         return False
 

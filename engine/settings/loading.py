@@ -26,7 +26,7 @@ from arborcast.core.errors import ConfigError
 from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.printable import as_json, is_utf8
 from arborcast.core.reasons import reason_of
-from arborcast.core.security.ip_addresses import host_to_reach, in_url
+from arborcast.core.security.ip_addresses import host_to_reach, in_url, is_loopback
 from arborcast.core.security.outbound import OutboundSettings
 from arborcast.core.settings import KafkaSettings, SecretSettings, SettingInfo
 from arborcast.core.telemetry.tracing import TracingSettings
@@ -98,6 +98,14 @@ class Settings:
         """The address of the gateway for clients on its machine."""
         scheme = "https" if self.tls.certificate_file else "http"
         return f"{scheme}://{in_url(host_to_reach(self.gateway.host))}:{self.gateway.port}"
+
+    @property
+    def console_url(self) -> str:
+        """The address of the console for clients on its machine; empty without a console. On loopback without TLS:
+        browsers would not trust the certificate."""
+        host, port = self.console.host, self.console.port
+        scheme = "https" if self.tls.certificate_file and not is_loopback(host) else "http"
+        return f"{scheme}://{in_url(host_to_reach(host))}:{port}" if port else ""
 
     @property
     def job_metrics_url(self) -> str:

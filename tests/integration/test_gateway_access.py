@@ -118,7 +118,7 @@ def test_the_gateway_over_tls_for_clients_and_its_supervisor(guarded: Guarded) -
     assert guarded.as_client("<wsnt:Unsubscribe/>", url) == 500
     assert guarded.post("<wsnt:Unsubscribe/>", url=url).status_code == 200
     # Requests of the supervisor have no user and do not check the certificate.
-    assert questions.answers_page("127.0.0.1", guarded.run.port, True, "/health/ready", 60)
+    assert questions.answers_page(f"{guarded.run.base}/health/ready", 60)
     assert b"arborcast_gateway_tls_handshakes_total" in own_page(f"{guarded.run.base}/metrics")
 
 

@@ -183,8 +183,8 @@ def test_an_unfinished_or_failed_probe_has_no_effect(tmp_path: Path) -> None:
 
 
 ASKERS: dict[str, Callable[[int], Question]] = {
-    "gateway": lambda port: questions.web("127.0.0.1", port, tls=False),
-    "gateway with TLS": lambda port: questions.web("127.0.0.1", port, tls=True),
+    "gateway": lambda port: questions.web(f"http://127.0.0.1:{port}"),
+    "gateway with TLS": lambda port: questions.web(f"https://127.0.0.1:{port}"),
     "kafka": lambda port: questions.kafka(port),
 }
 

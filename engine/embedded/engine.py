@@ -172,9 +172,7 @@ def _port(port: int, what: str, option: str, host: str = processes.LOOPBACK) -> 
 def addresses(settings: Settings) -> dict[str, str]:
     """The addresses of the engine, by name."""
     base = settings.gateway.public_url.rstrip("/") or settings.gateway_url
-    tls = "+tls" * bool(settings.tls.certificate_file)
-    host = in_url(host_to_reach(settings.gateway.host))
-    framed = {"framed": f"framed{tls}://{host}:{settings.framed.port}"} if settings.framed.port else {}
+    framed = {"framed": settings.framed_url} if settings.framed_url else {}
     zmq = {
         f"zmq {name}": address
         for name in ("subscribe", "publish", "pipeline", "asked", "tasks", "results")

@@ -76,7 +76,7 @@ class GatewayControl:
 
 
 class PullState:
-    """The `pull` log and the queues of the pull points."""
+    """The `pullpoints` log and the queues of the pull points."""
 
     def __init__(self, settings: Settings, pull_points: PullPoints, failed: Failed) -> None:
         self.view = PullView(settings.kafka, pull_limits(settings), failed, lambda each: self.queues.arrived(each))
@@ -95,10 +95,7 @@ class GatewayState:
     """All logs of a gateway process. `failed` is called with the error that ends the thread of a view."""
 
     def __init__(self, settings: Settings, share: Share | None, failed: Failed) -> None:
-        self._kafka = settings.kafka
-        self._home = settings.home
-        # The topics of another cluster may have a configuration of its operators.
-        self._own_broker = settings.stack.broker == "embedded"
+        self._settings = settings
         self.control = GatewayControl(settings, share, failed)
         self.pulls = PullState(settings, self.control.projections.pull_points, failed)
         self.part_view = FragmentView(settings.kafka, failed)
@@ -106,8 +103,7 @@ class GatewayState:
         self.notifications = NotificationLog(settings.kafka, settings.gateway)
         self.retained = RetainedMessages(settings.kafka)
         self.results = results_for(settings.kafka, settings.secrets)
-        self._window_s = settings.gateway.deduplication_window_s
-        self.memory = RepeatMemory(self._window_s, share.memory if share else None)
+        self.memory = RepeatMemory(settings.gateway.deduplication_window_s, share.memory if share else None)
         self._history_read = False
         self._failure = ""  # of work at the start
         self._views = (self.control.view, self.pulls.view, self.part_view)
@@ -117,7 +113,9 @@ class GatewayState:
 
         `read_more` is called after the history of requests is read, in the same thread.
         """
-        await self._until_kafka(partial(self.control.create, alter=self._own_broker))
+        # The topics of another cluster may have a configuration of its operators.
+        alter = self._settings.stack.broker == "embedded"
+        await self._until_kafka(partial(self.control.create, alter=alter))
         await self._until_kafka(self._append_pending_operations)
         spawn(self._read_history(read_more), "history")
         for view in self._views:
@@ -128,8 +126,8 @@ class GatewayState:
             await view.until_caught_up()
 
     def _append_pending_operations(self) -> None:
-        with closing(OperationsLog(self._kafka)) as log:
-            append_pending(self._home, log)
+        with closing(OperationsLog(self._settings.kafka)) as log:
+            append_pending(self._settings.home, log)
 
     @property
     def caught_up(self) -> bool:
@@ -166,7 +164,8 @@ class GatewayState:
 
     async def _read_history(self, read_more: Callable[[], None] | None) -> None:
         if self.memory.enabled:
-            await self._until_kafka(lambda: remember_history(self._kafka, self.memory, self._window_s))
+            window_s = self._settings.gateway.deduplication_window_s
+            await self._until_kafka(lambda: remember_history(self._settings.kafka, self.memory, window_s))
         if read_more is not None:
             await self._until_kafka(read_more)
         self._history_read = True
@@ -180,7 +179,7 @@ class GatewayState:
                 if error.retry_after is None:
                     raise
                 self._failure = str(error)
-                logger.warning("waiting for Kafka at %s: %s", self._kafka.bootstrap_servers, error)
+                logger.warning("waiting for Kafka at %s: %s", self._settings.kafka.bootstrap_servers, error)
                 await asyncio.sleep(_BACKOFF.after(failures))
             else:
                 self._failure = ""

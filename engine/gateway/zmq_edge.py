@@ -17,7 +17,6 @@ from pathlib import Path
 
 from arborcast.client.framed import ConnectionFactory
 from arborcast.core.errors import ConfigError
-from arborcast.core.security.ip_addresses import host_to_reach, in_url
 from arborcast.core.telemetry import log_format
 from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry
 from arborcast.engine.monitoring.endpoint import Endpoint, Page, declare_process
@@ -74,11 +73,9 @@ def _run(settings: Settings, alive: Path | None) -> None:
 
 
 def _gateway(settings: Settings) -> ConnectionFactory:
-    if not settings.framed.port:
+    if not settings.framed_url:
         raise ConfigError("the ZeroMQ edges are a client of the framed edge: set framed.port")
-    scheme = "framed+tls" if settings.tls.certificate_file else "framed"
-    url = f"{scheme}://{in_url(host_to_reach(settings.gateway.host))}:{settings.framed.port}"
-    return ConnectionFactory(url, tls_ca_file=settings.zmq.tls_ca_file)
+    return ConnectionFactory(settings.framed_url, tls_ca_file=settings.zmq.tls_ca_file)
 
 
 def declare(metrics: Registry, counts: Callable[[], Mapping[tuple[str, ...], float]]) -> None:

@@ -100,6 +100,12 @@ class Settings:
         return f"{scheme}://{in_url(host_to_reach(self.gateway.host))}:{self.gateway.port}"
 
     @property
+    def framed_url(self) -> str:
+        """The address of the framed edge for clients on its machine; empty without the edge."""
+        scheme, port = "framed+tls" if self.tls.certificate_file else "framed", self.framed.port
+        return f"{scheme}://{in_url(host_to_reach(self.gateway.host))}:{port}" if port else ""
+
+    @property
     def console_url(self) -> str:
         """The address of the console for clients on its machine; empty without a console. On loopback without TLS:
         browsers would not trust the certificate."""

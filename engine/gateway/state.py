@@ -164,8 +164,7 @@ class GatewayState:
 
     async def _read_history(self, read_more: Callable[[], None] | None) -> None:
         if self.memory.enabled:
-            window_s = self._settings.gateway.deduplication_window_s
-            await self._until_kafka(lambda: remember_history(self._settings.kafka, self.memory, window_s))
+            await self._until_kafka(partial(remember_history, self._settings.kafka, self.memory))
         if read_more is not None:
             await self._until_kafka(read_more)
         self._history_read = True

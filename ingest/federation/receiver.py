@@ -255,10 +255,10 @@ def read_forwarded(forwarded: Forwarded, now_ms: int) -> Notification:
 
 
 def remember_taken(kafka: KafkaSettings, memory: RepeatMemory) -> int:
-    """Add the notifications of other engines in the last ten minutes of the log to `memory`; returns their number.
+    """Add the notifications of other engines in the log that are within the window of `memory`; returns their number.
     Raises InfrastructureError."""
     count = 0
-    for each, then_s in accepted_lately(kafka, REMEMBERED_S):
+    for each, then_s in accepted_lately(kafka, memory.window_s):
         if each.path:
             memory.add(_fingerprint(each.id), then_s)
             count += 1

@@ -76,13 +76,13 @@ class RepeatMemory:
     """
 
     def __init__(self, window_s: float, memory: memoryview | None = None) -> None:
-        self._window_s = window_s
+        self.window_s = window_s
         self._memory = memoryview(mmap(-1, TABLE_BYTES)) if memory is None else memory
 
     @property
     def enabled(self) -> bool:
         """Whether fingerprints are kept."""
-        return self._window_s > 0
+        return self.window_s > 0
 
     def add(self, known: bytes, at_s: float) -> None:
         """Remember a fingerprint that was acknowledged at this time (see `steady_now`)."""
@@ -100,7 +100,7 @@ class RepeatMemory:
                 return False
             found = bucket.find(known, found + 1)
         stamp = int.from_bytes(bucket[found + _FINGERPRINT : found + _ENTRY])
-        return now_s - stamp <= self._window_s
+        return now_s - stamp <= self.window_s
 
     def _start(self, known: bytes) -> int:
         return int.from_bytes(known[:4]) % _BUCKETS * _BUCKET
@@ -149,12 +149,12 @@ logger = logging.getLogger(__name__)
 _MOST_RECORDS = 50_000
 
 
-def remember_history(kafka: KafkaSettings, memory: RepeatMemory, window_s: float) -> int:
-    """Add the requests of the log's last `window_s` seconds to `memory`; returns their number. Only complete requests
+def remember_history(kafka: KafkaSettings, memory: RepeatMemory) -> int:
+    """Add the requests in the log that are within the window of `memory`; returns their number. Only complete requests
     are added: one cut off by a crash was not acknowledged. Raises InfrastructureError."""
     found: dict[bytes, int] = {}
     complete = 0
-    for each, then_s in accepted_lately(kafka, window_s):
+    for each, then_s in accepted_lately(kafka, memory.window_s):
         if not each.request:
             continue
         found[each.request] = found.get(each.request, 0) + 1
@@ -163,7 +163,7 @@ def remember_history(kafka: KafkaSettings, memory: RepeatMemory, window_s: float
             if not memory.has(each.request, steady_now()):
                 memory.add(each.request, then_s)
     if complete:
-        logger.info("%d requests of the last %g s are remembered", complete, window_s)
+        logger.info("%d requests of the last %g s are remembered", complete, memory.window_s)
     return complete
 
 

@@ -99,7 +99,7 @@ def test_only_complete_requests_in_the_log_are_restored(monkeypatch: pytest.Monk
     log = [stored(1, 2), stored(2, 2), stored(1, 2), stored(3, 1)]
     monkeypatch.setattr(repeats, "accepted_lately", lambda *_: log)
     memory = RepeatMemory(60)
-    assert repeats.remember_history(KafkaSettings(), memory, 60) == 2
+    assert repeats.remember_history(KafkaSettings(), memory) == 2
     assert [memory.has(key(number), steady_now()) for number in (1, 2, 3)] == [True, False, True], "2 is incomplete"
 
 

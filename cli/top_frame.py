@@ -17,7 +17,7 @@ from rich.text import Text
 
 from arborcast.engine.monitoring import figures
 from arborcast.engine.monitoring.charts import COUNTED_S
-from arborcast.engine.monitoring.samples import MetricsSample, cpu_shares, quantiles, rates, thinned
+from arborcast.engine.monitoring.samples import MetricsSample, quantiles, rates, shares, thinned
 from arborcast.engine.monitoring.summary import Summary, first_view
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
 from arborcast.engine.terminal import console
@@ -142,12 +142,13 @@ def _processes(samples: Sequence[MetricsSample], current: Summary, width: int) -
     for name in sorted(processes, key=lambda name: -processes[name].memory_bytes)[:_PROCESSES]:
         now = processes[name]
         then = [point.processes.get(name) for point in points]
+        # A quarter of a core fills the chart only if nothing is above it: noise should look small.
+        busy = figures.sparkline(shares(points, "processes", "cpu_seconds", name), room, top=0.25)
         memory = [one.memory_bytes if one else None for one in then]
         threads = [one.threads if one else None for one in then]
         lines.append(
             f"{figures.shortened(name, 19):20}{figures.percent(now.cpu_cores):>7} "
-            # A quarter of a core fills the chart only if nothing is above it: noise should look small.
-            f"{figures.sparkline(cpu_shares(points, name), room, top=0.25)}{figures.size(now.memory_bytes):>10} "
+            f"{busy}{figures.size(now.memory_bytes):>10} "
             f"{figures.sparkline(memory, room)}{now.threads:>8.0f} "
             f"{figures.sparkline(threads, room)}{now.files:>7.0f}"
         )

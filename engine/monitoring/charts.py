@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from arborcast.engine.monitoring.attention import THRESHOLDS
 from arborcast.engine.monitoring.figures import WORDS, Points, line_plot
-from arborcast.engine.monitoring.samples import MetricsSample, collecting_shares, cpu_shares, quantiles, rates
+from arborcast.engine.monitoring.samples import MetricsSample, quantiles, rates, shares
 from arborcast.engine.monitoring.ticks import Ahead, Unit, utc
 
 POINTS = 360
@@ -99,10 +99,8 @@ def _of_each(kind: str, attribute: str) -> Callable[[Sequence[MetricsSample]], M
     return series
 
 
-def _shares(
-    kind: str, of: Callable[[Sequence[MetricsSample], str], Values]
-) -> Callable[[Sequence[MetricsSample]], Mapping[str, Values]]:
-    return lambda samples: {name: of(samples, name) for name in _names(samples, kind)}
+def _shares(kind: str, counter: str) -> Callable[[Sequence[MetricsSample]], Mapping[str, Values]]:
+    return lambda samples: {name: shares(samples, kind, counter, name) for name in _names(samples, kind)}
 
 
 def _heaps(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
@@ -131,7 +129,7 @@ CHARTS: Sequence[Chart] = (
     _one("due", "Retries due but throttled", "count", lambda sample: sample.waiting.get("due", 0.0)),
     Chart("pushes", "Pushes in flight", "count", _in_flight),
     Chart("stages", "Batch time by stage", "share", _by_stage, _STAGES),
-    Chart("cpu", "CPU (% of a core)", "share", _shares("processes", cpu_shares), _PROCESSES),
+    Chart("cpu", "CPU (% of a core)", "share", _shares("processes", "cpu_seconds"), _PROCESSES),
     Chart("memory", "Memory", "bytes", _of_each("processes", "memory_bytes"), _PROCESSES),
     Chart("threads", "Threads", "count", _of_each("processes", "threads"), _PROCESSES),
     Chart("files", "Open files and connections", "count", _of_each("processes", "descriptors"), _PROCESSES),
@@ -142,7 +140,7 @@ CHARTS: Sequence[Chart] = (
         _heaps,
         tuple(f"{name}, {kind}" for name in _JVMS for kind in ("used", "committed")),
     ),
-    Chart("collecting", "Garbage collection (share of all time)", "share", _shares("jvms", collecting_shares), _JVMS),
+    Chart("collecting", "Garbage collection (share of all time)", "share", _shares("jvms", "collecting_s"), _JVMS),
     Chart("classes", "Java classes loaded", "count", _of_each("jvms", "classes"), _JVMS),
 )
 

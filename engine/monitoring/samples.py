@@ -353,20 +353,9 @@ def quantiles(samples: Sequence[MetricsSample], name: str, share: float) -> list
     return result[: len(samples)]
 
 
-def cpu_shares(samples: Sequence[MetricsSample], process: str) -> list[float | None]:
-    """The number of busy cores of a process up to each sample."""
-    used = [each.cpu_seconds if (each := sample.processes.get(process)) else None for sample in samples]
-    return _shares(samples, used)
-
-
-def collecting_shares(samples: Sequence[MetricsSample], jvm: str) -> list[float | None]:
-    """The share of time of a virtual machine's garbage collection up to each sample."""
-    spent = [each.collecting_s if (each := sample.jvms.get(jvm)) else None for sample in samples]
-    return _shares(samples, spent)
-
-
-def _shares(samples: Sequence[MetricsSample], spent: Sequence[float | None]) -> list[float | None]:
-    """The growth of a counter of seconds between two samples, per second."""
+def shares(samples: Sequence[MetricsSample], kind: str, counter: str, name: str) -> list[float | None]:
+    """The growth of a counter of seconds of one of the `processes` or `jvms` up to each sample, per second."""
+    spent = [getattr(getattr(sample, kind).get(name), counter, None) for sample in samples]
     result: list[float | None] = [None]
     for (earlier, then), (later, now) in itertools.pairwise(zip(samples, spent, strict=True)):
         seconds = later.at - earlier.at

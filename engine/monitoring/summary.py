@@ -14,11 +14,11 @@ import msgspec
 
 from arborcast.engine.monitoring.samples import (
     MetricsSample,
-    cpu_shares,
     grown_histogram,
     growth,
     keys_of,
     quantile,
+    shares,
 )
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch
 
@@ -102,9 +102,10 @@ class Summary:
     @property
     def processes(self) -> dict[str, ProcessSummary]:
         """The processes of the last sample, by name."""
+        first = {name: next(one for one in self._samples if name in one.processes) for name in self.last.processes}
         return {
             name: ProcessSummary(
-                cpu_shares([next(one for one in self._samples if name in one.processes), self.last], name)[-1],
+                shares([first[name], self.last], "processes", "cpu_seconds", name)[-1],
                 each.memory_bytes,
                 each.threads,
                 each.descriptors,

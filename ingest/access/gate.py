@@ -187,17 +187,12 @@ class Gate:
         policy: Callable[[], AccessPolicy] = lambda: DEFAULT,
         proxies: Proxies = NONE,
     ) -> None:
-        self._rates = rates or Rates(LimitSettings())
+        self.rates = rates or Rates(LimitSettings())
         self._authenticator = authenticator
         self._policy = policy
         self._proxies = proxies
         self._applied_policy: AccessPolicy | None = None
         self._callers: BoundedDict[Identity, Caller] = BoundedDict(_CALLERS)
-
-    @property
-    def requests_per_minute(self) -> int:
-        """The rate of one client; 0 for no limit."""
-        return self._rates.requests_per_minute
 
     async def enter(self, scope: Mapping[str, Any]) -> ClientRequest:
         """Admit a request by its head. Raises AccessRefused."""
@@ -207,7 +202,7 @@ class Gate:
             client_request.identity = await authenticator.of_head(scope, client_request.address)
             if client_request.identity is None and not authenticator.reads_messages:
                 raise authenticator.missing()
-        self._rates.request(client_request.client)
+        self.rates.request(client_request.client)
         return client_request
 
     async def enter_alone(self, scope: Mapping[str, Any]) -> tuple[ClientRequest, Caller | None]:
@@ -218,7 +213,7 @@ class Gate:
     def unauthenticated(self, scope: Mapping[str, Any]) -> ClientRequest:
         """A request that proves its right itself counts for its address. Raises AccessRefused."""
         client_request = ClientRequest(client_key(self._proxies.client(scope)))
-        self._rates.request(client_request.client)
+        self.rates.request(client_request.client)
         return client_request
 
     async def check_page(self, scope: Mapping[str, Any]) -> Caller | None:
@@ -244,7 +239,7 @@ class Gate:
     def again(self, client_request: ClientRequest) -> Caller | None:
         """Count another request on a connection whose client is known; None without authentication. Raises
         AccessRefused."""
-        self._rates.request(client_request.client)
+        self.rates.request(client_request.client)
         return None if client_request.identity is None else self._caller(client_request.identity)
 
     async def acting(self, name: str) -> ClientRequest | None:
@@ -252,14 +247,6 @@ class Gate:
         if self._authenticator is None:
             return None
         return ClientRequest("", await self._authenticator.named(name))
-
-    def received(self, client_request: ClientRequest, size: int) -> None:
-        """The body has arrived, with this number of bytes."""
-        self._rates.received(client_request.client, size)
-
-    def publishes(self, client: str, deliveries: Callable[[], int]) -> None:
-        """Count notifications of a client before they are stored; `deliveries` returns the number of pushes."""
-        self._rates.deliveries(client, deliveries)
 
     async def identify(self, client_request: ClientRequest, root: etree._Element) -> Caller | None:
         """The identity of the request with its message; None without authentication. Raises AccessRefused."""
@@ -269,7 +256,7 @@ class Gate:
         if client_request.identity is None:
             client_request.identity = await authenticator.of_message(root, client_request.address)
             # Until here the request was counted for its address. The user may be over its rate already.
-            self._rates.request(client_request.client)
+            self.rates.request(client_request.client)
         return self._caller(client_request.identity)
 
     def _caller(self, identity: Identity) -> Caller:

@@ -20,7 +20,6 @@ from arborcast.ingest.access.gate import CERTIFICATE
 from arborcast.ingest.access.rates import PeerConnections
 from arborcast.ingest.access.settings import LimitSettings
 from arborcast.ingest.framed.session import Edge, FramedSession
-from arborcast.ingest.framed.subscriptions import Counts
 from arborcast.ingest.http.inflight import RETRY_AFTER_S, Reservation
 from arborcast.ingest.http.tls import Acceptor, ServerTls
 from arborcast.ingest.operations.gateway import Gateway
@@ -230,7 +229,9 @@ class FramedServer:
         self, gateway: Gateway, settings: FramedSettings, limits: LimitSettings, tls: ServerTls | None = None
     ) -> None:
         self.edge = Edge(gateway, settings)
+        self.counts = self.edge.counts
         self.buffer = memoryview(bytearray(_BUFFER))
+        self.frame_s = gateway.settings.request_timeout_s  # for a whole frame
         self.unread_s = limits.send_timeout_s
         self._peers = PeerConnections(limits.connections_per_client)
         self._unknown = PeerConnections(_MOST_UNKNOWN)
@@ -238,15 +239,6 @@ class FramedServer:
         self._connections: set[FramedConnection] = set()
         self._checks: TimerQueue[FramedConnection] = TimerQueue()
         self._closing: set[asyncio.Task[None]] = set()
-
-    @property
-    def counts(self) -> Counts:
-        return self.edge.counts
-
-    @property
-    def frame_s(self) -> float:
-        """Time limit for a whole frame."""
-        return self.edge.gateway.settings.request_timeout_s
 
     @property
     def connections(self) -> int:

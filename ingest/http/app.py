@@ -205,7 +205,7 @@ class GatewayApp:
     async def _publish(self, scope: Scope, path: str, receive: Receive, send: Send, reservation: Reservation) -> None:
         if scope["method"] == "OPTIONS":
             gate = self._gateway.gate
-            agreement = web_hooks.agreement(scope["headers"], gate.requests_per_minute if gate is not None else 0)
+            agreement = web_hooks.agreement(scope["headers"], gate.rates.requests_per_minute if gate is not None else 0)
             if agreement is not None:
                 await send_answer(send, 200, b"", TEXT, agreement)
                 return
@@ -241,7 +241,7 @@ class GatewayApp:
             if body is None:
                 return
             if gate is not None and client is not None:
-                gate.received(client, len(body))
+                gate.rates.received(client.client, len(body))
             await take(path, body)
         except (PeerError, InfrastructureError) as error:
             await self._fail(send, posted.name, http_publish.refused(error), error)
@@ -272,7 +272,7 @@ class GatewayApp:
             if body is None:
                 return
             if gate is not None and client is not None:
-                gate.received(client, len(body))
+                gate.rates.received(client.client, len(body))
             request = await self._parse(body, header(headers, b"content-type"), reservation, publishing)
             request.traceparent = traceparent_of(headers)
             request.disconnected = lambda: until_disconnected(receive)

@@ -191,7 +191,7 @@ async def check_few(gateway: Gateway, subscription: Subscription, client: str) -
             (CURRENT_MESSAGE,),
         )
     if gateway.gate is not None:
-        gateway.gate.publishes(client, lambda: len(paths))
+        gateway.gate.rates.deliveries(client, lambda: len(paths))
 
 
 class Since(NamedTuple):

@@ -139,7 +139,7 @@ def again(gateway: Gateway, client: ClientRequest | None, size: int) -> Publishi
     if gateway.gate is None or client is None:
         return PublishingClient()
     caller = gateway.gate.again(client)
-    gateway.gate.received(client, size)
+    gateway.gate.rates.received(client.client, size)
     return PublishingClient(caller, client.client)
 
 
@@ -293,7 +293,7 @@ def check_rate(gateway: Gateway, publisher: PublishingClient, topics: Iterable[T
     """
     if gateway.gate is not None:
         table = gateway.table
-        gateway.gate.publishes(publisher.client, lambda: sum(map(table.fan_out, topics)))
+        gateway.gate.rates.deliveries(publisher.client, lambda: sum(map(table.fan_out, topics)))
 
 
 def check_types(

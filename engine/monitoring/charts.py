@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from arborcast.engine.monitoring.attention import THRESHOLDS
 from arborcast.engine.monitoring.figures import WORDS, Points, line_plot
-from arborcast.engine.monitoring.samples import MetricsSample, quantiles, rates, shares
+from arborcast.engine.monitoring.samples import MetricsSample, keys_of, quantiles, rates, shares
 from arborcast.engine.monitoring.ticks import Ahead, Unit, utc
 
 POINTS = 360
@@ -65,15 +65,12 @@ def _one(name: str, title: str, unit: Unit, of: Callable[[MetricsSample], float 
 
 
 def _by_outcome(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
-    states = sorted(
-        {state for sample in samples for state in sample.attempts}, key=lambda state: (state != "delivered", state)
-    )
+    states = sorted(keys_of(samples, "attempts"), key=lambda state: state != "delivered")
     return {WORDS.get(state, state): rates(samples, "attempts", state, COUNTED_S) for state in states}
 
 
 def _by_stage(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
-    stages = sorted({stage for sample in samples for stage in sample.stages})
-    return {WORDS.get(stage, stage): rates(samples, "stages", stage) for stage in stages}
+    return {WORDS.get(stage, stage): rates(samples, "stages", stage) for stage in keys_of(samples, "stages")}
 
 
 def _quantiles(name: str) -> Callable[[Sequence[MetricsSample]], Mapping[str, Values]]:
@@ -93,26 +90,22 @@ def _of_each(kind: str, attribute: str) -> Callable[[Sequence[MetricsSample]], M
     def series(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
         return {
             name: [getattr(getattr(sample, kind).get(name), attribute, None) for sample in samples]
-            for name in _names(samples, kind)
+            for name in keys_of(samples, kind)
         }
 
     return series
 
 
 def _shares(kind: str, counter: str) -> Callable[[Sequence[MetricsSample]], Mapping[str, Values]]:
-    return lambda samples: {name: shares(samples, kind, counter, name) for name in _names(samples, kind)}
+    return lambda samples: {name: shares(samples, kind, counter, name) for name in keys_of(samples, kind)}
 
 
 def _heaps(samples: Sequence[MetricsSample]) -> Mapping[str, Values]:
     return {
         f"{name}, {kind}": [getattr(sample.jvms.get(name), attribute, None) for sample in samples]
-        for name in _names(samples, "jvms")
+        for name in keys_of(samples, "jvms")
         for kind, attribute in (("used", "heap_used"), ("committed", "heap_committed"))
     }
-
-
-def _names(samples: Sequence[MetricsSample], kind: str) -> list[str]:
-    return sorted({name for sample in samples for name in getattr(sample, kind)})
 
 
 CHARTS: Sequence[Chart] = (

@@ -315,7 +315,7 @@ def growth(samples: Sequence[MetricsSample], name: str, key: str = "") -> float:
 
 
 def keys_of(samples: Sequence[MetricsSample], name: str) -> list[str]:
-    """The labels of a counter in any sample."""
+    """The keys of a figure in any sample: labels of a counter, processes, virtual machines."""
     return sorted({key for sample in samples for key in getattr(sample, name)})
 
 

@@ -31,10 +31,6 @@ LONG_POLL_S = 20.0
 _MOST = 16 * 1024 * 1024
 
 
-def heartbeat_path(name: str) -> str:
-    return f"{MEMBERS}/{name}/heartbeat"
-
-
 class Administrator:
     """Calls return futures, which raise NoAnswer, AdministratorRefused, or another DeliveryError for an answer that
     does not count. Two are in progress at a time."""
@@ -53,7 +49,8 @@ class Administrator:
 
     def beat(self, name: str, number: int) -> Future[object]:
         """Report the member of this name and number as alive."""
-        return self._call("POST", heartbeat_path(quote(name, safe="")), msgspec.json.encode(Beat(number)), object)
+        path = f"{MEMBERS}/{quote(name, safe='')}/heartbeat"
+        return self._call("POST", path, msgspec.json.encode(Beat(number)), object)
 
     def topology(self, after: int = -1) -> Future[Topology]:
         """The topology, as soon as its version is newer than `after`; the current one after LONG_POLL_S."""

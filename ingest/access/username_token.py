@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import lru_cache
 from pathlib import Path
 
 from lxml import etree
@@ -32,7 +31,6 @@ _PROFILE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-username-tok
 _TEXT, DIGEST = f"{_PROFILE}#PasswordText", f"{_PROFILE}#PasswordDigest"
 BASE64 = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-soap-message-security-1.0#Base64Binary"
 _MAX_NONCE = 256
-_MOMENTS = 128
 _SECURITY, _TOKEN = f"{{{WSSE}}}Security", f"{{{WSSE}}}UsernameToken"
 _USERNAME, _PASSWORD, _NONCE = f"{{{WSSE}}}Username", f"{{{WSSE}}}Password", f"{{{WSSE}}}Nonce"
 _CREATED = f"{{{WSU}}}Created"
@@ -130,8 +128,6 @@ def _decoded(text: str) -> bytes:
         raise TokenRefused("the wsse:UsernameToken is not base64 where it has to be", "InvalidSecurityToken") from error
 
 
-# Clients with whole seconds use each value many times.
-@lru_cache(_MOMENTS)
 def _moment(text: str) -> float:
     match = _MOMENT.fullmatch(text)
     if match is None:

@@ -11,18 +11,24 @@ from arborcast.core.errors import DeliveryError
 State = Literal["live", "suspect", "gone"]
 
 
-class Member(msgspec.Struct, frozen=True):
-    """An engine. `number` is that of its registration; `silent_ms` is the age of its last heartbeat when the topology
-    was made. It receives datagrams at the host of its URL and `datagram_port`, unless that is 0."""
+class MemberRegistration(msgspec.Struct, frozen=True):
+    """The registration of an engine. It receives datagrams at the host of its URL and `datagram_port`, unless that is
+    0."""
 
     name: str
     group: str
     url: str
     version: str
+    datagram_port: int = 0
+
+
+class Member(MemberRegistration, frozen=True, kw_only=True):
+    """An engine. `number` is that of its registration; `silent_ms` is the age of its last heartbeat when the topology
+    was made."""
+
     number: int
     state: State = "live"
     silent_ms: int = 0
-    datagram_port: int = 0
 
     @property
     def engine(self) -> str:
@@ -54,16 +60,6 @@ class Topology(msgspec.Struct, frozen=True):
 
     def named(self, name: str) -> Member | None:
         return next((each for each in self.members if each.name == name), None)
-
-
-class MemberRegistration(msgspec.Struct, frozen=True):
-    """The registration of an engine; see Member."""
-
-    name: str
-    group: str
-    url: str
-    version: str
-    datagram_port: int = 0
 
 
 class Registered(msgspec.Struct, frozen=True):

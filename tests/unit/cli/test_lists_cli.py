@@ -243,7 +243,8 @@ def test_federation_members_while_the_administrator_is_away(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match=r"federation\.name is not set"):
         SHELL("federation", "members")
     SHELL("federation", "key", "key")
-    known = Topology(3, (Member("a", "G", "http://a", "1", 1), Member("b", "H", "http://b", "1", 2, "gone", 16_000)))
+    live = Member("a", "G", "http://a", "1", number=1)
+    known = Topology(3, (live, Member("b", "H", "http://b", "1", number=2, state="gone", silent_ms=16_000)))
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "federation.json").write_bytes(msgspec.json.encode(known))
     config = tmp_path / "a.toml"

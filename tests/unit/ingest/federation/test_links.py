@@ -59,7 +59,7 @@ def topology(*members: str, gone: str = "") -> Topology:
     for number, engine in enumerate(members, 1):
         group, name = engine.split("/")
         state: State = "gone" if engine in gone.split() else "live"
-        found.append(Member(name, group, f"http://{name}/", "1", number, state))
+        found.append(Member(name, group, f"http://{name}/", "1", number=number, state=state))
     return Topology(1, tuple(found))
 
 
@@ -186,7 +186,7 @@ def test_the_two_links_of_a_member_with_datagrams() -> None:
     ],
 )
 def test_the_address_of_a_member(url: str, address: str) -> None:
-    assert address_of(Member("b", "G", url, "1", 1, datagram_port=9)) == address
+    assert address_of(Member("b", "G", url, "1", 9, number=1)) == address
 
 
 async def test_a_lookup_without_an_answer_does_not_delay_other_links(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ async def test_a_lookup_without_an_answer_does_not_delay_other_links(monkeypatch
     monkeypatch.setattr(member_module, "address_of", look_up)
     monkeypatch.setattr(member_module, "_LOOKUP_S", 0.05)
     names = enumerate(("a", "hangs", "b"))
-    members = [Member(name, "G", f"http://{name}/", "1", number, datagram_port=9) for number, name in names]
+    members = [Member(name, "G", f"http://{name}/", "1", 9, number=number) for number, name in names]
     settings = FederationSettings("a", "G", "http://administrator", key_file="key")
     addresses = _DatagramAddresses(settings, Mock(https_only=False))
     found: Mapping[str, str] = {}

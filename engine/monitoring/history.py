@@ -138,10 +138,6 @@ def read_thinned(folder: Path, since: float, until: float, most: int) -> list[Me
     ]
 
 
-def encode_samples(samples: list[MetricsSample]) -> bytes:
-    return _encoder.encode(samples)
-
-
 def _read(file: Path) -> Iterator[MetricsSample]:
     try:
         with file.open("rb") as stream:

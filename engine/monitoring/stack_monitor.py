@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import threading
 import time
@@ -22,7 +21,7 @@ from arborcast.core.threads import Service
 from arborcast.engine.embedded.questions import fetch
 from arborcast.engine.embedded.state import EngineStatus, PartState
 from arborcast.engine.monitoring.endpoint import Page
-from arborcast.engine.monitoring.history import MOST_SAMPLES, MetricsHistory, encode_samples, read_history, read_thinned
+from arborcast.engine.monitoring.history import MOST_SAMPLES, MetricsHistory, read_history, read_thinned
 from arborcast.engine.monitoring.perf_counters import read_jvm
 from arborcast.engine.monitoring.samples import MetricsSample, ProcessFigures, Scrape, sample_of
 from arborcast.engine.processes.processes import resident, sessions, started_s, words
@@ -225,13 +224,13 @@ class StackMonitor:
         endpoints: Mapping[str, Any] = {"slowest_endpoints": []}
         if "dispatch" in texts:
             with contextlib.suppress(OSError, ValueError, TypeError):
-                endpoints = {**endpoints, **json.loads(self._fetch(f"{self._urls['dispatch']}/status.json"))}
+                endpoints = {**endpoints, **msgspec.json.decode(self._fetch(f"{self._urls['dispatch']}/status.json"))}
         return Reading(now, text, sample_of(now, Scrape.of(text)), endpoints)
 
     def _recent_page(self) -> bytes:
         now = self.reading().sample
         # The last stored sample may be this one.
-        return encode_samples([*(sample for sample in self._history.recent() if sample.at < now.at), now])
+        return msgspec.json.encode([*(sample for sample in self._history.recent() if sample.at < now.at), now])
 
     def _history_page(self, query: Mapping[str, str]) -> bytes:
         """`?since=…&points=…`: samples since a time; with `points` up to this number of them, evenly spaced."""
@@ -239,14 +238,13 @@ class StackMonitor:
         if not 0 < points <= MOST_SAMPLES or not since < now:
             raise ValueError(f"since is a time before now, points at most {MOST_SAMPLES}")
         folder = self._history.folder
-        return encode_samples(
+        return msgspec.json.encode(
             read_thinned(folder, since, now, points) if "points" in query else read_history(folder, since)
         )
 
     def _status_page(self) -> bytes:
         reading = self.reading()
-        document = {"at": reading.at, **reading.endpoints, "now": msgspec.to_builtins(reading.sample)}
-        return json.dumps(document).encode()
+        return msgspec.json.encode({"at": reading.at, **reading.endpoints, "now": reading.sample})
 
     def _sample(self) -> float:
         self._history.add(self.reading().sample)

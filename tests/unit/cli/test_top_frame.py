@@ -21,7 +21,6 @@ from arborcast.console.screens.engine.feed import _shown
 from arborcast.core.errors import ConfigError
 from arborcast.core.telemetry.metrics import Registry
 from arborcast.engine.monitoring.attention import tiles
-from arborcast.engine.monitoring.history import encode_samples
 from arborcast.engine.monitoring.samples import NO_BOUND, MetricsSample, ProcessFigures
 from arborcast.engine.monitoring.summary import Summary, document, first_view
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch, base_url
@@ -167,7 +166,7 @@ def test_important_figures_are_not_cut_off(width: int, height: int) -> None:
 def test_an_ascii_terminal() -> None:
     written = io.BytesIO()
     out = io.TextIOWrapper(written, encoding="ascii")
-    pages = {"http://h:1/recent.json": encode_samples(list(busy_engine().samples)), "http://h:1/status.json": b""}
+    pages = {"http://h:1/recent.json": msgspec.json.encode(list(busy_engine().samples)), "http://h:1/status.json": b""}
     top_frame.once(EngineWatch(["h:1"], pages.__getitem__), "x", out)
     out.flush()
     shown = written.getvalue().decode("ascii")
@@ -177,7 +176,7 @@ def test_an_ascii_terminal() -> None:
 
 def test_an_engine_is_found_again_at_another_port() -> None:
     """Ports change with each start."""
-    pages = {"http://one:1/recent.json": encode_samples(list(busy_engine(3).samples))}
+    pages = {"http://one:1/recent.json": msgspec.json.encode(list(busy_engine(3).samples))}
     addresses = iter(("one:1", "one:1", None, "two:2"))
 
     def fetch(url: str) -> bytes:
@@ -198,7 +197,7 @@ def test_an_engine_is_found_again_at_another_port() -> None:
     pages.clear()
     ended = watch.look()
     assert (len(ended.samples), ended.problem) == (3, "no engine runs in /srv")
-    pages["http://two:2/recent.json"] = encode_samples(list(busy_engine(4).samples))
+    pages["http://two:2/recent.json"] = msgspec.json.encode(list(busy_engine(4).samples))
     again = watch.look()
     assert (len(again.samples), again.problem) == (4, "")
 

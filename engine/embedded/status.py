@@ -94,19 +94,19 @@ def supervisor_silent_s(home: Home) -> float:
 
 def _part_document(home: Home, name: str, part: PartStatus, running: bool) -> dict[str, Any]:
     shown = part.state if running or part.state is PartState.FAILED else PartState.STOPPED
-    alive = running and part.process is not None
-    members = processes.session(part.process.pid) if alive and part.process and part.process.process() else []
+    process = part.process if running else None
+    members = processes.session(process.pid) if process and process.process() else []
     if shown is PartState.READY and not members:
         # Its end was not noticed yet, or could not be written: the disk is full.
         shown = PartState.RESTARTING
     return {
         "state": str(shown),
-        "pid": part.process.pid if members and part.process else None,
+        "pid": process.pid if members and process else None,
         "since": _iso(part.since),
         "restarts": part.restarts,
         "last_exit": part.last_exit or None,
         "hangs": part.hangs,
-        "silent_s": round(max(time.time() - part.silent_since, 0.1), 1) if alive and part.silent_since else 0.0,
+        "silent_s": round(max(time.time() - part.silent_since, 0.1), 1) if process and part.silent_since else 0.0,
         "log": str(home.log(name)),
         **_usage_document(processes.usage(members)),
     }

@@ -122,9 +122,9 @@ class FileUsers:
 
     def check(self, name: str, password: str) -> Identity | None:
         user = self._users.value.get(name)
-        known = user is not None and bool(user.password)
-        matches = password_matches(password, user.password if user is not None and known else self._unknown_hash)
-        return user.identity if user is not None and known and matches else None
+        stored = "" if user is None else user.password
+        matches = password_matches(password, stored or self._unknown_hash)
+        return user.identity if user is not None and stored and matches else None
 
     def find(self, name: str) -> Identity | None:
         user = self._users.value.get(name)

@@ -214,12 +214,11 @@ class CameraSession:
         self._recording = asyncio.create_task(self._write(before, after))
 
     async def _write(self, before: CameraState | None, after: CameraState) -> None:
-        was, there = before is not None and before.state == "connected", after.state == "connected"
+        connected = after.state == "connected"
+        topic, detail = (BACK, "") if connected else (GONE, after.error)
         try:
-            if was and not there:
-                await self._worker.publisher.report(GONE, after.name, before.since_ms if before else 0, after.error)
-            elif there and before is not None and not was:
-                await self._worker.publisher.report(BACK, after.name, before.since_ms, "")
+            if before is not None and connected != (before.state == "connected"):
+                await self._worker.publisher.report(topic, after.name, before.since_ms, detail)
             await self._gateway.changes.commit([after])
         except InfrastructureError as error:
             logger.warning("the state of the camera %s is not recorded: %s", after.name, error)

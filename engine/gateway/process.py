@@ -87,9 +87,9 @@ class GatewayProcess:
             self._federation = Federation(self._gateway, settings, self._state.control.interests, memory)
             self._gateway.federation = self._federation.endpoint(self._metrics)
         bridge = mqtt_bridge(self._gateway, settings, self._metrics) if settings.mqtt.url else None
-        self._make_tasks = partial(self._make_singleton_tasks, name_of(host, port), bridge)
         keys = KeyFile(Path(settings.secrets.key_file))
         self._gateway.cameras = cameras = CameraWorker(self._gateway, self._state.control.projections.cameras, keys)
+        self._make_tasks = partial(self._make_singleton_tasks, name_of(host, port), cameras, bridge)
         metrics.declare_cameras(self._metrics, cameras)
         self._declare(app)
 
@@ -138,16 +138,15 @@ class GatewayProcess:
             self._singletons = self._make_tasks()
             self._singletons.start()
 
-    def _make_singleton_tasks(self, name: str, bridge: MqttBridge | None) -> SingletonTasks:
+    def _make_singleton_tasks(self, name: str, cameras: CameraWorker, bridge: MqttBridge | None) -> SingletonTasks:
         control = self._state.control
         work: dict[str, Work] = {
             "expiry": partial(end_expired_forever, self._gateway),
             "parts": partial(parts.maintain_forever, self._gateway),
             "retained": partial(remove_orphans_forever, self._gateway),
             "demand": lambda: DemandWorker(self._gateway).run(),
+            "cameras": cameras.run,
         }
-        if self._gateway.cameras is not None:
-            work["cameras"] = self._gateway.cameras.run
         if control.codes is not None:
             work["codes"] = partial(control.codes.give_forever, self._gateway)
         if self._federation is not None:

@@ -29,7 +29,6 @@ from arborcast.topic_model.topics import (
     NCNAME,
     TopicPath,
     is_namespace,
-    is_ncname,
     parse_colon_path,
 )
 
@@ -232,9 +231,9 @@ _CODE = "code"
 def with_codes(text: str, namespaces: Mapping[str, str], find: Callable[[str], Sequence[TopicPath]]) -> str:
     """A person's input for `parse_friendly`, with codes replaced by their topics.
 
-    An alternative `code:CODE`, also with further steps (`code:1.4//.`), is replaced if a topic has the code. Otherwise,
-    or if `code` is a declared prefix, it stays a colon path or a name with a prefix. `find` returns the topics with a
-    code; the first one counts. Raises ExpressionError.
+    An alternative `code:CODE`, also with further steps (`code:1.4//.`), is the topic with this code, unless `code` is a
+    declared prefix. `find` returns the topics with a code; the first one counts. Raises ExpressionError without one: a
+    mistyped code would otherwise be a new topic.
     """
     if f"{_CODE}:" not in text or _CODE in namespaces:
         return text
@@ -253,9 +252,6 @@ def _owner(alternative: str, find: Callable[[str], Sequence[TopicPath]]) -> str:
     if prefix != _CODE or not colon:
         return ""
     code, slash, steps = rest.partition("/")
-    owners = find(code)
-    if owners:
-        return f"{owners[0]}{slash}{steps}"
-    if not all(map(is_ncname, code.split(":"))):
-        raise ExpressionError(f"no topic has the code {code[:200]!r}")
-    return ""
+    if not (owners := find(code)):
+        raise ExpressionError(f"no topic has the code {code[:200]!r}; a topic below `code` is written with slashes")
+    return f"{owners[0]}{slash}{steps}"

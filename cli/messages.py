@@ -250,7 +250,7 @@ def publish(
     json: JsonOption = False,
 ) -> None:
     """Publish a notification, and wait until the broker has stored it. Prints its id, for `trace` and `why`."""
-    payload = _element(read_file(file))
+    payload = _element(read_file(file), "standard input" if file == "-" else file)
     topic = topic_of(topic, url, namespace, config, home)
     until = _time(valid_until) if valid_until is not None else None
     with client_of(url, config, home) as client:
@@ -394,13 +394,22 @@ def _time(text: str) -> datetime:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def _element(data: bytes) -> bytes:
-    """A payload as XML: JSON in the element that POST /publish makes of it. Raises InputError."""
+def xml_element(data: bytes, where: str) -> bytes:
+    """A payload that is XML. Raises MalformedMessage with its own line and column, not those of the request, and
+    ClientError."""
+    from arborcast.client.calls import as_text
+    from arborcast.wire.xml_reading import read_payload
+
+    return read_payload(as_text(data).encode(), what=where).document
+
+
+def _element(data: bytes, where: str) -> bytes:
+    """A payload as XML: JSON in the element that POST /publish makes of it. Raises InputError, and as `xml_element`."""
     first = data.removeprefix(codecs.BOM_UTF8).lstrip()[:1]
     if not first:
-        raise InputError("the payload is empty: one XML element is needed, or JSON")
+        raise InputError(f"{where} is empty: one XML element is needed, or JSON")
     if first == b"<":
-        return data
+        return xml_element(data, where)
     import msgspec
 
     from arborcast.topic_model import legacy_content
@@ -410,7 +419,7 @@ def _element(data: bytes) -> bytes:
         msgspec.json.decode(data)
         json = data.decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"this is neither an XML element nor JSON in UTF-8: {error!s:.200}") from error
+        raise InputError(f"{where} is neither an XML element nor JSON in UTF-8: {error!s:.200}") from error
     return legacy_content.wrap(text(json.strip()), {})
 
 

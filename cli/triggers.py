@@ -21,7 +21,6 @@ from arborcast.cli.common import (
     note_omitted,
 )
 from arborcast.cli.messages import (
-    InputError,
     IntervalOption,
     TogetherOption,
     TypesOption,
@@ -30,8 +29,9 @@ from arborcast.cli.messages import (
     duration,
     read_file,
     topic_of,
+    xml_element,
 )
-from arborcast.core.errors import InfrastructureError
+from arborcast.core.errors import ConfigError, InfrastructureError
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import error_console, print_json, print_line
 
@@ -72,8 +72,11 @@ def add(
     """Publish something whenever a notification matches. You must be allowed to subscribe to the one topic, and to
     publish on the other. Prints its id, for `why`."""
     if same == (payload is not None):
-        raise InputError("name the payload: --payload XML (or FILE), or --same for that of the matching notification")
-    fixed = None if payload is None else _element(payload)
+        raise ConfigError("name the payload: --payload XML (or FILE), or --same for that of the matching notification")
+    fixed = None
+    if payload is not None:
+        given = payload.lstrip().startswith("<")
+        fixed = xml_element(payload.encode() if given else read_file(payload), "--payload" if given else payload)
     on, publish = (topic_of(each, url, namespace, config, home) for each in (on, publish))
     after = {"on": on, "publishes": publish, "payload": payload}
     with client_of(url, config, home) as client, _recorded("triggers add", name, after, url, config, home):
@@ -139,17 +142,3 @@ def _recorded(
         return nullcontext()
     before = triggers.one(control_log.read_control(kafka), name)
     return recorded(kafka, what, [change(name, before, after)])
-
-
-def _element(payload: str) -> bytes:
-    """The XML itself, or that in a file. Raises InputError."""
-    from lxml import etree
-
-    from arborcast.core.xml import xml_parser
-
-    data = payload.encode() if payload.lstrip().startswith("<") else read_file(payload)
-    try:
-        etree.fromstring(data, xml_parser())
-    except etree.XMLSyntaxError as error:
-        raise InputError(f"--payload is not XML: {error.msg}") from error
-    return data

@@ -84,6 +84,8 @@ def _is_option(node: ast.AST) -> bool:
 def engine(tmp_path: Path) -> Engine:
     """A stopped engine without a data directory, beside a file."""
     (tmp_path / "x.xml").write_text("<x/>")
+    (tmp_path / "cut.xml").write_text("<x>\n<y></x>")
+    (tmp_path / "dtd.xml").write_text("<!DOCTYPE x><x/>")
     (tmp_path / "latin").write_text("<x>é</x>", encoding="latin-1")
     return Engine(tmp_path / "home")
 
@@ -125,7 +127,13 @@ NO_SERVER = "http://127.0.0.1:9"
         ("waiting retry --yes --endpoint ''", 2, "'--endpoint': it is empty"),
         ("erase --yes --before 1d --topic ' '", 2, "'--topic': it is empty"),
         ("erase --yes --notification 019aca", 2, "'019aca' is not the id of a notification"),
-        ("publish a /dev/null", 1, "the payload is empty"),
+        ("publish a /dev/null", 1, "/dev/null is empty: one XML element is needed"),
+        ("publish a {folder}/cut.xml", 1, "/cut.xml is not well-formed XML: "),
+        ("publish a {folder}/cut.xml", 1, ", line 2, column "),
+        ("publish a {folder}/dtd.xml", 1, "a document type declaration is not allowed in "),
+        ("triggers add t --on a --publish b --payload {folder}/cut.xml", 1, ", line 2, column "),
+        ("triggers add t --on a --publish b --payload '<x'", 1, "--payload is not well-formed XML: "),
+        ("triggers add t --on a --publish b", 2, "name the payload: --payload XML (or FILE), or --same"),
         ("users remove nope", 1, "there is no user nope"),
         ("publish a /nowhere/file.xml", 1, "/nowhere/file.xml cannot be read"),
         ("publish a <x/>", 1, "a file is meant here, or - for standard input"),

@@ -13,6 +13,7 @@ from arborcast.cli.common import (
     HomeOption,
     JsonOption,
     SubscriptionOption,
+    existing,
     note_omitted,
     settings_of,
 )
@@ -41,6 +42,8 @@ def slo(
     from arborcast.admin.slo import measured
 
     settings = settings_of(config, home)
+    if settings.origins["tables.path"] == "data directory":
+        existing(settings)
     found = measured(settings, limit, subscription, owner)
     objective = {"target": settings.slo.target, "latency_s": settings.slo.latency_s}
     if json:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import getpass
 import sys
+import warnings
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from arborcast.admin.documents import document
 from arborcast.cli.common import OPERATING, ConfigOption, HomeOption, JsonOption, existing, kafka_of, settings_of
+from arborcast.core.errors import ConfigError
 from arborcast.core.printable import one_line
 from arborcast.engine.terminal import print_error, print_json, print_line, print_table
 
@@ -112,10 +115,16 @@ def check(
 
 
 def read_password(stdin: bool, *, confirm: bool, prompt: str = "Password") -> str:
-    """The password of the first line of standard input, or of the terminal."""
+    """The password of the first line of standard input, or of the terminal. Raises ConfigError without a terminal."""
     if stdin:
         return sys.stdin.readline().rstrip("\r\n")
-    password: str = typer.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", getpass.GetPassWarning)
+            password: str = typer.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True)
+    except getpass.GetPassWarning as error:
+        print_error("")  # ends the line of the prompt
+        raise ConfigError("there is no terminal to ask for the password: give it with --stdin") from error
     return password
 
 

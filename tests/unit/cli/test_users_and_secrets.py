@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from arborcast.engine.settings.loading import declarations, dump, load_settings
 from arborcast.ingest.access.users_file import hash_password
 from arborcast.topic_model.records.control import ControlRecord, SubscriptionRecord, TriggerRecord, key_of
 from arborcast.topic_model.routing import RoutingTable
-from tests.support.command import Shell
+from tests.support.command import Engine, Shell
 from tests.support.console import settings_in
 from tests.support.routing import make_subscription, make_trigger
 
@@ -58,7 +59,17 @@ def test_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         users("remove", "anna")
 
 
-@pytest.mark.parametrize("command", ["users list", "topics problems"])
+def test_a_password_without_a_terminal(tmp_path: Path) -> None:
+    # In a session of its own there is no /dev/tty.
+    asked = Engine(tmp_path).start("users", "add", "anna", stdin=subprocess.DEVNULL)
+    assert (
+        asked.communicate()[1]
+        == "Password:\nerror: there is no terminal to ask for the password: give it with --stdin\n"
+    )
+    assert asked.returncode == 2
+
+
+@pytest.mark.parametrize("command", ["users list", "topics problems", "slo"])
 def test_a_missing_data_directory_is_an_error(tmp_path: Path, command: str) -> None:
     with pytest.raises(NotFound, match=f"no data directory {tmp_path / 'none'}"):
         Shell().run(*command.split(), "--home", str(tmp_path / "none"))

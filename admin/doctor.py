@@ -227,9 +227,11 @@ def _memory() -> Iterator[Check]:
 
 
 def _open_files() -> Iterator[Check]:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # the gateway raises the other one
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # `up` and gateways raise the other one
     if most != resource.RLIM_INFINITY and most < _FILES:
-        yield Check("open files", "warn", f"at most {most}", "For more connections: raise the hard limit (ulimit -Hn)")
+        level: kafka_safety.Level = "fail" if most < java.FEWEST_FILES else "warn"
+        needed = f"at most {most}; Kafka and Spark need {java.FEWEST_FILES}, many connections more"
+        yield Check("open files", level, needed, "Raise the hard limit (ulimit -Hn; LimitNOFILE in a systemd unit).")
     else:
         yield Check("open files", "ok", f"at most {most}")
 

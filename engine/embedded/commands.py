@@ -24,7 +24,7 @@ from arborcast.engine.embedded.home import Home, ensure_keys, keep_private
 from arborcast.engine.embedded.state import EngineStatus
 from arborcast.engine.embedded.status import SUPERVISOR, stack_settings
 from arborcast.engine.embedded.supervisor import Supervisor
-from arborcast.engine.install.java import check_user
+from arborcast.engine.install.java import check_files, check_user
 from arborcast.engine.monitoring.endpoint import Endpoint
 from arborcast.engine.monitoring.history import MetricsHistory
 from arborcast.engine.monitoring.stack_monitor import StackMonitor
@@ -35,6 +35,7 @@ from arborcast.engine.settings.loading import Settings, level_of
 from arborcast.engine.settings.outbound import describe
 from arborcast.engine.terminal import print_error
 from arborcast.ingest.access.settings import AccessSettings
+from arborcast.ingest.http.listening import raise_open_files
 
 Report = Callable[[str], None]
 
@@ -72,6 +73,9 @@ def up(settings: Settings, options: UpOptions | None = None) -> None:
             options.report(lost)
         settings = engine.effective(settings)
         check_users(settings.access, options.report)
+        raise_open_files()  # for all parts
+        if "embedded" in (settings.stack.job, settings.stack.broker):
+            check_files()
         if settings.stack.job == "embedded":
             check_user()
         if settings.stack.broker == "external" and (unreachable := questions.unreachable_reason(settings.kafka)):

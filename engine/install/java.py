@@ -11,6 +11,7 @@ import importlib.util
 import os
 import pwd
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -23,6 +24,10 @@ from arborcast.core.files import write_atomically
 from arborcast.engine.processes.errors import JavaNotFound, JavaTooOld, StackError
 
 OLDEST = 17
+
+FEWEST_FILES = 1_024
+"""Open files of Spark's JVM: each jar, connection and log segment is one."""
+
 PREFERRED = range(17, 22)
 
 # Spark always passes this; a reduced runtime may lack the module, and the JVM then refuses to start. Spark uses it only
@@ -97,6 +102,16 @@ def check_user() -> None:
             f"the user id {os.geteuid()} has no name on this machine, which Spark requires. Add it to /etc/passwd, or "
             "run this as another user"
         ) from None
+
+
+def check_files() -> None:
+    """Raises StackError for a hard limit of open files that is too low for Kafka and Spark."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < FEWEST_FILES:
+        raise StackError(
+            f"a process may have at most {most} open files here, and Kafka and Spark need {FEWEST_FILES}: raise the "
+            "hard limit (ulimit -Hn; LimitNOFILE in a systemd unit)"
+        )
 
 
 def find_java(environ: Mapping[str, str] = os.environ, places: tuple[str, ...] = _COMMON_PLACES) -> JavaRuntime:

@@ -17,6 +17,7 @@ from arborcast.engine.embedded import state
 from arborcast.engine.embedded.home import Home
 from arborcast.engine.embedded.state import EngineStatus, PartState, PartStatus
 from arborcast.engine.embedded.status import status
+from arborcast.engine.install import java
 from arborcast.engine.processes.processes import ProcessId
 from arborcast.engine.settings.loading import load_settings
 
@@ -144,6 +145,7 @@ def test_every_finding_has_an_advice(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(doctor, "_MEMORY_MB", 10**9)
     monkeypatch.setattr(doctor, "_FILES", 10**9)
+    monkeypatch.setattr(java, "FEWEST_FILES", 10**9)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         found = findings(
@@ -161,5 +163,6 @@ def test_every_finding_has_an_advice(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {"java", "jars (spark)", "bash", "data directory", "tables", "keys", "memory", "broker"} <= {
         check.name for check in wrong
     }
+    assert found["open files"].level in ("fail", "ok"), "ok where the limit is infinite"
     for check in wrong:
         assert re.match("[A-Z`]|chmod|ulimit", check.advice), check

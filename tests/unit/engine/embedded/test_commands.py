@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -137,6 +138,16 @@ def test_the_start_fails_for_a_user_without_a_name_as_spark_would(home: Home, mo
     ports = {"gateway.port": 0, "stack.kafka_port": 0}
     with pytest.raises(StackError, match=f"the user id {os.geteuid()} has no name on this machine"):
         commands.up(load_settings(None, home.path, ports, {}))
+
+
+def test_the_start_fails_with_too_few_open_files(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised = Mock()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 256))
+    monkeypatch.setattr(resource, "setrlimit", raised)
+    monkeypatch.setattr(commands, "keep_private", lambda _: None)
+    with pytest.raises(StackError, match=r"at most 256 open files here, and Kafka and Spark need 1024: raise the hard"):
+        commands.up(load_settings(None, home.path, {"gateway.port": 0, "stack.kafka_port": 0}, {}))
+    assert raised.call_args.args == (resource.RLIMIT_NOFILE, (256, 256))
 
 
 def test_parts_of_a_running_engine_survive_a_start_from_a_copy_of_its_directory(home: Home, orphan: ProcessId) -> None:

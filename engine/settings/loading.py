@@ -291,8 +291,7 @@ def _home(chosen: Path | None, environ: Mapping[str, str], written: object, file
 
 def _read_file(file: Path) -> dict[str, Any]:
     try:
-        with file.open("rb") as stream:
-            return tomllib.load(stream)
+        return tomllib.loads(file.read_bytes().decode("utf-8-sig"))  # Windows' editors write a mark
     except FileNotFoundError as error:
         raise ConfigError(f"the settings file {file} does not exist: `arborcast init {file}` writes one") from error
     except (OSError, UnicodeDecodeError) as error:

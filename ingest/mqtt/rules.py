@@ -82,7 +82,7 @@ class Rules:
 def read_rules(file: Path, base: str) -> Rules:
     """The rules for the broker at `base`. Raises ConfigError, which names the rule."""
     try:
-        read = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _File)
+        read = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8-sig")), _File)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"mqtt.rules_file = {str(file)!r} cannot be read: {reason_of(error)}") from error
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

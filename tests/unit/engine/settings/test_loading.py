@@ -43,6 +43,10 @@ def test_the_source_of_higher_precedence_wins_and_is_named(tmp_path: Path) -> No
     }
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    assert load(tmp_path, "\ufeff[gateway]\r\nport = 1111\r\n").gateway.port == 1111
+
+
 def test_texts_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
     """No log, no table and no other process could have them."""
     with pytest.raises(ConfigError, match=re.escape("$ARBORCAST_ACCESS_LDAP_USER_BASE: access.")):

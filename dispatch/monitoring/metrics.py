@@ -148,8 +148,11 @@ class BurnRates:
 _MOST_SERVERS = 50
 _MOST_QUEUES = 100
 
-# Seconds from acceptance to answer: retries may take days.
-_DELIVERY_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0, 3_600.0)
+# Seconds from acceptance to answer: retries may take days. A quantile is wrong by at most the factor of two bounds.
+_DELIVERY_BUCKETS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+    *(60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0),
+)
 
 # Seconds of a batch: from an empty one to one with pushes that timed out, several times.
 _BATCH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

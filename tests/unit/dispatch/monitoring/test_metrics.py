@@ -11,7 +11,7 @@ from arborcast.dispatch.monitoring.metrics import EndpointFigures, EndpointsSeen
 from arborcast.dispatch.monitoring.sources import Lag, QueryProgress, Sources, ViewSize
 from arborcast.dispatch.queues.servers import QueueFigures
 from arborcast.dispatch.tables import delta_table
-from arborcast.engine.monitoring.samples import Scrape
+from arborcast.engine.monitoring.samples import Scrape, quantile
 from arborcast.topic_model.topics import TopicPath
 from tests.support import table_rows
 
@@ -80,6 +80,14 @@ def test_a_gateway_s_clock_ahead_makes_no_sum_smaller() -> None:
     metrics.recorded(rows_of(attempt("p1")))
     metrics.recorded(rows_of(attempt("p2", accepted_ms=table_rows.NOON_MS + 1_000)))
     assert Scrape.of(metrics.registry.text()).sum("arborcast_delivery_seconds_sum") == pytest.approx(0.08)
+
+
+def test_a_delivery_after_retries_is_shown_with_its_magnitude() -> None:
+    metrics = JobMetrics()
+    metrics.recorded(rows_of(attempt("p1", accepted_ms=table_rows.NOON_MS - 65_000)))
+    median = quantile(Scrape.of(metrics.registry.text()).buckets("arborcast_delivery_seconds"), 0.5)
+    assert median is not None
+    assert 60 < median < 2 * 65
 
 
 def test_slow_endpoints_are_listed_and_no_label() -> None:

@@ -6,12 +6,14 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 
 import pytest
+from kafka.admin import KafkaAdminClient
 
-from arborcast.core.eventlog.client import ConsumerRecord
+from arborcast.core.eventlog.client import ConsumerRecord, make_producer
 from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.engine import find_tools
@@ -22,6 +24,7 @@ from arborcast.engine.processes.errors import PartFailed
 from arborcast.topic_model.records.notifications import Notification, notification_in
 from tests.support.held_port import HeldPort
 from tests.support.once_per_run import State, once_per_run
+from tests.support.waiting import wait_until
 
 _tools = cache(find_tools)
 
@@ -128,6 +131,19 @@ def records_in(kafka: KafkaSettings, log: str) -> list[ConsumerRecord]:
 def notifications_in(kafka: KafkaSettings, log: str = "notifications") -> list[Notification]:
     """The notifications of a log."""
     return [found for record in records_in(kafka, log) if (found := notification_in(record)) is not None]
+
+
+def add_partitions(kafka: KafkaSettings, log: str, partitions: int) -> None:
+    """Add partitions to a log, up to this number; returns when producers know them."""
+    topic = kafka.topic(log)
+
+    def known() -> bool:
+        with closing(make_producer(kafka)) as producer:
+            return len(producer.partitions_for(topic)) == partitions
+
+    with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)) as admin:
+        admin.create_partitions({topic: partitions})
+    wait_until(known, "the added partitions")
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from kafka import KafkaAdminClient
 from pyspark.sql import SparkSession
 
 from arborcast.core.errors import InfrastructureError
@@ -24,11 +23,20 @@ from arborcast.dispatch.operations.trace.gathering import Gatherer
 from arborcast.dispatch.realtime.mode_policy import Mode
 from arborcast.dispatch.realtime.workers import WorkersHere
 from arborcast.dispatch.settings import JobSettings
+from arborcast.dispatch.tables import NOTIFICATIONS
 from arborcast.topic_model.records import notifications
-from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.subscriptions import DeliveryPolicy
-from arborcast.topic_model.topics import TopicPath
-from tests.support.dispatch_job import Logs, RunningJob, job_settings, kill_workers, running, subscription
+from tests.support import make
+from tests.support.broker import add_partitions
+from tests.support.dispatch_job import (
+    Logs,
+    RunningJob,
+    job_settings,
+    kill_workers,
+    running,
+    subscription,
+    wait_for_rows,
+)
 from tests.support.held_port import HeldPort
 from tests.support.receiver import NOTIFICATION_ID, Received, Receiver
 from tests.support.steady_load import TopicsLoad
@@ -124,27 +132,22 @@ def test_a_dead_worker_is_replaced_without_further_messages(
     assert report.balanced, report.problems
 
 
-def test_an_added_partition_is_read(spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver) -> None:
+def test_an_added_partition_is_read(
+    spark: SparkSession, settings: JobSettings, log: Logs, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark looks for new partitions at the end of a batch, which in real time is days away."""
+    monkeypatch.setattr("arborcast.core.eventlog.client._METADATA_AGE_ONE_BROKER_MS", 500)
     log.subscribe(subscription("all", receiver.url("/all"), "b"))
-    topic = settings.kafka.topic("notifications")
-
-    def seen(partitions: int) -> bool:
-        with closing(make_producer(settings.kafka)) as producer:
-            return len(producer.partitions_for(topic)) >= partitions
-
     with running(spark, settings):
         log.accept("b")
         wait_for(receiver, "/all", 1)
-        with closing(KafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)) as admin:
-            admin.create_partitions({topic: 3})
-        wait_until(lambda: seen(3), "three partitions")
+        add_partitions(settings.kafka, "notifications", 3)
         with closing(make_producer(settings.kafka)) as producer:
-            added = Notification("n-added", TopicPath("b"), b"<x/>", int(time.time() * 1000))
-            key, value = notifications.encode(added)
-            producer.send(topic, key=key, value=value, partition=2)
+            key, value = notifications.encode(make.notification("n-added", "b", accepted_ms=int(time.time() * 1000)))
+            producer.send(settings.kafka.topic("notifications"), key=key, value=value, partition=2)
             producer.flush()
         arrived = wait_for(receiver, "/all", 2)
+        wait_for_rows(settings, NOTIFICATIONS, lambda rows: "n-added" in {row["notification"] for row in rows})
     assert arrived[1:] == ["n-added"]
 
 

@@ -14,7 +14,6 @@ import msgspec
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from arborcast.core.eventlog.client import make_producer
 from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
@@ -36,7 +35,7 @@ from arborcast.topic_model.records.control import (
 from arborcast.topic_model.records.results import Result, State, encode, read_promise
 from arborcast.topic_model.subscriptions import Subscription
 from tests.support import make
-from tests.support.broker import BrokerProcess, records_in, settings_for
+from tests.support.broker import BrokerProcess, add_partitions, records_in, settings_for
 from tests.support.dispatch_job import attempts_in
 from tests.support.make import known_to_redelivery
 from tests.support.outbound import THIS_MACHINE
@@ -185,18 +184,6 @@ def test_partitions_added_while_deliveries_wait(kafka_settings: KafkaSettings, l
         for each in names:
             assert receiver.names(f"/{each}") == [f"{each}-{number}" for number in range(21)]
     assert waiting_by_partition(kafka_settings) == set()
-
-
-def add_partitions(kafka: KafkaSettings, log: str, partitions: int) -> None:
-    topic = kafka.topic(log)
-
-    def seen() -> bool:
-        with closing(make_producer(kafka)) as producer:
-            return len(producer.partitions_for(topic)) == partitions
-
-    with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)) as admin:
-        admin.create_partitions({topic: partitions})
-    wait_until(seen, "the added partitions")
 
 
 def waiting_by_partition(kafka: KafkaSettings) -> set[tuple[int, bytes]]:

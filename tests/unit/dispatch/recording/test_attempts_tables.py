@@ -15,11 +15,12 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from arborcast.core.errors import InfrastructureError
+from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import RUN_NUMBERS, Attempt
 from arborcast.dispatch.monitoring.sources import QueryProgress
 from arborcast.dispatch.recording import follower
-from arborcast.dispatch.recording.archive import notification_rows
+from arborcast.dispatch.recording.archive import Archive, notification_rows
 from arborcast.dispatch.recording.attempts_tables import EndedDeliveries, delivery_rows
 from arborcast.dispatch.tables import ATTEMPTS, DELIVERIES, NOTIFICATIONS, TABLES
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
@@ -137,11 +138,10 @@ def test_records_without_rows_advance_the_positions(places: Places) -> None:
 
 
 def test_the_position_is_known_when_the_disk_is_full_since_the_start(
-    places: Places, monkeypatch: pytest.MonkeyPatch
+    places: Places, log: ListedLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(attempts_tables(*places), records(2, 0))
-    logs = ListedLogs(monkeypatch, follower)
-    logs.records["attempts"] = records(5, 0)
+    log.records["attempts"] = records(5, 0)
     restarted = attempts_tables(*places)
     monkeypatch.setattr(DeltaTableWriter, "extend", Mock(side_effect=OSError("No space left on device")))
     for _ in range(2):
@@ -166,6 +166,58 @@ def test_a_crash_between_the_tables_loses_and_repeats_no_rows(places: Places, mo
 
     assert contents(places) == [([f"n{number}" for number in range(6)], {0: 5, 1: 6})] * 2
     assert counted == [1], "earlier rows were counted before the crash"
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> ListedLogs:
+    return ListedLogs(monkeypatch, follower)
+
+
+def accept(log: ListedLogs, *names: str) -> None:
+    for name in names:
+        log.write("notifications", *notifications.encode(make.notification(name)))
+
+
+def archived(location: Path) -> list[str]:
+    return [name for (name,) in read(location, "notification")]
+
+
+def test_a_commit_of_the_archive_with_an_unknown_outcome(
+    tmp_path: Path, log: ListedLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, extend = Archive(KafkaSettings(), str(tmp_path), 0.0), DeltaTableWriter.extend
+
+    def unsure(*committed: Any) -> None:
+        extend(*committed)
+        raise OSError("connection reset")
+
+    accept(log, "a", "b")
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTableWriter, "extend", unsure)
+        with pytest.raises(OSError, match="reset"):
+            archive.step()
+    accept(log, "c")
+    for _ in range(2):
+        archive.step()
+    assert archived(tmp_path) == ["a", "b", "c"]
+    assert archive.progress == QueryProgress(1, {0: 3})
+
+
+@pytest.mark.parametrize(("more", "topic_id"), [(0, "first"), (30, "second")], ids=["a shorter log", "a longer log"])
+def test_the_archive_of_a_recreated_log_continues_at_its_beginning(
+    tmp_path: Path, log: ListedLogs, more: int, topic_id: str
+) -> None:
+    names, others = [f"n{number}" for number in range(20)], ["z", *(f"z{number}" for number in range(more))]
+    accept(log, *names)
+    Archive(KafkaSettings(), str(tmp_path), 0.0).step()
+    log.records.clear()
+    log.topic_id = topic_id
+    accept(log, *others)
+    for _ in range(2):
+        archive = Archive(KafkaSettings(), str(tmp_path), 0.0)
+        for _ in range(3):
+            archive.step()
+        assert archived(tmp_path) == sorted([*names, *others])
 
 
 def delivered(name: str, batch: int, after_ms: int = 0, **more: object) -> Attempt:

@@ -1,4 +1,4 @@
-"""Tables on S3 need only settings, and two writers cannot overwrite each other's commits."""
+"""Tables on S3 need only a path, and credentials in the environment or the settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import requests
 from arborcast.analysis import Tables
 from arborcast.dispatch.logs.attempts import encode
 from arborcast.dispatch.recording.upkeep import Upkeep
-from arborcast.dispatch.settings import TableSettings
 from arborcast.dispatch.tables import ATTEMPTS
 from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from arborcast.dispatch.tables.spec import table_exists
@@ -60,36 +59,22 @@ def _made(url: str) -> bool:
 pytest.importorskip("moto", reason="the S3 server is one of the development packages: make setup")
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    with s3_server(tmp_path, "tables") as environment:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        yield "s3://tables/arborcast"
-
-
-def test_a_path_on_s3_suffices(root: str, tmp_path: Path) -> None:
-    location = ATTEMPTS.location(TableSettings(path=root), tmp_path)
-    ATTEMPTS.ensure(location)
-
-    again = ATTEMPTS.ensure(location)
-
-    assert location == f"{root}/{ATTEMPTS.name}"
-    assert again.version() == 0
-    assert again.schema().fields[0].name == ATTEMPTS.columns[0].name
-
-
-def test_options_of_the_storage_are_in_the_settings(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["environment", "settings"])
+def test_a_path_and_credentials_suffice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     with s3_server(tmp_path, "tables") as options:
-        text = " ".join(f"{name}={value}" for name, value in options.items())
-        settings = load_settings(
-            home=tmp_path, overrides={"tables.path": "s3://tables/x", "tables.storage_options": text}, environ={}
-        )
+        overrides = {"tables.path": "s3://tables/x"}
+        if where == "settings":
+            overrides["tables.storage_options"] = " ".join(f"{name}={value}" for name, value in options.items())
+        else:
+            for name, value in options.items():
+                monkeypatch.setenv(name, value)
+        settings = load_settings(home=tmp_path, overrides=overrides, environ={})
         location = ATTEMPTS.location(settings.tables, tmp_path)
         assert not table_exists(location)
         table = DeltaTableWriter(ATTEMPTS, location)
         for batch in range(9):
             table.extend(rows_of([encode(attempt("n1", "s", "delivered"))]), {"query": batch})
+        assert ATTEMPTS.ensure(location).version() == 9, "it is not created again"
 
         Upkeep(ATTEMPTS, location, unused_hours=1).step()
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from arborcast.cli import app
 from arborcast.core.errors import ArborcastError
 from arborcast.core.settings import KafkaSettings
 from arborcast.directory.errors import DirectoryError
 from arborcast.topic_model.control_log import ControlLog
+from tests.support.command import Shell
 from tests.support.directory import topic
 from tests.support.slapd import ADMIN_DN, ENGINE_DN, ENGINE_PASSWORD, SUFFIX, Slapd
 
@@ -30,10 +30,10 @@ OLD = {"": "1", "ou=alarm": "2", "ou=graphic": "3", "ou=alarm1,ou=alarm": "5", "
 class Old:
     """The old system's tree, and the command that imports it."""
 
-    def __init__(self, slapd: Slapd, base: str, config: Path, home: Path) -> None:
+    def __init__(self, slapd: Slapd, base: str, shell: Shell) -> None:
         self.slapd = slapd
         self.base = base
-        self._options = ["--config", str(config), "--home", str(home)]
+        self._shell = shell
 
     def add(self, dn: str, code: str = "", classes: str = "organizationalUnit", **more: str) -> None:
         facts = {**more, **({"description": code} if code else {})}
@@ -42,8 +42,7 @@ class Old:
 
     def invoke(self, *arguments: str, url: str = "", base: str = "", typed: str = "") -> Result:
         where = ["--from-ldap", url or self.slapd.url, "--base", base or self.base]
-        command = ["topics", "import", *where, *arguments, *self._options]
-        return CliRunner().invoke(app, command, input=typed, catch_exceptions=False)
+        return self._shell.run("topics", "import", *where, *arguments, typed=typed)
 
     def __call__(self, *arguments: str, **more: str) -> Any:
         """As the engine's user of that server, whose paged searches have no limit."""
@@ -54,8 +53,7 @@ class Old:
         return json.loads(result.stdout)
 
     def topics(self) -> dict[str, str]:
-        result = CliRunner().invoke(app, ["topics", "list", "--json", *self._options], catch_exceptions=False)
-        return {each["path"]: each["code"] for each in json.loads(result.stdout)}
+        return {each["path"]: each["code"] for each in self._shell.json("topics", "list")}
 
 
 @pytest.fixture
@@ -63,12 +61,8 @@ def old(slapd: Slapd, kafka_settings: KafkaSettings, tmp_path: Path) -> Old:
     with closing(ControlLog(kafka_settings)) as log:
         log.ensure_created()
         log.append([topic("all", code="mine"), topic("taken", code="3")])
-    config = tmp_path / "arborcast.toml"
-    config.write_text(
-        f'[stack]\nbroker = "external"\n[kafka]\nbootstrap_servers = "{kafka_settings.bootstrap_servers}"\n'
-        f'prefix = "{kafka_settings.prefix}"\n'
-    )
-    tree = Old(slapd, f"ou=old{os.getpid()}-{next(_trees)},{SUFFIX}", config, tmp_path / "home")
+    shell = Shell(tmp_path / "arborcast.toml", kafka_settings)
+    tree = Old(slapd, f"ou=old{os.getpid()}-{next(_trees)},{SUFFIX}", shell)
     for dn, code in OLD.items():
         tree.add(dn, code)
     return tree
@@ -168,7 +162,6 @@ def test_refusals_name_the_options(old: Old) -> None:
     ],
 )
 def test_invalid_combinations_of_options(tmp_path: Path, arguments: list[str], message: str) -> None:
-    command = ["topics", "import", *arguments, "--home", str(tmp_path)]
     with pytest.raises(ArborcastError, match=message) as refused:
-        CliRunner().invoke(app, command, catch_exceptions=False)
+        Shell().run("topics", "import", *arguments, "--home", str(tmp_path))
     assert "secret" not in str(refused.value)

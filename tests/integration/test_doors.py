@@ -169,6 +169,7 @@ def test_a_durable_subscription_loses_nothing_at_a_gateway_kill(edges: Edges, ro
             wait_until(subscriber.lost.is_set, "the connection is lost")
             with pytest.raises(BrokerUnavailable):
                 producer.send("<n>lost</n>")
+            wait_until(lambda: edges.request(b"publish", b"other", b"<x/>")[0] == b"error", "an error over ZeroMQ")
         finally:
             edges.gateway.start()
             wait_until(lambda: edges.request(b"publish", b"other", b"<x/>")[0] == b"ok", "the ZeroMQ edge is connected")

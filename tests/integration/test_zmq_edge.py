@@ -137,15 +137,6 @@ def test_a_message_of_endless_parts_is_refused(edges: Edges) -> None:
     assert edges.count("pipeline", "parts") - parts == 1
 
 
-def test_edges_reconnect_to_a_restarted_gateway(edges: Edges) -> None:
-    assert edges.request(b"publish", b"a", b"<x/>")[0] == b"ok"
-    edges.gateway.kill()
-    wait_until(lambda: edges.request(b"publish", b"a", b"<x/>")[0] == b"error", "an error answer")
-    edges.gateway.start()
-    wait_until(lambda: edges.request(b"publish", b"a", b"<x/>")[0] == b"ok", "an ok answer")
-    assert edges.stop() == 0
-
-
 def test_with_curve_only_known_keys_connect_with_their_rights(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
     users, policy, clients = tmp_path / "users.toml", tmp_path / "policy.toml", tmp_path / "clients.toml"
     write_users({name: User(name, hash_password(f"secret-{name}")) for name in ("anna", "edge")}, users)
@@ -176,4 +167,5 @@ def test_with_curve_only_known_keys_connect_with_their_rights(tmp_path: Path, ka
         assert (word, b"may not publish" in why) == (b"error", True)
         with pytest.raises(zmq.Again):
             request(zmq.curve_keypair(), b"a", 2_000)
+        assert edges.stop() == 0
         assert "secret-anna" not in edges.text()

@@ -133,19 +133,21 @@ def test_segments_keep_room_for_records_from_before_a_reduction() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "partitions", "words"),
     [
-        ({"cleanup.policy": "delete"}, "=delete, compact is needed"),
-        ({"max.message.bytes": "1048588"}, "max.message.bytes=1048588, 8388608 is needed"),
-        ({"compression.type": "zstd"}, "compression.type=zstd, which cannot be read here"),
+        ({"cleanup.policy": "delete"}, 1, "=delete, compact is needed"),
+        ({"cleanup.policy": "compact,delete"}, 1, "=compact,delete, compact is needed"),
+        ({"max.message.bytes": "1048588"}, 1, "max.message.bytes=1048588, 8388608 is needed"),
+        ({"compression.type": "zstd"}, 1, "compression.type=zstd, which cannot be read here"),
+        ({}, 3, "has 3 partitions, it must have one"),
     ],
 )
 def test_an_existing_topic_with_an_unusable_configuration_is_refused(
-    config: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+    config: dict[str, str], partitions: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(codec, "has_zstd", lambda: False)
     with pytest.raises(ConfigError, match=words):
-        ensured([{CONTROL: CONFIGS | config}], [ONE, ONE])
+        ensured([{CONTROL: CONFIGS | config}], [{CONTROL: ONE[CONTROL] * partitions}] * 2)
     for readable in ("gzip", "producer", "uncompressed"):
         ensured([{CONTROL: CONFIGS | {"compression.type": readable}}], [ONE, ONE])
 

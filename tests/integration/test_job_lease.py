@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -102,28 +102,19 @@ class Job:
         self.process.communicate()
 
 
-class Jobs:
-    def __init__(self, kafka: KafkaSettings, folder: Path, stack: ExitStack) -> None:
-        self._kafka = kafka
-        self._folder = folder
-        self._stack = stack
-
-    def start(self, name: str) -> Job:
-        job = Job(self._kafka, self._folder / name)
-        self._stack.callback(job.close)
-        return job
+Start = Callable[[KafkaSettings, str], Job]
 
 
 @pytest.fixture
-def jobs(kafka_settings: KafkaSettings, tmp_path: Path) -> Iterator[Jobs]:
+def start(tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as stack:
-        yield Jobs(kafka_settings, tmp_path, stack)
+        yield lambda kafka, name: stack.enter_context(closing(Job(kafka, tmp_path / name)))
 
 
-def test_one_job_works_at_a_time(jobs: Jobs, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_job_works_at_a_time(start: Start, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     ensure_topics(kafka_settings)
     assert not is_held(kafka_settings)
-    first = jobs.start("a")
+    first = start(kafka_settings, "a")
     assert first.next_line() == "acquired"
     assert is_held(kafka_settings)
     with monkeypatch.context() as behind:
@@ -131,7 +122,7 @@ def test_one_job_works_at_a_time(jobs: Jobs, kafka_settings: KafkaSettings, monk
         assert not is_held(kafka_settings)
         assert is_held(kafka_settings, patience_s=60), "with any clock of its host"
 
-    second = jobs.start("b")
+    second = start(kafka_settings, "b")
     said = second.next_line()
     assert said.startswith("end another dispatch job works on these logs")
     assert f"process {first.process.pid} on host" in said
@@ -145,23 +136,23 @@ def test_one_job_works_at_a_time(jobs: Jobs, kafka_settings: KafkaSettings, monk
     with monkeypatch.context() as later:
         later.setattr(lease, "LEASE_S", 0)
         assert not is_held(kafka_settings, patience_s=0.1)
-    third = jobs.start("a")
+    third = start(kafka_settings, "a")
     assert third.next_line() == "acquired"
     third.wait_for_pushes()
 
     third.release()
     assert not is_held(kafka_settings)
-    fourth = jobs.start("b")
+    fourth = start(kafka_settings, "b")
     assert fourth.next_line() == "acquired", "a released lease is free"
 
 
 @pytest.mark.long
-def test_a_job_stopped_for_long_exits_without_another_push(jobs: Jobs) -> None:
-    first = jobs.start("a")
+def test_a_job_stopped_for_long_exits_without_another_push(start: Start, kafka_settings: KafkaSettings) -> None:
+    first = start(kafka_settings, "a")
     assert first.next_line() == "acquired"
     first.wait_for_pushes()
     first.send(signal.SIGSTOP)
-    second = jobs.start("b")
+    second = start(kafka_settings, "b")
     assert second.next_line() == "acquired", "after the duration of a lease"
     first_pushes = first.pushes()
     second.wait_for_pushes()
@@ -177,15 +168,13 @@ def test_a_job_stopped_for_long_exits_without_another_push(jobs: Jobs) -> None:
 
 
 @pytest.mark.long
-def test_pushes_wait_during_an_outage_of_kafka(own_broker: BrokerProcess, tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        jobs = Jobs(settings_for(own_broker), tmp_path, stack)
-        first = jobs.start("a")
-        assert first.next_line() == "acquired"
-        own_broker.kill()
-        time.sleep(LEASE_S)
-        count = len(first.pushes())
-        time.sleep(1)
-        assert len(first.pushes()) == count
-        own_broker.start()
-        first.wait_for_pushes(more_than=count + 10)
+def test_pushes_wait_during_an_outage_of_kafka(start: Start, own_broker: BrokerProcess) -> None:
+    first = start(settings_for(own_broker), "a")
+    assert first.next_line() == "acquired"
+    own_broker.kill()
+    time.sleep(LEASE_S)
+    count = len(first.pushes())
+    time.sleep(1)
+    assert len(first.pushes()) == count
+    own_broker.start()
+    first.wait_for_pushes(more_than=count + 10)

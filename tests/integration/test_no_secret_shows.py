@@ -5,16 +5,16 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import requests
 
 from arborcast.client import Client, Credentials, FaultReceived
-from arborcast.core.eventlog.client import TopicPartition, make_consumer
+from arborcast.core.eventlog.topics import specifications
 from arborcast.core.security.signatures import new_secret
 from arborcast.core.settings import KafkaSettings
 from tests.support import soap_messages as soap
+from tests.support.broker import records_in
 from tests.support.command import Shell
 from tests.support.gateway_process import GatewayRun
 
@@ -43,22 +43,9 @@ def keys_of(folder: Path) -> list[str]:
 
 def records_of(kafka: KafkaSettings) -> bytes:
     """Every byte of every log of this engine."""
-    consumer = make_consumer(kafka, wait_ms=10)
-    everything: Any = consumer  # the engine itself never lists topics
-    names = [name for name in everything.topics() if name.startswith(kafka.prefix)]
-    partitions = [
-        TopicPartition(name, number) for name in names for number in consumer.partitions_for_topic(name) or ()
-    ]
-    consumer.assign(partitions)
-    for partition in partitions:
-        consumer.seek(partition, 0)
-    ends = consumer.end_offsets(partitions)
-    found = b""
-    while any(consumer.position(partition) < end for partition, end in ends.items()):
-        for records in consumer.poll(timeout_ms=1_000).values():
-            found += b"".join((record.key or b"") + b"\n" + (record.value or b"") for record in records)
-    consumer.close()
-    return found
+    names = [each.name.removeprefix(kafka.prefix) for each in specifications(kafka)]
+    records = [record for name in names for record in records_in(kafka, name)]
+    return b"".join((record.key or b"") + b"\n" + (record.value or b"") for record in records)
 
 
 def test_no_secret_shows(gateway: GatewayRun, tmp_path: Path, kafka_settings: KafkaSettings) -> None:

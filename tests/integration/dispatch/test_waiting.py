@@ -1,4 +1,4 @@
-"""`arborcast waiting list`, on logs in a real Kafka, and on deliveries that a real job has parked."""
+"""`arborcast waiting` on logs in a real Kafka."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ from arborcast.topic_model.records.notifications import Notification
 from arborcast.topic_model.topics import TopicPath
 from tests.support.broker import records_in
 from tests.support.command import Shell
-from tests.support.dispatch_job import Own, logs, subscription
-from tests.support.receiver import Receiver
+from tests.support.dispatch_job import logs, subscription
 from tests.support.table_rows import attempt
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -178,22 +176,3 @@ def test_attempts_are_requested_in_the_parked_log(
         ("waiting retry", "all", "4 requested"),
         ("waiting probe", "http://nobody/", "failed: no delive"),
     ]
-
-
-@pytest.mark.spark
-def test_undelivered_messages_wait(own: Own, receiver: Receiver, tmp_path: Path) -> None:
-    run = Shell(tmp_path / "arborcast.toml", own.job.settings.kafka, "waiting")
-    endpoint = ("--endpoint", receiver.url("/status/503"))
-    own.subscribe("s1", endpoint[1], "a//.")
-    first, second = own.notify("a"), own.notify("a")
-
-    def waits() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = run.json("list", *endpoint)["waiting"]
-        return found if len(found) == 2 and found[0]["attempts"] >= 2 else []
-
-    shown = wait_until(waits)
-    last_attempts = {each["notification"]: each["attempts"] for each in shown}
-    run("retry", *endpoint)
-    wait_until(lambda: all(each["attempts"] > last_attempts[each["notification"]] for each in waits() or shown))
-    assert [each["notification"] for each in shown] == [first, second]
-    assert (shown[0]["error"], shown[0]["status"], shown[0]["topic"]) == ("server-error", 503, own.topic("a"))

@@ -144,6 +144,33 @@ class ListedCursor:
         """There is no connection."""
 
 
+class ListedConsumer:
+    """A `LogConsumer` or `LogReader` of a log with one partition; offsets without a record were compacted away."""
+
+    placed = True
+
+    def __init__(self, name: str, records: Sequence[Listed]) -> None:
+        self.name, self.topic = name, f"arborcast.{name}"
+        self._records, self._at = records, 0
+
+    def ends(self, _timeout_s: float) -> dict[int, int]:
+        return {0: self._records[-1].offset + 1}
+
+    def seek(self, positions: Mapping[int, int]) -> None:
+        self._at = positions[0]
+
+    def poll(self, _timeout_s: float) -> dict[int, Sequence[Listed]]:
+        found = [each for each in self._records if each.offset >= self._at]
+        self._at = max([self._at, *(each.offset + 1 for each in found)])
+        return {0: found}
+
+    def read(self, offsets: Sequence[int]) -> dict[int, bytes | None]:
+        return {each.offset: each.value for each in self._records if each.offset in offsets}
+
+    def close(self) -> None:
+        """There is no connection."""
+
+
 @contextmanager
 def cached_views() -> Iterator[views.DeliveryViews]:
     """Cached views, closed at the end."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-from typing import Any
+from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,6 +13,7 @@ from arborcast.core.eventlog import follower
 from arborcast.core.eventlog.follower import LogFollower
 from arborcast.core.eventlog.lease import LeaseLog, LeaseTimes
 from arborcast.core.settings import KafkaSettings
+from tests.support.listed_logs import Listed, ListedConsumer
 
 Records = Sequence[tuple[bytes | None, bytes | None]]
 Following = Callable[..., tuple[LogFollower[str], list[str]]]
@@ -24,29 +25,6 @@ RECORDS: Records = [
 ]
 
 
-class Log:
-    """A consumer at the beginning of the records."""
-
-    placed, name, topic = True, "pullpoints", "arborcast.pullpoints"
-    records = RECORDS
-
-    def __init__(self, *_: object, **__: object) -> None:
-        self.at = 0
-
-    def ends(self, _timeout_s: float) -> dict[int, int]:
-        return {0: len(self.records)}
-
-    def close(self) -> None: ...
-
-    def seek(self, positions: dict[int, int]) -> None:
-        self.at = positions[0]
-
-    def poll(self, _timeout_s: float) -> dict[int, list[Any]]:
-        records = [SimpleNamespace(key=key, value=value, offset=n) for n, (key, value) in enumerate(self.records)]
-        found, self.at = records[self.at :], len(records)
-        return {0: found}
-
-
 def decode(key: bytes, value: bytes | None) -> str:
     text = (value or b"").decode()
     if text in FAILURES:
@@ -55,11 +33,21 @@ def decode(key: bytes, value: bytes | None) -> str:
 
 
 @pytest.fixture
-def following(monkeypatch: pytest.MonkeyPatch) -> Following:
-    monkeypatch.setattr(follower, "LogConsumer", Log)
+def log(monkeypatch: pytest.MonkeyPatch) -> list[Listed]:
+    """The records of the log."""
+    found: list[Listed] = []
+    monkeypatch.setattr(follower, "LogConsumer", lambda *_, **__: ListedConsumer("pullpoints", found))
+    return found
 
+
+def listed(records: Records) -> list[Listed]:
+    return [Listed(cast(bytes, key), value, offset) for offset, (key, value) in enumerate(records)]
+
+
+@pytest.fixture
+def following(log: list[Listed]) -> Following:
     def make(records: Records = RECORDS, **how: bool) -> tuple[LogFollower[str], list[str]]:
-        monkeypatch.setattr(Log, "records", records)
+        log[:] = listed(records)
         applied: list[str] = []
         return LogFollower(KafkaSettings(), "pullpoints", decode, lambda each, _: applied.append(each), **how), applied
 
@@ -93,22 +81,21 @@ def test_another_log_is_not_followed_behind_a_failure(
         assert (applied, log.position) == (["ka"], 1)
 
 
-def test_a_recreated_log_is_an_error(following: Following, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, _ = following([(b"k", b"a")] * 2)
-    log.read_to_end(120)
-    monkeypatch.setattr(Log, "records", [(b"k", b"a")])
+def test_a_recreated_log_is_an_error(following: Following, log: list[Listed]) -> None:
+    opened, _ = following([(b"k", b"a")] * 2)
+    opened.read_to_end(120)
+    del log[1]
     with pytest.raises(InfrastructureError, match=r"truncated or created again.*restart") as caught:
-        log.read_to_end(120)
+        opened.read_to_end(120)
     assert caught.value.retry_after is None
 
 
-def test_candidates_for_a_lease_skip_damaged_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_for_a_lease_skip_damaged_records(log: list[Listed]) -> None:
     """Otherwise one such record would end every lease for the hour of its retention."""
-
-    monkeypatch.setattr(follower, "LogConsumer", Log)
+    log += listed(RECORDS)
     applied: list[str] = []
-    times = LeaseTimes(5.0, 4.0, 1.0, 1.5)
-    log = LeaseLog(KafkaSettings(), "lease", times, lambda _: (b"", b""), decode, lambda each, _: applied.append(each))
+    times, encode = LeaseTimes(5.0, 4.0, 1.0, 1.5), Mock()
+    lease = LeaseLog(KafkaSettings(), "lease", times, encode, decode, lambda each, _: applied.append(each))
     with pytest.raises(RecordVersionError):
-        log.read()
+        lease.read()
     assert applied == ["ka", "kc"]

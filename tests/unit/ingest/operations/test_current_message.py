@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,6 +23,7 @@ from arborcast.wire.errors import TooLarge
 from tests.support import oasis
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts, HttpAnswer, only_subscription
+from tests.support.listed_logs import Listed, ListedConsumer
 from tests.support.make import notification
 
 NONE = "NoCurrentMessageOnTopicFault"
@@ -277,62 +277,45 @@ def test_concurrent_requests_while_kafka_is_unavailable() -> None:
         assert outcome.retry_after is not None
 
 
-class CompactedLog:
-    """A consumer of the log `retained`."""
-
-    placed, name, topic = True, "retained", "arborcast.retained"
-    records: ClassVar[dict[int, bytes]] = {}
-
-    def __init__(self, *_: object, **__: object) -> None:
-        self._at = 0
-
-    def ends(self, _timeout_s: float) -> dict[int, int]:
-        return {0: max(self.records) + 1}
-
-    def seek(self, positions: dict[int, int]) -> None:
-        self._at = positions[0]
-
-    def poll(self, _timeout_s: float) -> dict[int, list[Any]]:
-        found = {offset: value for offset, value in self.records.items() if offset >= self._at}
-        self._at = max([self._at, *(offset + 1 for offset in found)])
-        keys = {offset: notifications.decode(value).topic.encode() for offset, value in found.items()}
-        return {0: [SimpleNamespace(key=keys[at], value=value, offset=at) for at, value in found.items()]}
-
-    def read(self, offsets: list[int]) -> dict[int, bytes]:
-        return {offset: self.records[offset] for offset in offsets if offset in self.records}
-
-    def close(self) -> None: ...
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[Listed]:
+    """The records of the log `retained`."""
+    records: list[Listed] = []
+    for module, name in ((follower, "LogConsumer"), (current_message, "LogReader")):
+        monkeypatch.setattr(module, name, lambda *_, **__: ListedConsumer("retained", records))
+    return records
 
 
-async def test_an_erased_message_whose_null_was_compacted_away_is_not_current(monkeypatch: pytest.MonkeyPatch) -> None:
+def retain(log: list[Listed], offset: int, topic: str, name: str = "n") -> None:
+    log.append(Listed(*notifications.encode(notification(name, topic)), offset))
+
+
+async def test_an_erased_message_whose_null_was_compacted_away_is_not_current(log: list[Listed]) -> None:
     """The gateway has answered no request for days."""
-    monkeypatch.setattr(follower, "LogConsumer", CompactedLog)
-    monkeypatch.setattr(current_message, "LogReader", CompactedLog)
     topics = [TopicPath(each) for each in "abc"]
-    a, b, c = (notifications.encode(notification(f"n{each}", each))[1] for each in topics)
     retained = RetainedMessages(KafkaSettings())
-    monkeypatch.setattr(CompactedLog, "records", {0: a, 1: b})
+    retain(log, 0, "a")
+    retain(log, 1, "b")
     assert [each.topic for each in await retained.latest(topics[::-1])] == ["a", "b"], "in the order of acceptance"
-    monkeypatch.setattr(CompactedLog, "records", {1: b, 4: c})
+    del log[0]
+    retain(log, 4, "c")
     assert [each.topic for each in await retained.latest(topics)] == ["b", "c"]
     assert set(await retained.topics(lambda _: True)) == {"b", "c"}
     retained.close()
 
 
-async def test_an_expensive_search_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower, "LogConsumer", CompactedLog)
-    monkeypatch.setattr(current_message, "LogReader", CompactedLog)
+async def test_an_expensive_search_does_not_delay_others(log: list[Listed], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(current_message, "_MATCHED_AT_ONCE", 2)
-    done, topics = list[str](), [TopicPath(each) for each in "abcde"]
-    records = {offset: notifications.encode(notification("read", each))[1] for offset, each in enumerate(topics)}
-    monkeypatch.setattr(CompactedLog, "records", records)
+    done = list[str]()
+    for offset, topic in enumerate("abcde"):
+        retain(log, offset, topic, "read")
 
     def matches(path: TopicPath) -> bool:
         done.append(path)
         return path != "d"
 
     async def latest() -> None:
-        done.append((await retained.latest(topics[:1]))[0].id)
+        done.append((await retained.latest([TopicPath("a")]))[0].id)
 
     retained = RetainedMessages(KafkaSettings())
     found, _ = await asyncio.gather(retained.topics(matches), latest())

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
+from itertools import chain, repeat
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -33,6 +33,7 @@ from arborcast.topic_model.routing import RoutingTable
 from arborcast.topic_model.topics import TopicPath
 from tests.support import soap_messages as soap
 from tests.support.gateway_parts import GatewayParts
+from tests.support.listed_logs import Listed, ListedConsumer
 from tests.support.make import notification
 
 
@@ -140,47 +141,21 @@ def test_a_view_stops_before_it_is_connected() -> None:
     asyncio.run(view.stop())
 
 
-class CompactedLog:
-    """A consumer of a control log whose records have these offsets."""
-
-    placed, name, topic = True, "control", "arborcast.control"
-
-    def __init__(self, offsets: list[int], refused: list[InfrastructureError] | None = None) -> None:
-        self._offsets = offsets
-        self._at = 0
-        self._refused = refused or []
-
-    def partitions(self) -> list[int]:
-        return [0]
-
-    def ends(self, _timeout_s: float) -> dict[int, int]:
-        if self._refused:
-            raise self._refused.pop()
-        return {0: self._offsets[-1] + 1}
-
-    def close(self) -> None: ...
-
-    def seek(self, positions: dict[int, int]) -> None:
-        self._at = positions[0]
-
-    def poll(self, _timeout_s: float) -> dict[int, list[Any]]:
-        found = [each for each in self._offsets if each >= self._at]
-        self._at = max([self._at, *(each + 1 for each in found)])
-        key, value = encode(TopicRecord(TopicPath("t")))
-        return {0: [SimpleNamespace(key=key, value=value, offset=each) for each in found]}
+def record_at(offset: int) -> Listed:
+    return Listed(*encode(TopicRecord(TopicPath("t"))), offset)
 
 
 async def test_a_view_ends_where_unread_records_were_compacted_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ends of subscriptions may have been among them."""
-    offsets = [2, 5]
-    monkeypatch.setattr(follower, "LogConsumer", lambda *_, **__: CompactedLog(offsets))
+    records = [record_at(2), record_at(5)]
+    monkeypatch.setattr(follower, "LogConsumer", lambda *_, **__: ListedConsumer("control", records))
     failed = asyncio.get_running_loop().create_future()
     view = ControlLogView(KafkaSettings(), ControlView(), failed.set_result)
     view.start()
     await view.until_caught_up()
-    offsets.append(6)
+    records.append(record_at(6))
     await view.wait_applied(6, 60.0)
-    offsets.append(9)
+    records.append(record_at(9))
     error = await asyncio.wait_for(failed, 60.0)
     assert "from 7 to 8 of the control log" in str(error)
     await view.stop()
@@ -190,13 +165,14 @@ async def test_a_view_ends_where_unread_records_were_compacted_away(monkeypatch:
 async def test_a_view_reads_on_when_a_missing_right_or_user_of_kafka_is_added(
     monkeypatch: pytest.MonkeyPatch, refusal: type[Exception]
 ) -> None:
-    refused = [as_infrastructure_error("the control log cannot be read", refusal())]
-    monkeypatch.setattr(follower, "LogConsumer", lambda *_, **__: CompactedLog([2], refused))
+    log, refused = ListedConsumer("control", [record_at(2)]), as_infrastructure_error("cannot be read", refusal())
+    monkeypatch.setattr(log, "ends", Mock(side_effect=chain([refused], repeat({0: 3}))))
+    monkeypatch.setattr(follower, "LogConsumer", lambda *_, **__: log)
     failed: list[Exception] = []
     view = ControlLogView(KafkaSettings(), ControlView(), failed.append)
     view.start()
     await asyncio.wait_for(view.until_caught_up(), 60.0)
-    assert (failed, refused, view.failures) == ([], [], 1)
+    assert (failed, view.failures) == ([], 1)
     await view.stop()
 
 

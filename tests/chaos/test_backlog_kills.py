@@ -6,17 +6,15 @@ other outcomes are recorded.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from arborcast.core.eventlog.scan import LogScan
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.logs.attempts import Attempt, decode
+from arborcast.dispatch.logs.attempts import Attempt
 from arborcast.dispatch.operations.audit import audit
-from tests.support.dispatch_job import Logs, logs, subscription
+from tests.support.dispatch_job import Logs, attempts_in, logs, subscription
 from tests.support.dispatch_process import running_job, with_suppressed_kill
 from tests.support.receiver import Received, Receiver
 from tests.support.waiting import wait_until
@@ -121,17 +119,9 @@ def fill(log: Logs, receiver: Receiver) -> list[str]:
 
 def wait_until_all_is_written(kafka: KafkaSettings, deliveries: set[Delivery]) -> list[Attempt]:
     """Wait until the `attempts` log has a row for each of these; the rows of the receiver that refuses."""
-    deadline = time.monotonic() + 300
-    while True:
-        rows = written(kafka)
-        there = {(f"/{row.subscription}", row.notification) for row in rows}
-        if missing := deliveries - there:
-            assert time.monotonic() < deadline, f"{len(missing)} outcomes are not written while the batch goes on"
-            time.sleep(0.2)
-        else:
-            return [row for row in rows if row.subscription == "refuses"]
 
+    def missing() -> set[Delivery]:
+        return deliveries - {(f"/{row.subscription}", row.notification) for row in attempts_in(kafka)}
 
-def written(kafka: KafkaSettings) -> list[Attempt]:
-    with LogScan(kafka, "attempts") as log:
-        return [row for record in log.read_all() if record.value for row in decode(record.value).attempts]
+    wait_until(lambda: not missing(), lambda: f"{len(missing())} outcomes are not written during the batch", 300)
+    return [row for row in attempts_in(kafka) if row.subscription == "refuses"]

@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,11 +21,10 @@ from tests.cluster.spark_cluster import running_cluster
 from tests.support.bare_python import bare_python
 from tests.support.command import COMMAND, Engine
 from tests.support.dispatch_job import logs, subscription
+from tests.support.process import ROOT, LoggedProcess
 from tests.support.receiver import Receiver
 
 pytestmark = [pytest.mark.long, pytest.mark.stack, pytest.mark.timeout(900)]
-
-ROOT = Path(__file__).parents[2]
 
 
 class Shell:
@@ -65,29 +63,16 @@ class Shell:
     @contextmanager
     def job(self) -> Iterator[None]:
         """The job of the last line: it becomes ready, and Ctrl-C stops it with status 0."""
-        file = self._folder / "job.log"
-        with file.open("wb") as output:
-            process = subprocess.Popen(
-                shlex.split(self.submit),
-                cwd=self._folder,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        job = LoggedProcess(shlex.split(self.submit), self._folder / "job.log", cwd=self._folder, env=self._environment)
+        job.start()
         try:
-            deadline = time.monotonic() + 500
-            while "ready to deliver" not in file.read_text():
-                assert process.poll() is None, file.read_text()[-3000:]
-                assert time.monotonic() < deadline, file.read_text()[-3000:]
-                time.sleep(0.1)
+            job.wait_for(lambda: "ready to deliver" in job.text(), "the job is ready", 500)
             yield
-            os.killpg(process.pid, signal.SIGINT)
-            assert process.wait(300) == 0, file.read_text()[-3000:]
+            os.killpg(job.pid, signal.SIGINT)
+            assert job.wait(300) == 0, job.text()[-3000:]
         finally:
             for each in psutil.process_iter():
-                if _session(each.pid) == process.pid:
+                if _session(each.pid) == job.pid:
                     each.kill()
 
 

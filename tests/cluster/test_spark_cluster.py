@@ -18,7 +18,7 @@ import pytest
 
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.matching.bases import MIN_OVERLAY
-from arborcast.dispatch.operations.audit import audit
+from arborcast.dispatch.operations.audit import Report, audit
 from arborcast.dispatch.realtime.messages import read_progress
 from arborcast.dispatch.realtime.mode_policy import WORTH_ELSEWHERE_S, Mode, ModePolicy
 from tests.cluster.spark_cluster import SparkCluster, running_cluster
@@ -90,7 +90,7 @@ def test_a_lost_executor_and_a_lost_worker_lose_nothing_and_reorder_nothing(
         )
         with under_load(kafka_settings, receiver, beside=IN_BOTH_PARTITIONS) as load:
             receiver.wait_for(100, timeout=180)
-            assert pushing(cluster, receiver) == 2, "both executors push"
+            wait_for_workers_of_both(cluster, receiver)
             assert_mode(job, kafka_settings, mode)
             assert_guarded(cluster)
             # Further messages for this one are parked and retried beside the batches, in order.
@@ -150,10 +150,12 @@ def assert_guarded(cluster: SparkCluster) -> None:
 
 def assert_nothing_waits(kafka: KafkaSettings, accepted: int, more: int = 1, timeout: float = 300.0) -> None:
     """The deep audit: every delivery is complete, also for the flapping receiver."""
-    deadline = time.monotonic() + timeout
-    while (report := audit(kafka, 0, deep=True, patience_s=30)).totals.pending:
-        assert time.monotonic() < deadline, f"{report.totals.pending} deliveries wait and wait"
-        time.sleep(0.5)
+
+    def complete() -> Report | None:
+        report = audit(kafka, 0, deep=True, patience_s=30)
+        return None if report.totals.pending else report
+
+    report = wait_until(complete, "deliveries are pending", timeout)
     assert report.balanced, report.problems[:5]
     # An unacknowledged notification may be in the log. An opened breaker is a notification without
     # recipients.
@@ -174,13 +176,13 @@ def test_a_worker_in_real_time_that_dies_or_stands_still_is_replaced(
     ):
         log.subscribe(subscription(BESIDE[1:], receiver.url(BESIDE), "beside//."))
         receiver.wait_for(100, timeout=180)
-        assert pushing(cluster, receiver) == 2
+        wait_for_workers_of_both(cluster, receiver)
         for executor in cluster.executors():
             one = max((each for each in below(executor) if connected(each, receiver)), key=psutil.Process.create_time)
             one.kill() if how == "dies" else one.suspend()
             wait_until_begun_anew(job, kafka_settings)
             wait_for_more(receiver, timeout=240)
-            assert pushing(cluster, receiver) == 2
+            wait_for_workers_of_both(cluster, receiver)
         assert running(job)
         accepted = load.stop()
         assert_all_arrived(receiver, accepted, duplicates_allowed=400, timeout=300)
@@ -190,11 +192,13 @@ def test_a_worker_in_real_time_that_dies_or_stands_still_is_replaced(
 def wait_until_begun_anew(
     job: DispatchProcess, kafka: KafkaSettings, meanwhile: Callable[[], None] = lambda: None
 ) -> None:
-    run, deadline = newest_run(kafka), time.monotonic() + 500
-    while newest_run(kafka) == run:
-        assert time.monotonic() < deadline, job.log()
+    run = newest_run(kafka)
+
+    def begun() -> bool:
         meanwhile()
-        time.sleep(0.2)
+        return newest_run(kafka) != run
+
+    wait_until(begun, job.log, 500)
 
 
 def newest_run(kafka: KafkaSettings) -> int:
@@ -312,7 +316,7 @@ def test_a_job_that_does_not_know_the_secret_gets_no_executor(
     bundle = bundled(tmp_path, cluster, {f"ARBORCAST_DISPATCH_{setting}": value})
     job = DispatchProcess(tmp_path / "home", kafka_settings, {}, bundle)
     try:
-        with pytest.raises(RuntimeError):
+        with pytest.raises(AssertionError):
             job.start(180)
         assert "All masters are unresponsive" in job.log(1_000_000)
         assert not cluster.executors()
@@ -332,22 +336,20 @@ def test_a_python_without_our_packages_is_named(
     bundle.properties.write_text(text)
     job = DispatchProcess(tmp_path / "home", kafka_settings, {}, bundle)
     try:
-        with contextlib.suppress(RuntimeError):  # it may be ready: its warm-up failing is no reason to stop
+        with contextlib.suppress(AssertionError):  # it may be ready: its warm-up failing is no reason to stop
             job.start()
         wait_until(lambda: "ModuleNotFoundError: No module named" in job.log(1_000_000), job.log)
     finally:
         job.kill()
 
 
-def pushing(cluster: SparkCluster, receiver: Receiver) -> int:
-    """How many executors have Python workers that are connected to the receiver."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        count = sum(any(connected(each, receiver) for each in below(executor)) for executor in cluster.executors())
-        if count == 2:
-            return count
-        time.sleep(0.2)
-    return count
+def wait_for_workers_of_both(cluster: SparkCluster, receiver: Receiver) -> None:
+    """Wait until two executors have Python workers that are connected to the receiver."""
+
+    def pushing() -> int:
+        return sum(any(connected(each, receiver) for each in below(executor)) for executor in cluster.executors())
+
+    wait_until(lambda: pushing() == 2, pushing)
 
 
 def below(process: psutil.Process) -> list[psutil.Process]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 
@@ -19,11 +18,11 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.engine import find_tools
 from arborcast.engine.embedded.kafka_broker import BrokerLayout, KafkaBroker, answers, controller_port
 from arborcast.engine.install.java import java_environ
-from arborcast.engine.processes import logfiles, processes
-from arborcast.engine.processes.errors import PartFailed
+from arborcast.engine.processes import processes
 from arborcast.topic_model.records.notifications import Notification, notification_in
 from tests.support.held_port import HeldPort
 from tests.support.once_per_run import State, once_per_run
+from tests.support.process import LoggedProcess
 from tests.support.waiting import wait_until
 
 _tools = cache(find_tools)
@@ -32,7 +31,7 @@ _tools = cache(find_tools)
 class BrokerProcess(KafkaBroker):
     """The embedded engine's broker, run without a supervisor; its log is kafka.log in its folder."""
 
-    _process: subprocess.Popen[bytes] | None = None
+    _process: LoggedProcess | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -41,60 +40,35 @@ class BrokerProcess(KafkaBroker):
     @property
     def pid(self) -> int | None:
         """Process id of the broker while it runs."""
-        return self._process.pid if self._process and self._process.poll() is None else None
-
-    @property
-    def _log(self) -> Path:
-        return self.layout.home / "kafka.log"
+        return self._process.pid if self._process and self._process.ended is None else None
 
     def start(self, timeout: float = 120.0) -> None:
-        """Start the broker and wait for its answer. Raises PartFailed with the end of its log."""
+        """Start the broker and wait for its answer. Raises PartFailed; fails with its log if it ends."""
         self.launch()
         self.wait_until_it_answers(timeout)
 
     def launch(self) -> None:
         """Start the broker after formatting. Raises PartFailed."""
         self.prepare()
-        with self._log.open("ab") as sink:
-            self._process = subprocess.Popen(
-                self.command(),
-                env=java_environ(),
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                start_new_session=True,
-            )
+        self._process = LoggedProcess(self.command(), self.layout.home / "kafka.log", env=java_environ())
+        self._process.start()
 
     def wait_until_it_answers(self, timeout: float) -> None:
-        """Wait for the answer of a started broker; raises PartFailed with the end of its log."""
-        if self._process is None:
-            raise ValueError("launch() comes first")
-        deadline = time.monotonic() + timeout
-        while not answers(self.layout.port):
-            code = self._process.poll()
-            if code is not None:
-                raise PartFailed(f"Kafka ended with code {code} while starting: {logfiles.tail(self._log)}", "kafka")
-            if time.monotonic() > deadline:
-                self.kill()
-                raise PartFailed(f"Kafka did not answer within {timeout:g} s: {logfiles.tail(self._log)}", "kafka")
-            time.sleep(0.05)
+        """Wait for the answer of a started broker."""
+        assert self._process is not None, "launch() comes first"
+        self._process.wait_for(lambda: answers(self.layout.port), "Kafka answers", timeout)
 
-    def stop(self, timeout: float = 10.0) -> None:
-        """Ask the broker to stop, wait, and kill it after the timeout."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
+    def stop(self) -> None:
+        """Ask the broker to stop, wait, and kill it if it does not."""
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.stop()
             self.kill()
-        self._process = None
 
     def kill(self) -> None:
         """kill -9, and wait for its end."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
             self._process = None
 
 

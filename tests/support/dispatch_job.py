@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -166,13 +166,8 @@ class Logs:
             self._producer.close(timeout=1)
 
 
-@contextmanager
-def logs(kafka: KafkaSettings, numbers: Iterator[int] | None = None) -> Iterator[Logs]:
-    opened = Logs(kafka, numbers)
-    try:
-        yield opened
-    finally:
-        opened.close()
+def logs(kafka: KafkaSettings, numbers: Iterator[int] | None = None) -> closing[Logs]:
+    return closing(Logs(kafka, numbers))
 
 
 class RunningJob:

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -89,17 +88,10 @@ class DispatchProcess:
             write_properties(chosen_properties, values)
 
     def start(self, timeout: float = 600.0) -> DispatchProcess:
-        """Start and wait until ready. Raises RuntimeError with the end of the log otherwise."""
+        """Start and wait until ready. Fails with its output otherwise."""
         self._ready.unlink(missing_ok=True)
         self._submitted.start()
-        deadline = time.monotonic() + timeout
-        while not self._ready.exists():
-            if self._submitted.ended is not None:
-                raise RuntimeError(f"the job ended with {self._submitted.ended} before it was ready\n{self.log()}")
-            if time.monotonic() > deadline:
-                self.kill()
-                raise RuntimeError(f"the job was not ready within {timeout} s\n{self.log()}")
-            time.sleep(0.05)
+        self._submitted.wait_for(self._ready.exists, "the job is ready", timeout)
         return self
 
     def log(self, characters: int = 6000) -> str:

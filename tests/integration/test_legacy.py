@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import requests
 from lxml import etree
 
 from tests.support import legacy_messages as legacy
 from tests.support import soap_messages as soap
-from tests.support.gateway_process import GatewayRun
+from tests.support.gateway_process import GatewayRun, post
 from tests.support.receiver import Receiver
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -21,11 +20,6 @@ def send(gateway: GatewayRun, text: str) -> str:
     answer = legacy.post(f"{gateway.base}/wsnprocess/", text)
     assert answer.status_code == 200, answer.text
     return etree.fromstring(answer.content).findtext(".//{*}WsnProcessResponse") or ""
-
-
-def post(gateway: GatewayRun, body: str) -> requests.Response:
-    headers = {"Content-Type": soap.MEDIA_TYPES["1.1"]}
-    return requests.post(gateway.broker, data=soap.envelope(body), headers=headers, timeout=120)
 
 
 def text_pushed(body: bytes) -> str:
@@ -41,12 +35,12 @@ def test_all_four_ways_between_old_and_new(gateway: GatewayRun, receiver: Receiv
     dummy = "http://localhost:12345/only/register/use"
     assert "ns2:Address" in send(gateway, legacy.subscribe(ALARM, dummy))
     expression = soap.topic_expression("all/alarm//.")
-    assert post(gateway, soap.subscribe(receiver.url("/new"), expression)).status_code == 200
+    post(gateway.broker, soap.subscribe(receiver.url("/new"), expression))
 
     assert send(gateway, legacy.notify(ALARM, "<level>3</level>")) == "success!"
     assert send(gateway, legacy.notify(ALARM, "door & 窗")) == "success!"
     modern = soap.message("all/alarm/alarm1", '<o:order xmlns:o="urn:o"><![CDATA[1 & 2]]></o:order>')
-    assert post(gateway, soap.notify(modern)).status_code == 202
+    post(gateway.broker, soap.notify(modern))
 
     old, new = receiver.wait_for(3, "/old"), receiver.wait_for(1, "/new")
     assert [text_pushed(request.body) for request in old] == [

@@ -27,11 +27,8 @@ pytestmark = pytest.mark.kafka
 @pytest.fixture
 def writer(kafka_settings: KafkaSettings) -> Iterator[LogWriter]:
     ensure_topics(kafka_settings)
-    opened = LogWriter(kafka_settings, PULL_LOG)
-    try:
+    with closing(LogWriter(kafka_settings, PULL_LOG)) as opened:
         yield opened
-    finally:
-        opened.close()
 
 
 def follower(kafka: KafkaSettings, seen: list[tuple[int, str]], *, forgetful: bool) -> LogFollower[str]:

@@ -116,15 +116,7 @@ def test_sixty_megabytes_with_a_larger_limit(tmp_path: Path, own_broker: BrokerP
     """`fragments.max_bytes` at 64 MiB: larger messages are refused with the name of the setting."""
     kafka = dataclasses.replace(settings_for(own_broker), max_record_bytes=102_000_000)
     more = "[fragments]\nmax_bytes = 67_108_864\n"
-    run = GatewayRun(
-        tmp_path / "large",
-        kafka,
-        more=more,
-        max_unacknowledged_bytes=160 * 1024 * 1024,
-    )
-    run.config.write_text(run.config.read_text().replace("[outbound]", "max_record_bytes = 102_000_000\n[outbound]"))
-    try:
-        run.start()
+    with gateway_run(tmp_path / "large", kafka, more=more, max_unacknowledged_bytes=160 * 1024 * 1024) as run:
         piece = "<p>" + "x" * 2_000_000 + "</p>"
         for number in range(30):
             send(cycle([run]), legacy.notify("large", piece, f"1-{number < 29:d}-0-{number}", "large:1"))
@@ -135,5 +127,3 @@ def test_sixty_megabytes_with_a_larger_limit(tmp_path: Path, own_broker: BrokerP
         answer = legacy.post(f"{run.base}/wsnprocess/", legacy.notify("large", piece, "1-0-0-33", "large:2"))
         assert answer.status_code == 500
         assert "fragments.max_bytes is 67108864" in answer.text
-    finally:
-        run.kill()

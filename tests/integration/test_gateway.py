@@ -19,6 +19,7 @@ from arborcast.core.settings import KafkaSettings
 from tests.support import soap_messages as soap
 from tests.support.broker import BrokerProcess, notifications_in, settings_for
 from tests.support.gateway_process import GatewayRun, gateway_run
+from tests.support.process import killed
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -138,8 +139,8 @@ def test_the_gateway_stops_within_seconds_also_without_kafka(tmp_path: Path, own
 @pytest.mark.chaos
 def test_the_gateway_waits_for_a_kafka_that_starts_later(tmp_path: Path, own_broker: BrokerProcess) -> None:
     own_broker.stop()
-    gateway = GatewayRun(tmp_path, dataclasses.replace(settings_for(own_broker), request_timeout_s=2))
-    try:
+    settings = dataclasses.replace(settings_for(own_broker), request_timeout_s=2)
+    with killed(GatewayRun(tmp_path, settings)) as gateway:
         gateway.start(ready=False)
         gateway.wait_for(lambda: gateway.health("live") == 200, "alive")
         assert gateway.health("ready") == 503
@@ -150,5 +151,3 @@ def test_the_gateway_waits_for_a_kafka_that_starts_later(tmp_path: Path, own_bro
         with Client(gateway.base) as client:
             client.notify("a/b", "<n/>")
         assert gateway.stop() == 0
-    finally:
-        gateway.kill()

@@ -27,6 +27,7 @@ from arborcast.engine.embedded.kafka_broker import BrokerLayout, controller_port
 from tests.support.broker import broker_of
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.held_port import HeldPort
+from tests.support.process import killed
 from tests.support.waiting import wait_until
 
 PASSWORD = 'p"a\\ss; word'  # noqa: S105  # with characters that need an escape
@@ -72,8 +73,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings]
     plain, secured = HeldPort(), HeldPort()
     layout = GuardedLayout(home, plain.number, controller_port(home))
     layout = dataclasses.replace(layout, guarded_port=secured.number, certificates=certificates)
-    broker = broker_of(layout)
-    try:
+    with killed(broker_of(layout)) as broker:
         broker.start()
         yield KafkaSettings(
             bootstrap_servers=f"127.0.0.1:{layout.guarded_port}",
@@ -87,8 +87,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings]
             sasl_username="arborcast",
             sasl_password=PASSWORD,
         )
-    finally:
-        broker.kill()
 
 
 def test_clients_of_the_engine_and_of_spark_connect(guarded: KafkaSettings, spark: SparkSession) -> None:

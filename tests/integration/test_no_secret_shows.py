@@ -17,6 +17,7 @@ from tests.support import soap_messages as soap
 from tests.support.broker import records_in
 from tests.support.command import Shell
 from tests.support.gateway_process import GatewayRun
+from tests.support.process import killed
 
 pytestmark = pytest.mark.kafka
 
@@ -30,11 +31,11 @@ POLICY = "urn:arborcast:policy"
 @pytest.fixture
 def gateway(tmp_path: Path, kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayRun]:
     monkeypatch.setenv("ARBORCAST_DIRECTORY_PASSWORD", LDAP_PASSWORD)
-    run = GatewayRun(tmp_path, kafka_settings, more="[secrets]\ncredentials_over_http = true\n", forked=False)
-    Shell(run.config)("keys", "new")
-    run.start()
-    yield run
-    run.kill()
+    more = "[secrets]\ncredentials_over_http = true\n"
+    with killed(GatewayRun(tmp_path, kafka_settings, more=more, forked=False)) as run:
+        Shell(run.config)("keys", "new")
+        run.start()
+        yield run
 
 
 def keys_of(folder: Path) -> list[str]:

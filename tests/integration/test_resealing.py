@@ -19,6 +19,7 @@ from arborcast.topic_model.projections.resealing import key_id, sealed_in
 from arborcast.topic_model.records.control import ControlRecord
 from tests.support.command import Shell
 from tests.support.gateway_process import GatewayRun
+from tests.support.process import killed
 
 pytestmark = pytest.mark.kafka
 
@@ -27,15 +28,11 @@ COUNT = 12
 
 @pytest.fixture
 def gateway(tmp_path: Path, kafka_settings: KafkaSettings) -> Iterator[GatewayRun]:
-    run = GatewayRun(
-        tmp_path, kafka_settings, more='[secrets]\ncredentials_over_http = true\n[stack]\nbroker = "external"\n'
-    )
-    Shell(run.config)("keys", "new", "--id", "k1")
-    try:
+    more = '[secrets]\ncredentials_over_http = true\n[stack]\nbroker = "external"\n'
+    with killed(GatewayRun(tmp_path, kafka_settings, more=more)) as run:
+        Shell(run.config)("keys", "new", "--id", "k1")
         run.start()
         yield run
-    finally:
-        run.kill()
 
 
 def test_keys_are_changed_while_the_engine_runs(

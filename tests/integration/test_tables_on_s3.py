@@ -18,7 +18,7 @@ from arborcast.dispatch.tables.delta_table import DeltaTableWriter, rows_of
 from arborcast.dispatch.tables.spec import table_exists
 from arborcast.engine.settings.loading import load_settings
 from tests.support.held_port import HeldPort
-from tests.support.process import LoggedProcess
+from tests.support.process import LoggedProcess, killed
 from tests.support.table_rows import attempt
 
 # The environment of the job; see docs/operations.md.
@@ -39,14 +39,12 @@ def s3_server(folder: Path, bucket: str) -> Iterator[dict[str, str]]:
     """The server with an empty bucket; returns the environment variables for it."""
     port = HeldPort()
     url = f"http://127.0.0.1:{port.number}"
-    server = LoggedProcess([sys.executable, "-W", "ignore", "-c", _SERVER, str(port.number)], folder / "s3.log")
-    port.for_life_of(server)
-    server.start()
-    try:
+    made = LoggedProcess([sys.executable, "-W", "ignore", "-c", _SERVER, str(port.number)], folder / "s3.log")
+    port.for_life_of(made)
+    with killed(made) as server:
+        server.start()
         server.wait_for(lambda: _made(f"{url}/{bucket}"), "the S3 server answers")
         yield {**CREDENTIALS, "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
-    finally:
-        server.kill()
 
 
 def _made(url: str) -> bool:

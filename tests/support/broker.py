@@ -22,7 +22,7 @@ from arborcast.engine.processes import processes
 from arborcast.topic_model.records.notifications import Notification, notification_in
 from tests.support.held_port import HeldPort
 from tests.support.once_per_run import State, once_per_run
-from tests.support.process import LoggedProcess
+from tests.support.process import LoggedProcess, killed
 from tests.support.waiting import wait_until
 
 _tools = cache(find_tools)
@@ -145,11 +145,8 @@ def kafka_settings(kafka: KafkaSettings) -> KafkaSettings:
 
 @pytest.fixture(scope="session")
 def _mortal_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    broker = new_broker(tmp_path_factory.mktemp("mortal-kafka"))
-    try:
+    with killed(new_broker(tmp_path_factory.mktemp("mortal-kafka"))) as broker:
         yield broker
-    finally:
-        broker.kill()
 
 
 @pytest.fixture

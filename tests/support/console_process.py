@@ -15,7 +15,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.engine.settings.loading import toml
 from tests.support.certificates import Certificates
 from tests.support.held_port import HeldPort
-from tests.support.process import LoggedProcess
+from tests.support.process import LoggedProcess, killed
 from tests.support.waiting import TIMEOUT_S
 
 
@@ -44,17 +44,15 @@ def running_console(
             ]
         )
     )
-    run = LoggedProcess([sys.executable, "-m", "arborcast.console", "--config", str(file)], home / "console.log")
-    port.for_life_of(run)
+    made = LoggedProcess([sys.executable, "-m", "arborcast.console", "--config", str(file)], home / "console.log")
+    port.for_life_of(made)
     url = f"http{'s' * bool(tls)}://127.0.0.1:{port.number}"
-    try:
+    with killed(made) as run:
         run.start()
         run.wait_for(lambda: _answers(f"{url}/topics", tls), "the console shows topics", timeout_s)
         yield url, psutil.Process(run.pid)
         assert run.stop() == 0, run.text()
         assert "Traceback" not in run.text(), run.text()
-    finally:
-        run.kill()
 
 
 def trust(tls: Certificates | None) -> ssl.SSLContext | bool:

@@ -8,8 +8,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from arborcast.dispatch.spark.properties import properties, write_properties
 from arborcast.engine.embedded.engine import find_tools
 from arborcast.engine.install import jars, java
 from tests.support.process import ROOT as ROOT
-from tests.support.process import LoggedProcess
+from tests.support.process import LoggedProcess, running
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Bundle:
 
 
 class DispatchProcess:
-    """spark-submit, the JVM, the Python driver and its workers: one process group."""
+    """spark-submit, the JVM, the Python driver and its workers: one process group. With a bundle: from the bundle, on
+    its cluster."""
 
     def __init__(
         self,
@@ -143,16 +144,4 @@ def with_suppressed_kill(process: psutil.Process) -> None:
         process.kill()
 
 
-@contextmanager
-def running_job(
-    home: Path,
-    kafka: KafkaSettings,
-    settings: Mapping[str, str | int | float] | None = None,
-    bundle: Bundle | None = None,
-) -> Iterator[DispatchProcess]:
-    """A started job, killed at the end. With a bundle: from the bundle, on its cluster."""
-    job = DispatchProcess(home, kafka, settings, bundle)
-    try:
-        yield job.start()
-    finally:
-        job.kill()
+running_job = running(DispatchProcess)

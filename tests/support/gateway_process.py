@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -19,7 +17,7 @@ from tests.support.certificates import Certificates
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.held_port import HeldPort
 from tests.support.process import ROOT as ROOT
-from tests.support.process import LoggedProcess, Started
+from tests.support.process import LoggedProcess, Started, running
 from tests.support.waiting import wait_until
 
 
@@ -58,6 +56,7 @@ class GatewayRun(LoggedProcess):
         self.config.write_text(
             f'home = "home"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\nprefix = "{kafka.prefix}"\n'
             f"partitions = {kafka.partitions}\nrequest_timeout_s = {kafka.request_timeout_s}\n"
+            f"max_record_bytes = {kafka.max_record_bytes}\n"
             f'[outbound]\nscope = "loopback"\n'
             f"[directory]\nkind = {kind}\n[topics]\nfixed = {str(fixed).lower()}\n[gateway]\n"
             + "".join(f"{key} = {value}\n" for key, value in settings.items())
@@ -104,25 +103,7 @@ def _tls_section(tls: Certificates) -> str:
     )
 
 
-@contextmanager
-def gateway_run(
-    folder: Path,
-    kafka: KafkaSettings,
-    *,
-    directory: str | Path = "none",
-    fixed: bool = False,
-    tls: Certificates | None = None,
-    more: str = "",
-    forked: bool = True,
-    **gateway: object,
-) -> Iterator[GatewayRun]:
-    """A started gateway, killed at the end."""
-    run = GatewayRun(folder, kafka, directory=directory, fixed=fixed, tls=tls, more=more, forked=forked, **gateway)
-    try:
-        run.start()
-        yield run
-    finally:
-        run.kill()
+gateway_run = running(GatewayRun)
 
 
 def post(url: str, body: str, version: str = "1.1") -> requests.Response:

@@ -24,7 +24,7 @@ from tests.support import debian
 from tests.support.certificates import Certificates
 from tests.support.debian import DebianProgram, provision_main, required
 from tests.support.held_port import HeldPort
-from tests.support.process import LoggedProcess
+from tests.support.process import LoggedProcess, running
 
 _NAMES = ("usr/sbin/mosquitto", "usr/bin/mosquitto_pub", "usr/bin/mosquitto_sub")
 
@@ -159,13 +159,9 @@ class Mosquitto(LoggedProcess):
     @contextmanager
     def subscriber(self, topic: str, session: str = "") -> Iterator[Subscriber]:
         """mosquitto_sub with an active subscription to this topic. With a `session` the broker keeps it."""
-        running = Subscriber(self, topic, session)
-        running.start()
-        try:
-            running.wait_for(lambda: "Subscribed" in running.text(), "mosquitto_sub has subscribed")
-            yield running
-        finally:
-            running.kill()
+        with running(Subscriber)(self, topic, session) as started:
+            started.wait_for(lambda: "Subscribed" in started.text(), "mosquitto_sub has subscribed")
+            yield started
 
     def _client(self, program: Path) -> list[str]:
         tls = ["--cafile", self.tls.authority] if self.tls else []
@@ -225,23 +221,14 @@ class Subscriber(LoggedProcess):
         return self.received
 
 
+running_mosquitto = running(Mosquitto)
+
+
 @pytest.fixture
 def mosquitto(mosquitto_install: MosquittoInstall, tmp_path: Path) -> Iterator[Mosquitto]:
     """A running broker for one test."""
     with running_mosquitto(mosquitto_install, tmp_path / "mosquitto") as broker:
         yield broker
-
-
-@contextmanager
-def running_mosquitto(
-    install: MosquittoInstall, folder: Path, more: str = "", tls: Certificates | None = None
-) -> Iterator[Mosquitto]:
-    broker = Mosquitto(install, folder, more, tls)
-    try:
-        broker.start()
-        yield broker
-    finally:
-        broker.kill()
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, ParamSpec, Protocol, TypeVar
 
 import psutil
 
@@ -24,6 +25,39 @@ class Started(Protocol):
     def poll(self) -> int | None: ...
 
     def wait(self, timeout: float) -> int: ...
+
+
+class Run(Protocol):
+    """A process that a test starts."""
+
+    def start(self) -> object: ...
+
+    def kill(self) -> object: ...
+
+
+_Run = TypeVar("_Run", bound=Run)
+_How = ParamSpec("_How")
+
+
+@contextmanager
+def killed(run: _Run) -> Iterator[_Run]:
+    """A process, not started, that is killed at the end."""
+    try:
+        yield run
+    finally:
+        run.kill()
+
+
+def running(made: Callable[_How, _Run]) -> Callable[_How, AbstractContextManager[_Run]]:
+    """With the parameters of its class: a started process, killed at the end."""
+
+    @contextmanager
+    def started(*arguments: _How.args, **named: _How.kwargs) -> Iterator[_Run]:
+        with killed(made(*arguments, **named)) as run:
+            run.start()
+            yield run
+
+    return started
 
 
 class LoggedProcess:

@@ -401,7 +401,7 @@ class Scenario:
         if gateway.ready:
             self.added.append(name)
             record = TopicRecord(TopicPath(name), policy=TopicPolicy(retain=self.retains))
-            gateway.commit([record], lambda result: [self.notify(name) for _ in range(4)])
+            gateway.commit([record], lambda result: self.notify(name))
 
     def report(self, push: Push) -> None:
         """Report the later result of a push some time later, mostly, until it is in the log."""

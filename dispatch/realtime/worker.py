@@ -63,8 +63,8 @@ def _push_rows(job: RealtimeJob, batches: Iterable[pa.RecordBatch]) -> int | Non
     """The number of taken notifications; None after a requested stop."""
     task = TaskContext.get()
     number = task.partitionId() if task is not None else 0
-    # In place of the task of a dead worker, or in a second batch, it would begin with the state at the start of the run,
-    # so the query is started again behind the settled position.
+    # In place of the task of a dead worker, or in a second batch, it would begin with the state of the start of the
+    # run: the query is started again behind the settled position.
     if task is not None and (task.attemptNumber() > 0 or task.getLocalProperty(_BATCH_ID) != "0"):
         raise InfrastructureError("this run has had a task of this partition: the query is started again")
     worker = worker_for(job.settings, job.gauge_file)

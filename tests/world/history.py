@@ -210,7 +210,7 @@ class History:
         """The findings of `arborcast audit --order` in the rows."""
         ledger = Ledger()
         for record in self.attempts:
-            ledger.add(record.value)
+            ledger.add(record.value, record.timestamp)
         orders = {
             # The present order is that of all rows if it has not changed.
             name: order_of(each.subscription) if len(each.changes) == 1 else BY_PRIORITY

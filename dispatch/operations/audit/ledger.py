@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from arborcast.core.eventlog.damaged import unless_damaged
 from arborcast.core.versions import Versioned, VersionedCodec
-from arborcast.dispatch.logs.attempts import VERSION, Evaluation, State
+from arborcast.dispatch.logs.attempts import RUN_NUMBERS, VERSION, Evaluation, State
 
 
 # A million rows are decoded in about a second; with all their columns it would take five.
@@ -76,6 +76,8 @@ REDRIVEN = "redriven"
 """The `error` of the row of a redriven dead letter: the only way from a final state to another."""
 PURGED_ERROR = "purged"
 """The `error` of the row of a purged dead letter."""
+
+_LATEST_MS = np.iinfo(np.int64).max
 
 _SPREAD = np.int64(-7046029254386353131)  # 2**64 / golden ratio, odd
 _BITS = (1 << 64) - 1
@@ -220,6 +222,8 @@ class Evaluations(_Columns):
     """NO_PRIORITY if the record has none."""
     index: Numbers
     """The index of its id in `Ledger.ids`."""
+    again: npt.NDArray[np.bool_]
+    """Perhaps pushed before, with a lost row: evaluated again, or accepted before the beginning of its run."""
 
 
 class Ledger:
@@ -232,7 +236,7 @@ class Ledger:
         self._open: list[SlimRow] = []
         self._parts: list[DeliveryRows] = []
         self._unreduced = 0
-        made_later = {"least", "most", "index"}
+        made_later = {"least", "most", "index", "again"}
         names = [each.name for each in fields(Evaluations) if each.name not in made_later]
         self._columns: dict[str, array[int]] = {name: array("q") for name in (*names, "count")}
 
@@ -260,14 +264,19 @@ class Ledger:
         c = {name: values[order] for name, values in written.items()}
         counts, control = c.pop("count"), c["control"]
         starts = np.flatnonzero(changes(c["offset"], c["partition"]))
-        last = starts + np.diff(np.append(starts, len(order))) - 1
+        evaluated = np.diff(np.append(starts, len(order)))
+        last = starts + evaluated - 1
         greatest = np.maximum.reduceat(counts, starts)
         same = (np.minimum.reduceat(counts, starts) == greatest) & (
             np.minimum.reduceat(control, starts) == np.maximum.reduceat(control, starts)
         )
         most = np.where(same, greatest, np.add.reduceat(counts, starts))
+        _, run = np.unique(c["batch"] // RUN_NUMBERS, return_inverse=True)
+        began_ms = np.full(len(run), _LATEST_MS)
+        np.minimum.at(began_ms, run, c["written_ms"])
+        again = (evaluated > 1) | (c["accepted_ms"] < began_ms[run])[last]
         kept = {name: values[last] for name, values in c.items()}
-        return Evaluations(**kept, least=counts[last], most=most, index=order[last])
+        return Evaluations(**kept, least=counts[last], most=most, index=order[last], again=again)
 
     def _evaluate(self, evaluation: Evaluation, written_ms: int) -> None:
         matched = evaluation.matched

@@ -167,7 +167,7 @@ class OrderCheck:
         for file in self._files:
             rows = np.fromfile(file, _ROW) if file.exists() else np.zeros(0, _ROW)
             deliveries = _deliveries(rows, self._evaluations, orders, times_ms)
-            late, undecided = _overtaken(deliveries, times_ms)
+            late, undecided = _overtaken(deliveries, times_ms, self._evaluations.again)
             report.first_attempts += int(deliveries.first_is.sum())
             report.disordered += len(late)
             report.undecided += undecided
@@ -300,8 +300,9 @@ def _deliveries(rows: _Rows, evaluations: Evaluations, orders: npt.NDArray[np.in
     return _Deliveries(lane, subscription, place[by_lane], *at(first), *at(until), repeated)
 
 
-def _overtaken(them: _Deliveries, times_ms: Numbers) -> tuple[Numbers, int]:
-    """The deliveries behind a later one of their lane, and the number of those that cannot be decided."""
+def _overtaken(them: _Deliveries, times_ms: Numbers, again: npt.NDArray[np.bool_]) -> tuple[Numbers, int]:
+    """The deliveries behind a later one of their lane, and the number of those that cannot be decided. `again`: by
+    place, see `Evaluations`."""
     late = _behind_its_sender(them)
     candidates = _behind(them, "started_ms") & _behind(them, "at") & ~late
     undecided = 0
@@ -316,7 +317,8 @@ def _overtaken(them: _Deliveries, times_ms: Numbers) -> tuple[Numbers, int]:
         overtaking = first[before]
         late[at] = _wrote_later(overtaking, times_ms).any() and not _after_a_crash(them, at, overtaking, times_ms)
         undecided += not late[at]
-    return np.flatnonzero(late), undecided
+    lost = late & again[them.place]
+    return np.flatnonzero(late & ~lost), undecided + int(lost.sum())
 
 
 def _after_a_crash(them: _Deliveries, at: int, overtaking: _Rows, times_ms: Numbers) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any, cast
 
 import msgspec
@@ -121,6 +122,26 @@ def test_a_possible_repetition_after_a_crash_is_undecided() -> None:
     report = checked(THREE, *pushes("n2 w-2, n1 x-1, n3 x-2"))
     assert (report.disordered, report.undecided, report.balanced) == (0, 1, True)
     assert "repetitions of attempts whose rows were lost" in report.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "written_ms", "undecided"),
+    [(THREE * 2, T0, 1), (THREE, T0 + 1, 1), (THREE, T0, 0)],
+    ids=["evaluated twice", "accepted before the run", "accepted in the run"],
+)
+def test_a_possible_repetition_by_the_sender_of_the_later_one_is_undecided(
+    evaluations: list[bytes], written_ms: int, undecided: int
+) -> None:
+    # The row of the killed worker is lost. The redelivery pushes n2, and n1 after its recovery.
+    ledger = Ledger()
+    for each in evaluations:
+        ledger.add(each, written_ms)
+    report = Report(T0, T0 + 1)
+    with closing(OrderCheck(ledger, ledger.evaluations(), {"s": 0})) as check:
+        for offset, each in enumerate(pushes("n2 r-1, n1 r-2")):
+            check.add(Listed(b"", rows(each), offset, T0 + offset))
+        check.report(report, 100)
+    assert (report.disordered, report.undecided) == (1 - undecided, undecided)
 
 
 def test_a_possible_repetition_is_undecided_if_others_pushed_after_the_crash() -> None:

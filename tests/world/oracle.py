@@ -17,7 +17,7 @@ from arborcast.dispatch.hot.triggers import derived_id
 from arborcast.dispatch.logs.attempts import FINAL, Attempt
 from arborcast.dispatch.settings import PushSettings
 from arborcast.topic_model.records.control import ErasureScope
-from arborcast.topic_model.records.notifications import Notification
+from arborcast.topic_model.records.notifications import Notification, made_at
 from arborcast.topic_model.records.results import Result
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath
@@ -437,11 +437,13 @@ class Oracle:
         return accepted.valid_until_ms > 0 and is_late
 
     def _is_erased(self, accepted: Accepted, at: float = math.inf) -> bool:
-        """Whether an erasure covers a message; with a time, whether it was done before."""
+        """Whether an erasure covers a message; with a time, whether it was done before. The message of a trigger is as
+        old as its cause."""
+        accepted_ms = min(accepted.accepted_ms, made_at(accepted.id) or accepted.accepted_ms)
         return any(
             each.topic in ("", accepted.topic)
             and accepted.id.startswith(each.notification)
-            and accepted.accepted_ms < each.before_ms
+            and accepted_ms < each.before_ms
             and (at == math.inf or self.erased_at.get(each.id, math.inf) < at)
             for each in self.erasures
         )

@@ -20,6 +20,7 @@ from tests.support.broker import new_broker, notifications_in, settings_for
 from tests.support.dispatch_job import Logs, logs, subscription
 from tests.support.dispatch_process import DispatchProcess, running_job
 from tests.support.gateway_process import gateway_run
+from tests.support.process import killed, running
 from tests.support.receiver import Receiver
 from tests.support.shifted_clock import Clock
 from tests.support.soap_messages import MEDIA_TYPES, envelope, message
@@ -87,24 +88,19 @@ def own_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 def test_a_full_disk_under_the_broker_loses_no_202(tmp_path: Path) -> None:
     """Kafka exits when it cannot write; its supervisor restarts it until there is space."""
-    with own_disk(tmp_path / "disk", 128) as disk:
-        broker = new_broker(disk / "kafka")
+    with own_disk(tmp_path / "disk", 128) as disk, running(new_broker)(disk / "kafka") as broker:
         kafka = settings_for(broker)
-        try:
-            broker.start()
-            with gateway_run(tmp_path / "gateway", kafka) as gateway, Publishing(gateway.broker) as publishing:
-                wait_until(lambda: len(publishing.accepted) > 100, "a hundred are accepted")
-                filling = Filling(disk)
-                filling.fill()
-                wait_until(lambda: bool(publishing.refused), "a publisher is refused")
-                filling.remove()
-                broker.kill()
-                broker.start()
-                before = len(publishing.accepted)
-                wait_until(lambda: len(publishing.accepted) > before + 100, "the gateway comes back by itself")
-            assert_told_and_kept(publishing, kafka)
-        finally:
+        with gateway_run(tmp_path / "gateway", kafka) as gateway, Publishing(gateway.broker) as publishing:
+            wait_until(lambda: len(publishing.accepted) > 100, "a hundred are accepted")
+            filling = Filling(disk)
+            filling.fill()
+            wait_until(lambda: bool(publishing.refused), "a publisher is refused")
+            filling.remove()
             broker.kill()
+            broker.start()
+            before = len(publishing.accepted)
+            wait_until(lambda: len(publishing.accepted) > before + 100, "the gateway comes back by itself")
+        assert_told_and_kept(publishing, kafka)
 
 
 @pytest.mark.stack
@@ -191,24 +187,24 @@ def test_files_torn_by_a_crash_are_mended(tmp_path: Path, kafka_settings: KafkaS
 @pytest.mark.spark
 def test_a_full_disk_stops_nothing_for_good(tmp_path: Path, kafka_settings: KafkaSettings) -> None:
     """Checkpoints, tables and the parked log on a small disk that fills up under load."""
-    with own_disk(tmp_path / "disk", 64) as disk:
-        job = DispatchProcess(disk, kafka_settings, {**QUICK, "tables.path": str(disk / "tables")})
-        try:
-            with receiving() as (well, failing), logs(kafka_settings) as log:
-                job.start()
-                subscribe_both(log, well, failing)
-                accepted = {log.notify("a/b") for _ in range(20)}
-                wait_until(lambda: ids(well) == accepted, "the first twenty")
-                filling = Filling(disk)
-                filling.fill()
-                for _ in range(100):
-                    accepted.add(log.notify("a/b"))
-                    time.sleep(0.05)
-                filling.remove()
-                accepted |= {log.notify("a/b") for _ in range(20)}
-                assert_all_is_well(kafka_settings, accepted, well, failing)
-        finally:
-            job.kill()
+    with (
+        own_disk(tmp_path / "disk", 64) as disk,
+        killed(DispatchProcess(disk, kafka_settings, {**QUICK, "tables.path": str(disk / "tables")})) as job,
+        receiving() as (well, failing),
+        logs(kafka_settings) as log,
+    ):
+        job.start()
+        subscribe_both(log, well, failing)
+        accepted = {log.notify("a/b") for _ in range(20)}
+        wait_until(lambda: ids(well) == accepted, "the first twenty")
+        filling = Filling(disk)
+        filling.fill()
+        for _ in range(100):
+            accepted.add(log.notify("a/b"))
+            time.sleep(0.05)
+        filling.remove()
+        accepted |= {log.notify("a/b") for _ in range(20)}
+        assert_all_is_well(kafka_settings, accepted, well, failing)
 
 
 @pytest.mark.spark

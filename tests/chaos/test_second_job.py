@@ -13,6 +13,7 @@ import pytest
 from arborcast.core.settings import KafkaSettings
 from tests.support.dispatch_job import logs, subscription
 from tests.support.dispatch_process import DispatchProcess
+from tests.support.process import killed
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 
@@ -32,31 +33,30 @@ def test_a_job_stopped_during_a_batch_neither_pushes_nor_parks_the_rest(
         "tables.path": str(tmp_path / "tables"),
         "push.max_notify_messages": 1,
     }
-    first = DispatchProcess(tmp_path / "first", kafka_settings, where)
-    second = DispatchProcess(tmp_path / "second", kafka_settings, where)
-    with Receiver() as receiver, logs(kafka_settings) as log:
+    with (
+        Receiver() as receiver,
+        logs(kafka_settings) as log,
+        killed(DispatchProcess(tmp_path / "first", kafka_settings, where)) as first,
+        killed(DispatchProcess(tmp_path / "second", kafka_settings, where)) as second,
+    ):
         log.subscribe(subscription("s", receiver.url("/slow/0.02"), "a"))
-        try:
-            second.start()
-            log.notify_many(["a"] * BACKLOG)
-            receiver.wait_for(20)
-            everything = [each for processes in second.processes().values() for each in processes]
-            for process in everything:
-                process.send_signal(signal.SIGSTOP)
-            first.start()
-            wait_until(lambda: len(ids(receiver)) >= BACKLOG)
-            time.sleep(1)
-            arrived = len(receiver.requests)
-            for process in reversed(everything):
-                os.kill(process.pid, signal.SIGCONT)
-            assert second.wait(120) == 75
-            psutil.wait_procs(everything, timeout=60)
-            assert "another has taken over" in second.log()
-            # One push was in flight, since the subscription gets one at a time. The second job neither pushes nor parks
-            # the other messages of the batch, which the first job would push again.
-            assert len(receiver.requests) <= arrived + 1
-            log.notify("a")
-            receiver.wait_for(arrived + 1)
-        finally:
-            first.kill()
-            second.kill()
+        second.start()
+        log.notify_many(["a"] * BACKLOG)
+        receiver.wait_for(20)
+        everything = [each for processes in second.processes().values() for each in processes]
+        for process in everything:
+            process.send_signal(signal.SIGSTOP)
+        first.start()
+        wait_until(lambda: len(ids(receiver)) >= BACKLOG)
+        time.sleep(1)
+        arrived = len(receiver.requests)
+        for process in reversed(everything):
+            os.kill(process.pid, signal.SIGCONT)
+        assert second.wait(120) == 75
+        psutil.wait_procs(everything, timeout=60)
+        assert "another has taken over" in second.log()
+        # One push was in flight, since the subscription gets one at a time. The second job neither pushes nor parks
+        # the other messages of the batch, which the first job would push again.
+        assert len(receiver.requests) <= arrived + 1
+        log.notify("a")
+        receiver.wait_for(arrived + 1)

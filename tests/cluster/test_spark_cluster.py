@@ -26,6 +26,7 @@ from tests.support.bare_python import bare_python
 from tests.support.command import Engine
 from tests.support.dispatch_job import logs, subscription
 from tests.support.dispatch_process import Bundle, DispatchProcess, running_job
+from tests.support.process import killed
 from tests.support.receiver import Receiver
 from tests.support.steady_load import PATHS, assert_all_arrived, counted, under_load, wait_for_more
 from tests.support.waiting import wait_until
@@ -314,14 +315,11 @@ def test_a_job_that_does_not_know_the_secret_gets_no_executor(
     tmp_path: Path, cluster: SparkCluster, kafka_settings: KafkaSettings, setting: str, value: str
 ) -> None:
     bundle = bundled(tmp_path, cluster, {f"ARBORCAST_DISPATCH_{setting}": value})
-    job = DispatchProcess(tmp_path / "home", kafka_settings, {}, bundle)
-    try:
+    with killed(DispatchProcess(tmp_path / "home", kafka_settings, {}, bundle)) as job:
         with pytest.raises(AssertionError):
             job.start(180)
         assert "All masters are unresponsive" in job.log(1_000_000)
         assert not cluster.executors()
-    finally:
-        job.kill()
 
 
 def test_a_python_without_our_packages_is_named(
@@ -334,13 +332,10 @@ def test_a_python_without_our_packages_is_named(
         f"spark.pyspark.python {bundle.python}", f"spark.pyspark.python {bare}/bin/python"
     )
     bundle.properties.write_text(text)
-    job = DispatchProcess(tmp_path / "home", kafka_settings, {}, bundle)
-    try:
+    with killed(DispatchProcess(tmp_path / "home", kafka_settings, {}, bundle)) as job:
         with contextlib.suppress(AssertionError):  # it may be ready: its warm-up failing is no reason to stop
             job.start()
         wait_until(lambda: "ModuleNotFoundError: No module named" in job.log(1_000_000), job.log)
-    finally:
-        job.kill()
 
 
 def wait_for_workers_of_both(cluster: SparkCluster, receiver: Receiver) -> None:

@@ -12,7 +12,7 @@ from arborcast.client import Client, LegacyClient
 from arborcast.client.listener import Listener, ReceivedMessage
 from arborcast.dispatch.tables import INCOMPLETE
 from tests.support import legacy_messages as legacy
-from tests.support.dispatch_job import RunningJob
+from tests.support.dispatch_job import RunningJob, wait_for_rows
 from tests.support.gateway_process import GatewayRun, gateway_run
 from tests.support.waiting import wait_until
 
@@ -110,16 +110,7 @@ def test_an_incomplete_message_is_an_event_and_a_row(engine: Engine) -> None:
     (event,) = events.wait_for(1)
     for words in ('kind="fragments-incomplete"', ">me:7<", "<Had>0 3</Had>", "<Missing>1-2 4-</Missing>"):
         assert words in event
-    location = INCOMPLETE.location(job.settings.tables, job.settings.home)
-
-    def rows() -> list[dict[str, object]]:
-        from deltalake import DeltaTable
-
-        is_there = DeltaTable.is_deltatable(location)
-        return DeltaTable(location).to_pyarrow_table().to_pylist() if is_there else []
-
-    wait_until(lambda: bool(rows()), "a row")
-    (row,) = rows()
+    (row,) = wait_for_rows(job.settings, INCOMPLETE, bool)
     found = {name: row[name] for name in ("identification", "topic", "reason", "had", "missing")}
     assert found == {
         "identification": "me:7",

@@ -128,7 +128,7 @@ def main() -> None:
     except OSError as error:
         # Any file of any command may belong to another user, or be on a full disk.
         where = error.filename2 or error.filename
-        _complain(f"{'something' if where is None else where} cannot be read or written: {reason_of(error)}")
+        _complain(f"{where or 'a file or standard output'} cannot be read or written: {reason_of(error)}")
         sys.exit(EXIT_FAILED)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]

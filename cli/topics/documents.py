@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from arborcast.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of, settings_of
-from arborcast.core.errors import ConfigError
+from arborcast.core.errors import ConfigError, DocumentError
 from arborcast.core.files import write_output
 from arborcast.core.reasons import reason_of
+from arborcast.directory.errors import LdifError
 from arborcast.engine.terminal import ProgressShown, print_document, print_error, print_json, print_line
 
 if TYPE_CHECKING:
@@ -99,7 +100,10 @@ def _import_document(
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {reason_of(error)}") from error
     form = topic_documents.format_of(None if standard_input else file, form, data)
-    records, skipped = topic_documents.read_document(data, form, base_dn or settings.directory.base_dn)
+    try:
+        records, skipped = topic_documents.read_document(data, form, base_dn or settings.directory.base_dn)
+    except (DocumentError, LdifError) as error:
+        raise DocumentError(f"{'standard input' if standard_input else file}, read as {form}: {error}") from error
     for line in skipped:
         print_error(f"skipped {line}")
     with ProgressShown() as progress:

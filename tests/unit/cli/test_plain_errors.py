@@ -258,6 +258,15 @@ def test_errors_of_the_disk(engine: Engine, number: int, message: str, monkeypat
     unforeseen = complaint_of(engine, "keys new")
     assert unforeseen.startswith("error: /somewhere/a cannot be read or written: ")
     assert message in unforeseen
+    monkeypatch.setattr(keyring, "add_key", Mock(side_effect=OSError(number, os.strerror(number))))
+    assert complaint_of(engine, "keys new").startswith("error: a file or standard output cannot be read or written: ")
+
+
+@pytest.mark.parametrize("form", ["ldif", "topicset", "json"])
+def test_an_unreadable_document_of_topics(engine: Engine, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arborcast.engine.embedded.questions.unreachable_reason", lambda _: "")
+    complaint = complaint_of(engine, f"{KAFKA}=127.0.0.1:9 topics import {{folder}}/cut.xml --format {form}", 1)
+    assert f"/cut.xml, read as {form}: " in complaint
 
 
 def test_a_missing_package(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -308,7 +308,12 @@ def _flatten(document: Mapping[str, Any], file: Path | None, wrong: list[str]) -
         elif not isinstance(content, dict):
             wrong.append(f"{file}: {section} must be a table, written [{section}]")
         else:
-            flat += [(f"{section}.{name}", value) for name, value in content.items()]
+            for name, value in content.items():
+                if name in SECTIONS and isinstance(value, dict):
+                    key = f"{name}.{next(iter(value), '')}"
+                    wrong.append(f"{file}: {key} is below [{section}]: write it above all tables, or below [{name}]")
+                else:
+                    flat.append((f"{section}.{name}", value))
     return flat
 
 

@@ -93,6 +93,7 @@ def test_files_are_relative_to_the_settings_file_that_names_them(
         ("[gateway]\nport = true", ["gateway.port", "True", "a whole number"]),
         ("[gateway]\nprot = 80", ["gateway.prot", "did you mean gateway.port?"]),
         ("[kafka]\nprefix = 'plant 1.'", ["kafka.prefix", "'plant 1.'", "letters, digits"]),
+        ("[tls]\ngateway.port = 80", ["gateway.port is below [tls]: write it above all tables, or below [gateway]"]),
         ("[gatway]\nport = 80", ["gatway", "did you mean gateway?"]),
         ("gateway = 80", ["gateway must be a table"]),
         ('[kafka]\nsecurity_protocol = "TLS"', ["kafka.security_protocol", "'TLS'", "'SASL_SSL'"]),

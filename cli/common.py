@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,8 +100,14 @@ def namespaces_of(declarations: list[str] | None) -> dict[str, str]:
 
 
 def agreed(question: str) -> bool:
-    """Whether the person at the terminal confirms."""
-    return typer.confirm(question, err=True)
+    """Whether the person at the terminal confirms. Raises ConfigError where standard input ends without an answer."""
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        print_error("")  # ends the line of the question
+        raise ConfigError("standard input has no answer: --yes confirms") from None
 
 
 @contextmanager

@@ -262,6 +262,11 @@ def test_errors_of_the_disk(engine: Engine, number: int, message: str, monkeypat
     assert complaint_of(engine, "keys new").startswith("error: a file or standard output cannot be read or written: ")
 
 
+def test_a_question_without_an_answer(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arborcast.engine.embedded.questions.unreachable_reason", lambda _: "")
+    assert complaint_of(engine, f"{KAFKA}=127.0.0.1:9 erase --subject 4711", 2).endswith(" --yes confirms")
+
+
 @pytest.mark.parametrize("form", ["ldif", "topicset", "json"])
 def test_an_unreadable_document_of_topics(engine: Engine, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arborcast.engine.embedded.questions.unreachable_reason", lambda _: "")

@@ -13,7 +13,6 @@ from arborcast.cli.common import ConfigOption, HomeOption, JsonOption, kafka_of,
 from arborcast.core.errors import ConfigError, DocumentError
 from arborcast.core.files import write_output
 from arborcast.core.reasons import reason_of
-from arborcast.directory.errors import LdifError
 from arborcast.engine.terminal import ProgressShown, print_document, print_error, print_json, print_line
 
 if TYPE_CHECKING:
@@ -93,6 +92,7 @@ def _import_document(
     settings: Settings, file: Path, form: Form | None, base_dn: str | None, replace: bool, dry_run: bool, json: bool
 ) -> None:
     from arborcast.admin import topic_documents
+    from arborcast.directory.errors import LdifError
 
     standard_input = str(file) == "-"
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from arborcast.core.security.uris import without_password
 from arborcast.core.settings import KafkaSettings
 from arborcast.engine.embedded.state import addresses
 from arborcast.engine.settings.loading import Settings
-from arborcast.engine.settings.outbound import policy_of
+from arborcast.engine.settings.outbound import outbound_of, policy_of
 from arborcast.topic_model.control_view import ControlView
 from arborcast.topic_model.records.control import (
     CameraCondition,
@@ -162,7 +163,7 @@ def _listed(
 
 def _device_service(settings: Settings, text: str) -> str:
     url = text if "://" in text else f"http://{text}"
-    refusal = policy_of(settings).check_url(url)
+    refusal = policy_of(dataclasses.replace(settings, outbound=outbound_of(settings))).check_url(url)
     if refusal is not None:
         remedy = _REMEDIES.get(refusal.rule, "allow it with outbound.scope or outbound.allow")
         raise ConfigError(f"{without_password(url)} is not called: it {refusal}; {remedy}")

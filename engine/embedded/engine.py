@@ -17,7 +17,6 @@ import psutil
 from arborcast.core.errors import ConfigError
 from arborcast.core.files import write_atomically
 from arborcast.core.security.ip_addresses import host_to_reach, in_url, is_loopback
-from arborcast.core.security.outbound import OutboundSettings
 from arborcast.core.telemetry import log_format
 from arborcast.dispatch.spark import properties
 from arborcast.engine.embedded import kafka_broker, questions
@@ -30,6 +29,7 @@ from arborcast.engine.install.java import JavaRuntime, java_environ
 from arborcast.engine.processes import processes
 from arborcast.engine.processes.processes import words
 from arborcast.engine.settings.loading import ENV_PREFIX, Settings, dump
+from arborcast.engine.settings.outbound import outbound_of
 from arborcast.engine.settings.stack import ConsoleSettings, MetricsSettings, StackSettings
 
 _SCRIPT = Path(__file__).parents[2] / "jobs" / "dispatch_stream.py"
@@ -128,7 +128,7 @@ def effective(settings: Settings) -> Settings:
         settings,
         stack=dataclasses.replace(settings.stack, kafka_port=port),
         kafka=dataclasses.replace(settings.kafka, bootstrap_servers=f"{processes.LOOPBACK}:{port}"),
-        outbound=_outbound(settings),
+        outbound=outbound_of(settings),
     )
 
 
@@ -144,14 +144,6 @@ def _console_port(settings: Settings, *, any_port: bool) -> ConsoleSettings:
     elif any_port or not processes.is_free(console.port, console.host):
         return dataclasses.replace(console, port=processes.free_port())
     return console
-
-
-def _outbound(settings: Settings) -> OutboundSettings:
-    """With broker and gateway on loopback, subscribers are on this machine, too."""
-    chosen = settings.origins.get("outbound.scope", "default") != "default"
-    if chosen or not is_loopback(settings.gateway.host):
-        return settings.outbound
-    return dataclasses.replace(settings.outbound, scope="loopback")
 
 
 def _metrics_ports(metrics: MetricsSettings, stack: StackSettings) -> MetricsSettings:

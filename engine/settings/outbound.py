@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from collections.abc import Iterable, Iterator
 from urllib.parse import urlsplit
 
-from arborcast.core.security.ip_addresses import EVERYWHERE
+from arborcast.core.security.ip_addresses import EVERYWHERE, is_loopback
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings, place_of
 from arborcast.engine.embedded.kafka_broker import remembered_controller_port
 from arborcast.engine.processes.processes import LOOPBACK
@@ -39,6 +40,14 @@ def policy_of(
         # Not looked up: a reverse proxy may serve other systems, too.
         own.add(place_of(settings.gateway.public_url))
     return AddressPolicy(settings.outbound, frozenset(own))
+
+
+def outbound_of(settings: Settings) -> OutboundSettings:
+    """With broker and gateway on loopback, subscribers are on this machine, too."""
+    chosen = settings.origins.get("outbound.scope", "default") != "default"
+    if chosen or settings.stack.broker == "external" or not is_loopback(settings.gateway.host):
+        return settings.outbound
+    return dataclasses.replace(settings.outbound, scope="loopback")
 
 
 def describe(settings: OutboundSettings) -> str:

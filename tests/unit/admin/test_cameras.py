@@ -125,6 +125,15 @@ def test_wrong_cameras(settings: Settings, control: ControlView, name: str, url:
     assert not list(control.cameras)
 
 
+def test_a_camera_of_this_machine_is_allowed_where_the_embedded_engine_calls_it(
+    tmp_path: Path, control: ControlView
+) -> None:
+    local = CameraRequest("gate", "127.0.0.1:8000")
+    cameras.add(settings_in(tmp_path), KAFKA, local)
+    with pytest.raises(ConfigError, match=r"outbound\.scope is public"):
+        cameras.add(settings_in(tmp_path, stack__broker="external"), KAFKA, local)
+
+
 def test_passwords_of_cameras_are_resealed(settings: Settings, control: ControlView) -> None:
     cameras.add(settings, KAFKA, GATE)
     add_key(key_file(settings), "k2")

@@ -250,9 +250,9 @@ OPERATIONS = TableSpec(
     columns=(
         Column("operation", "string", "Its id, and the number of the change."),
         Column("at", "timestamp", "When the operation began.", "UTC"),
-        Column("door", "string", "command, console or directory."),
-        Column("who", "string", "The user; for the directory its address."),
-        Column("what", "string", "Such as topics add."),
+        Column("interface", "string", "command, console or directory."),
+        Column("actor", "string", "The user; for the directory its address."),
+        Column("action", "string", "Such as topics add."),
         Column("subject", "string", "The changed object."),
         Column("before", "string", "Its value before as JSON, without secrets; empty: there was none."),
         Column("after", "string", "Its value after; empty: it was removed."),

@@ -19,10 +19,10 @@ from arborcast.core.errors import ConfigError
 from arborcast.core.printable import is_printable
 from arborcast.core.security.ip_addresses import (
     MEANING,
+    InvalidHost,
     IpAddress,
     IpNetwork,
     Kind,
-    OddHost,
     embedded_ipv4,
     kind_of,
     plain,
@@ -119,7 +119,7 @@ class AddressPolicy:
             return Refusal("spelling", "has a host with misplaced brackets")
         try:
             host = read_host(hostname)
-        except OddHost as error:
+        except InvalidHost as error:
             return Refusal("spelling", f"has an invalid host: {error}")
         address = host.address
         if address is None and (host.name == "localhost" or host.name.endswith(".localhost")):

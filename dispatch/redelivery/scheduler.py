@@ -155,7 +155,7 @@ class Redelivery:
         self._limit_waits()
         self._queues.caught_up()
 
-    def kafka_was_away(self, request_timeout_s: float) -> None:
+    def kafka_was_unavailable(self, request_timeout_s: float) -> None:
         """Workers write the answers of pushes that ended meanwhile within this time: these are not pushed again."""
         self._store.extend_waits(self._clock.now_ms() + int(request_timeout_s * 1000) + RESULT_TRANSIT_MS)
 

@@ -162,7 +162,7 @@ class RedeliverySession:
             # After the subscriptions: health is restored only for their endpoints.
             self._memory.restore()
         else:
-            self.redelivery.kafka_was_away(parts.kafka.request_timeout_s)
+            self.redelivery.kafka_was_unavailable(parts.kafka.request_timeout_s)
         if self._store.count:
             logger.info("%d deliveries are parked in %d lanes", self._store.count, self.redelivery.lanes)
 

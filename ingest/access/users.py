@@ -25,7 +25,7 @@ from arborcast.ingest.access.rates import Buckets
 from arborcast.ingest.access.settings import AccessSettings
 from arborcast.ingest.access.users_file import User, check_mode, hash_password, no_users, password_matches, read_users
 from arborcast.topic_model.grants import Identity
-from arborcast.wire.errors import IdentitiesAway, TooManyRequests
+from arborcast.wire.errors import IdentitiesUnavailable, TooManyRequests
 
 _ADDRESSES = 10_000
 
@@ -95,7 +95,7 @@ _LONGEST_S = 20.0
 
 
 class UserSource(Protocol):
-    """Where users are. Looking for users may block, and raise IdentitiesAway."""
+    """Where users are. Looking for users may block, and raise IdentitiesUnavailable."""
 
     def check(self, name: str, password: str) -> Identity | None:
         """The user, if that is the password."""
@@ -225,7 +225,7 @@ class Users:
             async with asyncio.timeout(_LONGEST_S):
                 return await self._checks.run(key, begin)
         except TimeoutError:
-            raise IdentitiesAway("users could not be looked up in time: try again later", 1.0) from None
+            raise IdentitiesUnavailable("users could not be looked up in time: try again later", 1.0) from None
 
     def _digest(self, secret_bytes: bytes) -> bytes:
         digest = self._keyed.copy()
@@ -242,7 +242,7 @@ class Users:
         self, key: bytes | str, check: Callable[[], Identity | None]
     ) -> Coroutine[None, None, Identity | None]:
         if len(self._checks) >= _WAITING and key not in self._known:
-            raise IdentitiesAway(f"{_WAITING} users are being looked up already", 1.0)
+            raise IdentitiesUnavailable(f"{_WAITING} users are being looked up already", 1.0)
         return self._stored(key, check)
 
     async def _stored(self, key: bytes | str, check: Callable[[], Identity | None]) -> Identity | None:

@@ -106,7 +106,7 @@ METRICS = {
         "bad objective: Deliveries are late or lost: in 1h 15 times as many as the objective allows",
     ),
     "SloBurns": (burning("30m", "6h"), "warn objective: Deliveries are late or lost"),
-    "DirectoryAway": ("directory_connected 0", "warn directory: The directory of the topics does not respond"),
+    "DirectoryUnavailable": ("directory_connected 0", "warn directory: The directory of the topics does not respond"),
     "MqttAway": ("gateway_duties 1\nmqtt_connected 0", "warn engine: The MQTT bridge has no session at the broker"),
     "DescriptorsGrow": (
         'process_cpu_seconds_total{process="a"} 1\nprocess_descriptors{process="a"} 10001',

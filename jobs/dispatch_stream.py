@@ -70,7 +70,7 @@ from arborcast.core.telemetry.jvm import declare_jvm
 from arborcast.dispatch.job.heartbeat import FILE, Heart, WorkerBeats, new_file
 from arborcast.dispatch.job.lease import JobLease
 from arborcast.dispatch.job.runtime import DispatchJob
-from arborcast.dispatch.matching.bases import workers_are_here
+from arborcast.dispatch.matching.bases import workers_are_local
 from arborcast.dispatch.monitoring.jvm import SparkJvm
 from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.settings import JobSettings, TopicRules
@@ -184,7 +184,7 @@ def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLeas
         settings.slo,
         settings.mqtt,
     )
-    if workers_are_here(spark.sparkContext):
+    if workers_are_local(spark.sparkContext):
         spark.sparkContext.environment[fence.FILE] = str(lease.file.absolute())
     workers = _monitored_workers(spark, job_settings, metrics)
     job = DispatchJob(spark, job_settings, gate, metrics)
@@ -262,7 +262,7 @@ def _jvm(spark: SparkSession) -> Any:
 
 def _monitored_workers(spark: SparkSession, settings: JobSettings, metrics: JobMetrics) -> WorkerBeats | None:
     """Start heartbeats of the workers that Spark starts from now on, if they are on this host."""
-    if not (settings.dispatch.hang_timeout_s and workers_are_here(spark.sparkContext)):
+    if not (settings.dispatch.hang_timeout_s and workers_are_local(spark.sparkContext)):
         return None
     file = (settings.home / "run" / "workers").absolute()
     spark.sparkContext.environment[FILE] = str(file)

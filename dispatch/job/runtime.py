@@ -23,7 +23,7 @@ from arborcast.dispatch.job.heartbeat import keep_worker_alive
 from arborcast.dispatch.job.operator_events import OperatorEvents
 from arborcast.dispatch.logs import attempts
 from arborcast.dispatch.logs.attempts import NO_BATCH
-from arborcast.dispatch.matching.bases import bases_for, workers_are_here
+from arborcast.dispatch.matching.bases import bases_for, workers_are_local
 from arborcast.dispatch.matching.unmatched import Unmatched
 from arborcast.dispatch.matching.view import RoutingView
 from arborcast.dispatch.monitoring.in_flight_gauge import InFlightGauge
@@ -139,7 +139,7 @@ class DispatchJob:
         )
         self._metrics = metrics = metrics or JobMetrics()
         metrics.slo_target = settings.slo.target
-        self._gauge = InFlightGauge(settings.home / "run" / "pushes") if workers_are_here(spark.sparkContext) else None
+        self._gauge = InFlightGauge(settings.home / "run" / "pushes") if workers_are_local(spark.sparkContext) else None
         self._events = OperatorEvents(settings.kafka, self._view)
         self._redeliverer = Redeliverer(
             settings.kafka,

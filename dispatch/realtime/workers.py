@@ -46,7 +46,7 @@ def _silent(silences: Mapping[int, Silence], at: float) -> str:
     return f"the Python worker of task {silent} has not reported for {silences[silent].lasts_s(at):.0f} s"
 
 
-class WorkersHere:
+class LocalWorkers:
     """The workers of the current run, on the driver's host. Used under one lock."""
 
     def __init__(self, own_time: OwnTime | None = None) -> None:
@@ -92,8 +92,8 @@ class WorkersHere:
         """Wait until no worker can begin another push."""
 
 
-class WorkersElsewhere:
-    """The workers of the current run, on other hosts; see WorkersHere."""
+class RemoteWorkers:
+    """The workers of the current run, on other hosts; see LocalWorkers."""
 
     def __init__(
         self,
@@ -148,13 +148,11 @@ class WorkersElsewhere:
             self._wait(left_s)
 
 
-def workers_elsewhere(
-    kafka: KafkaSettings, wait: Callable[[float], None], failed: Callable[[], bool]
-) -> WorkersElsewhere:
+def remote_workers(kafka: KafkaSettings, wait: Callable[[float], None], failed: Callable[[], bool]) -> RemoteWorkers:
     """Workers that read the end of their run in the log `feed`."""
 
     def write(message: WorkerUpdate) -> None:
         with contextlib.closing(LogWriter(kafka, FEED_LOG)) as log:
             log.append_encoded([encode_feed(message)])
 
-    return WorkersElsewhere(write, wait, failed)
+    return RemoteWorkers(write, wait, failed)

@@ -22,7 +22,7 @@ from arborcast.dispatch.operations.audit import audit
 from arborcast.dispatch.operations.trace.explain import explain
 from arborcast.dispatch.operations.trace.gathering import Gatherer
 from arborcast.dispatch.realtime.mode_policy import Mode
-from arborcast.dispatch.realtime.workers import WorkersHere
+from arborcast.dispatch.realtime.workers import LocalWorkers
 from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import Notification
@@ -150,7 +150,7 @@ def test_an_added_partition_is_read(spark: SparkSession, settings: JobSettings, 
 
 def worker_processes(job: RunningJob) -> set[int]:
     workers = job.modes._realtime.listener._workers
-    assert isinstance(workers, WorkersHere)
+    assert isinstance(workers, LocalWorkers)
     return {pid for pid, _ in list(workers._tasks.values()) if started_at(pid)}
 
 

@@ -30,7 +30,7 @@ from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.logs.attempts import partition_of_subscription
 from arborcast.dispatch.logs.parked import roomy
 from arborcast.dispatch.redelivery.endpoints import HealthMemory
-from arborcast.dispatch.redelivery.parked_store import ParkedStore, SpoiltFile
+from arborcast.dispatch.redelivery.parked_store import ParkedStore, UnusableFile
 from arborcast.dispatch.redelivery.pushes import RedeliveryJournal, journal_for
 from arborcast.dispatch.redelivery.scheduler import Redelivery, RedeliveryContext, RedeliveryStatistics
 from arborcast.topic_model.records.results import decode as decode_result
@@ -326,16 +326,16 @@ class RedeliverySession:
         self._moved = self._memory.save() or self._moved
 
     def _discard_file(self, why: Discontinued) -> NoReturn:
-        """Raises SpoiltFile; the next session begins with an empty file."""
+        """Raises UnusableFile; the next session begins with an empty file."""
         self._store.close()
         discard(self._parts.file)
-        raise SpoiltFile(f"{why}; it is read again from its beginning") from why
+        raise UnusableFile(f"{why}; it is read again from its beginning") from why
 
 
 def _opened(file: Path, log: str) -> ParkedStore:
     try:
         store = ParkedStore(file, log)
-    except SpoiltFile as error:
+    except UnusableFile as error:
         logger.warning("%s; it is rebuilt from the log", error)
         discard(file)
         return ParkedStore(file, log)

@@ -24,7 +24,7 @@ from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
 from arborcast.dispatch.queues.backlog import Backlog
 from arborcast.dispatch.redelivery import parked_store
 from arborcast.dispatch.redelivery.lanes import Choice, RetryLane
-from arborcast.dispatch.redelivery.parked_store import ParkedStore, SpoiltFile, WaitingDelivery, newest_batch
+from arborcast.dispatch.redelivery.parked_store import ParkedStore, UnusableFile, WaitingDelivery, newest_batch
 from arborcast.dispatch.redelivery.pushes import RedeliveryOutcomes
 from arborcast.dispatch.settings import PushSettings, RetrySettings
 from arborcast.topic_model.records.notifications import Notification
@@ -252,7 +252,7 @@ def test_unusable_files_are_named(tmp_path: Path) -> None:
     ParkedStore(tmp_path / "one.db", "one").close()
     (tmp_path / "torn.db").write_bytes(b"torn" * 5_000)
     for name, found in (("one.db", "one.db, is that of another log"), ("torn.db", r"torn\.db")):
-        with pytest.raises(SpoiltFile, match=found):
+        with pytest.raises(UnusableFile, match=found):
             ParkedStore(tmp_path / name, "log")
     with pytest.raises(InfrastructureError, match="torn"):
         ParkedStore(tmp_path / "torn.db" / "parked.db")

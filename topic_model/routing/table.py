@@ -27,7 +27,7 @@ from arborcast.topic_model.records.control import (
 from arborcast.topic_model.records.notifications import UNSTAMPED
 from arborcast.topic_model.routing.expiry import Expiry
 from arborcast.topic_model.routing.groups import Entry, Group, LinkedGroup, active_of, equal_in, members_of
-from arborcast.topic_model.routing.history import Change, History, PackedPast, Recipients
+from arborcast.topic_model.routing.history import Change, History, PackedHistory, Recipients
 from arborcast.topic_model.routing.last_changes import LastChanges
 from arborcast.topic_model.routing.links import Links
 from arborcast.topic_model.routing.members import Answer
@@ -141,7 +141,7 @@ class RoutingTable(Resolver):
         history = self.history
         return Recipients(self, history.newest, lambda at: history.recent(at, self._subscriptions))
 
-    def packed_past(self) -> PackedPast:
+    def packed_history(self) -> PackedHistory:
         """The recent changes, to be sent beside a snapshot and its overlay."""
         return self.history.packed(self._subscriptions)
 

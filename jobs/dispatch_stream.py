@@ -67,7 +67,7 @@ from arborcast.core.eventlog.topics import for_existing_records
 from arborcast.core.mqtt.settings import check_installed
 from arborcast.core.telemetry import log_format
 from arborcast.core.telemetry.jvm import declare_jvm
-from arborcast.dispatch.job.heartbeat import FILE, Heart, WorkerBeats, new_file
+from arborcast.dispatch.job.heartbeat import FILE, Heartbeat, WorkerBeats, new_file
 from arborcast.dispatch.job.lease import JobLease
 from arborcast.dispatch.job.runtime import DispatchJob
 from arborcast.dispatch.matching.bases import workers_are_local
@@ -189,8 +189,8 @@ def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLeas
     workers = _monitored_workers(spark, job_settings, metrics)
     job = DispatchJob(spark, job_settings, gate, metrics)
     ping_jvm = _jvm(spark).java.lang.System.nanoTime
-    with Heart(ping_jvm, lambda: job.rounds, settings.dispatch.hang_timeout_s, workers) as heart:
-        return job.run(lambda: _ready(heart))
+    with Heartbeat(ping_jvm, lambda: job.rounds, settings.dispatch.hang_timeout_s, workers) as heartbeat:
+        return job.run(lambda: _ready(heartbeat))
 
 
 def _end_at_once(why: str) -> None:
@@ -269,7 +269,7 @@ def _monitored_workers(spark: SparkSession, settings: JobSettings, metrics: JobM
     return WorkerBeats(new_file(file), settings.dispatch.hang_timeout_s, metrics.worker_hung)
 
 
-def _ready(heart: Heart) -> None:
+def _ready(heartbeat: Heartbeat) -> None:
     # Exclude all current objects from garbage collection. The collector would traverse them repeatedly, a tenth of a
     # second each time for the modules alone, and all threads of this process would wait.
     gc.collect()
@@ -277,7 +277,7 @@ def _ready(heart: Heart) -> None:
     logger.info("ready to deliver")
     if target := os.environ.get(_READY_FILE):
         Path(target).touch()
-        heart.beat = Path(target).touch
+        heartbeat.beat = Path(target).touch
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Heartbeats: of the job (`Heart`, a thread of the driver), and of Spark's Python workers.
+"""Heartbeats: of the job (`Heartbeat`, a thread of the driver), and of Spark's Python workers.
 
 The workers, and the daemon that forks them, count their loops in shared memory. The daemon has the first slot in it,
 and reserves one for each worker before the fork. A thread of the worker counts as long as the process runs; during a
@@ -231,7 +231,7 @@ def keep_worker_alive(rows: Iterable[object]) -> None:
 BEAT_S = 2.0
 
 
-class Heart:
+class Heartbeat:
     """The heartbeat of the job, every other second: `beat` is called while the JVM answers and the redelivery works. It
     is set when the job is ready. `ping_jvm` returns when the JVM answers, and raises without an answer; `rounds` counts
     the loops of the redelivery."""
@@ -248,10 +248,10 @@ class Heart:
         self._redelivery = Silence(limit_s * PATIENCE_WITH_TASKS, 0.0)
         self._hangs = False
         self._service = Service(
-            "heart", self._step, delay_s=BEAT_S, backoff=Backoff(BEAT_S, BEAT_S), what="the heartbeat of the job"
+            "heartbeat", self._step, delay_s=BEAT_S, backoff=Backoff(BEAT_S, BEAT_S), what="the heartbeat of the job"
         )
 
-    def __enter__(self) -> Heart:
+    def __enter__(self) -> Heartbeat:
         self._service.start()
         return self
 

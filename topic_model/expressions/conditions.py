@@ -27,7 +27,14 @@ from lxml import etree
 
 from arborcast.core.errors import ConditionError, ContentExpressionError
 from arborcast.core.xml import parse_xml, xml_parser
-from arborcast.topic_model.expressions.xpath_syntax import MAX_XPATH_LENGTH, NODE_TESTS, Scanner, Token, Words, compiled
+from arborcast.topic_model.expressions.xpath_syntax import (
+    MAX_XPATH_LENGTH,
+    NODE_TESTS,
+    Scanner,
+    SyntaxMessages,
+    Token,
+    compiled,
+)
 from arborcast.topic_model.subscriptions import XPathFilter
 
 XPATH_1: Final = "http://www.w3.org/TR/1999/REC-xpath-19991116"
@@ -38,7 +45,7 @@ MAX_LITERAL: Final = 256  # characters of a searched text: a search may cost the
 _LITERAL_UNIT: Final = 16
 _SEARCHES: Final = frozenset({"contains", "starts-with", "substring-after", "substring-before", "translate"})
 
-_WORDS: Final = Words(
+_WORDS: Final = SyntaxMessages(
     too_long=f"it may be {MAX_XPATH_LENGTH} characters long, not",
     nested="nested too deeply: its cost has no bound",
     variables="there are no variables",

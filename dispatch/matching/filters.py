@@ -21,7 +21,7 @@ from arborcast.topic_model.expressions.conditions import (
     PER_MS,
     Condition,
     Document,
-    Unanswerable,
+    EvaluationError,
     compile_condition,
     parse_document,
 )
@@ -126,7 +126,7 @@ class Subject:
             return False
         try:
             return condition.holds(document)
-        except Unanswerable as error:
+        except EvaluationError as error:
             self._conditions.note(expression.text, str(error))
             return False
 
@@ -137,7 +137,7 @@ class Subject:
                 data = _PRODUCER_BEGIN + producer + _PRODUCER_END if producer else _NO_PRODUCER
             try:
                 self._documents[kind] = parse_document(data)
-            except Unanswerable as error:
+            except EvaluationError as error:
                 about = f"the {kind} of topic {self._notification.topic}"
                 self._conditions.note(about, f"{about}: {error}")
                 self._documents[kind] = None

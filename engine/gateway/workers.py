@@ -32,7 +32,7 @@ from pathlib import Path
 from arborcast.core.backoff import Backoff
 from arborcast.core.errors import ConfigError
 from arborcast.core.files import write_atomically
-from arborcast.core.liveness import OwnTime, Silence
+from arborcast.core.liveness import RunningTime, Silence
 from arborcast.core.reasons import reason_of
 from arborcast.core.telemetry.metrics import Registry, merged
 from arborcast.core.threads import pool, start_thread
@@ -181,12 +181,12 @@ class LoopBeats:
         return self._problem
 
     def _write_forever(self) -> None:
-        own_time, parent, shown = OwnTime(2 * _BEAT_S), Silence(self._limit_s, 0.0), 0
+        running_time, parent, shown = RunningTime(2 * _BEAT_S), Silence(self._limit_s, 0.0), 0
         while True:
             if self._rounds != shown:
                 shown = self._rounds
                 _beat(self._own)
-            now = own_time.tick()
+            now = running_time.tick()
             parent.observe(_beat_time(self._parents), now)
             silent = f"the parent of the workers has made no progress for {parent.lasts_s(now):.0f} s"
             self._problem = silent if parent.is_too_long(now) else ""
@@ -251,7 +251,7 @@ class Workers:
     def __init__(self, settings: GatewaySettings, arguments: Sequence[str], listeners: Sequence[socket.socket]) -> None:
         self._stop_s = settings.stop_timeout_s + _STOP_MARGIN_S
         self._hang_s = settings.hang_timeout_s
-        self._time = OwnTime(5 * _POLL_S)
+        self._time = RunningTime(5 * _POLL_S)
         self._checked_at = -_BEAT_S
         self._hung = 0
         self._metrics = Registry()

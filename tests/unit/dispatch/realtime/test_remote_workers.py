@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arborcast.core import fence
-from arborcast.core.liveness import OwnTime
+from arborcast.core.liveness import RunningTime
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.hot.intake import Exclusions
 from arborcast.dispatch.job.lease import HOLD_S, LEASE_S, RENEW_S
@@ -39,9 +39,9 @@ class Elsewhere:
         self.now = 100.0
         self.sent: list[WorkerUpdate] = []
         self.waited: list[float] = []
-        own_time = OwnTime(2.0, lambda: self.now)
+        running_time = RunningTime(2.0, lambda: self.now)
         self.failed = False
-        self.workers = RemoteWorkers(self.sent.append, self.wait, lambda: self.failed, lambda: self.now, own_time)
+        self.workers = RemoteWorkers(self.sent.append, self.wait, lambda: self.failed, lambda: self.now, running_time)
 
     def wait(self, seconds: float) -> None:
         self.waited.append(seconds)
@@ -59,7 +59,7 @@ class Elsewhere:
 def test_a_local_worker_without_a_first_report_is_missing() -> None:
     """Its process id is unknown; Spark detects the death with the next row, perhaps hours later."""
     now = 100.0
-    workers = LocalWorkers(OwnTime(2.0, lambda: now))
+    workers = LocalWorkers(RunningTime(2.0, lambda: now))
     workers.begin(2)
     workers.reported(WorkerProgress(10, -1, -1, 10, task=0, pid=os.getpid()))
     for _ in range(300):

@@ -174,7 +174,7 @@ class GatewayProtocol(HttpToolsProtocol):
             if incoming.unreported > self._limits.max_header_bytes:
                 self._refuse_head()
                 return
-        if incoming.open and incoming.handed_over and not self._goes_on():
+        if incoming.open and incoming.handed_over and not self._reserve_body():
             return
         if incoming.open or not self._busy:
             if self._deadline is None:
@@ -247,12 +247,12 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._makes_room and not (self._busy or self.transport.is_closing()):
             self._idle[self] = None
 
-    def go_on(self) -> None:
+    def resume_body(self) -> None:
         self._waits = False
         if not self.transport.is_closing():
             self.flow.resume_reading()
 
-    def let_go(self, reason: str) -> None:
+    def reject_body(self, reason: str) -> None:
         self._refuse(503, reason, _RETRY_AFTER)
 
     def _unacknowledged(self) -> int:
@@ -317,7 +317,7 @@ class GatewayProtocol(HttpToolsProtocol):
             return False
         return True
 
-    def _goes_on(self) -> bool:
+    def _reserve_body(self) -> bool:
         """Reserve memory for a body that arrives in parts; returns whether the connection continues."""
         reservation = self._incoming.reservation
         if reservation is None or reservation.over:

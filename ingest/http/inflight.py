@@ -97,10 +97,10 @@ _NO_MEMORY = "the current requests use all the memory for requests"
 class Body(Protocol):
     """The connection that reads a body from the network."""
 
-    def go_on(self) -> None:
+    def resume_body(self) -> None:
         """There is memory: read further."""
 
-    def let_go(self, reason: str) -> None:
+    def reject_body(self, reason: str) -> None:
         """Answer 503 and read no further."""
 
 
@@ -179,8 +179,8 @@ class Inflight:
             self._fell()
 
     def partly(self, reservation: Reservation, expected: int) -> bool:
-        """A part of a body arrived; all of it may have `expected` bytes. Returns whether to read on. If not, `go_on` or
-        `let_go` follows, the latter perhaps at once."""
+        """A part of a body arrived; all of it may have `expected` bytes. Returns whether to read on. If not,
+        `resume_body` or `reject_body` follows, the latter perhaps at once."""
         if reservation.over:
             return True  # received data are discarded
         now = self._clock()
@@ -209,7 +209,7 @@ class Inflight:
         """A body is complete, or will never be."""
         self._arriving.pop(reservation, None)
         if self._waiting.pop(reservation, None) is not None and reservation.body is not None:
-            reservation.body.go_on()  # so that received data can be discarded
+            reservation.body.resume_body()  # so that received data can be discarded
 
     def take(self, reservation: Reservation, size: int, share: float = 1.0) -> bool:
         """Reserve more bytes, for parsing; returns whether they are free in this share of the budget."""
@@ -251,7 +251,7 @@ class Inflight:
         body = reservation.body
         self.release(reservation)
         if body is not None:
-            body.let_go(reason)
+            body.reject_body(reason)
 
     def _assign_in(self, delay_s: float) -> None:
         if self._timer is not None:
@@ -282,7 +282,7 @@ class Inflight:
                 self.count(reservation, needed)
                 self._progressed(reservation, now)
                 if reservation.body is not None:
-                    reservation.body.go_on()
+                    reservation.body.resume_body()
             elif now - since >= _WAIT_S:
                 self._refuse(reservation)
             else:

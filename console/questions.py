@@ -15,7 +15,7 @@ from arborcast.core.reasons import reason_of
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import pool
 from arborcast.dispatch.operations.views import DeliveryViews
-from arborcast.ingest.http.inflight import trimming
+from arborcast.ingest.http.inflight import malloc_trim
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Questions:
         self._threads = pool("question", _AT_A_TIME)
         self._recent: dict[object, asyncio.Task[Answer[Any]]] = {}
         self._at_work = 0
-        self._trim = trimming()
+        self._trim = malloc_trim()
 
     async def ask(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """The value of `function(*args)`. Raises its exceptions, and QuestionRefused."""

@@ -26,7 +26,7 @@ _PAUSE_S = 1.0
 _BETWEEN_S = 10.0
 
 
-def trimming() -> Callable[[], object] | None:
+def malloc_trim() -> Callable[[], object] | None:
     """The function that returns free memory to the system; None where the C library is not glibc. It takes
     milliseconds, without the GIL."""
     try:
@@ -36,26 +36,26 @@ def trimming() -> Callable[[], object] | None:
     return lambda: trim(0)
 
 
-class FreedMemory:
+class MemoryTrimmer:
     """Returns free memory to the system after a peak, in a thread, a moment after the request.
 
     The C library keeps freed memory: after a few large parallel requests the process would stay as large.
     """
 
     def __init__(self) -> None:
-        self._trim = trimming()
+        self._trim = malloc_trim()
         self._requested = False
         self._next = 0.0
 
-    def give_back_soon(self) -> None:
+    def trim_soon(self) -> None:
         """On the event loop. Cheap when called repeatedly."""
         if self._trim is None or self._requested:
             return
         self._requested = True
         loop = asyncio.get_running_loop()
-        loop.call_later(max(_PAUSE_S, self._next - loop.time()), self._give_back, self._trim)
+        loop.call_later(max(_PAUSE_S, self._next - loop.time()), self._run_trim, self._trim)
 
-    def _give_back(self, trim: Callable[[], object]) -> None:
+    def _run_trim(self, trim: Callable[[], object]) -> None:
         self._requested = False
         loop = asyncio.get_running_loop()
         self._next = loop.time() + _BETWEEN_S

@@ -22,7 +22,7 @@ from arborcast.ingest.consumers import DnsCheck, OwnershipProof, check_name
 from arborcast.ingest.elements.endpoints import check_consumer
 from arborcast.ingest.elements.protection import Protector
 from arborcast.ingest.elements.topics import TopicSets
-from arborcast.ingest.http.inflight import FreedMemory, Inflight
+from arborcast.ingest.http.inflight import Inflight, MemoryTrimmer
 from arborcast.ingest.operations.admission import Admitted, TopicAdmission
 from arborcast.ingest.operations.push_results import PushResults
 from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
@@ -132,7 +132,7 @@ class Gateway:
         # Memory for the largest body and its parsing, beside other requests.
         body = 2 * ((1 + COPIES) * settings.max_body_bytes + NODE_MEMORY * settings.max_elements)
         answer = 5 * self.fragments.max_bytes  # two copies of the largest message in the half for answers
-        self.inflight = Inflight(max(settings.inflight_bytes, body, answer), FreedMemory().give_back_soon)
+        self.inflight = Inflight(max(settings.inflight_bytes, body, answer), MemoryTrimmer().trim_soon)
         """The memory for unanswered requests of all doors."""
         self.topic_sets = TopicSets(self.table.topics)
         self._admission = TopicAdmission(self.topics)

@@ -225,7 +225,7 @@ class _Stream:
                 else:
                     handout.end(())  # another stream has taken over since the claim
             finally:
-                self._inflight.lessen(self._reservation, _COPIES * size)
+                self._inflight.shrink(self._reservation, _COPIES * size)
         else:
             await asyncio.sleep(_AGAIN_S)
 

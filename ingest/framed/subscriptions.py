@@ -248,7 +248,7 @@ class Sender:
         try:
             yield size
         finally:
-            inflight.lessen(self._memory, _COPIES * size)
+            inflight.shrink(self._memory, _COPIES * size)
 
     async def _take(self, room: int, size: int) -> None:
         # Not in `run`, whose variable would keep these messages in memory until the next ones.

@@ -165,9 +165,9 @@ class Inflight:
         reservation.over = True
         if self._arriving or self._waiting:
             self.whole(reservation)
-        self.lessen(reservation, reservation.counted)
+        self.shrink(reservation, reservation.counted)
 
-    def lessen(self, reservation: Reservation, size: int) -> None:
+    def shrink(self, reservation: Reservation, size: int) -> None:
         """Remove bytes from a reservation."""
         size = min(size, reservation.counted)
         self.taken -= size

@@ -90,7 +90,7 @@ def make_app(console: Console, signing: SigningIn | None) -> PageGuard:
                 note, url = f"View {saved.name} saved.", saved.url
         except ViewRefused as error:
             note = str(error)
-        return console.go_on(request, url, note)
+        return console.redirect(request, url, note)
 
     async def live(request: Request) -> Response:
         return console.live.response(console.header(request))

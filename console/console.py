@@ -269,7 +269,7 @@ class Console:
         """A note for the visitor's next page."""
         self._notes[visitor_of(request.scope).session] = text
 
-    def go_on(self, request: Request, url: str, note: str) -> Response:
+    def redirect(self, request: Request, url: str, note: str) -> Response:
         """On to another page, which has this note."""
         self.note(request, note)
         return go(url)

@@ -57,7 +57,7 @@ class Answer(NamedTuple, Generic[T]):
         return self.took_s / _SHARE
 
 
-async def soon(question: Awaitable[Answer[T]], within_s: float) -> Answer[T] | None:
+async def answer_within(question: Awaitable[Answer[T]], within_s: float) -> Answer[T] | None:
     """The answer; None if it takes longer. The question continues, and a later one shares its answer."""
     asked = asyncio.ensure_future(question)
     await asyncio.wait({asked}, timeout=within_s)

@@ -150,10 +150,10 @@ class Editing:
             "changed": sum(each.changed for each in outcomes),
             "removed": sum(each.removed for each in outcomes),
         }
-        said = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "no changes"
+        summary = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "no changes"
         where = "" if self._console.settings.directory.kind == "none" else " Syncing to the directory."
         last = next((each.edit.path for each in reversed(outcomes) if isinstance(each.edit, PutEdit)), None)
-        return self._console.go_on(request, _url(last) if last else "/topics", f"Saved: {said}.{where}")
+        return self._console.redirect(request, _url(last) if last else "/topics", f"Saved: {summary}.{where}")
 
     def _draft(self, request: Request) -> Draft:
         return self._looking.draft(visitor_of(request.scope))

@@ -70,7 +70,7 @@ def _routes(console: Console) -> list[Route]:
         """Raises ArborcastError."""
         return parse_friendly(with_codes(text, {}, console.control.table.topics.paths_with_code))
 
-    async def page(request: Request, answer: PublishAnswer | None = None, **said: str) -> Response:
+    async def page(request: Request, answer: PublishAnswer | None = None, **entered: str) -> Response:
         wanted, problem = request.query_params.get("watch", "").strip(), ""
         if wanted:
             try:
@@ -79,8 +79,8 @@ def _routes(console: Console) -> list[Route]:
                 problem = str(error)
         user = signed_in(request)
         values = {
-            "topic": said.get("topic", request.query_params.get("topic", "")),
-            "payload": said.get("payload", _EXAMPLE),
+            "topic": entered.get("topic", request.query_params.get("topic", "")),
+            "payload": entered.get("payload", _EXAMPLE),
             "watch": wanted,
             "watch_problem": problem,
             "answer": answer,

@@ -84,7 +84,7 @@ def _routes(console: Console) -> list[Route]:
             "watch": wanted,
             "watch_problem": problem,
             "answer": answer,
-            "asks_who": bool(console.settings.access.chosen()),
+            "asks_user": bool(console.settings.access.chosen()),
             "user": user.user if user else "",
             "offered": sorted(islice(console.control.table.topics.paths(), _OFFERED)),
         }
@@ -117,7 +117,7 @@ def _routes(console: Console) -> list[Route]:
             return console.fragment(request, "trying/answer.html", answer=answer)
         return await page(request, answer, topic=topic, payload=payload)
 
-    async def say_who(request: Request, form: FormData) -> Response:
+    async def set_credentials(request: Request, form: FormData) -> Response:
         from arborcast.client import Credentials
 
         session, name = visitor_of(request.scope).session, text_of(form, "name")
@@ -138,7 +138,7 @@ def _routes(console: Console) -> list[Route]:
     return [
         console.get("/try", page),
         console.post("/try", publish, edits=False),
-        console.post("/try/who", say_who, edits=False),
+        console.post("/try/credentials", set_credentials, edits=False),
         console.get("/try/live", live),
     ]
 

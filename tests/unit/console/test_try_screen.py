@@ -100,13 +100,13 @@ def test_credentials_are_on_no_page(tmp_path: Path) -> None:
         browser, other = Browser(parts.app), Browser(parts.app)
         browser.at("/try?topic={urn:t}a").submit("/try", payload="<a/>")
         assert "authentication is required" in browser.text
-        browser.submit("/try/who", name="anna", password="pa")  # noqa: S106  # of a test user
+        browser.submit("/try/credentials", name="anna", password="pa")  # noqa: S106  # of a test user
         assert "As anna" in browser.text
         assert 'value="pa"' not in browser.answer.text
         browser.submit("/try", topic="{urn:t}a", payload="<a/>")
         assert len(gateway.notifications.accepted) == 1
         assert "anna" not in other.get("/try").text
-        browser.at("/try").submit("/try/who")
+        browser.at("/try").submit("/try/credentials")
         browser.submit("/try", topic="{urn:t}a", payload="<a/>")
         assert len(gateway.notifications.accepted) == 1
 

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from arborcast.admin.topic_documents import Format, format_of, read_document, write_document
 from arborcast.console.console import Console, go, text_of
 from arborcast.console.guard import visitor_of
-from arborcast.console.screens.topics.draft import BringEdit, Subtree
+from arborcast.console.screens.topics.draft import ImportEdit, Subtree
 from arborcast.console.screens.topics.looking import Looking
 from arborcast.core.errors import ArborcastError
 
@@ -71,8 +71,8 @@ class Documents:
         if not topics:
             return self._refused(request, f"there is no topic in {name}")
         replace = bool(text_of(form, "replace"))
-        replaced = Subtree.of(self._console.control.table.topics, BringEdit.path) if replace else None
-        self._looking.draft(visitor).gather(BringEdit(name, topics, replace, replaced))
+        replaced = Subtree.of(self._console.control.table.topics, ImportEdit.path) if replace else None
+        self._looking.draft(visitor).gather(ImportEdit(name, topics, replace, replaced))
         await self._looking.keep_draft(visitor)
         if skipped:
             more = f"; and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""

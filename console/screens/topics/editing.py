@@ -16,10 +16,10 @@ from arborcast.console.console import Console, FormHandler, go, operator, text_o
 from arborcast.console.guard import visitor_of
 from arborcast.console.screens.topics import browsing, fields
 from arborcast.console.screens.topics.draft import (
-    BringEdit,
     Draft,
     Edit,
     EditOutcome,
+    ImportEdit,
     MoveEdit,
     PutEdit,
     RemoveEdit,
@@ -221,7 +221,7 @@ def _change(outcome: EditOutcome) -> dict[str, Any]:
                 "rows": _both(conflict.before, conflict.now, edit.record),
             }
         return values
-    if isinstance(edit, BringEdit):
+    if isinstance(edit, ImportEdit):
         values |= {"kind": "replace" if edit.replace else "import", "path": edit.name}
         values |= {"added": outcome.added, "changed": outcome.changed, "removed": outcome.removed}
     elif isinstance(edit, MoveEdit):

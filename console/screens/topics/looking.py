@@ -14,7 +14,7 @@ from arborcast.admin.subscriptions import recipients
 from arborcast.console.console import Console
 from arborcast.console.guard import Visitor, visitor_of
 from arborcast.console.screens.topics import browsing, fields
-from arborcast.console.screens.topics.draft import LARGE, BringEdit, Draft, Edit, PutEdit, Subtree, as_if
+from arborcast.console.screens.topics.draft import LARGE, Draft, Edit, ImportEdit, PutEdit, Subtree, as_if
 from arborcast.console.screens.topics.kept import Drafts
 from arborcast.core.errors import ExpressionError
 from arborcast.engine.embedded.state import reachable_kafka
@@ -203,7 +203,7 @@ def _paths(edits: list[Edit]) -> set[str]:
     """The nodes that the edits are about."""
     found: set[str] = set()
     for edit in edits:
-        if not isinstance(edit, BringEdit):
+        if not isinstance(edit, ImportEdit):
             found.add(edit.path)
             found.add(getattr(edit, "target", edit.path))
     return found

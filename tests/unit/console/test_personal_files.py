@@ -13,7 +13,7 @@ import pytest
 from arborcast.console import personal_files, saved_views
 from arborcast.console.saved_views import SavedView, SavedViews
 from arborcast.console.screens.topics import draft, kept
-from arborcast.console.screens.topics.draft import BringEdit, Edit, MoveEdit, PutEdit, RemoveEdit, Subtree
+from arborcast.console.screens.topics.draft import Edit, ImportEdit, MoveEdit, PutEdit, RemoveEdit, Subtree
 from arborcast.console.screens.topics.kept import Drafts
 from arborcast.core.errors import InfrastructureError, TopicError
 from arborcast.core.files import write_atomically
@@ -29,7 +29,7 @@ EDITS: list[Edit] = [
     PutEdit(A, TopicRecord(TopicPath("a"))),
     MoveEdit(TopicPath("a"), TopicPath("b"), Subtree(3, 77)),
     RemoveEdit(TopicPath("{urn:x}c"), Subtree(1, 5)),
-    BringEdit("topics.json", (A,), replace=True),
+    ImportEdit("topics.json", (A,), replace=True),
 ]
 
 
@@ -160,9 +160,9 @@ def test_imports_of_sessions_that_ended_are_dropped(tmp_path: Path, monkeypatch:
     drafts, small = Drafts(tmp_path), PutEdit(A, None)
     drafts.of("small").gather(small)
     for person in ("first", "second"):
-        drafts.of(person).gather(BringEdit("topics.json", (A, A)))
+        drafts.of(person).gather(ImportEdit("topics.json", (A, A)))
         with pytest.raises(TopicError, match="imports are staged already"):
-            drafts.of(person).gather(BringEdit("again.json", (A, A)))
+            drafts.of(person).gather(ImportEdit("again.json", (A, A)))
     assert [drafts.of(each).imported for each in ("second", "first")] == [2, 0]
     assert drafts.of("small").edits == [small]
 

@@ -16,7 +16,7 @@ from arborcast.admin.topic_documents import Format, format_of, read_document, wr
 from arborcast.console.console import Console, go, text_of
 from arborcast.console.guard import visitor_of
 from arborcast.console.screens.topics.draft import ImportEdit, Subtree
-from arborcast.console.screens.topics.looking import Looking
+from arborcast.console.screens.topics.tree_pages import TreePages
 from arborcast.core.errors import ArborcastError
 
 _TYPES: Final[dict[Format, tuple[str, str]]] = {
@@ -33,9 +33,9 @@ _NAMED = 5
 
 
 class Documents:
-    def __init__(self, console: Console, looking: Looking) -> None:
+    def __init__(self, console: Console, pages: TreePages) -> None:
         self._console = console
-        self._looking = looking
+        self._pages = pages
         self._base_dn = console.settings.directory.base_dn
 
     def routes(self) -> list[Route]:
@@ -72,12 +72,12 @@ class Documents:
             return self._refused(request, f"there is no topic in {name}")
         replace = bool(text_of(form, "replace"))
         replaced = Subtree.of(self._console.control.table.topics, ImportEdit.path) if replace else None
-        self._looking.draft(visitor).gather(ImportEdit(name, topics, replace, replaced))
-        await self._looking.keep_draft(visitor)
+        self._pages.draft(visitor).gather(ImportEdit(name, topics, replace, replaced))
+        await self._pages.keep_draft(visitor)
         if skipped:
             more = f"; and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""
             self._console.note(request, f"Skipped: {'; '.join(skipped[:_NAMED])}{more}")
         return go("/topics/review")
 
     def _refused(self, request: Request, why: str) -> Response:
-        return self._looking.show(request, "", status=422, errors={"file": why})
+        return self._pages.show(request, "", status=422, errors={"file": why})

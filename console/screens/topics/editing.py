@@ -26,7 +26,7 @@ from arborcast.console.screens.topics.draft import (
     Subtree,
     as_if,
 )
-from arborcast.console.screens.topics.looking import Looking
+from arborcast.console.screens.topics.tree_pages import TreePages
 from arborcast.core.errors import InfrastructureError, TopicError
 from arborcast.topic_model.records.control import ControlRecord, TopicRecord, TopicRemoved
 from arborcast.topic_model.topics import TopicPath, parent_of, parse_path
@@ -36,9 +36,9 @@ _NAMED = 50
 
 
 class Editing:
-    def __init__(self, console: Console, looking: Looking) -> None:
+    def __init__(self, console: Console, pages: TreePages) -> None:
         self._console = console
-        self._looking = looking
+        self._pages = pages
         # Of two concurrent saves, the second sees the changes of the first.
         self._saving = asyncio.Lock()
 
@@ -54,7 +54,7 @@ class Editing:
             try:
                 return await handler(request, form)
             finally:
-                await self._looking.keep_draft(visitor_of(request.scope))
+                await self._pages.keep_draft(visitor_of(request.scope))
 
         return keeping
 
@@ -156,7 +156,7 @@ class Editing:
         return self._console.redirect(request, _url(last) if last else "/topics", f"Saved: {summary}.{where}")
 
     def _draft(self, request: Request) -> Draft:
-        return self._looking.draft(visitor_of(request.scope))
+        return self._pages.draft(visitor_of(request.scope))
 
     def _gather(self, request: Request, edit: Edit) -> str:
         """Stage an edit; returns the reason if the tree does not permit it with the others."""
@@ -187,10 +187,10 @@ class Editing:
     def _again(
         self, request: Request, at: str, adding: bool, values: dict[str, str], errors: dict[str, str]
     ) -> Response:
-        return self._looking.show(request, at, "add" if adding else "", status=422, values=values, errors=errors)
+        return self._pages.show(request, at, "add" if adding else "", status=422, values=values, errors=errors)
 
     def _refused(self, request: Request, at: str, do: str, why: str, values: dict[str, str]) -> Response:
-        return self._looking.show(request, at, do, status=422, values=values, errors={"do": why})
+        return self._pages.show(request, at, do, status=422, values=values, errors={"do": why})
 
     def _preview(
         self, request: Request, outcomes: Sequence[EditOutcome], *, status: int = 200, away: str = ""

@@ -34,7 +34,7 @@ _READING = 2
 _DOINGS = ("add", "rename", "move", "remove")
 
 
-class Looking:
+class TreePages:
     """The trees with a visitor's collected changes."""
 
     def __init__(self, console: Console, drafts: Drafts) -> None:

@@ -109,11 +109,11 @@ async def get_messages(gateway: Gateway, request: Request, target: Target) -> Re
         await _kept(gateway, identifier)
     maximum = _maximum_number(request.operation)
     wait_s = min(_wait_s(gateway, request.operation), gateway.settings.pull_max_wait_s)
-    handout = await gateway.pulls.take(point.id, maximum, wait_s, request.disconnected)
-    if not handout.messages:
+    claimed = await gateway.pulls.take(point.id, maximum, wait_s, request.disconnected)
+    if not claimed.messages:
         _existing(gateway, request, identifier)  # it may have been destroyed while we waited
     name = "wsnt", WSNT, "GetMessagesResponse"
-    return reply_of(name, handout.text(), port_type=f"{ACTION_BW}/PullPoint", finish=handout.finish)
+    return reply_of(name, claimed.text(), port_type=f"{ACTION_BW}/PullPoint", finish=claimed.finish)
 
 
 async def destroy_pull_point(gateway: Gateway, request: Request, target: Target) -> Reply:

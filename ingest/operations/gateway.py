@@ -50,7 +50,7 @@ from arborcast.wire.xml_reading import COPIES, NODE_MEMORY
 if TYPE_CHECKING:
     from arborcast.ingest.cameras.worker import CameraWorker
     from arborcast.ingest.federation.endpoint import PeerEndpoint
-    from arborcast.ingest.operations.current_message import Since
+    from arborcast.ingest.operations.current_message import StateStart
 
 _MOST_UNSENT = 10_000
 
@@ -118,7 +118,7 @@ class Gateway:
     now: Callable[[], datetime] = utc_now
     ids: NotificationIds = field(default_factory=NotificationIds)
     locks: KeyedLocks = field(default_factory=KeyedLocks)
-    unsent: BoundedDict[str, Since] = field(default_factory=lambda: BoundedDict(_MOST_UNSENT))
+    unsent: BoundedDict[str, StateStart] = field(default_factory=lambda: BoundedDict(_MOST_UNSENT))
     """The durable subscriptions that were made here, and did not get their current messages."""
     started: Callable[[], bool] = lambda: True
     """Whether the logs are read to their ends. Before that a missing subscription is not unknown, and a missing topic

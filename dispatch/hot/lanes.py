@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from arborcast.dispatch.delivery.capacity import InFlightLimiter, Scopes, Turns, scopes_of
+from arborcast.dispatch.delivery.capacity import FairQueue, InFlightLimiter, Scopes, scopes_of
 from arborcast.dispatch.delivery.settlement import Deferral
 from arborcast.dispatch.hot.waiting import Received, WaitingByTopic, WaitingMessages
 from arborcast.dispatch.settings import PushSettings
@@ -177,7 +177,7 @@ class Lanes:
         self._most = push.max_in_flight_per_endpoint
         self._capacity = InFlightLimiter(push)
         self._lanes: dict[str, Lane] = {}
-        self._ready = Turns()
+        self._ready = FairQueue()
         self._next: deque[str] = deque()  # lanes before their turn
         self._waiting: dict[str, Lane] = {}  # lanes with waiting messages
         self.fan_outs = FanOuts()

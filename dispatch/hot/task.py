@@ -137,7 +137,7 @@ class DriverLink:
         """Called when all taken notifications are settled and written."""
 
 
-class TakenIn:
+class TaskInput:
     """The notifications that a task has taken. With `most` messages or `most_bytes` waiting it pauses."""
 
     def __init__(self, at_once: int = sys.maxsize, most: int = sys.maxsize, most_bytes: int = sys.maxsize) -> None:
@@ -188,7 +188,7 @@ class PartitionTask:
         *,
         control: int = UNSTAMPED,
         link: DriverLink | None = None,
-        taken: TakenIn | None = None,
+        taken: TaskInput | None = None,
         buffered: int = 0,
         slow: SlowLanes | None = None,
     ) -> None:
@@ -198,7 +198,7 @@ class PartitionTask:
         settings, journal = job.settings, worker.journal
         push = settings.push
         self.worker = worker
-        self.taken = taken or TakenIn()
+        self.taken = taken or TaskInput()
         self._link = link or DriverLink()
         self._finds, self._parked_as, self._batch = finds, parked_as, job.number
         self._patience_s = settings.retry.batch_wait_s

@@ -31,7 +31,7 @@ from arborcast.dispatch.monitoring.metrics import JobMetrics
 from arborcast.dispatch.monitoring.sources import FollowerFigures, Sources, Watched, progress_of
 from arborcast.dispatch.operations.erasure import Eraser
 from arborcast.dispatch.realtime.mode_controller import ModeController
-from arborcast.dispatch.recording.compaction import OnSpark
+from arborcast.dispatch.recording.compaction import SparkCompactor
 from arborcast.dispatch.recording.recording import Recording
 from arborcast.dispatch.recording.slo import SloTable
 from arborcast.dispatch.redelivery.events import OperatorEvent
@@ -172,7 +172,9 @@ class DispatchJob:
             control_position=lambda: self._view.catch_up(settings.kafka.request_timeout_s),
             routes=self._view.routes,
             recorded=metrics.recorded,
-            joiner=OnSpark(spark, settings.dispatch.task_slots) if settings.tables.upkeep_by == "spark" else None,
+            joiner=SparkCompactor(spark, settings.dispatch.task_slots)
+            if settings.tables.upkeep_by == "spark"
+            else None,
             publish=self._events.publish,
             operation=metrics.operation,
             slo=SloTable(

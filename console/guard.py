@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from arborcast.core.errors import InfrastructureError, SecretError
-from arborcast.core.security.keyring import Marks
+from arborcast.core.security.keyring import MacKeys
 from arborcast.core.security.web_pages import PageRule
 from arborcast.ingest.access.policy import AccessPolicy
 from arborcast.ingest.access.users import Users
@@ -80,7 +80,7 @@ class Callers:
 class Sessions:
     """Signed cookies: nothing is kept of them here, and a restart ends none."""
 
-    def __init__(self, keys: Marks, name: str, *, secure: bool, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, keys: MacKeys, name: str, *, secure: bool, clock: Callable[[], float] = time.time) -> None:
         self._keys = keys
         self._name = name
         self._secure = secure
@@ -90,7 +90,7 @@ class Sessions:
         """A new session, or this one for longer: its id, and the header that gives it to the browser."""
         session = session or secrets.token_urlsafe(18)
         document = json.dumps({"session": session, "user": user, "until": int(self._clock()) + _SESSION_S})
-        value = quote(document, safe="") + "~" + self._keys.mark(document.encode(), "console session")
+        value = quote(document, safe="") + "~" + self._keys.mac(document.encode(), "console session")
         secure = "; Secure" if self._secure else ""
         # Without sign-in, a reopened browser finds its collected changes again.
         lasts = "" if user else f"; Max-Age={_SESSION_S}"
@@ -103,9 +103,9 @@ class Sessions:
     def read(self, header: str) -> tuple[str, str, float] | None:
         """(session, user, seconds left) of a valid cookie; None for an expired or foreign one."""
         # Not `SimpleCookie`, which drops all cookies at one that it cannot read: other servers on localhost set those.
-        value, _, mark = cookie_parser(header).get(self._name, "").rpartition("~")
+        value, _, mac = cookie_parser(header).get(self._name, "").rpartition("~")
         document = unquote(value)
-        if not value or not self._is_marked(mark, document, "console session"):
+        if not value or not self._is_valid_mac(mac, document, "console session"):
             return None
         known = json.loads(document)
         left_s = known["until"] - self._clock()
@@ -113,15 +113,15 @@ class Sessions:
 
     def token(self, session: str) -> str:
         """The token in each form of this session: other sites can neither read nor forge it."""
-        return self._keys.mark(session.encode(), "console form")
+        return self._keys.mac(session.encode(), "console form")
 
     def fits(self, session: str, token: str) -> bool:
         """Whether this is the token of the session's forms."""
-        return self._is_marked(token, session, "console form")
+        return self._is_valid_mac(token, session, "console form")
 
-    def _is_marked(self, mark: str, text: str, context: str) -> bool:
+    def _is_valid_mac(self, mac: str, text: str, context: str) -> bool:
         try:
-            return self._keys.is_marked(mark, text.encode(), context)
+            return self._keys.is_valid_mac(mac, text.encode(), context)
         except SecretError:
             return False  # of a key that was taken out
 

@@ -95,8 +95,8 @@ class ReceiverPage:
     async def _linked(self, request: Request) -> Subscription:
         """The subscription of the link. Raises NotFound; also where its owner has lost the right to it."""
         name, text = request.path_params["subscription"], request.path_params["link"]
-        marks, control = self._protector.marks, self._console.control
-        subscription = admin.linked(marks, control, name, text, time.time())
+        keys, control = self._protector.mac_keys, self._console.control
+        subscription = admin.linked(keys, control, name, text, time.time())
         if self._callers is not None and subscription.owner:
             caller = await self._callers.find(subscription.owner)
             if caller is None or not may_manage(caller, subscription.owner, subscription.topics):

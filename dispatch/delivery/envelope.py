@@ -36,7 +36,7 @@ from xml.sax.saxutils import escape, quoteattr
 from arborcast.core.errors import SecretError
 from arborcast.core.mqtt.settings import EXPIRES_HEADER
 from arborcast.core.recent import Recent
-from arborcast.core.security.keyring import Marks
+from arborcast.core.security.keyring import MacKeys
 from arborcast.core.telemetry import tracing
 from arborcast.core.telemetry.tracing import shared
 from arborcast.dispatch.delivery.credentials import Guard, Vault
@@ -66,7 +66,7 @@ from arborcast.topic_model.records.packages import (
     split,
 )
 from arborcast.topic_model.records.peers import MEDIA_TYPE, encode_push
-from arborcast.topic_model.records.results import PATH, Promise, ServedRequest, write_answer_mark, write_promise
+from arborcast.topic_model.records.results import PATH, Promise, ServedRequest, write_answer_token, write_promise
 from arborcast.topic_model.subscriptions import Subscription, is_cloud_events, parameter_blocks, queue_of
 from arborcast.topic_model.topics import TopicPath
 
@@ -84,7 +84,7 @@ REPLAY_HEADER = "Arborcast-Replay"
 TOPIC_HEADER = "Arborcast-Topic"
 """Only over MQTT: the path of the topic."""
 
-# Added to the validity of a mark: a server may still answer a request that it got at the end of the lifespan, or that
+# Added to the validity of a token: a server may still answer a request that it got at the end of the lifespan, or that
 # was redriven.
 _WORK_MS = 60_000
 
@@ -115,8 +115,8 @@ class Envelope:
         self._subscription_id = subscription.id
         self._addressing = subscription.addressing
         keys = vault.keys if vault is not None else None
-        mark = partial(answer_mark, keys, subscription.owner, int(lifespan_s * 1000))
-        self._answer_mark = mark if subscription.queue else None
+        token = partial(answer_token, keys, subscription.owner, int(lifespan_s * 1000))
+        self._answer_token = token if subscription.queue else None
         self._form = subscription.form
         self._fragment_bytes = subscription.policy.fragment_bytes
         self._headers = _http_headers(subscription)
@@ -264,8 +264,8 @@ class Envelope:
         parts = [self._start]
         for notification in notifications:
             parts.append(_notification_entry(notification))
-            if self._answer_mark is not None:
-                parts.append(_request_entry(notification, self._answer_mark(notification, int(now_s * 1000))))
+            if self._answer_token is not None:
+                parts.append(_request_entry(notification, self._answer_token(notification, int(now_s * 1000))))
         parts.append(b"<ac:Attempt>%d</ac:Attempt></ac:Delivery>" % attempt)
         if self._addressing:
             parts.append(f"<wsa:MessageID>{_message_id(self._subscription_id, notifications)}</wsa:MessageID>".encode())
@@ -275,7 +275,7 @@ class Envelope:
         else:
             parts.append(_NOTIFY_START)
             # A server gets one request at a time; merged equal ones add reply addresses.
-            for notification in notifications[:1] if self._answer_mark is not None else notifications:
+            for notification in notifications[:1] if self._answer_token is not None else notifications:
                 topic = topic_element(notification.topic, notification.prefixes)
                 parts += (self._message_start, topic, notification.producer)
                 parts += (b"<wsnt:Message>", notification.payload, _MESSAGE_END)
@@ -335,12 +335,12 @@ def _notification_entry(notification: Notification) -> bytes:
     return f"<ac:Notification{label}>{escape(notification.original_id)}</ac:Notification>".encode()
 
 
-def _request_entry(notification: Notification, mark: str) -> bytes:
-    """The entry of a request: its message id, reply address, and the `mark`."""
+def _request_entry(notification: Notification, token: str) -> bytes:
+    """The entry of a request: its message id, reply address, and the `token`."""
     reply_to = notification.reply_to
     if reply_to is None:
         return b""
-    parameters = "".join(reply_to.reference_parameters) + mark
+    parameters = "".join(reply_to.reference_parameters) + token
     if parameters:
         parameters = f"<wsa:ReferenceParameters>{parameters}</wsa:ReferenceParameters>"
     return (
@@ -431,7 +431,7 @@ def _header_value(text: str) -> str:
     return _UNSAFE.sub("_", text)
 
 
-def answer_mark(keys: Marks | None, server: str, lifespan_ms: int, notification: Notification, now_ms: int) -> str:
+def answer_token(keys: MacKeys | None, server: str, lifespan_ms: int, notification: Notification, now_ms: int) -> str:
     """The reference parameter by which the gateway lets this server of a queue answer a request, also into a pull point
     of another owner; empty where it needs none."""
     if keys is None or not (server and notification.reply_point):
@@ -439,11 +439,11 @@ def answer_mark(keys: Marks | None, server: str, lifespan_ms: int, notification:
     until_ms = notification.valid_until_ms or notification.accepted_ms + lifespan_ms
     request = ServedRequest(notification.reply_point, notification.message_id, server)
     try:
-        mark = write_answer_mark(request, max(until_ms, now_ms) + _WORK_MS, keys)
+        token = write_answer_token(request, max(until_ms, now_ms) + _WORK_MS, keys)
     except SecretError as error:
-        logger.debug("no mark for an answer: %s", error)
+        logger.debug("no token for an answer: %s", error)
         return ""
-    return f'<q:Answer xmlns:q="{ARBORCAST_QUEUE}">{mark}</q:Answer>'
+    return f'<q:Answer xmlns:q="{ARBORCAST_QUEUE}">{token}</q:Answer>'
 
 
 # The address for a later result is one of the gateway that manages the subscription, so it needs no setting. It
@@ -460,7 +460,7 @@ class Callback:
 
     subscription: str
     base: str
-    keys: Marks
+    keys: MacKeys
     wait_ms: int
 
     def headers(self, push: str, started_ms: int, messages: int) -> tuple[tuple[tuple[str, str], ...], int]:
@@ -475,7 +475,7 @@ class Callback:
         return ((PUSH_HEADER, push), (CALLBACK_HEADER, address)), promise.until_ms
 
 
-def callback_of(subscription: Subscription, keys: Marks, wait_s: float) -> Callback | None:
+def callback_of(subscription: Subscription, keys: MacKeys, wait_s: float) -> Callback | None:
     """For the pushes of a subscription; None if results cannot be reported later. A timely push has no later result."""
     base, manager, _ = subscription.address.rpartition(_MANAGER)
     if not (wait_s and base and manager) or subscription.policy.reliability == "timely":

@@ -231,17 +231,17 @@ def _existing(gateway: Gateway, request: Request, identifier: str) -> PullPointR
 
 
 def _may_answer(gateway: Gateway, request: Request, pull_point_id: str) -> bool:
-    """Whether these are answers to a request that the caller received as a server of a queue, by the mark in the
+    """Whether these are answers to a request that the caller received as a server of a queue, by the token in the
     header. It then need not own the pull point."""
-    caller, mark = request.caller, request.root.findtext(f"{{*}}Header/{ANSWER}")
+    caller, token = request.caller, request.root.findtext(f"{{*}}Header/{ANSWER}")
     messages = request.operation.findall(wsnt("NotificationMessage"))
-    if caller is None or not mark or not messages:
+    if caller is None or not token or not messages:
         return False
     now_ms = times.to_ms(gateway.now())
     related = {(message.findtext(_RELATED) or "").strip() for message in messages}
     served = (ServedRequest(pull_point_id, each, caller.name) for each in related)
     try:
-        return all(may_answer(mark.strip(), each, now_ms, gateway.protector.marks) for each in served)
+        return all(may_answer(token.strip(), each, now_ms, gateway.protector.mac_keys) for each in served)
     except SecretError as error:
         # Its key is not here (yet): the server sends its answer again.
         logger.info("whether an answer may be put into a pull point is not known: %s", error)

@@ -35,7 +35,7 @@ _NAMES = 100_000
 _MOST_OF_A_NAME = 200
 
 
-class Guesses:
+class FailedLogins:
     """Failed logins of an address, per name and in total.
 
     Per name, since many people may share an address. In total, since one password may be tried with many names. The
@@ -49,7 +49,7 @@ class Guesses:
         self._per_minute, self._of_address = per_minute, of_address
         self._clock = clock
 
-    def may_begin(self, address: str, name: str = "") -> None:
+    def check(self, address: str, name: str = "") -> None:
         """Raises TooManyRequests when there were too many. Tokens have no name that could be trusted: empty."""
         now = self._clock()
         wait_s = self._names.missing_s(_pair(address, name), now)
@@ -63,10 +63,10 @@ class Guesses:
                 f"more than {self._of_address} wrong credentials from one address in a minute: try again later", wait_s
             )
 
-    def wrong(self, address: str, name: str = "") -> None:
+    def add(self, address: str, name: str = "") -> None:
         self._count(address, name, 1)
 
-    def not_wrong(self, address: str, name: str) -> None:
+    def remove(self, address: str, name: str) -> None:
         """Remove a failure that was counted before the result of the check."""
         self._count(address, name, -1)
 
@@ -157,7 +157,12 @@ class Users:
     """A source of users, queried without blocking the event loop, with a cache."""
 
     def __init__(
-        self, source: UserSource, *, remember_s: float, guesses: Guesses, clock: Callable[[], float] = time.monotonic
+        self,
+        source: UserSource,
+        *,
+        remember_s: float,
+        failed_logins: FailedLogins,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._remember_s = remember_s
@@ -166,7 +171,7 @@ class Users:
         self._keyed = hashlib.blake2b(key=os.urandom(32), digest_size=32)
         # The key fills a block of the hash, which is computed once here.
         self._keyed.update(b";")
-        self.guesses = guesses
+        self.failed_logins = failed_logins
         # By the keyed hash of the credentials; by name for other methods. Expired entries stay: they are checked again,
         # but their owner is not guessing.
         self._known: BoundedDict[bytes | str, tuple[float, Identity | None]] = BoundedDict(_REMEMBERED)
@@ -189,10 +194,10 @@ class Users:
 
         def begin() -> Coroutine[None, None, Identity | None]:
             if key not in self._known:
-                self.guesses.may_begin(address, name)
+                self.failed_logins.check(address, name)
             check = self._begin_check(key, lambda: self._source.check(name, password))
             # Counted before the answer, since parallel connections would otherwise exceed the limit.
-            self.guesses.wrong(address, name)
+            self.failed_logins.add(address, name)
             return self._counted(check, address, name)
 
         return await self._in_time(key, begin)
@@ -205,7 +210,7 @@ class Users:
             return identity
         finally:
             if not wrong:
-                self.guesses.not_wrong(address, name)
+                self.failed_logins.remove(address, name)
 
     async def find(self, name: str) -> Identity | None:
         """The user, authenticated by another method."""
@@ -256,5 +261,5 @@ class Users:
 
 def users_of(access: AccessSettings, directory: DirectorySettings) -> Users:
     """The users of these settings. Raises as `user_source`."""
-    guesses = Guesses(access.failures_per_minute, access.address_failures_per_minute)
-    return Users(user_source(access, directory), remember_s=access.cache_s, guesses=guesses)
+    failed_logins = FailedLogins(access.failures_per_minute, access.address_failures_per_minute)
+    return Users(user_source(access, directory), remember_s=access.cache_s, failed_logins=failed_logins)

@@ -20,7 +20,7 @@ from arborcast.ingest.access import ldap_users
 from arborcast.ingest.access import users as users_module
 from arborcast.ingest.access.ldap_users import LdapUsers
 from arborcast.ingest.access.settings import AccessSettings
-from arborcast.ingest.access.users import FileUsers, Guesses, Users, UserSource
+from arborcast.ingest.access.users import FailedLogins, FileUsers, Users, UserSource
 from arborcast.ingest.access.users_file import MAX_PASSWORD, User, made, password_matches, read_users, write_users
 from arborcast.topic_model.grants import Identity
 from arborcast.wire.errors import IdentitiesUnavailable, TooManyRequests
@@ -126,8 +126,8 @@ def clock() -> Clock:
 
 
 def users_of(source: UserSource, clock: Clock, name: int, address: int = 300, remember_s: float = 0) -> Users:
-    """Users with these limits of guesses per name and per address."""
-    return Users(source, remember_s=remember_s, guesses=Guesses(name, address, clock), clock=clock)
+    """Users with these limits of failed logins per name and per address."""
+    return Users(source, remember_s=remember_s, failed_logins=FailedLogins(name, address, clock), clock=clock)
 
 
 async def test_right_credentials_are_cached(source: Source, clock: Clock) -> None:
@@ -151,10 +151,10 @@ async def test_right_credentials_are_cached(source: Source, clock: Clock) -> Non
 async def test_concurrent_guesses_are_counted(source: Source, clock: Clock) -> None:
     source.may_answer.clear()
     users = users_of(source, clock, 3)
-    guesses = [asyncio.create_task(users.check("a", str(number), "bad")) for number in range(50)]
+    attempts = [asyncio.create_task(users.check("a", str(number), "bad")) for number in range(50)]
     await asyncio.sleep(0)
     source.may_answer.set()
-    answers = await asyncio.gather(*guesses, return_exceptions=True)
+    answers = await asyncio.gather(*attempts, return_exceptions=True)
     assert answers[:3] == [None] * 3
     assert all(isinstance(answer, TooManyRequests) for answer in answers[3:])
     assert source.checks == 3
@@ -191,8 +191,8 @@ async def test_guesses_count_for_their_address_and_name(source: Source, clock: C
     with pytest.raises(TooManyRequests):  # one password for many names
         await users.check("b10", "123456", "h")
     assert await users.check("b10", "123456", "i") is None
-    users.guesses.wrong("h", "x" * 1_000_000)
-    assert max(map(len, users.guesses._names._filled)) < 300
+    users.failed_logins.add("h", "x" * 1_000_000)
+    assert max(map(len, users.failed_logins._names._filled)) < 300
 
 
 @pytest.mark.parametrize("remember_s", [0, 60])

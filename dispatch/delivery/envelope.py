@@ -18,7 +18,7 @@ forms, in a SOAP header block, so that a receiver can drop repeats in any softwa
 its id; the replay is in a header and an attribute of its own. So are a trace context and the number of a part
 (`topic_model.records.packages`). The HTTP header `traceparent` has room for one context, so a push of several
 notifications has it only if all are of one trace. A message that is too large for an old subscriber with a limit is
-sent in several pushes. Signatures and credentials are in `guard`.
+sent in several pushes. Signatures and credentials are in `PushSecrets`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from arborcast.core.recent import Recent
 from arborcast.core.security.keyring import MacKeys
 from arborcast.core.telemetry import tracing
 from arborcast.core.telemetry.tracing import shared
-from arborcast.dispatch.delivery.credentials import Guard, Vault
+from arborcast.dispatch.delivery.credentials import PushSecrets, SecretOpener
 from arborcast.dispatch.delivery.transport.contract import PushRequest
 from arborcast.topic_model.cloud_events import Event, event_of, published_in, pushed
 from arborcast.topic_model.expressions import CONCRETE, write_topic
@@ -103,25 +103,29 @@ class Envelope:
     """The prepared form of the pushes to one subscription. Immutable; cached until the subscription changes."""
 
     def __init__(
-        self, subscription: Subscription, vault: Vault | None = None, callback_s: float = 0.0, lifespan_s: float = 0.0
+        self,
+        subscription: Subscription,
+        opener: SecretOpener | None = None,
+        callback_s: float = 0.0,
+        lifespan_s: float = 0.0,
     ) -> None:
         """Raises SecretError if the protection cannot be opened, TopicError for an address of impossible MQTT topics.
         A receiver may report a result within `callback_s`, 0 for never. A queue server may answer a request into a pull
         point of another owner for `lifespan_s`."""
-        self._guard = _guard(subscription, vault)
-        self._callback = callback_of(subscription, vault.keys, callback_s) if vault is not None else None
+        self._secrets = _secrets(subscription, opener)
+        self._callback = callback_of(subscription, opener.keys, callback_s) if opener is not None else None
         self._url = subscription.consumer.address
         self._mqtt = TopicsOut(self._url) if is_mqtt(self._url) else None
         self._subscription_id = subscription.id
         self._addressing = subscription.addressing
-        keys = vault.keys if vault is not None else None
+        keys = opener.keys if opener is not None else None
         token = partial(answer_token, keys, subscription.owner, int(lifespan_s * 1000))
         self._answer_token = token if subscription.queue else None
         self._form = subscription.form
         self._fragment_bytes = subscription.policy.fragment_bytes
         self._headers = _http_headers(subscription)
-        if self._guard is not None:
-            self._headers += self._guard.fixed
+        if self._secrets is not None:
+            self._headers += self._secrets.fixed
         self._peer = subscription.peer
         self._source = ""
         """The engine's public address, of subscriptions for CloudEvents."""
@@ -238,11 +242,11 @@ class Envelope:
         suffix: str = "",
         by_ms: int = 0,
     ) -> PushRequest:
-        if self._guard is None:
+        if self._secrets is None:
             return PushRequest(self._url, headers, body, result_by_ms=by_ms)
         message_id = f"msg_{_digest(self._subscription_id, notifications).hex()}{suffix}"
-        signature = self._guard.signature(message_id, body, now_s)
-        return PushRequest(self._url, (*headers, *signature), body, self._guard.certificate, by_ms)
+        signature = self._secrets.signature(message_id, body, now_s)
+        return PushRequest(self._url, (*headers, *signature), body, self._secrets.certificate, by_ms)
 
     @property
     def size(self) -> int:
@@ -252,7 +256,7 @@ class Envelope:
 
     def redact(self, answer: bytes) -> bytes:
         """A receiver's answer with echoed credentials removed."""
-        return answer if self._guard is None else self._guard.redact(answer)
+        return answer if self._secrets is None else self._secrets.redact(answer)
 
     def _event(self, each: Notification) -> Event:
         published = published_in(each.producer)
@@ -419,12 +423,12 @@ def _digest(subscription_id: str, notifications: Sequence[Notification]) -> byte
     return hashlib.blake2b(identity.encode(), digest_size=16).digest()
 
 
-def _guard(subscription: Subscription, vault: Vault | None) -> Guard | None:
+def _secrets(subscription: Subscription, opener: SecretOpener | None) -> PushSecrets | None:
     if subscription.protection is None:
         return None
-    if vault is None:
+    if opener is None:
         raise SecretError("this subscription's pushes are protected, and this process has no keys to open the secrets")
-    return vault.guard(subscription)
+    return opener.open(subscription)
 
 
 def _header_value(text: str) -> str:

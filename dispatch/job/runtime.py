@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.core.threads import pool
-from arborcast.dispatch.delivery.credentials import Vault
+from arborcast.dispatch.delivery.credentials import SecretOpener
 from arborcast.dispatch.delivery.pushes import make_push_spans
 from arborcast.dispatch.hot.sink import SinkJob
 from arborcast.dispatch.hot.stream import JobParts, accumulator, run_sink
@@ -148,7 +148,7 @@ class DispatchJob:
             settings.outbound,
             self._view,
             settings.home / "parked" / "parked.sqlite",
-            Vault(settings.secrets),
+            SecretOpener(settings.secrets),
             self._events.publish,
             make_push_spans(settings.tracing),
             settings.mqtt,

@@ -41,7 +41,7 @@ from tests.support.dispatch_job import attempts_in
 from tests.support.make import known_to_redelivery
 from tests.support.outbound import THIS_MACHINE
 from tests.support.receiver import NOTIFICATION_ID, Receiver
-from tests.support.sealed import VAULT
+from tests.support.sealed import SECRET_OPENER
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -93,7 +93,7 @@ def running(
     retry: RetrySettings = QUICK,
 ) -> Iterator[Redeliverer]:
     push = PushSettings(callback_s=60.0)
-    redeliverer = Redeliverer(kafka, push, retry, THIS_MACHINE, known, file, VAULT, publish_event)
+    redeliverer = Redeliverer(kafka, push, retry, THIS_MACHINE, known, file, SECRET_OPENER, publish_event)
     redeliverer.start(60)
     try:
         yield redeliverer
@@ -322,7 +322,7 @@ def test_a_later_result_counts_also_when_the_job_was_stopped(
 
         def say(notification: str, state: State) -> None:
             (push,) = [each for each in receiver.received("/s") if each.headers[NOTIFICATION_ID] == notification]
-            promise = read_promise(push.headers["arborcast-callback"].rpartition("/")[2], VAULT.keys)
+            promise = read_promise(push.headers["arborcast-callback"].rpartition("/")[2], SECRET_OPENER.keys)
             log.append_encoded([encode(Result(promise, state, promise.started_ms + 500, "so it is"))])
 
         known = known_of(kafka_settings, subscription("s", receiver.url("/s")))

@@ -33,7 +33,7 @@ from arborcast.dispatch.hot.recovered import NOTHING, RecoveredDeliveries
 from arborcast.dispatch.hot.waiting import Received
 from arborcast.dispatch.hot.worker import Worker
 from arborcast.dispatch.logs.attempts import WRITE_S
-from arborcast.dispatch.matching.filters import Allowance, Judge
+from arborcast.dispatch.matching.filters import Allowance, FilterEvaluator
 from arborcast.dispatch.settings import JobSettings
 from arborcast.topic_model.records import notifications
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification
@@ -209,7 +209,7 @@ class PartitionTask:
             journal,
             lanes,
             outcomes,
-            self._judge(exclusions.unjudged),
+            self._evaluator(exclusions.unjudged),
             exclusions,
             journal.parked.held,
             known,
@@ -283,7 +283,7 @@ class PartitionTask:
             outcomes.resume(exclusions.on_trial - before.on_trial)
         outcomes.watched = exclusions.watched
         if exclusions.unjudged != before.unjudged:
-            self.intake.judge = self._judge(exclusions.unjudged)
+            self.intake.evaluator = self._evaluator(exclusions.unjudged)
 
     def write_evaluations(self) -> None:
         """Write evaluations, many in one record: a record for each would cost more than its push."""
@@ -300,8 +300,8 @@ class PartitionTask:
         self.worker.journal.mark()
         return position
 
-    def _judge(self, unjudged: frozenset[str]) -> Judge:
-        return Judge(self.worker.conditions, Allowance(*self._allowance), unjudged)
+    def _evaluator(self, unjudged: frozenset[str]) -> FilterEvaluator:
+        return FilterEvaluator(self.worker.conditions, Allowance(*self._allowance), unjudged)
 
     def _release_buffered(self, now: float) -> None:
         """Queue deferred notifications again, or park them."""

@@ -209,7 +209,7 @@ def _owner(subscription: Subscription) -> str:
     return str(scopes_of(subscription.consumer.address)[1][1])
 
 
-class Judge:
+class FilterEvaluator:
     """Evaluates filters within the budget. One for each partition of a batch. `unjudged` subscriptions are not
     evaluated; `costly` are those beyond the budget so far."""
 

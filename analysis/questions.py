@@ -16,7 +16,7 @@ from arborcast.analysis.reader import NoSuchTable, TableReader, When, as_time
 from arborcast.analysis.rows import Rows
 from arborcast.analysis.timeline import Timeline, table_of, timeline
 from arborcast.core.settings import KafkaSettings
-from arborcast.dispatch.operations.trace.story import Evidence, Story
+from arborcast.dispatch.operations.trace.evidence import Evidence, Explanation
 from arborcast.dispatch.tables import (
     ATTEMPTS,
     DEAD_LETTERS,
@@ -109,7 +109,7 @@ class Tables:
         """The start of the last period of this length in the tables, also of an idle engine."""
         return (self.newest() or datetime.now(UTC)) - span
 
-    def story(self, notification_id: str, subscription: str | None = None) -> Story:
+    def explanation(self, notification_id: str, subscription: str | None = None) -> Explanation:
         """The history of a notification, as in `arborcast trace`; for one subscription, as in `why`."""
         from arborcast.dispatch.operations.trace.explain import explain
 
@@ -126,15 +126,15 @@ class Tables:
             text = "there are no notifications yet: publish one (arborcast publish, or arborcast up --demo)"
             return Timeline("History of a notification", pd.DataFrame(), text=text)
         evidence = self._evidence(chosen)
-        story = explain(evidence)
-        if not story.found:
+        explanation = explain(evidence)
+        if not explanation.found:
             text = f"there are no records of {chosen}: an id is the value of arborcast-notification-id in pushes"
-            return Timeline("History of a notification", pd.DataFrame(), text="; ".join([text, *story.notes]))
-        return timeline(story, evidence.attempts, evidence.waiting)
+            return Timeline("History of a notification", pd.DataFrame(), text="; ".join([text, *explanation.notes]))
+        return timeline(explanation, evidence.attempts, evidence.waiting)
 
     def trace(self, notification_id: str) -> pd.DataFrame:
         """Every step of a notification in order: time, subscription (empty: all), step."""
-        return table_of(self.story(notification_id))
+        return table_of(self.explanation(notification_id))
 
     def most_tried(self) -> str:
         """The notification with the most attempts in their last hour, or the newest without any; empty without

@@ -60,7 +60,7 @@ _OBJECTIVE_S = 10.0
 
 if TYPE_CHECKING:
     from arborcast.dispatch.operations.audit import Report
-    from arborcast.dispatch.operations.trace.story import Step, Story
+    from arborcast.dispatch.operations.trace.evidence import Explanation, Step
 
 T = TypeVar("T")
 
@@ -134,17 +134,17 @@ class DeliveriesScreen:
         ]
 
     async def trace(self, request: Request) -> Response:
-        """The story of one notification; with a subscription, why that has it or not."""
+        """The explanation of one notification; with a subscription, why that has it or not."""
         asked = _asked(request, ("notification", "subscription"))
-        story, wrong = None, ""
+        explanation, wrong = None, ""
         if asked["notification"]:
             settings = self._console.settings
-            story, wrong = await _answer(
+            explanation, wrong = await _answer(
                 self._questions.ask(trace.trace, settings, asked["notification"], asked["subscription"])
             )
         # Failures first: they are the reason to look.
-        deliveries = sorted(story.deliveries, key=lambda each: each.outcome == "delivered") if story else []
-        values: dict[str, Any] = {"story": story, "deliveries": deliveries, "wrong": wrong, "shown": _SHOWN}
+        deliveries = sorted(explanation.deliveries, key=lambda each: each.outcome == "delivered") if explanation else []
+        values: dict[str, Any] = {"explanation": explanation, "deliveries": deliveries, "wrong": wrong, "shown": _SHOWN}
         if asked["notification"]:
             return self._page(request, "trace", asked=asked, **values)
         values |= _values("trace", asked)
@@ -405,15 +405,15 @@ async def _answer(question: Awaitable[T]) -> tuple[T | None, str]:
         return None, str(error)
 
 
-def _traced(story: Story) -> Iterator[TraceRow]:
-    """The rows of a story: its steps, then each delivery."""
+def _traced(explanation: Explanation) -> Iterator[TraceRow]:
+    """The rows of an explanation: its steps, then each delivery."""
 
     def row(step: Step, subscription: str = "", endpoint: str = "") -> TraceRow:
         at_ms = int(step.at.timestamp() * 1000) if step.at else 0
         return TraceRow(at_ms, subscription, endpoint, step.what, step.where, step.detail)
 
-    yield from map(row, story.steps)
-    for one in story.deliveries:
+    yield from map(row, explanation.steps)
+    for one in explanation.deliveries:
         yield from (row(step, one.subscription, one.endpoint) for step in one.steps)
         outcome = WORDS.get(one.outcome, one.outcome)
         yield TraceRow(0, one.subscription, one.endpoint, outcome, "", one.why, one.expression)

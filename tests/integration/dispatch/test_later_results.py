@@ -89,8 +89,8 @@ def story_of(job: RunningJob, notification: str, outcome: str) -> str:
     gatherer = Gatherer(job.settings.kafka, job.settings.tables, job.settings.home)
 
     def found() -> str:
-        stories = explain(gatherer.gather(notification)).deliveries
-        return str(stories[0]) if [each.outcome for each in stories] == [outcome] else ""
+        explanations = explain(gatherer.gather(notification)).deliveries
+        return str(explanations[0]) if [each.outcome for each in explanations] == [outcome] else ""
 
     return wait_until(found, f"{notification} is {outcome}")
 
@@ -107,8 +107,8 @@ def test_delivered_failed_and_refused(job: RunningJob, gateway: GatewayRun) -> N
         patient.taken[failed].failed("no paper")
         patient.taken[refused].refused("no such tray")
 
-        assert "its receiver reported this after" in (story := story_of(job, done, "delivered"))
-        assert "printed" in story
+        assert "its receiver reported this after" in (explanation := story_of(job, done, "delivered"))
+        assert "printed" in explanation
         assert "that it failed: no paper" in story_of(job, failed, "delivered")
         assert "refuses it: no such tray" in story_of(job, refused, "dead")
         assert [patient.attempts(each) for each in (done, failed, refused)] == [[1], [1, 2], [1]]

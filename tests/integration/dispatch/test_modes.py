@@ -249,5 +249,5 @@ def test_intervals_do_not_depend_on_crashes_changes_of_mode_and_starts(
     left_out = next(name for name in names if name not in passing)
     instead = [name for name in names[: names.index(left_out)] if name in passing][-1]
     gatherer = Gatherer(settings.kafka, settings.tables, settings.home)
-    (story,) = explain(gatherer.gather(left_out, "each"), "each").deliveries
-    assert story.why.endswith(f"and {instead} was delivered instead")
+    (explanation,) = explain(gatherer.gather(left_out, "each"), "each").deliveries
+    assert explanation.why.endswith(f"and {instead} was delivered instead")

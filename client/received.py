@@ -10,7 +10,7 @@ from typing import IO
 
 from lxml import etree
 
-from arborcast.client.later import Later, OpenPush
+from arborcast.client.later import DeferredResult, OpenPush
 from arborcast.client.transport import retry_after_s
 from arborcast.client.values import (
     BrokerUnavailable,
@@ -140,7 +140,7 @@ class ReceivedMessage:
     relates_to: str = ""
     push: OpenPush | None = field(default=None, repr=False, compare=False)
 
-    def later(self) -> Later:
+    def later(self) -> DeferredResult:
         """Defer the result: the push is acknowledged now, and the result reported with the returned object. Raises
         ClientError if the broker does not accept later results."""
         if self.push is None:

@@ -23,7 +23,7 @@ from typing import Protocol, get_args
 
 from arborcast.client.calls import Call, Lasts, Namespaces, without_declaration
 from arborcast.client.http_server import Response, Server, in_thread
-from arborcast.client.later import Later, OpenPush
+from arborcast.client.later import DeferredResult, OpenPush
 from arborcast.client.listener import HandledOnce, accepted, answered
 from arborcast.client.received import Asker, ReceivedMessage, Verify, nothing
 from arborcast.client.transport import HttpAnswer, RequestsTransport, Transport
@@ -264,7 +264,7 @@ class Worker(Server):
             logger.exception("a request failed; the broker will repeat it")
             return Response(500)
 
-    def _execute_later(self, deferred: Iterable[tuple[ReceivedMessage, Later]]) -> None:
+    def _execute_later(self, deferred: Iterable[tuple[ReceivedMessage, DeferredResult]]) -> None:
         """Execute acknowledged requests, and report their results."""
         for request, end in deferred:
             try:

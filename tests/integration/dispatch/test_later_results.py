@@ -13,7 +13,7 @@ import requests
 from pyspark.sql import SparkSession
 
 from arborcast.client import Client
-from arborcast.client.later import Later
+from arborcast.client.later import DeferredResult
 from arborcast.client.listener import Listener, ReceivedMessage
 from arborcast.core.security.keyring import add_key
 from arborcast.dispatch.operations.audit import audit
@@ -49,7 +49,7 @@ class Patient:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.taken: dict[str, Later] = {}
+        self.taken: dict[str, DeferredResult] = {}
         self.seen: list[tuple[str, int]] = []
 
     def received(self, message: ReceivedMessage) -> None:
@@ -58,7 +58,7 @@ class Patient:
             if message.attempt == 1 and message.notification_id not in self.taken:
                 self.taken[message.notification_id] = message.later()
 
-    def of(self, notification: str) -> Later:
+    def of(self, notification: str) -> DeferredResult:
         wait_until(lambda: notification in self.taken, f"{notification} was pushed")
         return self.taken[notification]
 

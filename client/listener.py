@@ -79,7 +79,7 @@ class Listener(Server, Triggers):
         Triggers.__init__(self, on_message)
         self.replies = Replies()
         """The awaited answers of `Client.request`; callbacks do not get them."""
-        self._app = _ThreadedApp(self._deliver, verify, transport, parts, HandledOnce() if once else None)
+        self._app = _ThreadedApp(self._deliver, verify, transport, parts, HandledIds() if once else None)
         Server.__init__(self, self._app.handled, port, host, "listener")
 
     def _deliver(self, message: ReceivedMessage) -> None:
@@ -170,7 +170,7 @@ class _ThreadedApp(ListenerApp):
         verify: Verify | None,
         transport: Transport | None,
         parts: Parts,
-        repeats: HandledOnce | None,
+        repeats: HandledIds | None,
     ) -> None:
         super().__init__(on_message, verify, transport, parts)
         self._deliver = on_message
@@ -211,7 +211,7 @@ class _ThreadedApp(ListenerApp):
                 self._deliver(joined)
 
 
-class HandledOnce:
+class HandledIds:
     """The ids of notifications handled within the last hour. Several threads may use it."""
 
     def __init__(self) -> None:

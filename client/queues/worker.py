@@ -24,7 +24,7 @@ from typing import Protocol, get_args
 from arborcast.client.calls import Call, Lasts, Namespaces, without_declaration
 from arborcast.client.http_server import Response, Server, in_thread
 from arborcast.client.later import DeferredResult, OpenPush
-from arborcast.client.listener import HandledOnce, accepted, answered
+from arborcast.client.listener import HandledIds, accepted, answered
 from arborcast.client.received import ReceivedMessage, Requester, Verify, nothing
 from arborcast.client.transport import HttpAnswer, RequestsTransport, Transport
 from arborcast.client.values import BrokerUnreachable, ClientError, FaultReceived, Remote, RemoteSubscription
@@ -210,7 +210,7 @@ class Worker(Server):
         self._verify = verify
         self._to_broker = RequestsTransport()
         self._transport = transport
-        self._repeats = HandledOnce()
+        self._repeats = HandledIds()
         self._lock = threading.Lock()
         self._undelivered: Recent[str, str] = Recent(_UNDELIVERED_BYTES, age_s=_UNDELIVERED_S)
         self._clients: list[Subscribes] = []

@@ -77,7 +77,7 @@ from arborcast.dispatch.settings import JobSettings, TopicRules
 from arborcast.dispatch.spark.query_supervisor import StopGate
 from arborcast.engine.embedded.home import make_home
 from arborcast.engine.embedded.state import has_own_broker, reachable_kafka
-from arborcast.engine.monitoring.endpoint import serve_job_sometime
+from arborcast.engine.monitoring.endpoint import serve_job_when_free
 from arborcast.engine.settings.loading import Settings, level_of, load_settings
 from arborcast.engine.settings.outbound import describe, policy_of
 from arborcast.engine.terminal import print_error
@@ -169,7 +169,7 @@ def _run(spark: SparkSession, settings: Settings, gate: StopGate, lease: JobLeas
     """Run until the gate closes; returns whether there was no failure. Raises ArborcastError."""
     metrics = JobMetrics()
     declare_jvm(metrics.registry, SparkJvm(_jvm(spark)).read)
-    serve_job_sometime(metrics, settings.metrics)
+    serve_job_when_free(metrics, settings.metrics)
     job_settings = JobSettings(
         settings.home,
         for_existing_records(settings.kafka),

@@ -147,7 +147,7 @@ class GatewayProcess:
         if self._gateway.cameras is not None:
             work["cameras"] = self._gateway.cameras.run
         if control.codes is not None:
-            work["codes"] = partial(control.codes.give_forever, self._gateway)
+            work["codes"] = partial(control.codes.assign_forever, self._gateway)
         if self._federation is not None:
             federation = self._federation
             work["federation"] = lambda: federation.member().run()

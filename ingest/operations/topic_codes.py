@@ -19,25 +19,25 @@ _RETRY_S = 1.0
 
 
 class TopicCodes:
-    """Follows the control log as a projection, and assigns codes in `give_forever`."""
+    """Follows the control log as a projection, and assigns codes in `assign_forever`."""
 
     def __init__(self) -> None:
         self._places = Places()
-        self._news = asyncio.Event()
+        self._pending = asyncio.Event()
 
     def apply(self, record: ControlRecord) -> None:
         self._places.apply(record)
         if not self._places.idle:
-            self._news.set()
+            self._pending.set()
 
-    async def give_forever(self, gateway: Gateway) -> None:
+    async def assign_forever(self, gateway: Gateway) -> None:
         """Run until cancelled."""
         while True:
             records = self._places.plan(gateway.table.topics, _AT_ONCE)
             if not records:
                 if self._places.idle:
-                    self._news.clear()
-                    await self._news.wait()
+                    self._pending.clear()
+                    await self._pending.wait()
                 await asyncio.sleep(0)
                 continue
             try:

@@ -27,7 +27,7 @@ from arborcast.topic_model.expressions.conditions import (
 )
 from arborcast.topic_model.namespaces import WSNT
 from arborcast.topic_model.records.notifications import Notification, type_of
-from arborcast.topic_model.records.peers import goes_over
+from arborcast.topic_model.records.peers import is_forwarded
 from arborcast.topic_model.routing import Found, Recipients
 from arborcast.topic_model.subscriptions import Subscription, XPathFilter
 
@@ -91,7 +91,7 @@ class Subject:
         self._answers: dict[_Evaluated, bool] = {}
 
     def passes(self, subscription: Subscription) -> bool:
-        if subscription.peer is not None and not goes_over(self._notification, subscription.peer):
+        if subscription.peer is not None and not is_forwarded(self._notification, subscription.peer):
             return False
         if subscription.types:
             self._type = self._type or type_of(self._notification)
@@ -230,7 +230,7 @@ class FilterEvaluator:
         self, notification: Notification, candidates: Iterable[Subscription]
     ) -> list[tuple[Subscription, bool]]:
         """The recipients among the matching subscriptions with True, and those that were not evaluated with False."""
-        matched = [each for each in candidates if each.peer is None or goes_over(notification, each.peer)]
+        matched = [each for each in candidates if each.peer is None or is_forwarded(notification, each.peer)]
         if notification.selector:
             # It is about the subscription: filters do not apply.
             return [(each, True) for each in matched]

@@ -25,7 +25,7 @@ from arborcast.dispatch.operations.trace.evidence import (
     utc,
 )
 from arborcast.topic_model.records.notifications import UNSTAMPED, Notification, type_of
-from arborcast.topic_model.records.peers import goes_over, is_datagram
+from arborcast.topic_model.records.peers import is_datagram, is_forwarded
 from arborcast.topic_model.routing.history import standing
 from arborcast.topic_model.subscriptions import Subscription
 from arborcast.topic_model.topics import TopicPath, parent_of
@@ -101,7 +101,7 @@ def moment(milliseconds: int) -> str:
 
 def _refused_by(subscription: Subscription, notification: Notification) -> str:
     """The first unfulfilled filter, as text; empty without one."""
-    if subscription.peer is not None and not goes_over(notification, subscription.peer):
+    if subscription.peer is not None and not is_forwarded(notification, subscription.peer):
         if notification.queue:
             return "a request goes to one of the queue's servers, and to no other engine"
         if subscription.peer.datagrams and is_datagram(notification) != (subscription.peer.datagrams == "only"):

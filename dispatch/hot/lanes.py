@@ -47,7 +47,7 @@ class Lane:
     @property
     def ready(self) -> bool:
         """Whether the state of the lane permits one more push."""
-        return len(self.in_flight) < self.room and self.deferral is None and self.waiting.may_go()
+        return len(self.in_flight) < self.room and self.deferral is None and self.waiting.is_ready()
 
     def takes(self, changed: Subscription, as_of: int) -> bool:
         """Whether waiting messages may be pushed by a changed state of the subscription: a later one (a message for

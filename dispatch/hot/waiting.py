@@ -55,7 +55,7 @@ class WaitingMessages:
     def priority(self) -> int:
         return self._class
 
-    def may_go(self) -> bool:
+    def is_ready(self) -> bool:
         return self._count > 0
 
     def add(self, received: Received, priority: int) -> None:
@@ -141,7 +141,7 @@ class WaitingByTopic:
         if waiting.first() is received and topic not in self._in_flight:
             heappush(self._heads, (-priority, received.offset, topic))
 
-    def may_go(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether a message waits whose topic has no push in flight."""
         while self._heads:
             _, offset, topic = self._heads[0]
@@ -152,7 +152,7 @@ class WaitingByTopic:
         return False
 
     def first(self) -> Received:
-        """The next message; only if `may_go`."""
+        """The next message; only if `is_ready`."""
         return self._topics[self._heads[0][2]].first()
 
     def pop(self) -> Received:

@@ -28,7 +28,7 @@ from arborcast.core.settings import KafkaSettings
 from arborcast.core.wall_clock import is_due, time_ms
 from arborcast.dispatch.delivery.transport.contract import Transport
 from arborcast.dispatch.logs.attempts import partition_of_subscription
-from arborcast.dispatch.logs.parked import roomy
+from arborcast.dispatch.logs.parked import with_parked_overhead
 from arborcast.dispatch.redelivery.endpoints import HealthMemory
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, UnusableFile
 from arborcast.dispatch.redelivery.pushes import RedeliveryJournal, journal_for
@@ -109,7 +109,7 @@ def _identity(kafka: KafkaSettings) -> str:
 
 
 def _cursor(kafka: KafkaSettings, log: str, positions: Mapping[int, int]) -> LogCursor:
-    return LogCursor(roomy(kafka), log, positions, wait_ms=_WAIT_MS, max_records=_AT_ONCE)
+    return LogCursor(with_parked_overhead(kafka), log, positions, wait_ms=_WAIT_MS, max_records=_AT_ONCE)
 
 
 class RedeliverySession:

@@ -19,7 +19,7 @@ from arborcast.core.eventlog.topics import ensure_topics
 from arborcast.core.eventlog.writers import LogWriter
 from arborcast.core.settings import KafkaSettings
 from arborcast.dispatch.logs import dead_letters, parked
-from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries, roomy
+from arborcast.dispatch.logs.parked import Delivery, ParkingLog, Place, Tries, with_parked_overhead
 from arborcast.dispatch.matching.view import ControlState
 from arborcast.dispatch.redelivery.events import OperatorEvent
 from arborcast.dispatch.redelivery.partition_reports import PartitionReport
@@ -103,7 +103,7 @@ def running(
 
 def read(kafka: KafkaSettings, log: str) -> list[tuple[bytes, bytes | None]]:
     """All current records of a log."""
-    return [(record.key, record.value) for record in records_in(roomy(kafka), log)]
+    return [(record.key, record.value) for record in records_in(with_parked_overhead(kafka), log)]
 
 
 def delivered(kafka: KafkaSettings) -> int:
@@ -201,7 +201,9 @@ def add_partitions(kafka: KafkaSettings, log: str, partitions: int) -> None:
 
 def waiting_by_partition(kafka: KafkaSettings) -> set[tuple[int, bytes]]:
     """As `waiting`, but compaction is by partition: a null in another one removes nothing."""
-    last = {(record.partition, record.key): record.value for record in records_in(roomy(kafka), "parked")}
+    last = {
+        (record.partition, record.key): record.value for record in records_in(with_parked_overhead(kafka), "parked")
+    }
     return {place for place, value in last.items() if value is not None}
 
 

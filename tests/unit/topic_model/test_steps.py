@@ -222,7 +222,7 @@ def test_ended_subscriptions_leave_nothing_in_a_view(known: bool) -> None:
 def kept(worker: SteppedView) -> dict[str, int]:
     """The size of everything except remembered answers."""
     parts = {**vars(worker), **vars(worker._view), **vars(worker._view._links)}
-    of_resolver = ("_answers", "_older", "_inherited", "_joined", "_graveyard")
+    of_resolver = ("_answers", "_older", "_inherited", "_joined", "_to_free")
     return {
         name: len(part)
         for name, part in parts.items()

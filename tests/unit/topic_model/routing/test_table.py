@@ -216,7 +216,7 @@ def test_remembered_answers_are_freed_in_parts() -> None:
     assert table.remembered == 0
     for number in range(3_000):
         assert ids(table, f"a/t{number}") == ["s1"]
-    assert table._graveyard == []
+    assert table._to_free == []
 
 
 @pytest.mark.parametrize(

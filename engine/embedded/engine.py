@@ -249,7 +249,9 @@ def parts(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, st
     specs += [_zmq(settings, home, environ)] if settings.zmq.enabled else []
     specs += [_console(settings, home, environ)] if settings.console.port else []
     json_log, checks = settings.logging.format == "json", questions_of(settings, home)
-    return [dataclasses.replace(spec, json_log=json_log, lives=checks.get(spec.name, spec.lives)) for spec in specs]
+    return [
+        dataclasses.replace(spec, json_log=json_log, liveness=checks.get(spec.name, spec.liveness)) for spec in specs
+    ]
 
 
 def _kafka(settings: Settings, tools: Tools, home: Home, environ: Mapping[str, str]) -> PartSpec:
@@ -370,7 +372,7 @@ def _zmq(settings: Settings, home: Home, environ: Mapping[str, str]) -> PartSpec
         prepare=lambda: alive.unlink(missing_ok=True),
         after=("gateway",),
         stop_share=0.3,
-        lives=questions.job(alive),
+        liveness=questions.job(alive),
         hang_timeout_s=settings.stack.hang_timeout_s,
     )
 

@@ -74,8 +74,8 @@ class GatewayProcess:
         self._gateway = _make_gateway(settings, self.own, self._state, port)
         self._metrics = WorkerMetrics(share) if share else Registry()
         self._beats = LoopBeats(share, settings.gateway.hang_timeout_s) if share else None
-        lives = self._beats.ill if self._beats else lambda: ""
-        app = GatewayApp(self._gateway, self._metrics, self._obstacle, lives)
+        liveness = self._beats.problem if self._beats else lambda: ""
+        app = GatewayApp(self._gateway, self._metrics, self._obstacle, liveness)
         self._server: GatewayServer = make_server(app, settings.gateway, settings.limits, self._tls)
         self._framed: FramedServer | None = None
         if settings.framed.port:

@@ -176,7 +176,7 @@ class LoopBeats:
             self._rounds += 1
             await asyncio.sleep(_BEAT_S)
 
-    def ill(self) -> str:
+    def problem(self) -> str:
         """The problem of the parent; empty without one."""
         return self._problem
 

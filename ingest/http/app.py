@@ -145,17 +145,17 @@ _TEXT = b"text/plain; charset=utf-8"
 class GatewayApp:
     """Answers all requests; never raises, never sends a stack trace.
 
-    `ready` returns the reason why the gateway is not ready, empty if it is. `lives` returns the reason why this process
-    must be restarted though it answers, empty without one.
+    `ready` returns the reason why the gateway is not ready, empty if it is. `liveness` returns the reason why this
+    process must be restarted though it answers, empty without one.
     """
 
     def __init__(
-        self, gateway: Gateway, metrics: Registry, ready: Callable[[], str], lives: Callable[[], str] = lambda: ""
+        self, gateway: Gateway, metrics: Registry, ready: Callable[[], str], liveness: Callable[[], str] = lambda: ""
     ) -> None:
         self._gateway = gateway
         self._metrics = metrics
         self._ready = ready
-        self._lives = lives
+        self._liveness = liveness
         self._pages = gateway.settings.pages
         self._limit = gateway.settings.max_body_bytes
         self.inflight = gateway.inflight
@@ -393,8 +393,8 @@ class GatewayApp:
     async def _page(self, scope: Scope, path: str, send: Send) -> None:
         match path.rstrip("/"):
             case "/health/live":
-                ill = self._lives()
-                await send_answer(send, 500 if ill else 200, f"{ill or 'alive'}\n".encode(), _TEXT)
+                problem = self._liveness()
+                await send_answer(send, 500 if problem else 200, f"{problem or 'alive'}\n".encode(), _TEXT)
             case "/health/ready":
                 obstacle = self._ready()
                 await send_answer(send, 503 if obstacle else 200, f"{obstacle or 'ready'}\n".encode(), _TEXT)

@@ -308,7 +308,7 @@ class RoutingView(ControlState):
         for begin in range(0, len(paths), _ROUTES_PIECE):
             with self._lock:
                 for path in paths[begin : begin + _ROUTES_PIECE]:
-                    routes = self.table.who(path, limit - len(found))
+                    routes = self.table.routes_to(path, limit - len(found))
                     found += [(route, self.suspensions.state_of(route.subscription)) for route in routes]
             if len(found) >= limit:
                 break

@@ -172,7 +172,7 @@ class RoutingTable(Resolver):
         """Ids of the expired subscriptions, the earliest, up to this number; they stay until their end is applied."""
         return self._expiry.due(now_ms, limit)
 
-    def who(self, path: TopicPath, limit: int | None = None) -> list[Route]:
+    def routes_to(self, path: TopicPath, limit: int | None = None) -> list[Route]:
         """The subscriptions of a topic with the matching filter, including paused ones, up to this number."""
         routes = (
             Route(path, selector, member)

@@ -87,8 +87,8 @@ def test_topics_are_found_and_named_by_their_codes(shell: Shell) -> None:
         "ALARM/fire",
         "{urn:t}Größe/x",
     ]
-    assert "no subscriptions" in shell("who", "code:1.4.A")
-    assert shell.json("who", "code:1.4.A") == []
+    assert "no subscriptions" in shell("subscriptions", "code:1.4.A")
+    assert shell.json("subscriptions", "code:1.4.A") == []
     assert shell.json("list", "code:1.4.A")[0]["code"] == "1.4.A"
     with pytest.raises(ExpressionError, match=r"no topic has the code '1\.5'"):
         shell("match", "code:1.5//.")

@@ -188,8 +188,10 @@ def sample_of(at: float, readings: Scrape) -> MetricsSample:
 
 
 def _refused(readings: Scrape) -> dict[str, float]:
-    doors = [readings.by(f"arborcast_{door}_refused_total", "reason") for door in ("gateway", "framed")]
-    return {reason: sum(each.get(reason, 0.0) for each in doors) for reason in sorted({*doors[0], *doors[1]})}
+    listeners = [readings.by(f"arborcast_{listener}_refused_total", "reason") for listener in ("gateway", "framed")]
+    return {
+        reason: sum(each.get(reason, 0.0) for each in listeners) for reason in sorted({*listeners[0], *listeners[1]})
+    }
 
 
 _EVENTS = {

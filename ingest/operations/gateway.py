@@ -133,7 +133,7 @@ class Gateway:
         body = 2 * ((1 + COPIES) * settings.max_body_bytes + NODE_MEMORY * settings.max_elements)
         answer = 5 * self.fragments.max_bytes  # two copies of the largest message in the half for answers
         self.inflight = Inflight(max(settings.inflight_bytes, body, answer), MemoryTrimmer().trim_soon)
-        """The memory for unanswered requests of all doors."""
+        """The memory for unanswered requests of all protocols."""
         self.topic_sets = TopicSets(self.table.topics)
         self._admission = TopicAdmission(self.topics)
         self._being_added: SingleFlight[TopicPath, None] = SingleFlight()

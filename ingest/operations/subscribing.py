@@ -1,6 +1,7 @@
-"""Creating subscriptions, the same at every door: rights, filters, endpoint, proof, quota, renewal, current messages.
+"""Creating subscriptions, the same for each protocol: rights, filters, endpoint, proof, quota, renewal, current
+messages.
 
-A door translates what it receives into a `SubscriptionRequest` and calls `create_subscription`.
+A protocol translates what it receives into a `SubscriptionRequest` and calls `create_subscription`.
 """
 
 from __future__ import annotations

@@ -229,8 +229,8 @@ def test_counters_of_alerts_begin_at_zero() -> None:
     declare_framed(gateway, Mock(spec=FramedServer, counts=Counts(), connections=0, unread=0))
     lines = (gateway.text() + JobMetrics().registry.text()).splitlines()
     counters = re.findall(r"(?:rate|increase)\((\w+_total)\{(.+?)\}", " ".join(RULES.values()))
-    for door in ("gateway", "framed"):
-        assert (f"arborcast_{door}_refused_total", 'reason="Defect"') in counters
+    for listener in ("gateway", "framed"):
+        assert (f"arborcast_{listener}_refused_total", 'reason="Defect"') in counters
     for name, selector in counters:
         (label, values, more), *_ = re.findall(r'(\w+)!?=~?"([^"]*)"(.*)', selector)
         for value in values.split("|"):

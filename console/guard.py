@@ -54,8 +54,9 @@ _AGAIN = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" conten
 
 
 @dataclass(frozen=True)
-class Visitor:
-    """The visitor of a page. `name` is empty on loopback without authentication; `token` is in each of its forms."""
+class Principal:
+    """The user of a page, or an anonymous one. `name` is empty on loopback without authentication; `token` is in each
+    of its forms."""
 
     session: str
     token: str
@@ -155,7 +156,7 @@ class PageGuard:
         await self._app(scope, _bounded(receive, most), send)
 
     async def _enter(self, scope: Scope, headers: Headers, cookie: list[str]) -> Response | None:
-        """Put the visitor into the scope; returns an answer if the visitor is not admitted."""
+        """Put the principal into the scope; returns an answer if it is not admitted."""
         known = self._sessions.read(headers.get("cookie", ""))
         if known is None and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             return HTMLResponse(_AGAIN)
@@ -168,22 +169,22 @@ class PageGuard:
             # Collected changes belong to the session, without authentication.
             cookie.append(self._sessions.begin(session=session)[1])
         token = self._sessions.token(session)
-        visitor = Visitor(session, token)
+        principal = Principal(session, token)
         if self._callers is not None:
             caller = await self._callers.find(name) if name else None
             if caller is None:
-                visitor = Visitor(session, token, may_see=False, may_edit=False)
+                principal = Principal(session, token, may_see=False, may_edit=False)
             else:
                 everything = caller.manage.everything
-                visitor = Visitor(session, token, name, everything or caller.subscribe.everything, everything)
-        scope.setdefault("state", {})["visitor"] = visitor
-        if visitor.may_see or scope["path"].startswith(_OPEN):
+                principal = Principal(session, token, name, everything or caller.subscribe.everything, everything)
+        scope.setdefault("state", {})["principal"] = principal
+        if principal.may_see or scope["path"].startswith(_OPEN):
             return None
-        if visitor.name:
+        if principal.name:
             if scope["path"] in ("/sign-out", "/theme"):
                 return None
             return PlainTextResponse(
-                f"{visitor.name} may not see this console: a rule of access.policy_file has to allow "
+                f"{principal.name} may not see this console: a rule of access.policy_file has to allow "
                 'do = ["subscribe"] for topics = ["//."]. Sign in as another user at /sign-in.\n',
                 403,
             )
@@ -193,9 +194,9 @@ class PageGuard:
         return PlainTextResponse("You are signed out.\n", 401)
 
 
-def visitor_of(scope: Scope) -> Visitor:
-    visitor: Visitor = scope["state"]["visitor"]
-    return visitor
+def principal_of(scope: Scope) -> Principal:
+    principal: Principal = scope["state"]["principal"]
+    return principal
 
 
 def _with_headers(send: Send, cookie: list[str]) -> Send:

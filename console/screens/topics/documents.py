@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from arborcast.admin.topic_documents import Format, format_of, read_document, write_document
 from arborcast.console.console import Console, go, text_of
-from arborcast.console.guard import visitor_of
+from arborcast.console.guard import principal_of
 from arborcast.console.screens.topics.draft import ImportEdit, Subtree
 from arborcast.console.screens.topics.tree_pages import TreePages
 from arborcast.core.errors import ArborcastError
@@ -56,7 +56,7 @@ class Documents:
 
     async def bring_in(self, request: Request, form: FormData) -> Response:
         """Collect the topics of a document, for review before they are saved."""
-        visitor = visitor_of(request.scope)
+        principal = principal_of(request.scope)
         file = form.get("file")
         if not isinstance(file, UploadFile) or not file.filename:
             return self._refused(request, "choose a file first: LDIF, TopicSet, TopicNamespace or JSON")
@@ -72,8 +72,8 @@ class Documents:
             return self._refused(request, f"there is no topic in {name}")
         replace = bool(text_of(form, "replace"))
         replaced = Subtree.of(self._console.control.table.topics, ImportEdit.path) if replace else None
-        self._pages.draft(visitor).gather(ImportEdit(name, topics, replace, replaced))
-        await self._pages.keep_draft(visitor)
+        self._pages.draft(principal).gather(ImportEdit(name, topics, replace, replaced))
+        await self._pages.keep_draft(principal)
         if skipped:
             more = f"; and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""
             self._console.note(request, f"Skipped: {'; '.join(skipped[:_NAMED])}{more}")

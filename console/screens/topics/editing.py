@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from arborcast.console.console import Console, FormHandler, go, operator, text_of
-from arborcast.console.guard import visitor_of
+from arborcast.console.guard import principal_of
 from arborcast.console.screens.topics import browsing, fields
 from arborcast.console.screens.topics.draft import (
     Draft,
@@ -54,7 +54,7 @@ class Editing:
             try:
                 return await handler(request, form)
             finally:
-                await self._pages.keep_draft(visitor_of(request.scope))
+                await self._pages.keep_draft(principal_of(request.scope))
 
         return keeping
 
@@ -156,7 +156,7 @@ class Editing:
         return self._console.redirect(request, _url(last) if last else "/topics", f"Saved: {summary}.{where}")
 
     def _draft(self, request: Request) -> Draft:
-        return self._pages.draft(visitor_of(request.scope))
+        return self._pages.draft(principal_of(request.scope))
 
     def _gather(self, request: Request, edit: Edit) -> str:
         """Stage an edit; returns the reason if the tree does not permit it with the others."""

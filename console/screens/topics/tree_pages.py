@@ -12,7 +12,7 @@ from starlette.routing import Route
 from arborcast.admin.messages import LastMessages, last_messages
 from arborcast.admin.subscriptions import recipients
 from arborcast.console.console import Console
-from arborcast.console.guard import Visitor, visitor_of
+from arborcast.console.guard import Principal, principal_of
 from arborcast.console.screens.topics import browsing, fields
 from arborcast.console.screens.topics.draft import LARGE, Draft, Edit, ImportEdit, PutEdit, Subtree, as_if
 from arborcast.console.screens.topics.kept import Drafts
@@ -52,12 +52,12 @@ class TreePages:
             get("/topics/search", self.search),
         ]
 
-    def draft(self, visitor: Visitor) -> Draft:
-        return self._drafts.of(_person(visitor))
+    def draft(self, principal: Principal) -> Draft:
+        return self._drafts.of(_person(principal))
 
-    async def keep_draft(self, visitor: Visitor) -> None:
+    async def keep_draft(self, principal: Principal) -> None:
         """The collected changes have changed."""
-        person = _person(visitor)
+        person = _person(principal)
         await asyncio.to_thread(self._drafts.write, person, self._drafts.of(person))
 
     async def page(self, request: Request) -> Response:
@@ -67,7 +67,7 @@ class TreePages:
 
     async def children(self, request: Request) -> Response:
         above, after = request.query_params.get("above", ""), request.query_params.get("after", "")
-        draft = self.draft(visitor_of(request.scope))
+        draft = self.draft(principal_of(request.scope))
         tree = self._console.control.table.topics
         with as_if(tree, draft.edits, large=False):
             level = browsing.level(tree, above, after=after)
@@ -92,9 +92,9 @@ class TreePages:
     ) -> Response:
         """The page with a selected node, and its `last` messages on request. After a refused form: its `values`, and
         the mistakes by field."""
-        visitor = visitor_of(request.scope)
-        do = do if do in _DOINGS and visitor.may_edit else ""
-        right = {"errors": errors or {}, "do": do, "at": at, "last": last, **self._detail(visitor, at)}
+        principal = principal_of(request.scope)
+        do = do if do in _DOINGS and principal.may_edit else ""
+        right = {"errors": errors or {}, "do": do, "at": at, "last": last, **self._detail(principal, at)}
         shown = right["record"] if do != "add" else None
         usual = {
             "name": right["node"]["name"] if do == "rename" and right["node"] else "",
@@ -105,7 +105,7 @@ class TreePages:
         if request.headers.get("x-fragment"):
             return self._console.fragment(request, "topics/detail.html", **right)
         left = self._left(request, at, request.query_params.get("q", ""))
-        draft = self.draft(visitor)
+        draft = self.draft(principal)
         return self._console.page(
             request,
             "topics/page.html",
@@ -127,7 +127,7 @@ class TreePages:
 
     def _left(self, request: Request, at: str, q: str) -> dict[str, Any]:
         """The tree, or the results of a search in it."""
-        draft = self.draft(visitor_of(request.scope))
+        draft = self.draft(principal_of(request.scope))
         tree = self._console.control.table.topics
         values: dict[str, Any] = {"at": at, "q": q, "gathered": _paths(draft.edits), "wrong": "", "searched": bool(q)}
         with as_if(tree, draft.edits, large=False):
@@ -141,8 +141,8 @@ class TreePages:
                 level = browsing.Level("")
             return {**values, "level": level, "topics": len(tree)}
 
-    def _detail(self, visitor: Visitor, at: str) -> dict[str, Any]:
-        console, draft = self._console, self.draft(visitor)
+    def _detail(self, principal: Principal, at: str) -> dict[str, Any]:
+        console, draft = self._console, self.draft(principal)
         tree = console.control.table.topics
         path = TopicPath(at)
         there = self._subtree(path)
@@ -195,8 +195,8 @@ class TreePages:
         return self._counted[path]
 
 
-def _person(visitor: Visitor) -> str:
-    return visitor.name or visitor.session
+def _person(principal: Principal) -> str:
+    return principal.name or principal.session
 
 
 def _paths(edits: list[Edit]) -> set[str]:

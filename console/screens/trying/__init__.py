@@ -22,7 +22,7 @@ from arborcast.admin.connection import gateway_url
 from arborcast.admin.messages import Busiest, busiest
 from arborcast.admin.topics import topic_named
 from arborcast.console.console import Console, Screen, go, text_of
-from arborcast.console.guard import visitor_of
+from arborcast.console.guard import principal_of
 from arborcast.console.live import PageParts
 from arborcast.core.errors import ArborcastError
 from arborcast.core.recent import BoundedDict
@@ -60,7 +60,7 @@ def _routes(console: Console) -> list[Route]:
     console.forgets.append(lambda session: credentials.pop(session, None))
 
     def signed_in(request: Request) -> Credentials | None:
-        return credentials.get(visitor_of(request.scope).session)
+        return credentials.get(principal_of(request.scope).session)
 
     def gateway() -> str:
         """The address of the gateway. Raises ArborcastError."""
@@ -120,7 +120,7 @@ def _routes(console: Console) -> list[Route]:
     async def set_credentials(request: Request, form: FormData) -> Response:
         from arborcast.client import Credentials
 
-        session, name = visitor_of(request.scope).session, text_of(form, "name")
+        session, name = principal_of(request.scope).session, text_of(form, "name")
         credentials.pop(session, None)
         if name:
             credentials[session] = Credentials(user=name, password=text_of(form, "password"))

@@ -142,12 +142,12 @@ def test_edits_during_a_write_are_written(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_visitors_without_edits_displace_no_draft(tmp_path: Path) -> None:
-    """Each request without a cookie is of another visitor. A draft too large for a file is in memory alone."""
+    """Each request without a cookie is of another principal. A draft too large for a file is in memory alone."""
     drafts = Drafts(tmp_path / "drafts", most=3)
     for person in ("anna", "berta"):
         drafts.of(person).edits = list(EDITS)
     for number in range(50):
-        drafts.of(f"visitor {number}")
+        drafts.of(f"principal {number}")
     assert drafts.of("anna").edits == drafts.of("berta").edits == EDITS
     for number in range(3):
         drafts.of(f"worker {number}").edits = list(EDITS)

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from arborcast.core.errors import NoAnswer, NotCalled
+from arborcast.core.errors import NoAnswer, OutboundRefused
 from arborcast.core.http_client import HttpClient
 from arborcast.core.security.outbound import AddressPolicy, OutboundSettings
 from arborcast.dispatch.delivery.transport import make_transport
@@ -214,7 +214,7 @@ def _called(order: dict[str, Any], policy: AddressPolicy) -> Iterator[PushResult
         try:
             call = client.call("POST", url, {}, b"<x></x>", lambda answer: answer, total_s=4.0, max_answer=1_000)
             yield PushResult(call.result(_SETTLE_S).status)
-        except NotCalled as error:
+        except OutboundRefused as error:
             yield PushResult(0, "address", str(error))
         except NoAnswer as error:
             yield PushResult(0, "connect", str(error))

@@ -30,7 +30,7 @@ from arborcast.engine.processes.processes import resident, started_s, words
 from arborcast.engine.settings.loading import Settings
 
 
-class Use(NamedTuple):
+class ProcessUse(NamedTuple):
     """One process at one reading. `identity` is not reused by another process."""
 
     name: str
@@ -49,7 +49,7 @@ class ProcessAccounts:
         self._seen: dict[tuple[int, float], float] = {}
         self._cpu: dict[str, float] = {}
 
-    def update(self, uses: Iterable[Use]) -> dict[str, ProcessFigures]:
+    def update(self, uses: Iterable[ProcessUse]) -> dict[str, ProcessFigures]:
         """Figures by name, of names with a running process."""
         figures: dict[str, ProcessFigures] = {}
         seen = {}
@@ -100,7 +100,7 @@ class MemoryReader:
         self._known = {each: self._known[each] for each in identities if each in self._known}
 
 
-def uses_of(leaders: Mapping[int, str], memory: MemoryReader) -> list[Use]:
+def uses_of(leaders: Mapping[int, str], memory: MemoryReader) -> list[ProcessUse]:
     """All processes in the sessions of these leaders, with their parts' names, and this process as the supervisor."""
     found = [_use(psutil.Process(), "supervisor", memory)]
     for pid in psutil.pids():
@@ -128,10 +128,10 @@ def role(part: str, command: list[str]) -> str:
     )
 
 
-def _use(process: psutil.Process, name: str, memory: MemoryReader) -> Use:
+def _use(process: psutil.Process, name: str, memory: MemoryReader) -> ProcessUse:
     with process.oneshot():
         times = process.cpu_times()
-        return Use(
+        return ProcessUse(
             name,
             (process.pid, started_s(process)),
             times.user + times.system,

@@ -36,7 +36,7 @@ from arborcast.core.liveness import RunningTime, Silence
 from arborcast.core.reasons import reason_of
 from arborcast.core.telemetry.metrics import Registry, merged
 from arborcast.core.threads import pool, start_thread
-from arborcast.engine.processes.processes import ManagedProcess, dying_with_us
+from arborcast.engine.processes.processes import ManagedProcess, killed_with_parent
 from arborcast.ingest.settings import GatewaySettings
 from arborcast.ingest.state.changes import GatewayPositions
 from arborcast.ingest.state.repeats import TABLE_BYTES
@@ -338,7 +338,7 @@ class Workers:
         worker.started = time.monotonic()
         worker.silence, worker.beats = None, False
         try:
-            worker.popen = subprocess.Popen(dying_with_us(command), pass_fds=descriptors)  # noqa: S603  # this interpreter, no shell
+            worker.popen = subprocess.Popen(killed_with_parent(command), pass_fds=descriptors)  # noqa: S603  # this interpreter, no shell
         except OSError as error:  # no memory for it, for example: the other workers continue
             wait_s = worker.died(worker.started, 0.0)
             why = worker.number, reason_of(error), wait_s

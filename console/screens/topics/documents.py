@@ -41,7 +41,7 @@ class Documents:
     def routes(self) -> list[Route]:
         return [
             self._console.get("/topics/export", self.export),
-            self._console.post("/topics/import", self.bring_in),
+            self._console.post("/topics/import", self.import_document),
         ]
 
     async def export(self, request: Request) -> Response:
@@ -54,7 +54,7 @@ class Documents:
         name, kind = _TYPES[form]
         return Response(data, headers={"content-type": kind, "content-disposition": f'attachment; filename="{name}"'})
 
-    async def bring_in(self, request: Request, form: FormData) -> Response:
+    async def import_document(self, request: Request, form: FormData) -> Response:
         """Collect the topics of a document, for review before they are saved."""
         principal = principal_of(request.scope)
         file = form.get("file")

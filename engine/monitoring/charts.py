@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from arborcast.engine.monitoring.attention import THRESHOLDS
 from arborcast.engine.monitoring.figures import WORDS, Points, line_plot
-from arborcast.engine.monitoring.samples import MetricsSample, collecting_shares, cpu_shares, quantiles, rates
+from arborcast.engine.monitoring.samples import MetricsSample, cpu_shares, gc_shares, quantiles, rates
 from arborcast.engine.monitoring.ticks import Unit
 
 POINTS = 360
@@ -143,7 +143,7 @@ CHARTS: Sequence[Chart] = (
         _heaps,
         tuple(f"{name}, {kind}" for name in _JVMS for kind in ("used", "committed")),
     ),
-    Chart("collecting", "Garbage collection (share of all time)", "share", _shares("jvms", collecting_shares), _JVMS),
+    Chart("collecting", "Garbage collection (share of all time)", "share", _shares("jvms", gc_shares), _JVMS),
     Chart("classes", "Java classes loaded", "count", _of_each("jvms", "classes"), _JVMS),
 )
 

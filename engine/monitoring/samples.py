@@ -361,7 +361,7 @@ def cpu_shares(samples: Sequence[MetricsSample], process: str) -> list[float | N
     return _shares(samples, used)
 
 
-def collecting_shares(samples: Sequence[MetricsSample], jvm: str) -> list[float | None]:
+def gc_shares(samples: Sequence[MetricsSample], jvm: str) -> list[float | None]:
     """The share of time of a virtual machine's garbage collection up to each sample."""
     spent = [each.collecting_s if (each := sample.jvms.get(jvm)) else None for sample in samples]
     return _shares(samples, spent)

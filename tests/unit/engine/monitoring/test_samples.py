@@ -13,7 +13,7 @@ from arborcast.engine.monitoring.samples import (
     MetricsSample,
     ProcessFigures,
     Scrape,
-    collecting_shares,
+    gc_shares,
     grown,
     grown_buckets,
     quantile,
@@ -178,7 +178,7 @@ def test_the_share_of_time_spent_collecting_garbage() -> None:
         MetricsSample(at=at, jvms={"kafka": JvmSample(1, 1, 1, 1, spent, 1, 1)} if spent is not None else {})
         for at, spent in ((0.0, 1.0), (10.0, 2.0), (20.0, None), (30.0, 0.5), (40.0, 1.0))
     ]
-    assert collecting_shares(moments, "kafka") == [None, 0.1, None, None, 0.05]
+    assert gc_shares(moments, "kafka") == [None, 0.1, None, None, 0.05]
 
 
 def test_thinning_keeps_peaks(tmp_path: Path) -> None:

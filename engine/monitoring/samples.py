@@ -376,7 +376,7 @@ def _shares(samples: Sequence[MetricsSample], spent: Sequence[float | None]) -> 
     return result[: len(samples)]
 
 
-def thinned(samples: Sequence[MetricsSample], most: int) -> list[MetricsSample]:
+def downsampled(samples: Sequence[MetricsSample], most: int) -> list[MetricsSample]:
     """Up to `most` samples, evenly spaced, including the last. Counters lose nothing, peaks are kept."""
     if len(samples) <= most:
         return list(samples)

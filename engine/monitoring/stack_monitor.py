@@ -244,7 +244,7 @@ class StackMonitor:
         if not 0 < points <= MOST_SAMPLES or not since < now:
             raise ValueError(f"since is a time before now, points at most {MOST_SAMPLES}")
         history = self._history
-        return encode_samples(history.thinned(since, now, points) if "points" in query else history.stored(since))
+        return encode_samples(history.downsampled(since, now, points) if "points" in query else history.stored(since))
 
     def _status_page(self) -> bytes:
         reading = self.reading()

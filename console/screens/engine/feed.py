@@ -19,8 +19,8 @@ from arborcast.engine.embedded.home import Home
 from arborcast.engine.monitoring import figures
 from arborcast.engine.monitoring.attention import is_stale
 from arborcast.engine.monitoring.charts import POINTS, draw_all
-from arborcast.engine.monitoring.history import RECENT_S, read_thinned
-from arborcast.engine.monitoring.samples import MetricsSample, thinned, with_peaks
+from arborcast.engine.monitoring.history import RECENT_S, read_downsampled
+from arborcast.engine.monitoring.samples import MetricsSample, downsampled, with_peaks
 from arborcast.engine.monitoring.stack_monitor import get
 from arborcast.engine.monitoring.summary import ProcessSummary, Summary
 from arborcast.engine.monitoring.watching import EngineView, EngineWatch, base_url, decoded, metrics_address
@@ -203,7 +203,7 @@ def feeds_of(settings: Settings) -> list[EngineFeed]:
     own = EngineFeed(
         "This engine",
         EngineWatch(find=lambda: metrics_address(home)),
-        lambda since, until: read_thinned(Home(home).metrics, since, until, POINTS),
+        lambda since, until: read_downsampled(Home(home).metrics, since, until, POINTS),
         longest_s,
     )
     others = [
@@ -220,7 +220,7 @@ def _remote_past(urls: Sequence[str]) -> Past:
         if len(bases) > 1:
             return []  # gateways and jobs keep none
         try:
-            return thinned(
+            return downsampled(
                 decoded(get(f"{bases[0]}/history.json?since={since:.3f}&points={POINTS}", _PATIENCE_S)), POINTS
             )
         except FileNotFoundError:

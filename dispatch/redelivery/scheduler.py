@@ -302,7 +302,9 @@ class Redelivery:
     def _step(self, lane: RetryLane, subscription: Subscription, policy: RetryPolicy, now_ms: int) -> Follows:
         """End expired deliveries, or push due ones; returns when the lane has its next turn."""
         sheds = subscription.policy.reliability != "strict"
-        if self.outcomes.expire(lane, policy, now_ms) or (sheds and self.outcomes.shed(lane, self._amounts, now_ms)):
+        if self.outcomes.expire(lane, policy, now_ms) or (
+            sheds and self.outcomes.drop_excess(lane, self._amounts, now_ms)
+        ):
             return "next"
         if subscription.paused or self._stops.holds(lane, now_ms):
             return "woken"

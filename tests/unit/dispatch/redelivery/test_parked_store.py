@@ -394,7 +394,7 @@ def test_memory_to_end_many_deliveries_is_bounded(how: str, tmp_path: Path) -> N
                 case "expired":
                     outcomes.expire(lane, policy, 5_000)
                 case _:
-                    outcomes.shed(lane, cast(Any, SimpleNamespace(too_much=lambda _: "too much")), 5_000)
+                    outcomes.drop_excess(lane, cast(Any, SimpleNamespace(too_much=lambda _: "too much")), 5_000)
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

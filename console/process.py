@@ -42,7 +42,7 @@ class ConsoleProcess:
         self._failed = False
         state = PageState()
         control = ControlView(state)
-        self._view = ControlLogView(settings.kafka, control, self._cannot_go_on)
+        self._view = ControlLogView(settings.kafka, control, self._fail)
         self._changes = ControlChanges(settings.kafka, ControlLog(settings.kafka), self._view)
         # Clear text only on loopback, or if the gateway accepts passwords so, too.
         secure = bool(signing and settings.tls.certificate_file)
@@ -88,7 +88,7 @@ class ConsoleProcess:
         self._console.live.stop()
         self._server.stop()
 
-    def _cannot_go_on(self, _error: Exception) -> None:
+    def _fail(self, _error: Exception) -> None:
         # The view has logged why. A new process reads the log from its beginning.
         self._failed = True
         self._stop()

@@ -185,7 +185,7 @@ class GatewayProcess:
             self._gateway,
             self._state,
             app.streams,
-            leads=lambda: self._singletons is not None and self._singletons.ours,
+            leads=lambda: self._singletons is not None and self._singletons.are_active,
         )
         if sync is not None:
             metrics.declare_directory(own, sync)

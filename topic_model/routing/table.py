@@ -371,7 +371,7 @@ class RoutingTable(Resolver):
         self._topic_changed(path, bool(before))
 
     def _topic_changed(self, path: TopicPath, routing: bool) -> None:
-        for trigger in self.triggers.into(path, below=routing):
+        for trigger in self.triggers.publishing_to(path, below=routing):
             self._put(trigger)
         # Only XPath needs the topic set: answers of path patterns do not depend on existing topics.
         if self._links.topic_changed(path, self._selection_changed):

@@ -28,7 +28,7 @@ from arborcast.ingest.operations.push_results import PushResults
 from arborcast.ingest.settings import FragmentSettings, GatewaySettings, TopicSettings
 from arborcast.ingest.soap.wsdl import RESOURCES, ServiceDescriptions
 from arborcast.ingest.state.changes import CommitsChanges, KeyedLocks
-from arborcast.ingest.state.fragment_log import HoldsParts
+from arborcast.ingest.state.fragment_log import CommitsFragments
 from arborcast.ingest.state.pull_queues import PullQueues
 from arborcast.ingest.state.repeats import Repeats
 from arborcast.topic_model.control_view import ControlView, Projection
@@ -103,7 +103,7 @@ class Gateway:
     pulls: PullQueues
     protector: Protector
     results: PushResults
-    parts: HoldsParts
+    parts: CommitsFragments
     fragments: FragmentSettings = field(default_factory=FragmentSettings)
     outbound: AddressPolicy = field(default_factory=AddressPolicy)
     route: OutboundRoute = DIRECT

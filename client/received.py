@@ -105,7 +105,7 @@ class Requester:
 
 
 @dataclass(frozen=True)
-class PartOf:
+class ReceivedPart:
     """A part of a message: the id of the message, the number of the part, and its content. `subscription` is the id of
     the pushed subscription, empty from old brokers."""
 
@@ -134,7 +134,7 @@ class ReceivedMessage:
     notification_id: str = ""
     attempt: int = 1
     replay: str = ""
-    part: PartOf | None = None
+    part: ReceivedPart | None = None
     file: IO[bytes] | None = field(default=None, compare=False)
     sequence: int = 0
     requesters: tuple[Requester, ...] = ()
@@ -170,7 +170,7 @@ def read_push(
         unwrapped = unwrap_part(text)
         if unwrapped is not None:
             fragment, identification, content = unwrapped
-            part = PartOf(identification, fragment, content.encode(), subscription)
+            part = ReceivedPart(identification, fragment, content.encode(), subscription)
             return [ReceivedMessage(part.content, notification_id=first_id, attempt=attempt, part=part)]
         messages = [ReceivedMessage(text.encode(), notification_id=first_id, attempt=attempt)]
         return _with_parts(messages, packages, subscription, lambda payload: payload)
@@ -195,7 +195,7 @@ def _as_part(
     part = read_package_header(package)
     if part is None:
         return message
-    return replace(message, part=PartOf(part[1], part[0], content_of(message.payload), subscription))
+    return replace(message, part=ReceivedPart(part[1], part[0], content_of(message.payload), subscription))
 
 
 def _content_of_notify(payload: bytes) -> bytes:

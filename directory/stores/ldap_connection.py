@@ -107,8 +107,8 @@ def _refused_bind(settings: DirectorySettings, result: Mapping[str, Any]) -> Non
     if result.get("result") in BUSY:
         raise DirectoryUnavailable(f"LDAP server {settings.url} is busy: {words(result)}", RETRY_SECONDS)
     raise BindRefused(
-        f"LDAP server {settings.url} refuses the bind as {_who(settings)}: {words(result)}; check directory.bind, "
-        "directory.bind_dn and directory.password",
+        f"LDAP server {settings.url} refuses the bind as {_bind_name(settings)}: {words(result)}; check "
+        "directory.bind, directory.bind_dn and directory.password",
     )
 
 
@@ -170,7 +170,7 @@ def translated(settings: DirectorySettings) -> Iterator[None]:
 def check(settings: DirectorySettings, result: Mapping[str, Any], doing: str) -> None:
     """Return for success, else raise the exception of the result code. `doing` begins the message."""
     code = result.get("result")
-    url, who = settings.url, _who(settings)
+    url, who = settings.url, _bind_name(settings)
     if code == 0:
         return
     if code == NO_SUCH_OBJECT:
@@ -187,7 +187,7 @@ def check(settings: DirectorySettings, result: Mapping[str, Any], doing: str) ->
     raise DirectoryRefused(f"{doing}: {url} answered {words(result)}")
 
 
-def _who(settings: DirectorySettings) -> str:
+def _bind_name(settings: DirectorySettings) -> str:
     return {"simple": settings.bind_dn, "external": "SASL EXTERNAL"}.get(settings.bind, "anonymous")
 
 

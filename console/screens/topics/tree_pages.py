@@ -31,7 +31,7 @@ _COUNTED = 1_000
 # Parallel reads of last messages; others wait.
 _READING = 2
 
-_DOINGS = ("add", "rename", "move", "remove")
+_ACTIONS = ("add", "rename", "move", "remove")
 
 
 class TreePages:
@@ -93,7 +93,7 @@ class TreePages:
         """The page with a selected node, and its `last` messages on request. After a refused form: its `values`, and
         the mistakes by field."""
         principal = principal_of(request.scope)
-        do = do if do in _DOINGS and principal.may_edit else ""
+        do = do if do in _ACTIONS and principal.may_edit else ""
         right = {"errors": errors or {}, "do": do, "at": at, "last": last, **self._detail(principal, at)}
         shown = right["record"] if do != "add" else None
         usual = {

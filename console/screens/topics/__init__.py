@@ -4,7 +4,7 @@ tree_pages, browsing  pages, and the visible part of the trees
 editing, documents    forms, and whole trees from and to documents
 updates               changes by others while the page is open
 problems              differences between the directory and the trees
-draft, kept           collected changes and their records, also across restarts
+draft, stored_drafts  collected changes and their records, also across restarts
 fields                a topic as a form
 """
 
@@ -16,7 +16,7 @@ from arborcast.console.console import Console, Screen
 from arborcast.console.screens.topics import problems
 from arborcast.console.screens.topics.documents import Documents
 from arborcast.console.screens.topics.editing import Editing
-from arborcast.console.screens.topics.kept import Drafts
+from arborcast.console.screens.topics.stored_drafts import Drafts
 from arborcast.console.screens.topics.tree_pages import TreePages
 from arborcast.console.screens.topics.updates import TopicUpdates
 

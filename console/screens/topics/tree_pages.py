@@ -15,7 +15,7 @@ from arborcast.console.console import Console
 from arborcast.console.guard import Principal, principal_of
 from arborcast.console.screens.topics import browsing, fields
 from arborcast.console.screens.topics.draft import LARGE, Draft, Edit, ImportEdit, PutEdit, Subtree, as_if
-from arborcast.console.screens.topics.kept import Drafts
+from arborcast.console.screens.topics.stored_drafts import Drafts
 from arborcast.core.errors import ExpressionError
 from arborcast.engine.embedded.state import reachable_kafka
 from arborcast.topic_model.records.control import TopicRecord

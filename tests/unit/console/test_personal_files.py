@@ -12,9 +12,9 @@ import pytest
 
 from arborcast.console import personal_files, saved_views
 from arborcast.console.saved_views import SavedView, SavedViews
-from arborcast.console.screens.topics import draft, kept
+from arborcast.console.screens.topics import draft, stored_drafts
 from arborcast.console.screens.topics.draft import Edit, ImportEdit, MoveEdit, PutEdit, RemoveEdit, Subtree
-from arborcast.console.screens.topics.kept import Drafts
+from arborcast.console.screens.topics.stored_drafts import Drafts
 from arborcast.core.errors import InfrastructureError, TopicError
 from arborcast.core.files import write_atomically
 from arborcast.topic_model.records.control import TopicPolicy, TopicRecord
@@ -93,7 +93,7 @@ def test_files_are_private_and_a_damaged_one_is_no_draft(tmp_path: Path) -> None
 
 
 def test_a_large_draft_is_not_kept(browser: Browser, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "_MOST_TOPICS", 1)
+    monkeypatch.setattr(stored_drafts, "_MOST_TOPICS", 1)
     document = {"version": 1, "topics": [{"path": "x"}, {"path": "y"}]}
     browser.at("/topics").submit("/topics/import", files={"file": ("t.json", json.dumps(document).encode())})
     browser.get("/topics")
@@ -155,7 +155,7 @@ def test_visitors_without_edits_displace_no_draft(tmp_path: Path) -> None:
 
 
 def test_imports_of_sessions_that_ended_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (kept, draft):
+    for module in (stored_drafts, draft):
         monkeypatch.setattr(module, "MOST_IMPORTED", 3)
     drafts, small = Drafts(tmp_path), PutEdit(A, None)
     drafts.of("small").gather(small)

@@ -23,7 +23,7 @@ from arborcast.dispatch.logs.attempts import NO_BATCH, Attempt
 from arborcast.dispatch.logs.parked import Delivery, Parked, Place, Tried, Tries
 from arborcast.dispatch.queues.backlog import Backlog
 from arborcast.dispatch.redelivery import parked_store
-from arborcast.dispatch.redelivery.lanes import Choice, RetryLane
+from arborcast.dispatch.redelivery.lanes import DueDeliveries, RetryLane
 from arborcast.dispatch.redelivery.parked_store import ParkedStore, UnusableFile, WaitingDelivery, newest_batch
 from arborcast.dispatch.redelivery.pushes import RedeliveryOutcomes
 from arborcast.dispatch.settings import PushSettings, RetrySettings
@@ -109,16 +109,16 @@ def test_deliveries_over_a_link_are_pushed_together_in_order(store: ParkedStore)
     link = msgspec.structs.replace(plain, form="peer", peer=Peer("G/a", "G/b"))
     for offset in range(1, 4):
         park(store, delivery(offset), priority=offset)
-    choice, lane = Choice(store, PushSettings()), RetryLane("s")
-    assert offsets(choice.of(lane, link, 1_000, probing=False)) == [1, 2, 3]
-    assert offsets(choice.of(lane, link, 1_000, probing=True)) == [1]
-    assert offsets(choice.of(lane, plain, 1_000, probing=False)) == [1]
+    due, lane = DueDeliveries(store, PushSettings()), RetryLane("s")
+    assert offsets(due.of(lane, link, 1_000, probing=False)) == [1, 2, 3]
+    assert offsets(due.of(lane, link, 1_000, probing=True)) == [1]
+    assert offsets(due.of(lane, plain, 1_000, probing=False)) == [1]
     for offset in (1, 2):
         store.tried(delivery(offset), Tries(1, 1, 2_000))
-    assert choice.of(lane, link, 1_000, probing=False) == []
-    assert offsets(choice.of(lane, link, 2_000, probing=False)) == [1, 2]
+    assert due.of(lane, link, 1_000, probing=False) == []
+    assert offsets(due.of(lane, link, 2_000, probing=False)) == [1, 2]
     lane.flight.add(ONE)
-    assert choice.of(lane, link, 3_000, probing=False) == []
+    assert due.of(lane, link, 3_000, probing=False) == []
 
 
 def test_the_newest_batch_is_read_during_a_write(tmp_path: Path) -> None:

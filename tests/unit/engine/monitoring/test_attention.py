@@ -62,7 +62,7 @@ def burning(*windows: str) -> str:
 
 METRICS = {
     "GatewayNotReady": ("gateway_ready 0", "bad engine: A gateway is not ready"),
-    "JobGone": ("gateway_ready 1", "bad engine: No dispatch job responds"),
+    "JobDown": ("gateway_ready 1", "bad engine: No dispatch job responds"),
     "PartDown": ('part_ready{part="kafka"} 0', "bad engine: The part kafka is not ready"),
     "PartRestarts": ('part_restarts_total{part="kafka"} 4', "warn engine: 4 restarts of parts"),
     "PartHangs": ('part_hangs_total{part="kafka"} 1', "warn engine: 1 process hung and were killed"),
@@ -107,7 +107,10 @@ METRICS = {
     ),
     "SloBurns": (burning("30m", "6h"), "warn objective: Deliveries are late or lost"),
     "DirectoryUnavailable": ("directory_connected 0", "warn directory: The directory of the topics does not respond"),
-    "MqttAway": ("gateway_duties 1\nmqtt_connected 0", "warn engine: The MQTT bridge has no session at the broker"),
+    "MqttDisconnected": (
+        "gateway_duties 1\nmqtt_connected 0",
+        "warn engine: The MQTT bridge has no session at the broker",
+    ),
     "DescriptorsGrow": (
         'process_cpu_seconds_total{process="a"} 1\nprocess_descriptors{process="a"} 10001',
         "warn engine: a has 10.0 k open files",
@@ -122,7 +125,7 @@ def test_metrics_of_an_alert_are_a_concern(rule: str) -> None:
     metrics = re.sub("^", "arborcast_", metrics, flags=re.MULTILINE)
     job = "arborcast_dispatch_batches_total 1\n"
     before = sample_of(NOW - 60, Scrape.of(job))
-    after = sample_of(NOW, Scrape.of(metrics + "\n" + job * (rule != "JobGone")))
+    after = sample_of(NOW, Scrape.of(metrics + "\n" + job * (rule != "JobDown")))
     (only,) = found([before, after])
     assert only.startswith(concern)
 

@@ -197,7 +197,7 @@ def addresses(settings: Settings) -> dict[str, str]:
     framed = {"framed": f"framed{tls}://{host}:{settings.framed.port}"} if settings.framed.port else {}
     zmq = {
         f"zmq {name}": address
-        for name in ("subscribe", "publish", "pipeline", "asked", "tasks", "results")
+        for name in ("subscribe", "publish", "pipeline", "requests", "tasks", "results")
         if settings.zmq.enabled and (address := str(getattr(settings.zmq, name))) and not address.startswith(">")
     }
     console = {"console": f"http{'s' * web.tls}://{in_url(web.host)}:{web.port}"} if web.port else {}

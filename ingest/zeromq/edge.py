@@ -302,7 +302,7 @@ class ZmqEdge:
             ("subscribe", sockets.xpub, self._subscription, always),
             ("publish", sockets.sub, self._publish, always),
             ("pipeline", sockets.pull, partial(self._publish, by="pipeline"), stores),
-            ("asked", sockets.router, self._request, has_room),
+            ("requests", sockets.router, self._request, has_room),
             ("results", sockets.results, self._result, stores),
         )
         return [
@@ -372,7 +372,7 @@ class ZmqEdge:
         body, flags = read_publication(arguments)
 
         def answer(name: str, error: ArborcastError | None) -> None:
-            self.counts.note("asked", "refused" if error else "accepted", str(error or ""))
+            self.counts.note("requests", "refused" if error else "accepted", str(error or ""))
             self._reply(identity, *((b"error", str(error).encode()) if error else (b"ok", name.encode())))
 
         self._gateway.publish(body, flags, user, answer)

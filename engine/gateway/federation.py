@@ -60,7 +60,7 @@ class Federation:
         declare_federation(metrics, lambda: Topology() if self._member is None else self._member.topology)
         receiver = PeerReceiver(self._gateway, own, self._keys, self._interests, self._memory)
         self._listener = DatagramListener(receiver, metrics)
-        return PeerEndpoint(receiver, limit, metrics, self._settings.federation.inside == "fast")
+        return PeerEndpoint(receiver, limit, metrics, self._settings.federation.group_transport == "fast")
 
     def datagrams(self) -> Coroutine[Any, Any, None]:
         """The receiver of datagrams, until cancelled; after `endpoint`. Raises ConfigError for an unavailable port."""

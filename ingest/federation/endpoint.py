@@ -22,10 +22,10 @@ _TEXT = b"text/plain; charset=utf-8"
 
 
 class PeerEndpoint:
-    """Answers other engines. `inside_fast` is the default of topics for fast messages to the own group."""
+    """Answers other engines. `fast_in_group` is the default of topics for fast messages to the own group."""
 
-    def __init__(self, receiver: PeerReceiver, limit: int, metrics: Registry, inside_fast: bool = False) -> None:
-        self.inside_fast = inside_fast
+    def __init__(self, receiver: PeerReceiver, limit: int, metrics: Registry, fast_in_group: bool = False) -> None:
+        self.fast_in_group = fast_in_group
         self._receiver = receiver
         self._limit = limit
         stored = "Stored notifications of other engines."

@@ -370,7 +370,7 @@ def _accepted(
     if federation is not None:
         # The engine that accepted it first determined the distribution, if any.
         distribution = notification.distribution or tree.distribution(notification.topic)
-        fast = tree.is_fast(notification.topic, federation.inside_fast)
+        fast = tree.is_fast(notification.topic, federation.fast_in_group)
     if priority is None:
         # A directory may have a value out of range.
         priority = max(-MAX_PRIORITY, min(policy.priority, MAX_PRIORITY))

@@ -116,7 +116,7 @@ def test_routing_policies_of_own_publications(engine: Engine) -> None:
         ("a/c", "local", True),
     ]
     assert engine.parts.gateway.federation is not None
-    engine.parts.gateway.federation.inside_fast = True
+    engine.parts.gateway.federation.fast_in_group = True
     engine.publish("c")
     assert engine.accepted[-1].fast
     engine.parts.gateway.federation = None

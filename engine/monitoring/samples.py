@@ -214,7 +214,7 @@ def _states(readings: Scrape) -> dict[str, float]:
         ),
         "pull dropped": readings.most("arborcast_pull_dropped_messages_total"),  # every gateway counts all of them
     }
-    leads, mqtt = readings.sum("arborcast_gateway_duties") > 0, "arborcast_mqtt_connected"
+    leads, mqtt = readings.sum("arborcast_gateway_lease_held") > 0, "arborcast_mqtt_connected"
     least = {
         "gateway": readings.least("arborcast_gateway_ready"),
         "disk free": readings.least("arborcast_disk_free_bytes"),

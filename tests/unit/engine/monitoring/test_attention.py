@@ -108,7 +108,7 @@ METRICS = {
     "SloBurns": (burning("30m", "6h"), "warn objective: Deliveries are late or lost"),
     "DirectoryUnavailable": ("directory_connected 0", "warn directory: The directory of the topics does not respond"),
     "MqttDisconnected": (
-        "gateway_duties 1\nmqtt_connected 0",
+        "gateway_lease_held 1\nmqtt_connected 0",
         "warn engine: The MQTT bridge has no session at the broker",
     ),
     "DescriptorsGrow": (
@@ -156,7 +156,7 @@ def test_figures_that_are_no_concern() -> None:
     gap = [*HEALTHY[:5], MetricsSample(at=NOW - 35, parts={"kafka": True}), *HEALTHY[6:]]
     many = [msgspec.structs.replace(each, attempts={"dead": 2_800.0} if each.attempts else {}) for each in gap]
     assert found(many) == [], "a sample without the job is no growth of counters"
-    elsewhere = "arborcast_gateway_duties 0\narborcast_mqtt_connected 0\narborcast_dispatch_batches_total 1"
+    elsewhere = "arborcast_gateway_lease_held 0\narborcast_mqtt_connected 0\narborcast_dispatch_batches_total 1"
     assert found([sample_of(NOW, Scrape.of(elsewhere))]) == [], "another engine's gateway has the session"
     assert found(HEALTHY, NOW + STALE_S) == []
     (stale,) = found(HEALTHY, NOW + STALE_S + 1)

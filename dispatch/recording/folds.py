@@ -310,7 +310,7 @@ def _given_up(record: GivenUp) -> dict[str, object]:
         "owner": record.owner,
         "reason": record.reason,
         "detail": record.detail,
-        "had": record.had,
+        "received": record.had,
         "missing": record.missing,
         "bytes": record.bytes,
         "began_at": moment(record.since_ms),
@@ -333,5 +333,5 @@ def _given_up_event(record: GivenUp) -> OperatorEvent:
         detail=detail + (f" ({record.detail})" if record.detail else ""),
         topic=record.topic,
         since_ms=record.since_ms,
-        facts=(("Identification", record.identification), ("Had", record.had), ("Missing", record.missing)),
+        facts=(("Identification", record.identification), ("Received", record.had), ("Missing", record.missing)),
     )

@@ -130,7 +130,7 @@ INCOMPLETE = TableSpec(
             "time (no further part), size (too large), content (invalid message), or lost (parts have left the log).",
         ),
         Column("detail", "string", "The failure, as text."),
-        Column("had", "string", "Present parts, such as 0-3 7."),
+        Column("received", "string", "Received parts, such as 0-3 7."),
         Column("missing", "string", "Missing parts; 8- if the last one is unknown."),
         Column("bytes", "long", "Of the present parts.", "bytes"),
         Column("began_at", "timestamp", "When its first part arrived.", "UTC"),

@@ -358,7 +358,7 @@ def test_incomplete_messages_are_rows_and_events_once(
             tables.step()
     read_all(tables)
 
-    assert read(tmp_path, "identification", "owner", "topic", "reason", "had", "missing", "bytes") == [
+    assert read(tmp_path, "identification", "owner", "topic", "reason", "received", "missing", "bytes") == [
         ("me:1", "anna", "all/alarm", "time", "0", "1-", 5),
         ("me:2", "", "all/alarm", "content", "0-4", "", 500),
     ]

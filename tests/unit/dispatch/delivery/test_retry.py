@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arborcast.core.errors import ConfigError
-from arborcast.dispatch.delivery.outcomes import Outcome, blames_sender, classify
+from arborcast.dispatch.delivery.outcomes import Outcome, classify, is_sender_fault
 from arborcast.dispatch.delivery.transport.contract import PushRequest, PushResult
 from arborcast.dispatch.delivery.verdict import Push, RetryPolicy, Verdict, is_permanent, policy_of, verdict_of, wait_ms
 from arborcast.dispatch.logs.attempts import State
@@ -87,7 +87,7 @@ def test_outcome_where_a_result_may_come_later(
 ) -> None:
     outcome = classify(result, by_ms)
     assert (outcome.error, outcome.delivered, outcome.taken) == (error, delivered, taken)
-    assert not outcome.blames_message
+    assert not outcome.is_message_error
     assert not outcome.endpoint_unreachable
 
 
@@ -198,5 +198,5 @@ def test_waits_do_not_shrink_and_jitter_only_adds(counted: int, chance: float) -
     ],
 )
 def test_sender_faults_are_permanent(response: bytes, permanent: bool) -> None:
-    assert blames_sender(response) is permanent
+    assert is_sender_fault(response) is permanent
     assert judged(PushResult(500, response=response)).state == ("dead" if permanent else "parked")

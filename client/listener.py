@@ -28,7 +28,7 @@ from arborcast.core.log_limit import LogLimit
 from arborcast.core.recent import Recent
 from arborcast.core.security.web_pages import is_of_browser
 from arborcast.wire import faults
-from arborcast.wire.endpoints import CHALLENGE_HEADER, consent_to
+from arborcast.wire.endpoints import CHALLENGE_HEADER, consent_body
 from arborcast.wire.errors import UnreadableRequest
 from arborcast.wire.times import utc_now
 
@@ -245,7 +245,7 @@ def accepted(
     """The messages of a push, or the answer to another request."""
     challenge = headers.get(CHALLENGE_HEADER.lower())
     if challenge is not None and not body:
-        consent = consent_to(challenge)
+        consent = consent_body(challenge)
         return Response(400) if consent is None else Response(200, consent, "text/plain; charset=utf-8")
     if verify is not None:
         try:

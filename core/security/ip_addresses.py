@@ -129,7 +129,7 @@ _V4 = 0xFFFF_FFFF
 EVERYWHERE = "0.0.0.0"  # noqa: S104  # chosen by the operator
 
 
-def host_to_reach(listened: str) -> str:
+def connect_host(listened: str) -> str:
     """The host with which local clients reach a server that listens on `listened`."""
     return "127.0.0.1" if listened in ("", EVERYWHERE, "::") else listened
 

@@ -17,7 +17,7 @@ import psutil
 
 from arborcast.core.errors import ConfigError
 from arborcast.core.files import write_atomically
-from arborcast.core.security.ip_addresses import host_to_reach, in_url, is_loopback
+from arborcast.core.security.ip_addresses import connect_host, in_url, is_loopback
 from arborcast.core.security.outbound import OutboundSettings
 from arborcast.core.telemetry import log_format
 from arborcast.dispatch.spark import properties
@@ -179,21 +179,21 @@ class _WebPart(NamedTuple):
 
 
 def _gateway_web(settings: Settings) -> _WebPart:
-    return _WebPart(host_to_reach(settings.gateway.host), settings.gateway.port, bool(settings.tls.certificate_file))
+    return _WebPart(connect_host(settings.gateway.host), settings.gateway.port, bool(settings.tls.certificate_file))
 
 
 def _console_web(settings: Settings) -> _WebPart:
     """Without TLS on loopback, where browsers would not trust the certificate."""
     console = settings.console
     tls = bool(settings.tls.certificate_file) and not is_loopback(console.host)
-    return _WebPart(host_to_reach(console.host), console.port, tls)
+    return _WebPart(connect_host(console.host), console.port, tls)
 
 
 def addresses(settings: Settings) -> dict[str, str]:
     """The addresses of the engine, by name."""
     base = settings.gateway.public_url.rstrip("/") or settings.gateway_url
     tls = "+tls" * bool(settings.tls.certificate_file)
-    host, web = in_url(host_to_reach(settings.gateway.host)), _console_web(settings)
+    host, web = in_url(connect_host(settings.gateway.host)), _console_web(settings)
     framed = {"framed": f"framed{tls}://{host}:{settings.framed.port}"} if settings.framed.port else {}
     zmq = {
         f"zmq {name}": address
@@ -207,7 +207,7 @@ def addresses(settings: Settings) -> dict[str, str]:
         **framed,
         **zmq,
         "kafka": settings.kafka.bootstrap_servers,
-        "metrics": f"http://{in_url(host_to_reach(settings.metrics.host))}:{settings.metrics.port}",
+        "metrics": f"http://{in_url(connect_host(settings.metrics.host))}:{settings.metrics.port}",
         **console,
     }
 

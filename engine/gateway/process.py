@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arborcast.core.errors import ArborcastError, ConfigError
-from arborcast.core.security.ip_addresses import host_to_reach
+from arborcast.core.security.ip_addresses import connect_host
 from arborcast.core.security.keyring import KeyFile
 from arborcast.core.security.outbound import OutboundRoute
 from arborcast.core.telemetry.metrics import Registry
@@ -69,7 +69,7 @@ class GatewayProcess:
         self._singletons: SingletonTasks | None = None
         self._tls = ServerTls(settings.tls) if settings.tls.certificate_file else None
         self._state = GatewayState(settings, share, self._fail)
-        announced = host_to_reach(host)
+        announced = connect_host(host)
         self.own = OwnAddresses(announced, port, public_url(settings, announced, port))
         self._gateway = _make_gateway(settings, self.own, self._state, port)
         self._metrics = WorkerMetrics(share) if share else Registry()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from arborcast.client.framed import ConnectionFactory
 from arborcast.core.errors import ConfigError
-from arborcast.core.security.ip_addresses import host_to_reach, in_url
+from arborcast.core.security.ip_addresses import connect_host, in_url
 from arborcast.core.telemetry import log_format
 from arborcast.core.telemetry.metrics import CONTENT_TYPE, Registry
 from arborcast.engine.monitoring.endpoint import Endpoint, Page, declare_process
@@ -77,7 +77,7 @@ def _gateway(settings: Settings) -> ConnectionFactory:
     if not settings.framed.port:
         raise ConfigError("the ZeroMQ edges are a client of the framed edge: set framed.port")
     scheme = "framed+tls" if settings.tls.certificate_file else "framed"
-    url = f"{scheme}://{in_url(host_to_reach(settings.gateway.host))}:{settings.framed.port}"
+    url = f"{scheme}://{in_url(connect_host(settings.gateway.host))}:{settings.framed.port}"
     return ConnectionFactory(url, tls_ca_file=settings.zmq.tls_ca_file)
 
 

@@ -27,7 +27,7 @@ from arborcast.core.errors import ConfigError
 from arborcast.core.mqtt.settings import MqttSettings
 from arborcast.core.printable import is_utf8
 from arborcast.core.reasons import reason_of
-from arborcast.core.security.ip_addresses import host_to_reach, in_url
+from arborcast.core.security.ip_addresses import connect_host, in_url
 from arborcast.core.security.outbound import OutboundSettings
 from arborcast.core.settings import KafkaSettings, SecretSettings, SettingInfo
 from arborcast.core.telemetry.tracing import TracingSettings
@@ -98,12 +98,12 @@ class Settings:
     def gateway_url(self) -> str:
         """The address of the gateway for clients on its machine."""
         scheme = "https" if self.tls.certificate_file else "http"
-        return f"{scheme}://{in_url(host_to_reach(self.gateway.host))}:{self.gateway.port}"
+        return f"{scheme}://{in_url(connect_host(self.gateway.host))}:{self.gateway.port}"
 
     @property
     def job_metrics_url(self) -> str:
         """The address of the dispatch job's metrics for clients on its machine; empty if its port is not known."""
-        host, port = in_url(host_to_reach(self.metrics.host)), self.metrics.job_port
+        host, port = in_url(connect_host(self.metrics.host)), self.metrics.job_port
         return f"http://{host}:{port}" if port else ""
 
 

@@ -182,7 +182,7 @@ def test_a_refused_change_is_a_problem_until_it_is_mended(rig: Rig, tmp_path: Pa
 
 
 def test_changes_are_counted_during_an_outage_of_the_directory(rig: Rig) -> None:
-    rig.sync.away(DirectoryUnavailable("the cable is out"))
+    rig.sync.unavailable(DirectoryUnavailable("the cable is out"))
     rig.log.append([topic("b"), topic("c")])
     assert (rig.sync.status.connected, rig.sync.status.detail) == (False, "the cable is out")
     assert (rig.sync.behind, rig.directory.writes) == (2, [])
